@@ -46,7 +46,11 @@ def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:
         return Written(file_name=TORCHRUN_SCRIPT, text=torchrun_script(scenario, plan, None))
     writer = WRITERS[form]
     if refused := writer.refused(scenario, plan):
-        raise UnsupportedError(f"{form} cannot say {'; '.join(refused)}: nothing is written")
+        able = ["megatron"] if scenario.numerics.peft == "none" else []
+        able += ["plan", *(name for name, other in WRITERS.items() if not other.refused(scenario, plan))]
+        raise UnsupportedError(
+            f"{form} cannot say {'; '.join(refused)}: nothing is written; {option('format')} {', '.join(able)} can"
+        )
     return writer.write(scenario, plan)
 
 
@@ -55,7 +59,10 @@ def convert(text: str, request: CheckRequest, form: str) -> Converted:
     source = read_any(text, request)
     split = source.split
     if split is not None and not split.even_inside:
-        raise UnsupportedError(f"stages of {', '.join(map(str, split.layers))} layers: a plan has no words for them")
+        raise UnsupportedError(
+            f"stages of {', '.join(map(str, split.layers))} layers: a plan has no words for them; "
+            "even out the stages inside, or give first and last stages of another size only"
+        )
     return Converted(format=form, source=source, written=write_plan(source.question.scenario, source.plan, form))
 
 

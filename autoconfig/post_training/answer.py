@@ -8,7 +8,15 @@ from math import exp
 from typing import Any
 
 from autoconfig.planning.resolve import read_model
-from autoconfig.post_training.frameworks import constants_of, load_algorithm, load_framework, section, shipped_constants
+from autoconfig.post_training.calibration import read_calibration
+from autoconfig.post_training.frameworks import (
+    Constants,
+    constants_of,
+    load_algorithm,
+    load_framework,
+    section,
+    shipped_constants,
+)
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
@@ -67,13 +75,18 @@ class RlAnswer:
 def answer(given: Mapping[str, Any]) -> RlAnswer:
     """The answer to a question of `autoconfig rl`. Raises InputError naming what cannot be used and what is allowed."""
     assumed: list[str] = []
+    top = _whole({"top": given.get("top", 5)}, "top", None, assumed, 1000)
     job, gpus, tokens, staleness = _understand(given, assumed)
-    found = _ranked(job, gpus, tokens, staleness)
+    own = given.get("calibration")
+    known = read_calibration(own).applied() if own else None
+    found = ranked(job, gpus, tokens, staleness, known)
     fits = [one for one in found if one.memory.fits]
     node = job.gpu.gpus_per_node
     if fits:
-        more = [one for one in _ranked(job, gpus + node, tokens, staleness) if one.memory.fits] if gpus % node == 0 else []
-        best = fits[: int(given.get("top") or 5)]
+        more = (
+            [one for one in ranked(job, gpus + node, tokens, staleness, known) if one.memory.fits] if gpus % node == 0 else []
+        )
+        best = fits[:top]
         seconds = more[0].seconds if more else None
         return RlAnswer(
             job=job, gpus=gpus, assumed=tuple(assumed), ranked=tuple(best), considered=len(found), one_more_node=seconds
@@ -91,35 +104,53 @@ def _lacking(memory: PhaseMemory) -> float:
 
 def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
     """One change that makes the job fit, tried before it is said."""
+    even = _spread(job.prompts, gpus)
+    if even != job.prompts:
+        more = replace(job, prompts=even, minibatch=even * job.group if job.minibatch == job.samples else job.minibatch)
+        if any(one.memory.fits for one in ranked(more, gpus, tokens, staleness)):
+            return f"{job.samples:,} samples do not divide over {gpus} GPUs; {option('prompts')} {even} does and fits"
     shorter = max(1024, tokens // 2)
-    if shorter < tokens and any(one.memory.fits for one in _ranked(job, gpus, shorter, staleness)):
+    if shorter < tokens and any(one.memory.fits for one in ranked(job, gpus, shorter, staleness)):
         return f"{option('tokens_per_gpu')} {shorter} fits"
     for times in GROWTH:
-        if gpus * times <= MAX_GPUS and any(one.memory.fits for one in _ranked(job, gpus * times, tokens, staleness)):
+        if gpus * times <= MAX_GPUS and any(one.memory.fits for one in ranked(job, gpus * times, tokens, staleness)):
             return f"{option('gpus')} {gpus * times} fits"
     return f"nothing that was tried fits: half of {option('tokens_per_gpu')}, up to {GROWTH[-1]} times the GPUs"
 
 
-def _ranked(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> list[PricedPlacement]:
+def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
+    """The step and the memory of one placement."""
+    rollout = generate(job, placement) if job.algorithm.generates else None
+    phases, _ = priced_phases(job, placement, rollout)
+    return _with_constants(job, placement, phases, phase_memory(job, placement, rollout), known or shipped_constants())
+
+
+def _with_constants(
+    job: PostTrainingJob, placement: Placement, phases: Phases, memory: PhaseMemory, known: Constants
+) -> PricedPlacement:
+    constants = constants_of(known, job.framework.name, class_marks(job, placement))
+    final = scaled(job, placement, phases, constants)
+    width = exp(STANDARD_90 * constants.scatter)
+    return PricedPlacement(placement=placement, phases=final, memory=memory, band=(final.total / width, final.total * width))
+
+
+def ranked(
+    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None = None
+) -> list[PricedPlacement]:
     """All placements, those that fit first, the quickest first of these; what shares engines or plans is priced once."""
     generated: dict[Any, Any] = {}
     trained: dict[Any, tuple[float, float]] = {}
-    known, found = shipped_constants(), []
+    known, found = known or shipped_constants(), []
     for placement in placements(job, gpus, tokens, staleness):
-        key = placement.engine, placement.memory_share, placement.staleness > 0
+        key = placement.engine, placement.memory_share, placement.staleness
         if job.algorithm.generates and key not in generated:
             generated[key] = generate(job, placement)
         rollout = generated.get(key)
-        memory = phase_memory(job, placement, rollout)
         other = placement.train, placement.tokens_per_gpu
         if other not in trained:
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
-        constants = constants_of(known, job.framework.name, class_marks(job, placement))
-        final = scaled(job, placement, phases, constants)
-        width = exp(STANDARD_90 * constants.scatter)
-        band = final.total / width, final.total * width
-        found.append(PricedPlacement(placement=placement, phases=final, memory=memory, band=band))
+        found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout), known))
     ordered = sorted(found, key=lambda one: (not one.memory.fits, one.seconds, one.placement.offload))
     return _distinct(ordered)
 
@@ -159,8 +190,9 @@ def _understand(given: Mapping[str, Any], assumed: list[str]) -> tuple[PostTrain
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
     framework = load_framework(str(given.get("framework") or "verl"))
     usual = section("lengths")
-    prompts = _whole(given, "prompts", framework.prompts, assumed)
-    group = _whole(given, "group_size", 1 if algorithm.critic else framework.group, assumed)
+    prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed)
+    alone = algorithm.critic or not algorithm.generates
+    group = _whole(given, "group_size", 1 if alone else framework.group, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     mean, cap = given.get("response_length"), given.get("max_response_length")
     if cap is None:
@@ -191,33 +223,16 @@ def _understand(given: Mapping[str, Any], assumed: list[str]) -> tuple[PostTrain
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 
+def _spread(prompts: int, gpus: int) -> int:
+    """So many prompts or a few more, so that their samples divide over the GPUs."""
+    odd = gpus
+    while odd % 2 == 0:
+        odd //= 2
+    return -(-prompts // odd) * odd
+
+
 def answer_json(found: RlAnswer) -> dict[str, Any]:
     """The answer as JSON."""
-
-    def of(one: PricedPlacement) -> dict[str, Any]:
-        p, seconds = one.placement, {name: round(float(getattr(one.phases, name)), 3) for name in PHASES}
-        return {
-            "placement": kind_of(p),
-            "train_plan": str(p.train),
-            "train_gpus": p.train.world_size,
-            "engine": {"tp": p.engine.tp, "pp": p.engine.pp, "replicas": p.engine.replicas, "memory_share": p.memory_share},
-            "staleness": p.staleness,
-            "critic_gpus": p.critic_gpus,
-            "offload": p.offload,
-            "step_seconds": round(one.seconds, 3),
-            "step_seconds_p5": round(one.band[0], 3),
-            "step_seconds_p95": round(one.band[1], 3),
-            "phases": seconds,
-            "hidden_seconds": round(one.phases.beside, 3),
-            "binds": one.binds,
-            "memory_gib": {
-                "generation": round(one.memory.generation_bytes / GIB, 2),
-                "training": round(one.memory.training_bytes / GIB, 2),
-                "device": round(one.memory.device_bytes / GIB, 2),
-                "host": round(one.memory.host_bytes / GIB, 2),
-            },
-            "fits": one.memory.fits,
-        }
 
     return {
         "model": found.job.policy.name,
@@ -228,10 +243,39 @@ def answer_json(found: RlAnswer) -> dict[str, Any]:
         "samples": found.job.samples,
         "assumed": list(found.assumed),
         "considered": found.considered,
-        "placements": [of(one) for one in found.ranked],
-        "nearest": of(found.nearest) if found.nearest else None,
+        "placements": [placement_json(one) for one in found.ranked],
+        "nearest": placement_json(found.nearest) if found.nearest else None,
         "remedy": found.remedy or None,
         "one_more_node_step_seconds": found.one_more_node and round(found.one_more_node, 3),
+    }
+
+
+def placement_json(one: PricedPlacement) -> dict[str, Any]:
+    """One placement as JSON: plans, seconds by phase, memory."""
+    p, seconds = one.placement, {name: round(float(getattr(one.phases, name)), 3) for name in PHASES}
+    return {
+        "placement": kind_of(p),
+        "train_plan": str(p.train),
+        "train_gpus": p.train.world_size,
+        "engine": {"tp": p.engine.tp, "pp": p.engine.pp, "replicas": p.engine.replicas, "memory_share": p.memory_share}
+        if one.phases.generation
+        else None,
+        "staleness": p.staleness,
+        "critic_gpus": p.critic_gpus,
+        "offload": p.offload,
+        "step_seconds": round(one.seconds, 3),
+        "step_seconds_p5": round(one.band[0], 3),
+        "step_seconds_p95": round(one.band[1], 3),
+        "phases": seconds,
+        "hidden_seconds": round(one.phases.beside, 3),
+        "binds": one.binds,
+        "memory_gib": {
+            "generation": round(one.memory.generation_bytes / GIB, 2),
+            "training": round(one.memory.training_bytes / GIB, 2),
+            "device": round(one.memory.device_bytes / GIB, 2),
+            "host": round(one.memory.host_bytes / GIB, 2),
+        },
+        "fits": one.memory.fits,
     }
 
 

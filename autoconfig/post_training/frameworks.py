@@ -54,6 +54,14 @@ class Framework:
     """A micro-batch of given sequences holds their tokens alone."""
     tokens_per_gpu: int = 0
     """Of a packed micro-batch where none is given; 0: 8,192."""
+    total_tokens: int = 0
+    """Most tokens of prompt and response together where no length is given; 0: the usual lengths."""
+    back_ends: tuple[str, ...] = ("megatron", "fsdp")
+    """What trains: Megatron's parallelism, or sharding over all GPUs (FSDP, ZeRO-3)."""
+    splits: tuple[str, ...] = ("sync", "async")
+    """How engines may have GPUs of their own: waiting for training, or ahead of the weights."""
+    critic_apart: bool = True
+    """Critic and reward model may have nodes of their own."""
 
 
 @cache
@@ -103,7 +111,7 @@ def load_framework(name: str) -> Framework:
 
 def _own(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
-    return {key: value for key, value in entry.items() if key in names}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items() if key in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +150,12 @@ def shipped_constants() -> Constants:
 
 
 def constants_of(known: Constants, framework: str, marks: Collection[str]) -> PhaseConstants:
-    """Of a class of runs; marks: those of experts, blackwell and fsdp that hold."""
+    """Of a class of runs; marks: those of experts, blackwell and fsdp that hold. How training is sharded says nothing of
+    engines."""
     numbers = known.get(framework) or known.get("all") or {}
     factors = {}
     for phase in FACTORS:
-        factors[phase] = exp(sum(numbers.get(name, 0.0) for name in (phase, *(f"{phase}:{mark}" for mark in marks))))
+        own = [mark for mark in marks if (phase, mark) != ("generation", "fsdp")]
+        factors[phase] = exp(sum(numbers.get(name, 0.0) for name in (phase, *(f"{phase}:{mark}" for mark in own))))
     rest = {name: numbers[name] for name in OF_A_STEP if name in numbers}
     return PhaseConstants(**factors, **rest)

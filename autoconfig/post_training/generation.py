@@ -16,7 +16,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, load_engine
-from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
 from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of, shipped_calibration
 

@@ -40,6 +40,8 @@ class PostTrainingJob:
     """Frozen model or teacher whose log-probabilities are taken; None: the policy's size."""
     gpus_per_node: int | None = None
     training_format: str = "bf16"
+    lora_rank: int = 0
+    """Of adapters that are trained in place of the policy's weights; 0: all weights are trained."""
 
     def __post_init__(self) -> None:
         for name in ("prompts", "group", "minibatch"):

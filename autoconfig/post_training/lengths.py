@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from math import erf, sqrt
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
-from scipy.stats import norm
 
 from autoconfig.specs.errors import InputError
 
@@ -41,15 +41,18 @@ class ResponseLengths:
 
     @cached_property
     def _mu(self) -> float:
-        """Of ln X, such that min(X, cap) has the mean."""
-        most, least = np.log(self.cap) + 8.0 * self.sigma, np.log(self.mean) - self.sigma**2
-        return float(brentq(lambda mu: self._cut_mean(mu) - self.mean, least - 1.0, most, xtol=1e-6))
+        """Of ln X, such that min(X, cap) has the mean, which grows with it: by bisection to 1e-6."""
+        low, high = np.log(self.mean) - self.sigma**2 - 1.0, np.log(self.cap) + 8.0 * self.sigma
+        while high - low > 1e-6:
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if self._cut_mean(middle) < self.mean else (low, middle)
+        return float((low + high) / 2.0)
 
     def _cut_mean(self, mu: float) -> float:
         """E min(X, R) = e^(mu + s^2/2) Phi((ln R - mu - s^2)/s) + R (1 - Phi((ln R - mu)/s))."""
         s, cap = self.sigma, float(self.cap)
-        below = np.exp(mu + s * s / 2.0) * norm.cdf((np.log(cap) - mu - s * s) / s)
-        return float(below + cap * norm.sf((np.log(cap) - mu) / s))
+        below = np.exp(mu + s * s / 2.0) * _below((np.log(cap) - mu - s * s) / s)
+        return float(below + cap * _below((mu - np.log(cap)) / s))
 
     def quantiles(self, shares: Vector) -> Vector:
         """Tokens below which these shares of responses stay."""
@@ -57,7 +60,7 @@ class ResponseLengths:
             return np.minimum(np.quantile(np.array(self.observed), shares), self.cap)
         if self.sigma == 0.0 or self.mean >= 0.999 * self.cap:
             return np.full(len(shares), self.mean)
-        return np.asarray(np.clip(np.exp(self._mu + self.sigma * norm.ppf(shares)), 1.0, self.cap))
+        return np.asarray(np.clip(np.exp(self._mu + self.sigma * _deviations(tuple(shares))), 1.0, self.cap))
 
     def sample(self, count: int) -> Vector:
         """`count` whole lengths, evenly over the law, in a mixed order that is the same every time."""
@@ -67,6 +70,18 @@ class ResponseLengths:
     def longest(self, count: int) -> float:
         """The longest of `count` responses, about: the quantile (count - 1/2) / count."""
         return float(self.quantiles(np.array([1.0 - 0.5 / count]))[0])
+
+
+def _below(z: float) -> float:
+    """Share of a normal law below z standard deviations."""
+    return (1.0 + erf(z / sqrt(2.0))) / 2.0
+
+
+@cache
+def _deviations(shares: tuple[float, ...]) -> Vector:
+    """Standard deviations below which these shares of a normal law stay."""
+    law = NormalDist()
+    return np.array([law.inv_cdf(share) for share in shares])
 
 
 def lengths_of(observed: list[float], cap: int | None = None) -> ResponseLengths:

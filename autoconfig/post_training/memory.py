@@ -53,7 +53,7 @@ def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
         return cut
     tokens = placement.tokens_per_gpu * placement.train.cp
     sequences = max(1.0, min(tokens / job.tokens, cut.sequences * cut.count))
-    return Microbatches(count=cut.count, sequences=sequences, seq_length=cut.seq_length)
+    return replace(cut, sequences=sequences)
 
 
 def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout | None) -> PhaseMemory:
@@ -76,7 +76,7 @@ def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout
     stays = placement.colocated and not placement.offload
     waits = placement.colocated and placement.offload
     sleeping = ASLEEP_BYTES if generation and placement.colocated else 0.0
-    resident = state + reference if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
+    resident = state + reference + overhead if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
     weights = float(np.asarray(generation.memory.weights_bytes)) if generation and placement.colocated else 0.0
     per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
     return PhaseMemory(
@@ -90,8 +90,8 @@ def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout
 
 def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
     """16-bit weights of the reference on one GPU."""
-    if not job.algorithm.reference_passes:
-        return 0.0
+    if not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
+        return 0.0  # the reference of adapters is the policy without them
     plan, model = placement.train, job.reference or job.policy
     ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)
     return 2.0 * float(total_parameters(model)) / ranks

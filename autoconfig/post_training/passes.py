@@ -16,6 +16,8 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.predict import estimate_step_time, forward_seconds
 
+USUAL_LORA_RANK = 32
+"""Of adapters whose rank is not said: verl's published LoRA scripts use 32 and 64."""
 PACKED = 0.9
 """Filled share of a packed micro-batch: sequences are whole (first-fit of lengths near a fourth of the bin; Krell et al. 2021,
 arXiv:2107.02027, packs text to more than 0.9)."""
@@ -28,6 +30,9 @@ class Microbatches:
     count: int
     sequences: float
     seq_length: int
+    """As the ranks of tensor and context parallelism share it."""
+    tokens: float
+    """Mean of a sequence, of which `seq_length` is a multiple of these ranks."""
 
     @property
     def whole(self) -> int:
@@ -37,7 +42,7 @@ class Microbatches:
     @property
     def scale(self) -> float:
         """Tokens of the run over tokens priced."""
-        return self.sequences / self.whole
+        return self.sequences / self.whole * self.tokens / self.seq_length
 
 
 def microbatches(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_per_gpu: int) -> Microbatches:
@@ -46,10 +51,17 @@ def microbatches(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_p
     own = max(samples * job.algorithm.sequences_per_sample / plan.dp, 1.0)
     if not tokens_per_gpu:
         count = ceil(own / plan.mbs)
-        return Microbatches(count=count, sequences=own / count, seq_length=job.longest)
+        longest = _shared(job.longest, plan)
+        return Microbatches(count=count, sequences=own / count, seq_length=longest, tokens=float(longest))
     fit = max(1.0, PACKED * tokens_per_gpu * plan.cp / job.tokens)
     count = ceil(own / fit)
-    return Microbatches(count=count, sequences=own / count, seq_length=max(1, round(job.tokens)))
+    return Microbatches(count=count, sequences=own / count, seq_length=_shared(round(job.tokens), plan), tokens=job.tokens)
+
+
+def _shared(tokens: int, plan: TrainPlan) -> int:
+    """So many tokens or a few more, which tensor and context parallelism share evenly (cp in two chunks a rank)."""
+    ranks = plan.tp * plan.cp * 2
+    return -(-max(tokens, 1) // ranks) * ranks
 
 
 def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Microbatches) -> Scenario:
@@ -67,6 +79,8 @@ def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Mi
             fp8_recipe="blockwise" if quantised else "delayed",
             attention_dropout=0.0,
             hidden_dropout=0.0,
+            peft="lora" if job.lora_rank else "none",
+            lora_rank=job.lora_rank or USUAL_LORA_RANK,
         ),
         software=software,
         workload=Workload(seq_length=cut.seq_length, global_batch_size=cut.whole * cut.count * plan.dp),
@@ -74,10 +88,12 @@ def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Mi
     )
 
 
-def _per_node(job: PostTrainingJob, plan: TrainPlan) -> int | None:
-    """Nodes of the usual size, or the whole of a plan that they do not divide."""
-    size = job.gpus_per_node or job.gpu.gpus_per_node
-    return size if plan.world_size % size == 0 else (plan.world_size if plan.world_size < size else 1)
+def _per_node(job: PostTrainingJob, plan: TrainPlan) -> int:
+    """Nodes of the usual size; where they do not divide a plan, the largest part of one that does, whole tensor-parallel groups
+    first."""
+    size = min(job.gpus_per_node or job.gpu.gpus_per_node, plan.world_size)
+    fits = [n for n in range(1, size + 1) if plan.world_size % n == 0]
+    return max(fits, key=lambda n: (n % plan.tp == 0, n))
 
 
 def priced(cut: Microbatches, plan: TrainPlan) -> TrainPlan:

@@ -33,7 +33,8 @@ def training_plans(job: PostTrainingJob, gpus: int, tokens: int) -> list[TrainPl
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together; where
     none fits the one that lacks least."""
     found: list[tuple[bool, float, TrainPlan]] = []
-    for plans in (_megatron(job, gpus), _sharded(job, gpus)):
+    makers = {"megatron": _megatron, "fsdp": _sharded}
+    for plans in [makers[name](job, gpus) for name in job.framework.back_ends]:
         found += _priced(job, [plan for plan in plans if job.minibatch % plan.dp == 0], gpus, tokens)
     found.sort(key=lambda one: one[:2])
     fitting = [plan for lacks, _, plan in found if not lacks][:PLANS_KEPT]
@@ -68,7 +69,9 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
 def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
     """FSDP over all GPUs, with context parallelism (Ulysses) within a node."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
-    if job.policy.is_moe or gpus == 1:
+    if gpus == 1:
+        return [TrainPlan(tp=1, pp=1, dp=1, mbs=1, dist_opt=False)] if "megatron" not in job.framework.back_ends else []
+    if job.policy.is_moe:
         return []
     sizes = [cp for cp in divisors(node) if cp <= 8 and job.policy.num_query_groups % cp == 0]
     return [TrainPlan(tp=1, pp=1, cp=cp, dp=gpus // cp, mbs=1, fsdp=3, dist_opt=False) for cp in sizes]
@@ -102,24 +105,31 @@ def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> 
     """All placements of the job, memory not looked at but for training alone."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     critics = [0]
-    if job.algorithm.critic and gpus >= 2 * node:
+    if job.algorithm.critic and gpus >= 2 * node and job.framework.critic_apart:
         critics.append(gpus // node // 2 * node)
     for critic in critics:
         own = gpus - critic
+        engines = _engines(job, own)
         for plan in training_plans(job, own, tokens):
-            for share in SHARES if job.algorithm.generates else SHARES[:1]:
-                for engine in engine_plans(job, own, share):
-                    for offload in (False, True):
-                        yield Placement(
-                            train=plan,
-                            engine=engine,
-                            critic_gpus=critic,
-                            tokens_per_gpu=tokens,
-                            memory_share=share,
-                            offload=offload,
-                        )
-        if job.algorithm.generates:
+            for share, engine in engines:
+                for offload in (False, True) if job.algorithm.generates else (False,):
+                    yield Placement(
+                        train=plan,
+                        engine=engine,
+                        critic_gpus=critic,
+                        tokens_per_gpu=tokens,
+                        memory_share=share,
+                        offload=offload,
+                    )
+        if job.algorithm.generates and job.framework.splits:
             yield from _split(job, own, node, tokens, staleness, critic)
+
+
+def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
+    """(share of memory, engines) on all of these GPUs; one that takes nothing where no responses are generated."""
+    if not job.algorithm.generates:
+        return [(0.0, EnginePlan(tp=1, replicas=gpus))]
+    return [(share, engine) for share in SHARES for engine in engine_plans(job, gpus, share)]
 
 
 def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int) -> Iterator[Placement]:
@@ -130,7 +140,7 @@ def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: in
             continue
         for plan in training_plans(job, own - rollout, tokens):
             for engine in engine_plans(job, rollout, SHARES[0]):
-                for ahead in range(staleness + 1):
+                for ahead in [n for n in range(staleness + 1) if ("async" if n else "sync") in job.framework.splits]:
                     yield Placement(
                         train=plan,
                         engine=engine,

@@ -106,7 +106,8 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
     """Phases with the constants of their class, and what runs at the same time.
 
     Synchronous: one after the other. `staleness` above 0: generation of later steps runs beside passes and training, the longer
-    decides. Critic and reward model on their own GPUs run beside the actor's passes and training.
+    decides. Critic and reward model on their own GPUs run beside the actor's passes and training. The seconds beside the phases
+    are those of engines and of moving samples: training on given text has none.
     """
     c = constants
     per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
@@ -119,7 +120,9 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
         training=phases.training * c.training,
         critic_training=phases.critic_training * c.training,
         weight_sync=phases.weight_sync,
-        other=c.fixed_s + c.seconds_per_sample * job.trained + per_gb * weight_gigabytes(job),
+        other=c.fixed_s + c.seconds_per_sample * job.trained + per_gb * weight_gigabytes(job)
+        if job.algorithm.generates
+        else 0.0,
     )
     beside = 0.0
     if placement.critic_gpus:

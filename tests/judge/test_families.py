@@ -7,11 +7,13 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
+from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 
 transformers = pytest.importorskip("transformers")
@@ -38,6 +40,8 @@ SMALL = {
     **{"num_key_value_heads": 3, "vocab_size": 1003, "head_dim": 16, "moe_intermediate_size": 48, "num_decoder_layers": 3},
     **{"shared_expert_intermediate_size": 40, "n_shared_experts": 2, "first_k_dense_replace": 2, "moe_layer_end_index": 4},
     **{"n_group": 1, "topk_group": 1, "max_window_layers": 3, "pad_token_id": 0},
+    "mamba_n_heads": 12, "mamba_d_state": 8,
+    "attention_types": [[["global", "local"], 2], [["local"], 1]],
 }  # fmt: skip
 OTHER = {
     "num_key_value_heads": (6, 2, 1), "num_kv_heads": (2,), "head_dim": (24,), "vocab_size": (1024,), "num_hidden_layers": (7,),
@@ -46,6 +50,10 @@ OTHER = {
     "first_k_dense_replace": (0, 1), "moe_layer_freq": (2,), "decoder_sparse_step": (2,), "q_lora_rank": (None, 40),
     "kv_lora_rank": (24,), "v_head_dim": (40,), "qk_rope_head_dim": (8,), "feed_forward_proj": ("gated-gelu", "relu"),
     "num_ln_in_parallel_attn": (1, 2), "moe_layer_interval": (2,), "word_embed_proj_dim": (48,), "ffn_hidden_size": (200,),
+    "mlp_layer_types": (["dense", "sparse", "dense", "sparse", "sparse"],), "num_shared_experts": (0, 2), "rotary_dim": (8,),
+    "mamba_n_groups": (2,), "mamba_d_conv": (3,), "num_local_experts": (0,),
+    "layer_types": (["linear_attention", "full_attention", "linear_attention", "full_attention", "linear_attention"],
+                    ["full_attention"] * 5, ["sliding_attention", "full_attention"] * 2 + ["full_attention"]),
     "linear_num_value_heads": (16,), "linear_conv_kernel_dim": (3,), "partial_rotary_factor": (0.5,), "hidden_act": ("relu",),
 }  # fmt: skip
 """Values that single fields take, beside every switch turned over."""
@@ -107,8 +115,24 @@ def test_parameters_are_those_of_the_class(model_type: str) -> None:
     assert exact >= 3, refused
 
 
+CATALOGUE = json.loads((Path(__file__).parent / "catalogue_configs.json").read_text(encoding="utf-8"))
+"""Models of the catalogue whose config.json this project does not hold, as changes to the defaults of their class."""
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_models_of_the_catalogue_count_what_their_class_has(name: str) -> None:
+    changes = dict(CATALOGUE[name])
+    model_type = changes.pop("model_type")
+    kinds = {"mamba": "linear_attention", "attention": "full_attention"}
+    if "layer_types" in changes:
+        changes["layer_types"] = [kinds[kind] for kind in changes["layer_types"]]
+    found = built(model_type, changes)
+    assert found is not None and total_parameters(load_model(name)) == found[1]
+    assert total_parameters(model_from_mapping(found[0], name, name)) == found[1]
+
+
 def test_every_other_text_class_is_refused_with_a_reason() -> None:
-    assert len(FAMILIES) >= 70
+    assert len(FAMILIES) >= 85
     for model_type in sorted(set(CLASSES) - set(FAMILIES)):
         with pytest.raises(InputError, match=r"model_type|has (text|vision|audio)_config|is_encoder_decoder"):
             model_from_mapping({"model_type": model_type}, "config.json", "model")

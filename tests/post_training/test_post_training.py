@@ -20,6 +20,7 @@ from autoconfig.post_training.lengths import ResponseLengths, lengths_of
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.passes import microbatches, pass_seconds, training_seconds
 from autoconfig.post_training.step import priced_phases, scaled
+from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.predict_post_training import predict_file, predict_rows
 from autoconfig.runs.training_row import published_rows
 
@@ -194,3 +195,36 @@ def test_published_rows_are_predicted_and_few_lines_may_be_damaged(tmp_path):
     assert columns.startswith(
         "row,id,pred_step_s,pred_step_s_p5,pred_step_s_p95,pred_gen_s,pred_logprob_s,pred_train_s,pred_weight_sync_s,pred_fits,pred_note"
     )
+
+
+def test_offload_cells_say_where_the_optimizer_lives():
+    """`optimizer fraction` updates that share on the host; what waits between phases is `offload`."""
+    row = {**ROW, "train_backend": "megatron", "train_plan": "tp=2"}
+    half, none, stays = (read_case({**row, "offload": text}).placement for text in ("optimizer fraction 0.5", "", "false"))
+    assert half.train.offload == 0.5 and half.offload
+    assert none.train.offload == 0.0 and none.offload and not stays.offload
+
+
+def test_adapters_need_less_memory_than_all_weights():
+    one = {**ROW, "gpus": "1"}
+    whole, adapters = predict_rows([one, {**one, "algorithm": "GRPO-LoRA"}])
+    assert whole.fits is False and adapters.fits is True
+
+
+def test_training_on_given_text_has_no_seconds_of_engines():
+    sft = replace(JOB, algorithm=load_algorithm("sft"))
+    phases, _ = priced_phases(sft, PLACED)
+    assert scaled(sft, PLACED, phases, PhaseConstants()).other == 0.0
+
+
+def test_a_micro_batch_that_is_not_said_is_one_that_fits():
+    row = {**ROW, "policy_model": "Qwen/Qwen2.5-14B", "gpus": "4", "train_backend": "fsdp"}
+    free, said = predict_rows([row, {**row, "micro_batch": "8192"}])
+    assert free.fits is True and said.fits is False
+
+
+def test_one_odd_run_does_not_outweigh_the_priors():
+    from autoconfig.calibration.post_training_fit import _robust
+
+    assert np.allclose(_robust(np.array([0.01, -0.01])), [0.01, -0.01], rtol=1e-3)
+    assert _robust(np.array([100.0]))[0] < 20.0

@@ -30,7 +30,7 @@ from tools.distil.grid_fit import PACKAGE_OF_THE_FILES, Vector, Wheel, errors_of
 
 SEQUENCES = (1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
 HEAD_DIMS = (64, 128, 192, 256)
-LEAST_PARALLEL = 8
+MIN_PARALLEL = 8
 """batch x heads from which rows are used: fewer leave most of the GPU idle."""
 UNTUNED = "triton"
 """Fallback kernels of the serving frameworks, several times slower than the tuned ones: left out."""
@@ -50,7 +50,7 @@ def attention_rows(wheel: Wheel, system: str, framework: str) -> tuple[pd.DataFr
     if "kv_cache_dtype" in rows:
         keep &= rows.kv_cache_dtype.isin(("bfloat16", "auto"))
     rows = rows[keep].assign(parallel=rows.batch_size * rows.num_heads, seconds=rows.latency / 1e3)
-    rows = rows[rows.parallel >= LEAST_PARALLEL]
+    rows = rows[rows.parallel >= MIN_PARALLEL]
     keys = ["head_dim", "isl", "batch_size", "num_heads", "num_key_value_heads"]
     return rows.sort_values([*keys, "seconds"]).drop_duplicates(keys).reset_index(drop=True), [member]
 
@@ -116,7 +116,7 @@ def distil_attention(
 KINDS = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
 ELEMENT_BYTES = {"half": 2, "int8": 1}
 """message_size counts elements (half stops at half the message_size of int8: 512 MiB both)."""
-LEAST_BYTES = 2**16
+MIN_BYTES = 2**16
 
 
 def nccl_rows(wheel: Wheel, system: str) -> tuple[pd.DataFrame, list[str]]:
@@ -126,7 +126,7 @@ def nccl_rows(wheel: Wheel, system: str) -> tuple[pd.DataFrame, list[str]]:
         return pd.DataFrame(), []
     rows = wheel.table(member)
     rows = rows.assign(bytes=rows.message_size * rows.nccl_dtype.map(ELEMENT_BYTES), seconds=rows.latency / 1e3)
-    rows = rows[(rows.bytes >= LEAST_BYTES) & (rows.seconds > 0)]
+    rows = rows[(rows.bytes >= MIN_BYTES) & (rows.seconds > 0)]
     return rows.sort_values(["op_name", "num_gpus", "nccl_dtype", "bytes"]).reset_index(drop=True), [member]
 
 

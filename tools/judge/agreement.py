@@ -99,7 +99,7 @@ def neighbours(rng: random.Random, case: Case) -> Iterator[Case]:
         yield replace(case, plan=replace(new, dp=max(1, gpus // (new.tp * new.pp * new.cp))))
 
 
-MOST_DRAWN = 6000
+MAX_DRAWN = 6000
 BATCH = 100
 NEAR = 5
 """Plans wanted, per rule, that break this rule and no other."""
@@ -146,7 +146,7 @@ def from_grid(judges: Judges, seed: int, accepted: int, rejected: int) -> list[J
     """Draw from the unfiltered grid until the judge has accepted and rejected at least as many as asked."""
     rng, choices = random.Random(seed), settings()
     found: list[Judged] = []
-    while len(found) < MOST_DRAWN:
+    while len(found) < MAX_DRAWN:
         found += judged(judges, [draw(rng, choices) for _ in range(BATCH)])
         taken = sum(plan.answer["accepted"] for plan in found)
         if taken >= accepted and len(found) - taken >= rejected:

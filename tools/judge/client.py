@@ -68,7 +68,7 @@ def launch_of(script: Path, **variables: str) -> Launch:
         if done.returncode or len(lines) != 1:
             raise RuntimeError(f"{script.name}: {len(lines)} launches, exit {done.returncode}: {done.stderr.strip()[-300:]}")
     seen = json.loads(lines[0])
-    program = next(i for i, word in enumerate(seen["arguments"]) if word.endswith("pretrain_gpt.py"))
+    program = next(i for i, word in enumerate(seen["arguments"]) if word.rsplit("/", 1)[-1].startswith("pretrain_"))
     return Launch(
         launcher=seen["arguments"][:program], arguments=seen["arguments"][program + 1 :], environment=seen["environment"]
     )

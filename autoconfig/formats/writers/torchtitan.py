@@ -1,4 +1,4 @@
-"""torchtitan's settings: TOML as its trainer of 2025 reads them, and the same as options of today's (`--parallelism.x=8`)."""
+"""torchtitan's settings: TOML as its trainer of 2025 reads them."""
 
 from __future__ import annotations
 
@@ -84,18 +84,6 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The values that depend on the plan, by path."""
     found = flat(values(scenario, plan))
     return {path: texts for path, texts in found.items() if not path.startswith("model.") and path != "training.seq_len"}
-
-
-def options(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """Options of today's trainer, whose registry (`--module llama3 --config llama3_8b`) has the model."""
-    found = settings(scenario, plan)
-    kept = ("training.", "parallelism.")
-    gone = ("parallelism.expert_tensor_parallel_degree",)
-    return [
-        f"--{path}={texts[0]}"
-        for path, texts in found.items()
-        if path.startswith(kept) and path not in gone and texts[0] not in ("true", "false")
-    ]
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:

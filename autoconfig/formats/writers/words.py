@@ -39,6 +39,8 @@ def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics
         allowed = numerics.get(name, {getattr(_USUAL, name)})
         if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
             found.append(f"{name}={value}")
+    if (packed := scenario.workload.packed_length) is not None:
+        found.append(f"packed_length={packed}")
     return found
 
 

@@ -1,0 +1,1 @@
+"""Files of post-training frameworks, both directions: verl, NeMo-RL, OpenRLHF, TRL."""

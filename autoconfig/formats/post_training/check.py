@@ -1,0 +1,177 @@
+"""`autoconfig rl check FILE`: unknown keys, what cannot run, what fits, the step, and the better neighbour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
+from autoconfig.formats.post_training.keys import key_types, unknown_keys, version_of
+from autoconfig.formats.post_training.run import RlRun, broken, broken_of_model, job_of, placement_of
+from autoconfig.formats.readers.options import options_of, overrides_of, read_command
+from autoconfig.formats.tree import NotKnown, Section, load_yaml
+from autoconfig.megatron.check_input import read_text
+from autoconfig.megatron.shell.values import text_of
+from autoconfig.post_training.answer import PricedPlacement, price, ranked
+from autoconfig.post_training.frameworks import Constants
+from autoconfig.post_training.job import PostTrainingJob
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.hardware.cluster import load_gpu
+
+WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
+BETTER = 0.98
+"""A neighbour is worth saying from this share of the step on."""
+TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlCheck:
+    """What `rl check` says of a file."""
+
+    run: RlRun
+    version: str
+    unknown: tuple[str, ...]
+    """Keys that the release does not take, each with a hint."""
+    broken: tuple[str, ...]
+    """What cannot run."""
+    job: PostTrainingJob | None = None
+    priced: PricedPlacement | None = None
+    """None where the run is not legal."""
+    better: PricedPlacement | None = None
+
+    @property
+    def legal(self) -> bool:
+        return not self.broken and not self.unknown
+
+    @property
+    def fits(self) -> bool:
+        return self.priced is not None and self.priced.memory.fits
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Input:
+    framework: str
+    section: Section
+    config_name: str = ""
+
+
+def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
+    """The run of a file's text. Raises InputError or UnsupportedError saying what is read."""
+    document = _recognise(text)
+    section = document.section
+    if given.get("model"):
+        for key in MODELS[document.framework]:
+            section.flat[key] = given["model"]
+    if document.framework == "verl":
+        run = verl.read(section, document.config_name)
+    elif document.framework == "nemo-rl":
+        run = nemo_rl.read(section)
+    elif document.framework == "openrlhf":
+        run = openrlhf.read(section)
+    else:
+        run = trl.read(section, given.get("gpus"))
+    return document, run
+
+
+MODELS = {
+    "verl": ("actor_rollout_ref.model.path",),
+    "nemo-rl": ("policy.model_name",),
+    "openrlhf": ("actor.model_name_or_path",),
+    "trl": ("model_name_or_path",),
+}
+
+
+def _recognise(text: str) -> _Input:
+    """Which framework's file it is, by its words."""
+    first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
+    if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
+        values = load_yaml(text)
+        if not isinstance(values, dict):
+            raise InputError(f"this YAML holds no mapping; give {WANTED}")
+        keys = {str(key) for key in values}
+        if "actor_rollout_ref" in keys:
+            return _Input(framework="verl", section=Section(values, text))
+        if "policy" in keys or "grpo" in keys:
+            return _Input(framework="nemo-rl", section=Section(values, text))
+        if keys & {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size"}:
+            return _Input(framework="trl", section=Section(values, text))
+        raise UnsupportedError(f"this YAML is of none of the post-training frameworks that are read; give {WANTED}")
+    if "actor_rollout_ref." in text:
+        script = read_command(text, {}, "verl", frozenset({"actor-rollout-ref.model.path", "data.train-files"}), VERL_WORD)
+        config = re.search(r"--config-name[= ]['\"]?([\w.-]+)", text)
+        return _Input(
+            framework="verl",
+            section=Section(_known(overrides_of(script.argv)), text),
+            config_name=config[1] if config else "ppo_megatron" if ".megatron." in text and "fsdp_config" not in text else "",
+        )
+    if "train_ppo_ray" in text or "--actor.model_name_or_path" in text:
+        script = read_command(
+            text, {}, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
+        )
+        found = {_flag(text_of(word)): None for word in script.argv if text_of(word).startswith("--")}
+        values = {key.replace("-", "_"): value for key, value in options_of(script.argv).items()}
+        return _Input(framework="openrlhf", section=Section(_known({**found, **values}), text))
+    if re.search(r"\btrl\s+grpo\b|--num_generations\b", text):
+        script = read_command(text, {}, "TRL", frozenset({"--num-generations", "--model-name-or-path"}), r"--[A-Za-z][\w-]*")
+        return _Input(framework="trl", section=Section(_known(options_of(script.argv)), text))
+    raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}")
+
+
+VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"
+
+
+def _flag(text: str) -> str:
+    return text.partition("=")[0].lstrip("-").replace("-", "_")
+
+
+def _known(values: Mapping[str, object]) -> dict[str, object]:
+    """Values; of a list of lengths or files only that it is there. Hydra's `null` is None."""
+    return {key: value if not isinstance(value, str) or value != "null" else None for key, value in values.items()}
+
+
+def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
+    """Check the file at `path`; `given`: model, gpus, gpu, prompt_length, response_length, version. Raises InputError."""
+    return check_text(read_text(path, WANTED), given, constants)
+
+
+def check_text(text: str, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
+    """The same of a file's text."""
+    document, run = read_file(text, given)
+    gpu = load_gpu(str(given.get("gpu") or "h100"))
+    if not given.get("gpu"):
+        run.notes.append(f"gpu {gpu.name}")
+    version = version_of(run.framework, given.get("version"))
+    names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
+    names = [key for key in names if key in document.section.text or key.rpartition(".")[2] in document.section.text]
+    odd = [*unknown_keys(run.framework, run.back_end, version, names), *_types(run.framework, document.section)]
+    wrong = broken(run)
+    if wrong:
+        return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong))
+    job = job_of(run, gpu, given.get("prompt_length"), given.get("response_length"))
+    placement = placement_of(run, job.tokens)
+    wrong = broken_of_model(run, job, placement)
+    if wrong:
+        return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong), job=job)
+    priced = price(job, placement, constants)
+    tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
+    fitting = [one for one in ranked(job, placement.gpus, tokens, placement.staleness, constants) if one.memory.fits]
+    quicker = [one for one in fitting if not priced.memory.fits or one.seconds < BETTER * priced.seconds]
+    return RlCheck(
+        run=run, version=version, unknown=tuple(odd), broken=(), job=job, priced=priced, better=quicker[0] if quicker else None
+    )
+
+
+def _types(framework: str, section: Section) -> list[str]:
+    """Values of another type than the base configuration's."""
+    found = []
+    for key, kind in key_types(framework).items():
+        value = section.flat.get(key)
+        if kind not in TYPES or value is None or str(value).startswith("$"):
+            continue
+        good = isinstance(value, TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
+        if not good and not (kind == "float" and re.fullmatch(r"[0-9.]+e-?[0-9]+", str(value))):
+            found.append(f"{key} is {str(value)[:40]!r}; {kind} is wanted")
+    return found

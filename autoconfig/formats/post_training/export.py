@@ -1,0 +1,46 @@
+"""A planned placement as a framework's own files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
+from autoconfig.formats.post_training.run import run_of
+from autoconfig.planning.export_files import check_folder, write_export
+from autoconfig.post_training.answer import PricedPlacement
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.specs.errors import UnsupportedError
+
+WRITERS = {
+    "verl": (verl.write, verl.VERSION),
+    "nemo-rl": (nemo_rl.write, nemo_rl.VERSION),
+    "openrlhf": (openrlhf.write, openrlhf.VERSION),
+    "trl": (trl.write, trl.VERSION),
+}
+FILES = ("run_verl.sh", "grpo.yaml", "run_openrlhf.sh", "accelerate.yaml")
+
+
+def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
+    """File name -> text, for the version of the framework that each names. Raises UnsupportedError for what it cannot say."""
+    if job.framework.name not in WRITERS:
+        raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
+    write, version = WRITERS[job.framework.name]
+    return write(run_of(job, placement, version))
+
+
+def export_first(
+    job: PostTrainingJob, ranked: Sequence[PricedPlacement], folder: Path, *, force: bool = False
+) -> tuple[PricedPlacement, list[Path], str]:
+    """Write the first of these that the framework can run: (it, files, why those before it were not written). Raises
+    UnsupportedError where none can be written, FileError for the folder."""
+    check_folder(folder, FILES, force=force)
+    reason = ""
+    for one in ranked:
+        try:
+            texts = export_texts(job, one.placement)
+        except UnsupportedError as error:
+            reason = reason or str(error)
+            continue
+        return one, write_export(folder, texts, force=force), reason
+    raise UnsupportedError(reason or "no placement fits: nothing to write")

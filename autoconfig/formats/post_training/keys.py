@@ -1,0 +1,68 @@
+"""Which keys a release of a framework takes (data/post_training_keys.json, read off its wheels and tags)."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from autoconfig.specs.errors import InputError
+
+FREE = re.compile(
+    r"(override_\w+|engine_kwargs|\w+_kwargs|optim|hf_config_overrides|model_overrides|env_vars|profiler|checkpoint|tool_config)\."
+    r"|^(hydra|env|ray_kwargs|reward\w*|custom_reward_function|data|logger|defaults|reward_model|critic\.model)\b"
+)
+"""Mappings into which users may put keys of their own, and what says nothing of placement."""
+
+
+@cache
+def _data() -> dict[str, Any]:
+    text = (resources.files("autoconfig") / "data" / "post_training_keys.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def versions(framework: str) -> list[str]:
+    """Releases whose keys are known, oldest first."""
+    found: list[str] = _data()[framework]["versions"]
+    return found
+
+
+def version_of(framework: str, wanted: str | None) -> str:
+    """The newest known release, or the wanted one. Raises InputError naming those that are known."""
+    known = versions(framework)
+    if wanted and wanted not in known:
+        raise InputError(f"keys of {framework} {wanted[:40]} are not known: use {', '.join(known)}")
+    return wanted or known[-1]
+
+
+def key_types(framework: str) -> dict[str, str]:
+    """Key -> name of the type of its value in the newest base configuration; empty where a framework's own parser decides."""
+    found: dict[str, str] = _data()[framework].get("types", {})
+    return found
+
+
+def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str]) -> list[str]:
+    """What is wrong with keys that this release does not take: gone, not there yet, or meant another."""
+    table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
+    releases = versions(framework)
+    at = releases.index(version)
+    prefixes = {key.rsplit(".", depth)[0] for key in table for depth in range(1, key.count(".") + 1)}
+    found = []
+    for key in given:
+        digits = table.get(key)
+        if (digits and digits[at] == "1") or key in prefixes or FREE.search(key):
+            continue
+        if digits and "1" in digits[:at]:
+            last = releases[digits[:at].rindex("1")]
+            found.append(f"{key}: gone from {framework} {version}; {last} had it")
+        elif digits:
+            found.append(f"{key}: not yet in {framework} {version}; {releases[digits.index('1')]} has it")
+        else:
+            near = difflib.get_close_matches(key, [k for k, d in table.items() if d[at] == "1"], n=1, cutoff=0.8)
+            found.append(f"{key}: {framework} {version} has no such key" + (f"; {near[0]}?" if near else ""))
+    return found

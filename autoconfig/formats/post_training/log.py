@@ -1,0 +1,142 @@
+"""Seconds by phase in logs of verl (`timing_s/gen:45.2`) and NeMo-RL (`• generation: 45.20s`), and what they say of a job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autoconfig.formats.post_training.check import check_file
+from autoconfig.post_training.calibration import LEAST, MOST, StepCalibration
+from autoconfig.post_training.step import Phases
+from autoconfig.specs.errors import FileError, InputError
+
+MAX_BYTES = 50_000_000
+VERL = {
+    "gen": "generation", "old_log_prob": "logprob", "ref": "reference", "ref_log_prob": "reference", "values": "values",
+    "reward": "reward", "update_actor": "training", "update_critic": "critic_training", "update_weights": "weight_sync",
+    "step": "step",
+}  # fmt: skip
+"""timing_s/... of verl -> phase; generation of its synchronous trainer holds waking, resharding and sleeping too."""
+NEMO_RL = {
+    "generation": "generation", "policy_and_reference_logprobs": "passes", "policy_training": "training",
+    "Total step time": "step",
+}  # fmt: skip
+"""Lines of NeMo-RL's block "Timing" -> phase."""
+_VERL_STEP = re.compile(r"\bstep:\s*(\d+)\b")
+_VERL_VALUE = re.compile(r"\b(timing_s/[\w/]+|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)")
+_NEMO_VALUE = re.compile(r"•\s*([\w/ ]+?):\s*([0-9.]+)s\b")
+_NEMO_LENGTH = re.compile(r"Mean Generation Length:\s*([0-9.]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredLog:
+    """Medians over the printed steps, the first left out where there are several."""
+
+    framework: str
+    steps: int
+    seconds: Mapping[str, float]
+    """By phase; `passes`: log-probabilities of policy and reference together; `step`."""
+    prompt_tokens: int | None = None
+    response_tokens: int | None = None
+
+
+def read_log(path: Path) -> MeasuredLog:
+    """Raises FileError, InputError where no step is printed."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES).decode("utf-8", errors="replace")
+    except OSError as error:
+        raise FileError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+    return log_of(text)
+
+
+def log_of(text: str) -> MeasuredLog:
+    """The same of a log's text."""
+    steps = [found for line in text.splitlines() if "timing_s/" in line and (found := dict(_VERL_VALUE.findall(line)))]
+    if steps:
+        return _verl([{key: float(value) for key, value in step.items()} for step in steps])
+    blocks = re.split(r"Timing:", text)[1:]
+    every = [{name.strip(): float(value) for name, value in _NEMO_VALUE.findall(block[:4000])} for block in blocks]
+    whole = [block for block in every if "Total step time" in block]
+    if not whole:
+        raise InputError('the log prints no step: wanted are lines with timing_s/... (verl) or NeMo-RL\'s block "Timing"')
+    kept = whole[1:] if len(whole) > 1 else whole
+    lengths = [float(value) for value in _NEMO_LENGTH.findall(text)]
+    return MeasuredLog(
+        framework="nemo-rl",
+        steps=len(kept),
+        seconds=_medians(kept, NEMO_RL),
+        response_tokens=round(median(lengths)) if lengths else None,
+    )
+
+
+def _verl(steps: list[dict[str, float]]) -> MeasuredLog:
+    kept = steps[1:] if len(steps) > 1 else steps
+
+    def mean(name: str) -> int | None:
+        values = [step[name] for step in kept if name in step]
+        return max(1, round(median(values))) if values else None
+
+    named = {f"timing_s/{name}": phase for name, phase in VERL.items()}
+    return MeasuredLog(
+        framework="verl",
+        steps=len(kept),
+        seconds=_medians(kept, named),
+        prompt_tokens=mean("prompt_length/mean"),
+        response_tokens=mean("response_length/mean"),
+    )
+
+
+def _medians(steps: list[dict[str, float]], named: Mapping[str, str]) -> dict[str, float]:
+    found = {}
+    for name, phase in named.items():
+        values = [step[name] for step in steps if step.get(name, 0.0) > 0]
+        if values:
+            found[phase] = median(values)
+    return found
+
+
+def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalibration, Phases, MeasuredLog]:
+    """Factors from a log and the file that started its run; mean lengths of the log are used. Raises InputError where the file
+    is not legal, of another framework, or says another job."""
+    measured = read_log(log)
+    lengths = {"prompt_length": measured.prompt_tokens, "response_length": measured.response_tokens}
+    checked = check_file(run, {**given, **{key: value for key, value in lengths.items() if value}})
+    if checked.priced is None or checked.job is None:
+        raise InputError(f"the run's file is not legal: {checked.broken[0]}")
+    if checked.run.framework != measured.framework:
+        raise InputError(f"the log is of {measured.framework}, the run's file of {checked.run.framework}")
+    phases, seconds = checked.priced.phases, measured.seconds
+    passes = {"logprob": phases.logprob, "reference": phases.reference, "values": phases.values}
+    forward = [(seconds[name], told) for name, told in passes.items() if name in seconds and told > 0]
+    if "passes" in seconds:
+        forward = [(seconds["passes"], phases.logprob + phases.reference)]
+    known = seconds.get("generation", phases.generation) + sum(pair[0] for pair in forward)
+    known += sum(seconds.get(name, 0.0) for name in ("training", "critic_training", "weight_sync", "reward"))
+    rest = seconds.get("step", 0.0) - known
+    found = StepCalibration(
+        framework=measured.framework,
+        model=checked.job.policy.name,
+        gpu=checked.job.gpu.id,
+        steps=measured.steps,
+        generation=_ratio("generation", seconds.get("generation"), phases.generation),
+        forward=_ratio("log-probabilities", sum(m for m, _ in forward) or None, sum(t for _, t in forward)),
+        training=_ratio("training", seconds.get("training"), phases.training),
+        other=min(max(rest / phases.other, LEAST), MOST) if rest > 0 and phases.other > 0 and "step" in seconds else 1.0,
+    )
+    return found, phases, measured
+
+
+def _ratio(name: str, measured: float | None, told: float) -> float:
+    if not measured or told <= 0:
+        return 1.0
+    found = measured / told
+    if not LEAST <= found <= MOST:
+        raise InputError(
+            f"{name} took {measured:.1f} s and is predicted as {told:.1f} s: the log is of another job than the run's file says"
+        )
+    return found

@@ -1,0 +1,204 @@
+"""NeMo-RL: GRPO configurations in YAML, laid over the shipped grpo_math_1B.yaml (`defaults:`)."""
+
+from __future__ import annotations
+
+from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.tree import Section
+from autoconfig.planning.export_files import MARK, remark
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+VERSION = "0.7.0"
+BASE = {
+    "policy.model_name": "Qwen/Qwen2.5-1.5B",
+    "policy.max_total_sequence_length": 512,
+    "policy.train_micro_batch_size": 4,
+    "policy.train_global_batch_size": 512,
+    "policy.dtensor_cfg.enabled": True,
+    "policy.sequence_packing.enabled": True,
+    "policy.generation.vllm_cfg.gpu_memory_utilization": 0.6,
+    "grpo.num_prompts_per_step": 32,
+    "grpo.num_generations_per_prompt": 16,
+    "cluster.gpus_per_node": 1,
+    "cluster.num_nodes": 1,
+}
+"""What a file over grpo_math_1B.yaml need not say: the values of that file at v0.7.0 (NVIDIA-NeMo/RL)."""
+MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
+GENERATION = "policy.generation"
+
+
+def read(section: Section) -> RlRun:
+    """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError."""
+    missing = [key for key in BASE if not section.has(key)]
+    for key in missing:
+        section.flat[key] = BASE[key]
+    megatron = section.flag(f"{MEGATRON}.enabled")
+    at = MEGATRON if megatron else DTENSOR
+    if not megatron and not section.flag(f"{DTENSOR}.enabled"):
+        raise InputError(f"neither {MEGATRON}.enabled nor {DTENSOR}.enabled is true: nothing trains")
+    nodes, each = section.count("cluster.num_nodes") or 1, section.count("cluster.gpus_per_node") or 1
+    colocated = section.flag(f"{GENERATION}.colocated.enabled", default=True)
+    rollout = 0
+    if not colocated:
+        own = section.count(f"{GENERATION}.colocated.resources.gpus_per_node") or each
+        rollout = (section.count(f"{GENERATION}.colocated.resources.num_nodes") or 1) * own
+    total, group = nodes * each, section.count("grpo.num_generations_per_prompt") or 16
+    left = total - rollout
+    if left < 1:
+        raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")
+    longest = section.count("policy.max_total_sequence_length") or 512
+    prompt = min(max(1, longest // 4), 1024)
+    kl = section.number("loss_fn.reference_policy_kl_penalty")
+    micro = section.count("policy.train_micro_batch_size") or 1
+    packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")
+    train_nodes, train_each = node_split(left, each)
+    run = RlRun(
+        framework="nemo-rl",
+        version=VERSION,
+        back_end="megatron" if megatron else "fsdp",
+        model=section.word("policy.model_name") or "",
+        algorithm="grpo" if kl is None or kl > 0 else "dapo",
+        nodes=train_nodes,
+        gpus_per_node=train_each,
+        rollout_gpus=rollout,
+        prompts=section.count("grpo.num_prompts_per_step") or 32,
+        group=group,
+        minibatch=section.count("policy.train_global_batch_size") or 512,
+        prompt_cap=prompt,
+        response_cap=max(1, longest - prompt),
+        tp=section.count(f"{at}.tensor_model_parallel_size", f"{at}.tensor_parallel_size") or 1,
+        pp=(section.count(f"{at}.pipeline_model_parallel_size") or 1) if megatron else 1,
+        cp=section.count(f"{at}.context_parallel_size") or 1,
+        ep=(section.count(f"{at}.expert_model_parallel_size") or 1) if megatron else 1,
+        recompute=Recompute.parse("full") if section.flag(f"{at}.activation_checkpointing") else NONE,
+        engine=section.word(f"{GENERATION}.backend") or "vllm",
+        engine_tp=section.count(f"{GENERATION}.vllm_cfg.tensor_parallel_size") or 1,
+        engine_pp=section.count(f"{GENERATION}.vllm_cfg.pipeline_parallel_size") or 1,
+        memory_share=section.number(f"{GENERATION}.vllm_cfg.gpu_memory_utilization") or 0.0,
+        graphs=not section.flag(f"{GENERATION}.vllm_cfg.enforce_eager"),
+        tokens_per_gpu=_tokens(section, micro * longest) if packs else 0,
+        mbs=micro,
+        staleness=_age(section),
+        notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
+    )
+    _ends(section, run)
+    return run
+
+
+def _ends(section: Section, run: RlRun) -> None:
+    """What Megatron's section says beside the degrees."""
+    if run.back_end == "megatron":
+        run.first = section.count(f"{MEGATRON}.num_layers_in_first_pipeline_stage")
+        run.last = section.count(f"{MEGATRON}.num_layers_in_last_pipeline_stage")
+        if section.flag(f"{MEGATRON}.optimizer.optimizer_cpu_offload"):
+            run.cpu_optimizer = min(max(section.number(f"{MEGATRON}.optimizer.optimizer_offload_fraction") or 0.0, 0.0), 1.0)
+
+
+def _tokens(section: Section, usual: int) -> int:
+    """train_mb_tokens; where it is the base's product, micro-batch times the longest sequence."""
+    for key in ("policy.sequence_packing.train_mb_tokens", "policy.dynamic_batching.train_mb_tokens"):
+        value = section.flat.get(key)
+        if value is not None and not str(value).startswith("$"):
+            return section.count(key) or usual
+        section.used.add(key)
+    return usual
+
+
+def _age(section: Section) -> int:
+    if not section.flag("grpo.async_grpo.enabled"):
+        return 0
+    return section.count("grpo.async_grpo.max_trajectory_age_steps") or 1
+
+
+def write(run: RlRun) -> dict[str, str]:
+    """grpo.yaml. Raises UnsupportedError for what NeMo-RL 0.7.0's GRPO has no keys for."""
+    if run.algorithm not in ("grpo", "dapo"):
+        raise UnsupportedError(f"NeMo-RL's run_grpo.py has no {run.algorithm}: use grpo or dapo")
+    if run.critic_gpus or (run.staleness and not run.rollout_gpus):
+        raise UnsupportedError("NeMo-RL generates ahead of the weights on GPUs of their own only, and GRPO has no critic")
+    if run.pp > 1 and run.back_end == "fsdp":
+        raise UnsupportedError("DTensor has no pipelines")
+    return {"grpo.yaml": _yaml(run)}
+
+
+def _yaml(run: RlRun) -> str:
+    longest = run.prompt_cap + run.response_cap
+    nodes, each = node_split(run.train_gpus + run.rollout_gpus, run.gpus_per_node)
+    megatron = run.back_end == "megatron"
+    full = str(run.recompute != NONE).lower()
+    lines = [
+        MARK,
+        f"# {remark(run.model)}, {run.algorithm} with NeMo-RL {VERSION} on {run.train_gpus + run.rollout_gpus} GPUs.",
+        "# Put it into examples/configs of the release: uv run examples/run_grpo.py --config examples/configs/grpo.yaml",
+        "defaults: grpo_math_1B.yaml",
+        "grpo:",
+        f"  num_prompts_per_step: {run.prompts}",
+        f"  num_generations_per_prompt: {run.group}",
+        "  async_grpo:",
+        f"    enabled: {str(run.staleness > 0).lower()}",
+        f"    max_trajectory_age_steps: {max(run.staleness, 1)}",
+        "loss_fn:",
+        f"  reference_policy_kl_penalty: {0.01 if run.algorithm == 'grpo' else 0.0}",
+        f"  use_importance_sampling_correction: {str(run.staleness > 0).lower()}",
+        "policy:",
+        f"  model_name: {run.model}",
+        f"  train_global_batch_size: {run.minibatch}",
+        f"  train_micro_batch_size: {run.mbs}",
+        f"  max_total_sequence_length: {longest}",
+        "  sequence_packing:",
+        f"    enabled: {str(run.tokens_per_gpu > 0).lower()}",
+    ]
+    if run.tokens_per_gpu:
+        lines += [f"    train_mb_tokens: {run.tokens_per_gpu}", f"    logprob_mb_tokens: {run.tokens_per_gpu}"]
+    lines += ["  dtensor_cfg:", f"    enabled: {str(not megatron).lower()}"]
+    if megatron:
+        lines += [
+            "  make_sequence_length_divisible_by: ${policy.megatron_cfg.tensor_model_parallel_size}",
+            "  megatron_cfg:",
+            "    enabled: true",
+            f"    tensor_model_parallel_size: {run.tp}",
+            f"    pipeline_model_parallel_size: {run.pp}",
+            f"    context_parallel_size: {run.cp}",
+            f"    expert_model_parallel_size: {run.ep}",
+            f"    num_layers_in_first_pipeline_stage: {run.first or 'null'}",
+            f"    num_layers_in_last_pipeline_stage: {run.last or 'null'}",
+            f"    sequence_parallel: {str(run.tp > 1).lower()}",
+            f"    activation_checkpointing: {full}",
+            "    optimizer:",
+            f"      optimizer_cpu_offload: {str(run.cpu_optimizer > 0).lower()}",
+            f"      optimizer_offload_fraction: {run.cpu_optimizer:.4g}",
+        ]
+    else:
+        lines += [
+            f"    tensor_parallel_size: {run.tp}",
+            f"    context_parallel_size: {run.cp}",
+            f"    sequence_parallel: {str(run.tp > 1).lower()}",
+            f"    activation_checkpointing: {full}",
+        ]
+    return (
+        "\n".join([*lines, *_generation(run, nodes, each), "cluster:", f"  gpus_per_node: {each}", f"  num_nodes: {nodes}"])
+        + "\n"
+    )
+
+
+def _generation(run: RlRun, nodes: int, each: int) -> list[str]:
+    lines = [
+        "  generation:",
+        f"    backend: {run.engine}",
+        "    vllm_cfg:",
+        f"      async_engine: {str(run.staleness > 0).lower()}",
+        f"      tensor_parallel_size: {run.engine_tp}",
+        f"      pipeline_parallel_size: {run.engine_pp}",
+        f"      gpu_memory_utilization: {run.memory_share:g}",
+        f"      enforce_eager: {str(not run.graphs).lower()}",
+        "    colocated:",
+        f"      enabled: {str(not run.rollout_gpus).lower()}",
+    ]
+    if run.rollout_gpus:
+        own_nodes, own = node_split(run.rollout_gpus, each)
+        lines += [
+            "      resources:",
+            f"        num_nodes: {own_nodes if nodes > 1 else 'null'}",
+            f"        gpus_per_node: {own}",
+        ]
+    return lines

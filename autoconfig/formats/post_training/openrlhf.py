@@ -1,0 +1,153 @@
+"""OpenRLHF: flags of `openrlhf.cli.train_ppo_ray` (dotted since 0.10)."""
+
+from __future__ import annotations
+
+from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.tree import Section
+from autoconfig.planning.export_files import MARK, quoted, remark
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+VERSION = "0.11.2"
+ESTIMATORS = {
+    "gae": "ppo", "reinforce": "rloo", "rloo": "rloo", "reinforce_baseline": "rloo", "group_norm": "grpo", "dr_grpo": "dapo",
+}  # fmt: skip
+"""--algo.advantage.estimator -> our algorithm."""
+WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
+
+
+def read(section: Section) -> RlRun:
+    """The run; flags that are not there have the defaults of 0.11.2. Raises InputError."""
+    estimator = section.word("algo.advantage.estimator") or "gae"
+    if estimator not in ESTIMATORS:
+        raise InputError(f"--algo.advantage.estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
+    algorithm = ESTIMATORS[estimator]
+    if algorithm == "grpo" and section.number("algo.kl.init_coef") == 0:
+        algorithm = "dapo"
+    nodes, each = section.count("actor.num_nodes") or 1, section.count("actor.num_gpus_per_node") or 8
+    engines = section.whole("vllm.num_engines") or 0
+    tp = section.count("vllm.tensor_parallel_size") or 1
+    together, asynchronous = section.flag("train.colocate_all"), section.flag("train.async_enable")
+    colocated = (together and not asynchronous) or engines == 0
+    critic = (section.count("critic.num_nodes") or 1) * (section.count("critic.num_gpus_per_node") or 8)
+    apart = algorithm == "ppo" and not together
+    longest = section.count("data.max_len") or 2048
+    response = min(section.count("rollout.max_new_tokens") or 1024, longest)
+    dynamic = section.flag("train.dynamic_batch_enable")
+    group = section.count("rollout.n_samples_per_prompt") or 1
+    model = section.word("actor.model_name_or_path")
+    if model is None:
+        raise InputError("--actor.model_name_or_path is not in the file: say --model NAME")
+    return RlRun(
+        framework="openrlhf",
+        version=VERSION,
+        back_end="fsdp",
+        model=model,
+        algorithm=algorithm,
+        nodes=nodes,
+        gpus_per_node=each,
+        rollout_gpus=0 if colocated else engines * tp,
+        critic_gpus=critic if apart else 0,
+        prompts=section.count("rollout.batch_size") or 1024,
+        group=group,
+        minibatch=section.count("train.batch_size") or 128,
+        prompt_cap=max(1, longest - response),
+        response_cap=response,
+        tp=section.count("ds.tensor_parallel_size") or 1,
+        cp=section.count("ds.ring_attn_size") or 1,
+        recompute=Recompute.parse("full") if section.flag("actor.gradient_checkpointing_enable") else NONE,
+        cpu_optimizer=1.0 if section.flag("ds.adam_offload") else 0.0,
+        offload=section.flag("ds.enable_sleep"),
+        engine="vllm" if engines else "hf",
+        engine_tp=tp,
+        engines=engines,
+        memory_share=_share(section),
+        graphs=not section.flag("vllm.enforce_eager"),
+        tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or 16384) if dynamic else 0,
+        mbs=section.count("train.micro_batch_size") or 4,
+        staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
+        lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
+    )
+
+
+def _share(section: Section) -> float:
+    value = section.number("vllm.gpu_memory_utilization")
+    return 0.95 if value is None else value
+
+
+def write(run: RlRun) -> dict[str, str]:
+    """run_openrlhf.sh. Raises UnsupportedError for what OpenRLHF has no flags for."""
+    if run.algorithm not in WRITTEN:
+        raise UnsupportedError(f"OpenRLHF's train_ppo_ray has no {run.algorithm}: use {', '.join(WRITTEN)}")
+    if run.pp > 1 or run.back_end != "fsdp" or (run.recompute != NONE and run.recompute.granularity != "full"):
+        raise UnsupportedError("OpenRLHF trains with DeepSpeed ZeRO: no pipelines, full recomputation or none")
+    if run.algorithm == "ppo" and bool(run.rollout_gpus) != bool(run.critic_gpus):
+        raise UnsupportedError("OpenRLHF's critic has GPUs of its own where engines have theirs, and only there")
+    if run.staleness and not run.rollout_gpus:
+        raise UnsupportedError("OpenRLHF generates ahead of the weights on GPUs of their own only")
+    words = [f"--{name} {quoted(str(value))}" for name, value in _flags(run).items()]
+    words += [f"--{name}" for name, there in _switches(run).items() if there]
+    text = [
+        "#!/usr/bin/env bash",
+        MARK,
+        f"# {remark(run.model)}, {run.algorithm} with OpenRLHF {VERSION}.",
+        "# Give MODEL, PROMPTS (a dataset) and REWARD (a reward model, or the address of one).",
+        "set -euo pipefail",
+        f'MODEL="${{MODEL:-{run.model}}}"',
+        "python3 -m openrlhf.cli.train_ppo_ray \\",
+        '  --actor.model_name_or_path "$MODEL" \\',
+        '  --data.prompt_dataset "${PROMPTS:?give PROMPTS}" \\',
+        '  --reward.remote_url "${REWARD:?give REWARD}" \\',
+        *[f"  {word} \\" for word in words],
+        '  "$@"',
+    ]
+    return {"run_openrlhf.sh": "\n".join(text) + "\n"}
+
+
+def _flags(run: RlRun) -> dict[str, object]:
+    flags: dict[str, object] = {
+        "algo.advantage.estimator": WRITTEN[run.algorithm],
+        "algo.kl.init_coef": 0.0 if run.algorithm == "dapo" else 0.01,
+        "actor.num_nodes": run.nodes,
+        "actor.num_gpus_per_node": run.gpus_per_node,
+        "ref.num_nodes": run.nodes,
+        "ref.num_gpus_per_node": run.gpus_per_node,
+        "data.max_len": run.prompt_cap + run.response_cap,
+        "rollout.max_new_tokens": run.response_cap,
+        "rollout.batch_size": run.prompts,
+        "rollout.n_samples_per_prompt": run.group,
+        "train.batch_size": run.minibatch,
+        "train.micro_batch_size": run.mbs,
+        "rollout.micro_batch_size": run.mbs,
+        "ds.zero_stage": 3,
+        "ds.tensor_parallel_size": run.tp,
+        "ds.ring_attn_size": run.cp,
+        "vllm.num_engines": run.engines,
+        "vllm.tensor_parallel_size": run.engine_tp,
+        "vllm.gpu_memory_utilization": f"{run.memory_share:g}",
+    }
+    if run.critic_gpus:
+        nodes, each = node_split(run.critic_gpus, run.gpus_per_node)
+        flags |= {"critic.num_nodes": nodes, "critic.num_gpus_per_node": each}
+    if run.tokens_per_gpu:
+        flags |= {"train.max_tokens_per_gpu": run.tokens_per_gpu, "rollout.max_tokens_per_gpu": run.tokens_per_gpu}
+    if run.lora_rank:
+        flags["ds.lora.rank"] = run.lora_rank
+    if run.staleness:
+        flags["train.async_queue_size"] = run.staleness
+    return flags
+
+
+def _switches(run: RlRun) -> dict[str, bool]:
+    return {
+        "ds.packing_samples": bool(run.tokens_per_gpu) or run.cp > 1,
+        "train.dynamic_batch_enable": bool(run.tokens_per_gpu),
+        "actor.gradient_checkpointing_enable": run.recompute != NONE,
+        "ds.adam_offload": run.cpu_optimizer > 0,
+        "train.colocate_all": not run.rollout_gpus and not run.critic_gpus,
+        "train.colocate_actor_ref": bool(run.rollout_gpus or run.critic_gpus),
+        "ds.enable_sleep": run.offload,
+        "vllm.enable_sleep": not run.rollout_gpus,
+        "vllm.enforce_eager": not run.graphs,
+        "train.async_enable": run.staleness > 0,
+    }

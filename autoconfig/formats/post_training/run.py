@@ -1,0 +1,236 @@
+"""A run of post-training in words that all frameworks share, and what of it cannot run whatever a parser lets through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autoconfig.planning.resolve import read_model
+from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
+from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.passes import microbatches, priced, scenario_of
+from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.training.plan_rules import broken_rules
+from autoconfig.training.rules import RULES
+
+LEAST_PROMPT = 512
+"""Room for prompts where only their mean is known: this, or four times the mean (frameworks drop or cut longer ones)."""
+ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
+
+
+@dataclass(kw_only=True)
+class RlRun:
+    """What a framework's file asks; lengths are caps, as files give no means."""
+
+    framework: str
+    version: str
+    back_end: str
+    """megatron or fsdp (PyTorch's FSDP, DTensor, DeepSpeed ZeRO-3)."""
+    model: str
+    algorithm: str
+    nodes: int
+    """Of training."""
+    gpus_per_node: int
+    prompts: int
+    group: int
+    minibatch: int
+    """Samples of an optimizer step."""
+    prompt_cap: int
+    response_cap: int
+    rollout_gpus: int = 0
+    """GPUs of engines alone; 0: they share those of training."""
+    critic_gpus: int = 0
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    first: int | None = None
+    last: int | None = None
+    recompute: Recompute = NONE
+    cpu_optimizer: float = 0.0
+    offload: bool = True
+    engine: str = "vllm"
+    engine_tp: int = 1
+    engine_pp: int = 1
+    engines: int = 0
+    """Number of engines; 0: as many as the GPUs hold."""
+    memory_share: float = 0.5
+    graphs: bool = True
+    tokens_per_gpu: int = 0
+    """Of a packed micro-batch; 0: padded, `mbs` sequences."""
+    mbs: int = 1
+    staleness: int = 0
+    lora_rank: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What was assumed."""
+
+    @property
+    def train_gpus(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def engine_gpus(self) -> int:
+        return self.rollout_gpus or self.train_gpus
+
+
+def broken(run: RlRun) -> list[str]:
+    """What cannot run, before any model is looked at: each with what was given and what is allowed."""
+    found, samples = [], run.prompts * run.group
+    size, ranks = run.engine_tp * run.engine_pp, run.tp * run.pp * run.cp
+    if not 0.0 < run.memory_share < 1.0:
+        found.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
+    if run.engine not in ENGINES:
+        found.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
+    if run.engine_gpus % size:
+        found.append(f"an engine takes {size} GPUs, and {run.engine_gpus} do not hold whole ones: use a divisor of them")
+    elif run.engines and run.engines * size != run.engine_gpus:
+        found.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {run.engine_gpus}")
+    if run.train_gpus % ranks:
+        found.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
+    if run.minibatch > samples:
+        found.append(f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step")
+    elif samples % run.minibatch:
+        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step")
+    elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
+        dp = run.train_gpus // ranks
+        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
+    if run.group < 2 and run.algorithm in ("grpo", "dapo", "rloo"):
+        found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
+    return found
+
+
+def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> list[str]:
+    """What of the plans the model does not allow: rules of Megatron-LM and of engines."""
+    model, plan = job.policy, placement.train
+    cut = microbatches(job, plan, job.trained / job.updates, placement.tokens_per_gpu)
+    ready = priced(cut, plan)
+    try:
+        scenario = scenario_of(job, ready, model, cut)
+        batch = cut.whole * cut.count * plan.dp
+        rules = broken_rules(scenario, [ready], [plan.world_size], [batch])[0]
+    except AutoconfigError as error:
+        return [str(error)]
+    found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
+    if plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp:
+        found = [text for text in found if "layers" not in text]
+        found.append(f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages")
+    if job.algorithm.generates and model.num_attention_heads % placement.engine.tp:
+        found.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
+    return found
+
+
+def job_of(run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None) -> PostTrainingJob:
+    """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
+    policy, notes = read_model(run.model, local_files=True)
+    run.notes += notes
+    if policy.is_hybrid:
+        raise InputError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers only")
+    algorithm, usual = load_algorithm(run.algorithm), section("lengths")
+    if prompt is None:
+        prompt = min(usual["prompt_tokens"], run.prompt_cap)
+        run.notes.append(f"prompts of {prompt:,} tokens on average")
+    if response is None:
+        response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
+        run.notes.append(f"responses of {response:,} tokens on average")
+    sigma = 1.0 if run.response_cap >= 16_384 else 0.6
+    return PostTrainingJob(
+        policy=policy,
+        algorithm=algorithm,
+        framework=load_framework(run.framework),
+        gpu=gpu,
+        prompts=run.prompts,
+        group=run.group,
+        prompt_tokens=float(prompt),
+        longest_prompt=run.prompt_cap,
+        responses=ResponseLengths(mean=float(response), cap=run.response_cap, sigma=sigma),
+        minibatch=run.minibatch,
+        critic=policy if algorithm.critic else None,
+        gpus_per_node=run.gpus_per_node if run.nodes > 1 else None,
+        lora_rank=run.lora_rank,
+    )
+
+
+def placement_of(run: RlRun, tokens: float) -> Placement:
+    """The placement of a run that `broken` lets through; `tokens` of a usual sample, which a micro-batch must hold."""
+    dp = run.train_gpus // (run.tp * run.pp * run.cp)
+    fsdp = run.back_end == "fsdp" and run.train_gpus > 1
+    return Placement(
+        train=TrainPlan(
+            tp=run.tp,
+            pp=run.pp,
+            vpp=run.vpp,
+            cp=run.cp,
+            ep=run.ep,
+            dp=dp,
+            mbs=1 if run.tokens_per_gpu else run.mbs,
+            sp=run.tp > 1,
+            first=run.first,
+            last=run.last,
+            recompute=run.recompute,
+            dist_opt=run.back_end != "fsdp",
+            fsdp=3 if fsdp else 0,
+            offload=run.cpu_optimizer,
+        ),
+        engine=EnginePlan(
+            tp=run.engine_tp, pp=run.engine_pp, replicas=max(1, run.engine_gpus // (run.engine_tp * run.engine_pp))
+        ),
+        colocated=not run.rollout_gpus,
+        staleness=run.staleness,
+        critic_gpus=run.critic_gpus,
+        tokens_per_gpu=max(run.tokens_per_gpu, round(tokens)) if run.tokens_per_gpu else 0,
+        memory_share=run.memory_share,
+        offload=run.offload and not run.rollout_gpus,
+        cuda_graphs=run.graphs,
+        continuous=run.engine != "hf",
+    )
+
+
+def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
+    """The run of a planned placement."""
+    plan, engine, node = placement.train, placement.engine, job.gpus_per_node or job.gpu.gpus_per_node
+    gpus = plan.world_size
+    nodes, each = (gpus // node, node) if gpus % node == 0 else (1, gpus)
+    return RlRun(
+        framework=job.framework.name,
+        version=version,
+        back_end="fsdp" if plan.fsdp or not plan.dist_opt else "megatron",
+        model=job.policy.name,
+        algorithm=job.algorithm.name,
+        nodes=nodes,
+        gpus_per_node=each,
+        prompts=job.prompts,
+        group=job.group,
+        minibatch=job.minibatch,
+        prompt_cap=job.longest_prompt or max(LEAST_PROMPT, 4 * round(job.prompt_tokens)),
+        response_cap=job.responses.cap,
+        rollout_gpus=0 if placement.colocated else engine.gpus,
+        critic_gpus=placement.critic_gpus,
+        tp=plan.tp,
+        pp=plan.pp,
+        vpp=plan.vpp,
+        cp=plan.cp,
+        ep=plan.ep,
+        first=plan.first,
+        last=plan.last,
+        recompute=plan.recompute,
+        cpu_optimizer=plan.offload,
+        offload=placement.offload,
+        engine_tp=engine.tp,
+        engine_pp=engine.pp,
+        engines=engine.replicas,
+        memory_share=placement.memory_share,
+        graphs=placement.cuda_graphs,
+        tokens_per_gpu=placement.tokens_per_gpu,
+        mbs=plan.mbs,
+        staleness=placement.staleness,
+        lora_rank=job.lora_rank,
+    )
+
+
+def node_split(gpus: int, per_node: int) -> tuple[int, int]:
+    """(nodes, GPUs of each)."""
+    return (gpus // per_node, per_node) if gpus % per_node == 0 else (1, gpus)

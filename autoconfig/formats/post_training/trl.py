@@ -1,0 +1,111 @@
+"""TRL: `trl grpo --config grpo.yaml` with an accelerate file for DeepSpeed ZeRO-3."""
+
+from __future__ import annotations
+
+from autoconfig.formats.post_training.run import RlRun
+from autoconfig.formats.tree import Section
+from autoconfig.planning.export_files import MARK, remark
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+VERSION = "1.16.0"
+
+
+def read(section: Section, gpus: int | None) -> RlRun:
+    """The run on `gpus` GPUs, which a TRL file does not name. Raises InputError."""
+    if gpus is None:
+        raise InputError("a TRL configuration does not say its GPUs: say --gpus N")
+    model = section.word("model_name_or_path")
+    if model is None:
+        raise InputError("model_name_or_path is not in the file: say --model NAME")
+    group = section.count("num_generations") or 8
+    each = section.count("per_device_train_batch_size") or 8
+    steps = section.count("gradient_accumulation_steps") or 1
+    update = each * gpus * steps
+    batch = section.count("generation_batch_size")
+    repeats = section.count("steps_per_generation")
+    if batch and repeats:
+        raise InputError("generation_batch_size and steps_per_generation are both given: TRL takes one of them")
+    batch = batch or each * gpus * (repeats or steps)
+    if batch % group:
+        raise InputError(f"the generation batch of {batch:,} samples is not a multiple of num_generations {group}")
+    if batch % (each * gpus):
+        raise InputError(f"the generation batch of {batch:,} samples is not a multiple of {each * gpus:,} a device step")
+    mode = section.word("vllm_mode") or "colocate"
+    if mode not in ("colocate", "server"):
+        raise InputError(f"vllm_mode {mode[:40]!r}: use colocate or server")
+    tp = section.count("vllm_tensor_parallel_size") or 1
+    use_vllm = section.flag("use_vllm")
+    share = section.number("vllm_gpu_memory_utilization")
+    beta = section.number("beta")
+    return RlRun(
+        framework="trl",
+        version=VERSION,
+        back_end="fsdp",
+        model=model,
+        algorithm="grpo" if beta else "dapo",
+        nodes=1 if gpus < 8 or gpus % 8 else gpus // 8,
+        gpus_per_node=gpus if gpus < 8 or gpus % 8 else 8,
+        rollout_gpus=tp if use_vllm and mode == "server" else 0,
+        prompts=max(1, batch // group),
+        group=group,
+        minibatch=min(update, batch),
+        prompt_cap=section.count("max_prompt_length") or 512,
+        response_cap=section.count("max_completion_length") or 256,
+        recompute=Recompute.parse("full") if section.flag("gradient_checkpointing", default=True) else NONE,
+        offload=False,
+        engine="vllm" if use_vllm else "hf",
+        engine_tp=tp if use_vllm else 1,
+        memory_share=0.3 if share is None else share,
+        mbs=each,
+        lora_rank=(section.count("lora_r") or 16) if section.flag("use_peft") else 0,
+    )
+
+
+def write(run: RlRun) -> dict[str, str]:
+    """grpo.yaml and accelerate.yaml. Raises UnsupportedError for what TRL has no keys for."""
+    if run.algorithm not in ("grpo", "dapo"):
+        raise UnsupportedError(f"trl grpo is no {run.algorithm}: use grpo or dapo")
+    if run.back_end != "fsdp" or run.tp * run.pp * run.cp > 1:
+        raise UnsupportedError("TRL trains with ZeRO-3 over all GPUs: no tensor, pipeline or context parallelism")
+    if run.rollout_gpus or run.staleness:
+        raise UnsupportedError("a step of TRL's GRPOTrainer is synchronous, with engines on the GPUs of training")
+    gpus, samples = run.train_gpus, run.prompts * run.group
+    each = max(n for n in range(1, run.mbs + 1) if run.minibatch % (gpus * n) == 0) if run.minibatch % gpus == 0 else 0
+    if not each:
+        raise UnsupportedError(f"{run.minibatch:,} samples do not divide over {gpus} GPUs")
+    lines = [
+        MARK,
+        f"# {remark(run.model)}, {run.algorithm} with TRL {VERSION} on {gpus} GPUs; add dataset_name and reward_funcs.",
+        "# trl grpo --config grpo.yaml --accelerate_config accelerate.yaml",
+        f"model_name_or_path: {run.model}",
+        "output_dir: grpo",
+        "bf16: true",
+        f"num_generations: {run.group}",
+        f"per_device_train_batch_size: {each}",
+        f"gradient_accumulation_steps: {run.minibatch // (gpus * each)}",
+        f"generation_batch_size: {samples}",
+        f"max_completion_length: {run.response_cap}",
+        f"beta: {0.04 if run.algorithm == 'grpo' else 0.0}",
+        f"gradient_checkpointing: {str(run.recompute != NONE).lower()}",
+        "use_vllm: true",
+        "vllm_mode: colocate",
+        f"vllm_tensor_parallel_size: {run.engine_tp}",
+        f"vllm_gpu_memory_utilization: {run.memory_share:g}",
+        f"vllm_max_model_length: {run.prompt_cap + run.response_cap}",
+        "vllm_enable_sleep_mode: true",
+    ]
+    if run.lora_rank:
+        lines += ["use_peft: true", f"lora_r: {run.lora_rank}"]
+    accelerate = [
+        MARK,
+        "compute_environment: LOCAL_MACHINE",
+        "distributed_type: DEEPSPEED",
+        "deepspeed_config:",
+        "  zero_stage: 3",
+        "  zero3_init_flag: true",
+        "mixed_precision: bf16",
+        f"num_machines: {run.nodes}",
+        f"num_processes: {gpus}",
+    ]
+    return {"grpo.yaml": "\n".join(lines) + "\n", "accelerate.yaml": "\n".join(accelerate) + "\n"}

@@ -1,0 +1,237 @@
+"""verl: hydra overrides of `verl.trainer.main_ppo` in a shell script, with the Megatron or the FSDP back end."""
+
+from __future__ import annotations
+
+from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.tree import Section
+from autoconfig.planning.export_files import MARK, quoted, remark
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute
+
+VERSION = "0.9.1"
+ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
+ESTIMATORS = {
+    "gae": "ppo", "grpo": "grpo", "grpo_passk": "grpo", "rloo": "rloo", "reinforce_plus_plus": "rloo",
+    "reinforce_plus_plus_baseline": "rloo", "remax": "rloo", "gpg": "dapo",
+}  # fmt: skip
+"""algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
+WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
+
+
+def back_end(section: Section, config_name: str) -> str:
+    """megatron or fsdp. Raises UnsupportedError for others."""
+    strategy = section.word(f"{ACTOR}.strategy", "model_engine") or ("megatron" if "megatron" in config_name else "fsdp")
+    found = {"dp": "fsdp", "fsdp": "fsdp", "fsdp2": "fsdp", "megatron": "megatron"}.get(strategy)
+    if found is None:
+        raise UnsupportedError(f"{ACTOR}.strategy {strategy[:40]!r} is not priced: use fsdp, fsdp2 or megatron")
+    return found
+
+
+def read(section: Section, config_name: str = "") -> RlRun:
+    """The run; keys that are not there have the defaults of verl 0.9.1. Raises InputError."""
+    kind = back_end(section, config_name)
+    estimator = section.word("algorithm.adv_estimator") or "gae"
+    if estimator not in ESTIMATORS:
+        raise InputError(f"algorithm.adv_estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
+    algorithm = ESTIMATORS[estimator]
+    kl = section.flag(f"{ACTOR}.use_kl_loss") or section.flag("algorithm.use_kl_in_reward")
+    if algorithm == "grpo" and not kl:
+        algorithm = "dapo"
+    model = section.word("actor_rollout_ref.model.path")
+    if model is None:
+        raise InputError("actor_rollout_ref.model.path is not in the file: say --model NAME")
+    group = section.count(f"{ROLLOUT}.n") or 1
+    dynamic = section.flag(f"{ACTOR}.use_dynamic_bsz")
+    engine = section.word(f"{ROLLOUT}.name") or "vllm"
+    mode = section.word("trainer.v1.trainer_mode") or "sync"
+    alone = not section.flag("actor_rollout_ref.hybrid_engine", default=True)
+    rollout_nodes = section.whole(f"{ROLLOUT}.nnodes") or 0
+    each = section.count("trainer.n_gpus_per_node") or 8
+    run = RlRun(
+        framework="verl",
+        version=VERSION,
+        back_end=kind,
+        model=model,
+        algorithm=algorithm,
+        nodes=section.count("trainer.nnodes") or 1,
+        gpus_per_node=each,
+        rollout_gpus=rollout_nodes * (section.count(f"{ROLLOUT}.n_gpus_per_node") or each) if alone else 0,
+        prompts=section.count("data.train_batch_size") or 1024,
+        group=group,
+        minibatch=(section.count(f"{ACTOR}.ppo_mini_batch_size") or 256) * group,
+        prompt_cap=section.count("data.max_prompt_length") or 512,
+        response_cap=section.count("data.max_response_length") or 512,
+        engine={"vllm_omni": "vllm"}.get(engine, engine),
+        engine_tp=section.count(f"{ROLLOUT}.tensor_model_parallel_size") or 2,
+        engine_pp=section.count(f"{ROLLOUT}.pipeline_model_parallel_size") or 1,
+        memory_share=_or(section.number(f"{ROLLOUT}.gpu_memory_utilization"), 0.5),
+        graphs=not section.flag(f"{ROLLOUT}.enforce_eager"),
+        tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
+        mbs=section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1,
+        staleness=max(section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1, 1) if "async" in mode else 0,
+        lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
+    )
+    if alone and not run.rollout_gpus:
+        raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
+    (_megatron if kind == "megatron" else _fsdp)(section, run)
+    return run
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _megatron(section: Section, run: RlRun) -> None:
+    at = f"{ACTOR}.megatron"
+    run.tp = section.count(f"{at}.tensor_model_parallel_size") or 1
+    run.pp = section.count(f"{at}.pipeline_model_parallel_size") or 1
+    run.vpp = section.count(f"{at}.virtual_pipeline_model_parallel_size") or 1
+    run.cp = section.count(f"{at}.context_parallel_size") or 1
+    run.ep = section.count(f"{at}.expert_model_parallel_size") or 1
+    own = f"{at}.override_transformer_config"
+    run.first = section.count(f"{own}.num_layers_in_first_pipeline_stage")
+    run.last = section.count(f"{own}.num_layers_in_last_pipeline_stage")
+    granularity = section.word(f"{own}.recompute_granularity")
+    if granularity == "full":
+        method = section.word(f"{own}.recompute_method") or "uniform"
+        run.recompute = Recompute.parse(f"full:{method}:{section.count(f'{own}.recompute_num_layers') or 1}")
+    elif granularity == "selective":
+        modules = section.get(f"{own}.recompute_modules") or ["core_attn"]
+        run.recompute = Recompute.parse("selective:" + "+".join(str(name) for name in modules))
+    run.offload = section.flag(f"{at}.param_offload") and section.flag(f"{at}.optimizer_offload")
+    optimizer = f"{ACTOR}.optim.override_optimizer_config"
+    if section.flag(f"{optimizer}.optimizer_cpu_offload"):
+        run.cpu_optimizer = min(max(_or(section.number(f"{optimizer}.optimizer_offload_fraction"), 1.0), 0.0), 1.0)
+
+
+def _fsdp(section: Section, run: RlRun) -> None:
+    at = f"{ACTOR}.fsdp_config"
+    run.cp = section.count(f"{at}.ulysses_sequence_parallel_size", f"{ACTOR}.ulysses_sequence_parallel_size") or 1
+    run.recompute = (
+        Recompute.parse("full") if section.flag("actor_rollout_ref.model.enable_gradient_checkpointing", default=True) else NONE
+    )
+    run.offload = section.flag(f"{at}.param_offload") and section.flag(f"{at}.optimizer_offload")
+    size = section.whole(f"{at}.fsdp_size") or -1
+    if size not in (-1, run.train_gpus):
+        run.notes.append(f"{at}.fsdp_size {size} is priced as sharding over all {run.train_gpus} GPUs")
+
+
+def write(run: RlRun) -> dict[str, str]:
+    """run_verl.sh. Raises UnsupportedError for what verl 0.9.1 has no keys for."""
+    if run.algorithm not in WRITTEN:
+        raise UnsupportedError(f"verl's trainer has no {run.algorithm} here: use {', '.join(WRITTEN)}")
+    if run.critic_gpus:
+        raise UnsupportedError("verl's trainer keeps the critic on the actor's GPUs")
+    if run.rollout_gpus and not run.staleness:
+        raise UnsupportedError("verl's trainer generates on GPUs of their own only ahead of the weights: say --staleness 1")
+    words = {**_common(run), **(_megatron_words(run) if run.back_end == "megatron" else _fsdp_words(run))}
+    lines = [f"  {quoted(f'{key}={value}')} \\" for key, value in words.items()]
+    text = [
+        "#!/usr/bin/env bash",
+        MARK,
+        f"# {remark(run.model)}, {run.algorithm} with verl {VERSION} on {run.train_gpus + run.rollout_gpus} GPUs.",
+        "# Give MODEL (a checkpoint's folder or its name), TRAIN_FILES and VAL_FILES (parquet).",
+        "set -euo pipefail",
+        f'MODEL="${{MODEL:-{run.model}}}"',
+        "python3 -m verl.trainer.main_ppo \\",
+        f"  --config-name={'ppo_megatron_trainer' if run.back_end == 'megatron' else 'ppo_trainer'} \\",
+        '  actor_rollout_ref.model.path="$MODEL" \\',
+        '  data.train_files="${TRAIN_FILES:?give TRAIN_FILES}" \\',
+        '  data.val_files="${VAL_FILES:?give VAL_FILES}" \\',
+        *lines,
+        '  "$@"',
+    ]
+    return {"run_verl.sh": "\n".join(text) + "\n"}
+
+
+def _common(run: RlRun) -> dict[str, object]:
+    found: dict[str, object] = {
+        "algorithm.adv_estimator": WRITTEN[run.algorithm],
+        "data.train_batch_size": run.prompts,
+        "data.max_prompt_length": run.prompt_cap,
+        "data.max_response_length": run.response_cap,
+        f"{ACTOR}.use_kl_loss": run.algorithm in ("grpo", "rloo", "ppo"),
+        f"{ACTOR}.ppo_mini_batch_size": max(1, run.minibatch // run.group),
+        f"{ROLLOUT}.name": run.engine,
+        f"{ROLLOUT}.n": run.group,
+        f"{ROLLOUT}.tensor_model_parallel_size": run.engine_tp,
+        f"{ROLLOUT}.gpu_memory_utilization": f"{run.memory_share:g}",
+        f"{ROLLOUT}.enforce_eager": not run.graphs,
+        f"{ROLLOUT}.max_num_seqs": 1024,
+        f"{ROLLOUT}.free_cache_engine": not run.rollout_gpus,
+        "trainer.nnodes": run.nodes,
+        "trainer.n_gpus_per_node": run.gpus_per_node,
+    }
+    if run.tokens_per_gpu:
+        found |= {f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": run.tokens_per_gpu}
+    else:
+        found |= {f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_micro_batch_size_per_gpu": run.mbs}
+        found |= {f"{at}.log_prob_micro_batch_size_per_gpu": run.mbs for at in (ROLLOUT, REF)}
+    if run.lora_rank:
+        found["actor_rollout_ref.model.lora_rank"] = run.lora_rank
+    if run.algorithm == "ppo":
+        found |= {
+            "critic.model.path": "${actor_rollout_ref.model.path}",
+            "critic.use_dynamic_bsz": bool(run.tokens_per_gpu),
+        }
+        if not run.tokens_per_gpu:
+            found["critic.ppo_micro_batch_size_per_gpu"] = run.mbs
+    if run.staleness:
+        found |= {
+            "trainer.v1.trainer_mode": "separate_async" if run.rollout_gpus else "colocate_async",
+            "trainer.v1.sampler.max_off_policy_threshold": run.staleness,
+        }
+    if run.rollout_gpus:
+        nodes, each = node_split(run.rollout_gpus, run.gpus_per_node)
+        found |= {"actor_rollout_ref.hybrid_engine": False, f"{ROLLOUT}.nnodes": nodes, f"{ROLLOUT}.n_gpus_per_node": each}
+    return found
+
+
+def _megatron_words(run: RlRun) -> dict[str, object]:
+    """Of actor and critic; the reference takes the actor's by interpolation."""
+    found: dict[str, object] = {f"{REF}.megatron.param_offload": run.offload}
+    for role in [ACTOR, *(["critic"] if run.algorithm == "ppo" else [])]:
+        at = f"{role}.megatron"
+        own = f"{at}.override_transformer_config"
+        found |= {
+            f"{at}.tensor_model_parallel_size": run.tp,
+            f"{at}.pipeline_model_parallel_size": run.pp,
+            f"{at}.context_parallel_size": run.cp,
+            f"{at}.expert_model_parallel_size": run.ep,
+            f"{at}.sequence_parallel": run.tp > 1,
+            f"{at}.param_offload": run.offload,
+            f"{at}.optimizer_offload": run.offload,
+            **({f"{at}.virtual_pipeline_model_parallel_size": run.vpp} if run.vpp > 1 else {}),
+            **({f"+{own}.num_layers_in_first_pipeline_stage": run.first} if run.first else {}),
+            **({f"+{own}.num_layers_in_last_pipeline_stage": run.last} if run.last else {}),
+            **_recompute(own, run.recompute),
+        }
+    if run.cpu_optimizer:
+        at = f"+{ACTOR}.optim.override_optimizer_config"
+        found |= {f"{at}.optimizer_cpu_offload": True, f"{at}.optimizer_offload_fraction": f"{run.cpu_optimizer:g}"}
+    return found
+
+
+def _recompute(at: str, recompute: Recompute) -> dict[str, object]:
+    if recompute.granularity == "full":
+        return {
+            f"{at}.recompute_granularity": "full",
+            f"{at}.recompute_method": recompute.method,
+            f"{at}.recompute_num_layers": recompute.num_layers,
+        }
+    if recompute.granularity == "selective":
+        return {f"{at}.recompute_granularity": "selective", f"{at}.recompute_modules": f"[{','.join(recompute.modules)}]"}
+    return {}
+
+
+def _fsdp_words(run: RlRun) -> dict[str, object]:
+    found: dict[str, object] = {
+        f"{ACTOR}.strategy": "fsdp2",
+        f"{ACTOR}.fsdp_config.optimizer_offload": run.offload,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": run.recompute != NONE,
+        "actor_rollout_ref.model.use_remove_padding": True,
+    }
+    for role in (ACTOR, REF):
+        found[f"{role}.fsdp_config.param_offload"] = run.offload
+        found[f"{role}.fsdp_config.ulysses_sequence_parallel_size"] = run.cp
+    return found

@@ -1,0 +1,73 @@
+"""What one measured step of a job says: factors on the seconds of each phase (`autoconfig rl calibrate`, `--calibration`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from math import isfinite, log
+from pathlib import Path
+from typing import Any
+
+from autoconfig.post_training.frameworks import FACTORS, OF_A_STEP, Constants, shipped_constants
+from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.files import write_text
+
+KIND = "autoconfig post-training calibration"
+LEAST, MOST = 0.01, 100.0
+"""Factors beyond these are a log of another job."""
+SCATTER = 0.13
+"""Scatter of a step predicted after a step of the same model and GPU (validate --rl: 14 to 16 % mean error)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCalibration:
+    """Measured over predicted seconds by phase of one framework."""
+
+    framework: str
+    model: str
+    gpu: str
+    steps: int
+    """Measured steps that it is the median of."""
+    generation: float = 1.0
+    forward: float = 1.0
+    training: float = 1.0
+    other: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in (*FACTORS, "other"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not isfinite(value) or not LEAST <= value <= MOST:
+                raise InputError(f"calibration factor of {name} {value!r}: use {LEAST:g} to {MOST:g}")
+
+    def applied(self, known: Constants | None = None) -> Constants:
+        """Constants whose phases of this framework are scaled."""
+        found = {name: dict(numbers) for name, numbers in (known or shipped_constants()).items()}
+        numbers = found.setdefault(self.framework, dict(found.get("all", {})))
+        for phase in FACTORS:
+            numbers[phase] = numbers.get(phase, 0.0) + log(getattr(self, phase))
+        for name in OF_A_STEP:
+            if name in numbers:
+                numbers[name] = SCATTER if name.startswith("scatter") else numbers[name] * self.other
+        return found
+
+
+def write_calibration(path: Path, found: StepCalibration) -> None:
+    """Write the file. Raises FileError."""
+    write_text(path, json.dumps({"kind": KIND, **asdict(found)}, indent=1) + "\n")
+
+
+def read_calibration(path: Path | str) -> StepCalibration:
+    """Raises FileError or InputError for a file that is no calibration of ours."""
+    path = Path(path)
+    try:
+        data: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)[:200]} is no JSON: {str(error)[:100]}") from error
+    if not isinstance(data, dict) or data.pop("kind", "") != KIND:
+        raise InputError(f"{str(path)[:200]} is no calibration of post-training: make one with autoconfig rl calibrate LOG")
+    try:
+        return StepCalibration(**data)
+    except TypeError as error:
+        raise InputError(f"{str(path)[:200]}: {str(error)[:120]}") from error

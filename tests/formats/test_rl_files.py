@@ -1,0 +1,257 @@
+"""Files of post-training frameworks: what is written reads back as the same placement, what cannot run is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from autoconfig.specs.errors import AutoconfigError, UnsupportedError
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from click.testing import CliRunner
+
+from autoconfig.cli.main import cli
+from autoconfig.formats.post_training.check import check_text, read_file
+from autoconfig.formats.post_training.export import export_texts
+from autoconfig.formats.post_training.log import log_of
+from autoconfig.formats.post_training.run import placement_of
+from autoconfig.post_training.frameworks import load_algorithm, load_framework
+from autoconfig.post_training.job import PostTrainingJob
+from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.placements import placements
+
+FRAMEWORKS = ("verl", "nemo-rl", "openrlhf", "trl")
+VERL = """#!/bin/bash
+GPUS=8
+python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer \\
+    algorithm.adv_estimator=grpo data.train_batch_size=512 data.max_prompt_length=1024 data.max_response_length=4096 \\
+    actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct actor_rollout_ref.actor.use_kl_loss=True \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=128 actor_rollout_ref.actor.use_dynamic_bsz=True \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 \\
+    actor_rollout_ref.actor.megatron.param_offload=True actor_rollout_ref.actor.megatron.optimizer_offload=True \\
+    actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.tensor_model_parallel_size=2 \\
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.6 actor_rollout_ref.rollout.n=8 \\
+    trainer.nnodes=1 trainer.n_gpus_per_node=$GPUS "$@"
+"""
+
+
+def random_cases(framework: str, count: int, seed: int = 20):
+    """(job, placement) that the framework's own search offers."""
+    rng = random.Random(seed)
+    found = []
+    models = ["qwen2.5-7b", "llama3.1-8b", "qwen3-14b"] + ([] if framework in ("trl", "openrlhf") else ["qwen3-30b-a3b"])
+    while len(found) < count:
+        algorithm = rng.choice({"verl": ["grpo", "dapo", "ppo"], "openrlhf": ["grpo", "ppo"]}.get(framework, ["grpo", "dapo"]))
+        model = load_model(rng.choice(models))
+        job = PostTrainingJob(
+            policy=model,
+            algorithm=load_algorithm(algorithm),
+            framework=load_framework(framework),
+            gpu=load_gpu("h100"),
+            prompts=rng.choice([128, 256, 512]),
+            group=rng.choice([8, 16]),
+            prompt_tokens=200.0,
+            longest_prompt=1024,
+            responses=ResponseLengths(mean=1000.0, cap=4096),
+            minibatch=1024,
+            critic=model if algorithm == "ppo" else None,
+        )
+        every = list(placements(job, rng.choice([8, 16, 32]), 8192, 2))
+        for placement in rng.sample(every, min(4, len(every))):
+            if framework == "trl":
+                placement = replace(placement, tokens_per_gpu=0, offload=False, train=placement.train.replace(mbs=4))
+            try:
+                found.append((job, placement, export_texts(job, placement)))
+            except UnsupportedError:
+                continue
+    return found[:count]
+
+
+def read_back(framework: str, texts: dict[str, str], gpus: int, tokens: float):
+    text = texts[next(name for name in texts if name != "accelerate.yaml")]
+    _, run = read_file(text, {"gpus": gpus})
+    return run, placement_of(run, tokens)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_written_reads_back_as_the_same_placement(framework):
+    for job, placement, texts in random_cases(framework, 50):
+        run, back = read_back(framework, texts, placement.gpus, job.tokens)
+        assert back.train == placement.train
+        assert (back.engine.tp, back.engine.pp, back.engine.replicas) == (
+            placement.engine.tp,
+            placement.engine.pp,
+            placement.engine.replicas,
+        )
+        for name in ("colocated", "staleness", "memory_share", "tokens_per_gpu", "cuda_graphs"):
+            assert getattr(back, name) == getattr(placement, name), name
+        if framework in ("verl", "openrlhf"):
+            assert back.offload == placement.offload
+        if framework == "openrlhf":
+            assert back.critic_gpus == placement.critic_gpus
+        assert (run.prompts, run.group, run.minibatch) == (job.prompts, job.group, job.minibatch)
+        assert run.algorithm == job.algorithm.name
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_what_is_written_has_known_keys_and_is_legal(framework):
+    for _, placement, texts in random_cases(framework, 3, seed=7):
+        text = texts[next(name for name in texts if name != "accelerate.yaml")]
+        found = check_text(text, {"gpus": placement.gpus, "gpu": "h100"})
+        assert found.legal, (found.unknown, found.broken)
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "said"),
+    [
+        ("actor_rollout_ref.rollout.tensor_model_parallel_size=2", "16", "16 GPUs, and 8 do not hold"),
+        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.6", "1.5", "above 0 and below 1"),
+        ("actor_rollout_ref.rollout.name=vllm", "foo", "'foo' does not exist"),
+        ("actor_rollout_ref.actor.ppo_mini_batch_size=128", "1024", "above the 4,096 samples"),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", "3", "does not divide 8 GPUs"),
+        ("actor_rollout_ref.rollout.n=8", "1", "a group of 2 or more"),
+    ],
+)
+def test_what_parsers_let_through_and_cannot_run_is_refused(key, wrong, said):
+    name = key.partition("=")[0]
+    assert key in VERL
+    found = check_text(VERL.replace(key, f"{name}={wrong}"), {})
+    assert not found.legal and any(said in text for text in found.broken), found.broken
+    assert check_text(VERL, {}).legal
+
+
+def test_stages_that_do_not_divide_the_layers_are_refused():
+    three = VERL.replace("$GPUS", "6").replace(
+        "actor.megatron.tensor_model_parallel_size=4", "actor.megatron.pipeline_model_parallel_size=3"
+    )
+    found = check_text(three.replace("ppo_mini_batch_size=128", "ppo_mini_batch_size=256"), {})
+    assert any("28 layers do not divide over 3" in text for text in found.broken), found.broken
+
+
+def test_unknown_keys_are_told_by_version():
+    old = VERL.replace("algorithm.adv_estimator", "actor_rollout_ref.actor.megatron.grad_offload=True algorithm.adv_estimator")
+    assert any("gone from verl 0.9.1; 0.8.0 had it" in text for text in check_text(old, {}).unknown)
+    assert check_text(old, {"version": "0.5.0"}).unknown == ()
+    slip = VERL.replace("gpu_memory_utilization", "gpu_memory_utilisation")
+    assert any("gpu_memory_utilization?" in text for text in check_text(slip, {}).unknown)
+    with pytest.raises(AutoconfigError, match=r"0\.9\.1"):
+        check_text(VERL, {"version": "9.9"})
+
+
+def test_a_value_of_another_type_is_named():
+    text = export_texts(*random_cases("nemo-rl", 1)[0][:2])["grpo.yaml"]
+    odd = text.replace("num_generations_per_prompt: ", "num_generations_per_prompt: x")
+    with pytest.raises(AutoconfigError, match="whole number"):
+        check_text(odd, {})
+    odd = text.replace("wandb", "x").replace("enabled: true", "enabled: maybe", 1)
+    with pytest.raises(AutoconfigError, match="true or false"):
+        check_text(odd, {})
+
+
+def test_openrlhf_engines_must_fill_the_colocated_gpus():
+    """OpenRLHF looks at this only after Ray has started."""
+    _, placement, texts = next(case for case in random_cases("openrlhf", 20) if case[1].colocated)
+    text = texts["run_openrlhf.sh"].replace(f"--vllm.num_engines '{placement.engine.replicas}'", "--vllm.num_engines '3'")
+    assert any("3 engines" in said for said in check_text(text, {}).broken)
+
+
+def test_check_prices_the_run_and_names_a_better_one(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_text(VERL.replace("rollout.tensor_model_parallel_size=2", "rollout.tensor_model_parallel_size=4"))
+    found = CliRunner().invoke(cli, ["rl", "check", str(file), "--gpu", "h100", "--json"])
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.output)
+    assert data["fits"] and data["better"]["step_seconds"] < data["run"]["step_seconds"]
+    assert data["better"]["engine"]["tp"] < 4
+    shown = CliRunner().invoke(cli, ["rl", "check", str(file), "--gpu", "h100"])
+    assert f"{data['run']['step_seconds']:,.1f} s" in shown.output
+
+
+def test_exit_codes_of_check(tmp_path):
+    file = tmp_path / "run.sh"
+    for text, code in (
+        (VERL.replace("utilization=0.6", "utilization=1.5"), 2),
+        (VERL.replace("7B", "72B"), 3),
+        ("echo hello", 2),
+        ("", 2),
+    ):
+        file.write_text(text)
+        assert CliRunner().invoke(cli, ["rl", "check", str(file)]).exit_code == code, text
+    assert CliRunner().invoke(cli, ["rl", "check", str(tmp_path / "none.sh")]).exit_code == 2
+    assert CliRunner().invoke(cli, ["rl", "--model", "qwen2.5-7b", "check", str(file)]).exit_code == 2
+
+
+def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
+    run, log, out = tmp_path / "run.sh", tmp_path / "log.txt", tmp_path / "cal.json"
+    run.write_text(VERL)
+    before = check_text(VERL, {"response_length": 900, "prompt_length": 150}).priced
+    seconds = {
+        "gen": 2.0 * before.phases.generation,
+        "old_log_prob": 1.5 * before.phases.logprob,
+        "ref": 1.5 * before.phases.reference,
+        "update_actor": 0.8 * before.phases.training,
+    }
+    words = [f"timing_s/{name}:{value:.4f}" for name, value in seconds.items()]
+    line = f"step:{{}} - prompt_length/mean:150.0 - response_length/mean:900.0 - {' - '.join(words)} - timing_s/step:9999.0\n"
+    log.write_text(line.format(1).replace("timing_s/gen:", "timing_s/gen:9") + line.format(2) + line.format(3))
+    made = CliRunner().invoke(cli, ["rl", "calibrate", str(log), "--run", str(run), "--output", str(out)])
+    assert made.exit_code == 0, made.output
+    data = json.loads(out.read_text())
+    assert data["generation"] == pytest.approx(2.0, rel=0.01) and data["forward"] == pytest.approx(1.5, rel=0.01)
+    assert data["training"] == pytest.approx(0.8, rel=0.01) and data["steps"] == 2
+    words = ["rl", "check", str(run), "--response-length", "900", "--prompt-length", "150", "--calibration", str(out), "--json"]
+    after = json.loads(CliRunner().invoke(cli, words).output)["run"]["phases"]
+    assert after["generation"] == pytest.approx(seconds["gen"], rel=0.01)
+    assert after["training"] == pytest.approx(seconds["update_actor"], rel=0.01)
+    asked = CliRunner().invoke(cli, ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--calibration", str(out), "--json"])
+    plain = CliRunner().invoke(cli, ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--json"])
+    assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
+
+
+def test_nemo_rl_prints_a_block_of_timing():
+    block = "⏱️  Timing:\n  • Total step time: 97.70s\n  • generation: 45.00s (46.1%)\n  • policy_training: 25.00s (25.6%)\n"
+    found = log_of("Mean Generation Length: 812.5\n" + block)
+    assert found.framework == "nemo-rl" and found.seconds["generation"] == 45.0 and found.response_tokens == 812
+    with pytest.raises(AutoconfigError, match="prints no step"):
+        log_of("nothing")
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"kind": "x"}', '{"kind": "autoconfig post-training calibration", "a": 1}'])
+def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
+    file = tmp_path / "cal.json"
+    file.write_text(text)
+    found = CliRunner().invoke(cli, ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--calibration", str(file)])
+    assert found.exit_code == 2 and "Traceback" not in found.output
+
+
+def test_damaged_files_end_in_a_message():
+    rng = random.Random(3)
+    texts = [VERL, *(next(iter(random_cases(name, 1)[0][2].values())) for name in FRAMEWORKS)]
+    for _ in range(60):
+        text = list(rng.choice(texts))
+        for _ in range(rng.randint(1, 12)):
+            at = rng.randrange(len(text))
+            text[at] = rng.choice(["", "=", "'", '"', "\n", "0", "-", ":", "$", "{", "}", "\u2603", "9" * 20, "null", " "])
+        try:
+            check_text("".join(text), {"gpus": 8})
+        except AutoconfigError as error:
+            assert str(error)
+
+
+def test_export_writes_files_and_keeps_foreign_ones(tmp_path):
+    words = ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--framework", "nemo-rl", "--export", str(tmp_path)]
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert "NeMo-RL 0.7.0" in (tmp_path / "grpo.yaml").read_text()
+    (tmp_path / "grpo.yaml").write_text("mine\n")
+    assert CliRunner().invoke(cli, words).exit_code == 2 and (tmp_path / "grpo.yaml").read_text() == "mine\n"
+    assert CliRunner().invoke(cli, [*words, "--force"]).exit_code == 0
+
+
+def test_keys_of_releases_have_their_source():
+    path = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
+    for name, told in json.loads(path.read_text()).items():
+        if name != "about":
+            assert told["source"] and told["versions"], name

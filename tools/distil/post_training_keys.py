@@ -1,0 +1,118 @@
+"""Which keys and flags each release of a post-training framework takes: writes autoconfig/data/post_training_keys.json.
+
+python -m tools.distil.post_training_keys FOLDER NEMO_RL.git TRANSFORMERS/training_args.py, where FOLDER holds unpacked wheels:
+verl-0.9.1, ..., trl-1.16.0, openrlhf-0.11.2. Names, and the types of NeMo-RL's values, nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
+VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
+NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
+TRL, OPENRLHF = "1.16.0", "0.11.2"
+
+
+def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything that is no mapping, and of empty mappings."""
+    for key, value in values.items():
+        path = f"{before}{key}"
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{path}.")
+        elif not str(key).startswith("_target_"):
+            yield path, value
+
+
+def bits(sets: Iterable[set[str]]) -> dict[str, str]:
+    """Name -> one digit a release, 1 where it is there."""
+    every = list(sets)
+    return {name: "".join(str(int(name in one)) for one in every) for name in sorted(set().union(*every))}
+
+
+def verl(folder: Path, back_end: str) -> set[str]:
+    """Leaf keys of the trainer's configuration with this back end."""
+    config = folder / "verl" / "trainer" / "config"
+    name = "ppo_megatron_trainer.yaml" if back_end == "megatron" else "ppo_trainer.yaml"
+    generated = config / f"_generated_{name}"
+    text = (generated if generated.exists() else config / name).read_text(encoding="utf-8")
+    return {path for path, _ in leaves(yaml.safe_load(text))}
+
+
+def nemo_rl(repository: Path, version: str) -> dict[str, str]:
+    """Keys that the shipped GRPO configurations of a release use, with the type of the base configuration's value."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, check=True).stdout
+
+    found: dict[str, str] = {}
+    names = git("ls-tree", "-r", "--name-only", f"v{version}", "examples/configs").split()
+    files = [n for n in names if re.search(r"(grpo|dapo)[^/]*\.yaml$", n)]
+    base = "examples/configs/grpo_math_1B.yaml"
+    for name in [*[n for n in files if n != base], base]:
+        for path, value in leaves(yaml.safe_load(git("show", f"v{version}:{name}")) or {}):
+            if name == base or path not in found:
+                found[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
+    return found
+
+
+def fields(path: Path, *classes: str) -> set[str]:
+    """Annotated fields of dataclasses of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            found |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    return found
+
+
+def main(folder: Path, repository: Path, arguments: Path) -> None:
+    """Write the file."""
+    trl = folder / f"trl-{TRL}" / "trl"
+    names = fields(trl / "trainer" / "grpo_config.py", "GRPOConfig") | fields(arguments, "TrainingArguments")
+    names |= fields(trl / "trainer" / "base_config.py", "_BaseConfig")
+    names |= fields(trl / "trainer" / "model_config.py", "ModelConfig")
+    names |= fields(trl / "scripts" / "utils.py", "ScriptArguments", "DatasetMixtureConfig")
+    names |= fields(trl / "scripts" / "grpo.py", "GRPOScriptArguments")
+    script = next((folder / f"openrlhf-{OPENRLHF}").rglob("train_ppo_ray.py")).read_text(encoding="utf-8")
+    flags = {flag.lstrip("-") for flag in re.findall(r"add_argument\(\s*\"(--[\w.]+)\"", script)}
+    nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
+    found = {
+        "about": "Keys of releases, one digit a release: 1 where it has the key. Written by tools/distil/post_training_keys.py",
+        "verl": {
+            "source": "verl/trainer/config of the wheels",
+            "versions": VERL,
+            "megatron": bits(verl(folder / f"verl-{v}", "megatron") for v in VERL),
+            "fsdp": bits(verl(folder / f"verl-{v}", "fsdp") for v in VERL),
+        },
+        "nemo-rl": {
+            "source": "examples/configs of NVIDIA-NeMo/RL at the release tags: GRPO and DAPO configurations",
+            "versions": NEMO_RL,
+            "any": bits(set(one) for one in nemo.values()),
+            "types": {key: kind for key, kind in sorted(nemo[NEMO_RL[-1]].items()) if kind},
+        },
+        "trl": {
+            "source": "GRPOConfig, ModelConfig and ScriptArguments of the wheel, TrainingArguments of transformers 5.23",
+            "versions": [TRL],
+            "any": bits([names]),
+        },
+        "openrlhf": {
+            "source": "openrlhf/cli/train_ppo_ray.py of the wheel",
+            "versions": [OPENRLHF],
+            "any": bits([flags]),
+        },
+    }
+    TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*(Path(word) for word in sys.argv[1:4]))

@@ -1,0 +1,144 @@
+"""The real parsers of post-training frameworks: {"framework", "name", "text"} as JSON lines in, {"ok", "said"} out.
+
+Runs in an environment of its own (`make judge`: .venv-judge-rl) with verl, trl and openrlhf; heavy imports are replaced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import runpy
+import shlex
+import sys
+import tempfile
+import types
+from importlib import import_module
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+
+def words_of(text: str, program: str) -> list[str]:
+    """The words behind a program of a script, its continuation lines joined and the variables that the user gives filled in."""
+    joined = text.replace("\\\n", " ")
+    line = next(line for line in joined.splitlines() if program in line)
+    for name in ("TRAIN_FILES", "VAL_FILES", "PROMPTS", "REWARD"):
+        line = line.replace(f'"${{{name}:?give {name}}}"', f"http://{name.lower()}")
+    return [word for word in shlex.split(line.replace('"$MODEL"', "/tmp").replace('"$@"', ""))][3:]
+
+
+def checkpoint() -> str:
+    """A folder with a config.json and a tokenizer, which verl's model dataclass opens."""
+    tokenizers = import_module("tokenizers")
+
+    folder = Path.cwd()
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}))
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>")).save(
+        str(folder / "tokenizer.json")
+    )
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return str(folder)
+
+
+def verl(text: str) -> None:
+    """hydra's composition, verl's validation, and its dataclasses."""
+    package, hydra, config_tools = (import_module(name) for name in ("verl", "hydra", "verl.utils.config"))
+
+    words = [word.replace("=/tmp", f"={checkpoint()}") for word in words_of(text, "verl.trainer.main_ppo")]
+    name = next(word for word in words if word.startswith("--config-name=")).partition("=")[2]
+    folder = os.path.join(os.path.dirname(str(package.__file__)), "trainer", "config")
+    with hydra.initialize_config_dir(folder, version_base=None):
+        config = hydra.compose(name, overrides=[word for word in words if not word.startswith("--")])
+    import_module("omegaconf").OmegaConf.resolve(config)
+    ppo = config.algorithm.adv_estimator == "gae"
+    config_tools.validate_config(config, use_reference_policy=bool(config.actor_rollout_ref.actor.use_kl_loss), use_critic=ppo)
+    config_tools.omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
+
+
+def trl(text: str) -> None:
+    """TRL's own parser of the command `trl grpo --config`."""
+    import yaml
+
+    trl, transformers = import_module("trl"), import_module("transformers")
+
+    transformers.HfArgumentParser((trl.GRPOConfig, trl.ModelConfig)).parse_dict(
+        {**yaml.safe_load(text), "use_cpu": True, "bf16": False}
+    )
+
+
+class _Module(types.ModuleType):
+    """A package that is not there: every name of it is another."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock(name=f"{self.__name__}.{name}")
+
+
+HEAVY = ("deepspeed", "vllm", "flash_attn", "bitsandbytes", "aiohttp", "ray", "openrlhf.trainer", "openrlhf.models")
+
+
+class _Finder(Loader):
+    """Finds HEAVY packages and all below them."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if any(name == heavy or name.startswith(f"{heavy}.") for heavy in HEAVY):
+            return ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> _Module:
+        return _Module(spec.name)
+
+    def exec_module(self, module: Any) -> None:
+        return None
+
+
+def openrlhf(text: str) -> None:
+    """train_ppo_ray's parser and its checks, up to where Ray would start."""
+
+    class Started(Exception):
+        pass
+
+    if not any(isinstance(one, _Finder) for one in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())  # for good: the frameworks that need the real packages are judged by other processes
+    words = words_of(text, "openrlhf.cli.train_ppo_ray")
+    ray: Any = import_module("ray")
+    ray.is_initialized = mock.Mock(return_value=False)
+    ray.init = mock.Mock(side_effect=Started)
+    try:
+        with mock.patch.object(sys, "argv", ["train_ppo_ray", *words]):
+            runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__")
+    except Started:
+        return
+    raise RuntimeError("Ray was not started")
+
+
+def main() -> None:
+    """Judge every line of the standard input."""
+    out = sys.stdout
+    for line in sys.stdin:
+        case = json.loads(line)
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), tempfile.TemporaryDirectory() as folder:
+                os.chdir(folder)
+                {"verl": verl, "trl": trl, "openrlhf": openrlhf}[case["framework"]](case["text"])
+                os.chdir(Path(folder).parent)
+            answer = {"ok": True, "said": ""}
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            answer = {"ok": False, "said": f"{type(error).__name__}: {error} {said.getvalue()[-300:]}"}
+        print(json.dumps(answer), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main()
