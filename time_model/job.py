@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
@@ -280,12 +281,19 @@ class TrainingJob:
     def reached(self) -> QuantisedEfficiency:
         """What the GPU reaches in the layers' quantised format."""
         if self.numerics.format.peak == "fp4" and "fp4" not in self.gpu.quantised:
-            fp8 = self.gpu.quantised["fp8"]
+            fp8 = self._quantised("fp8", "mxfp8")
             rate = {"nvfp4": fp8.recipe["mxfp8"]}
             return replace(
                 fp8, over_bf16=fp8.over_bf16 * self._fp4_over_fp8, recipe=rate, cast_bytes={"nvfp4": NVFP4_CAST_BYTES}
             )
-        return self.gpu.quantised[self.numerics.format.peak]
+        return self._quantised(self.numerics.format.peak, self.numerics.format.recipe)
+
+    def _quantised(self, peak: str, recipe: str) -> QuantisedEfficiency:
+        """What the GPU reaches in a format. Raises InputError where data/gpu_efficiency.json has no rate of it."""
+        known = self.gpu.quantised.get(peak)
+        if known is None or recipe not in known.recipe or recipe not in known.cast_bytes:
+            raise InputError(f"what {self.cluster.gpu.id} reaches in {recipe} is not known; say {option('precision')} bf16")
+        return known
 
     @property
     def _fp4_over_fp8(self) -> float:

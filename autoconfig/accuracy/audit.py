@@ -24,7 +24,7 @@ from autoconfig.training.rules import RULE_TEXT
 
 COLUMNS = ("recipe", "gpus", "tp", "pp", "seq", "gbs", "mbs")
 """Columns that a table must have."""
-MOST_ROWS = 20_000
+MAX_ROWS = 20_000
 VERDICTS = ("fits", "borderline", "does not fit", "illegal", "not covered")
 FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED = VERDICTS
 UNSURE = (0.25, 0.75)
@@ -91,8 +91,8 @@ def audit_file(path: Path, *, quick: bool = False, progress: Progress | None = N
     read_text(path, "a CSV table of recipes")  # refuses what is no text at all
     columns, rows = read_csv(path)
     check_columns(path, columns, COLUMNS, f"the table needs {', '.join(COLUMNS)} (docs/check.md)")
-    if len(rows) > MOST_ROWS:
-        raise InputError(f"{len(rows):,} recipes are more than {MOST_ROWS:,}; split the table")
+    if len(rows) > MAX_ROWS:
+        raise InputError(f"{len(rows):,} recipes are more than {MAX_ROWS:,}; split the table")
     return audit_rows(rows, quick=quick, progress=progress)
 
 

@@ -64,6 +64,9 @@ class Coverage:
     half_width: float
     """Median of half of (p95 - p5), every row with equal weight."""
     half_width_by_source: float
+    inside_by_weight: float
+    """Share, every unit that is left out with the weight of its runs, n / (n + RELIABLE_ROWS): of a unit of one run the share
+    is 0 or 1 and says little."""
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
@@ -131,8 +134,12 @@ def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
     return found
 
 
-def coverage(predicted: Sequence[Predicted], apart: Callable[[str], str] = paper_of) -> list[Coverage]:
-    """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise."""
+def coverage(
+    predicted: Sequence[Predicted], apart: Callable[[str], str] = paper_of, unit: Callable[[str], str] | None = None
+) -> list[Coverage]:
+    """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise; shares are counted by
+    what `unit` names (the sources themselves)."""
+    unit = unit or _same
     inside: dict[str, bool] = {}
     width: dict[str, float] = {}
     by_source = {source: [p for p in predicted if p.source == source] for source in sorted({p.source for p in predicted})}
@@ -143,20 +150,57 @@ def coverage(predicted: Sequence[Predicted], apart: Callable[[str], str] = paper
             inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
             width[_key(p)] = (band.p95 - band.p5) / 2
     levels = [level for level in CLASSES if any(p.level == level for p in predicted)]
-    return [_count(POOLED, predicted, inside, width)] + [
-        _count(level, [p for p in predicted if p.level == level], inside, width) for level in levels
+    return [_count(POOLED, predicted, inside, width, unit)] + [
+        _count(level, [p for p in predicted if p.level == level], inside, width, unit) for level in levels
     ]
+
+
+@cache
+def by_publisher() -> tuple[Coverage, ...]:
+    """`coverage` of publishers: constants and bands know nothing of the run's publisher, and every publisher counts once,
+    however many tables it has. A class is what a planner without that publisher would say: some runs then are of unfamiliar
+    software."""
+    return tuple(coverage(banded("publisher"), publisher_of, publisher_of))
+
+
+POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
+MAX_HALF_WIDTH, MAX_HALF_WIDTH_BY_PUBLISHER = 0.14, 0.15
+
+
+def band_lines(found: Sequence[Coverage], publishers: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
+    """What bands are held to, as fields of a JudgedLine; of `publishers` the pooled line alone."""
+    for line in found:
+        low, high = POOLED_INSIDE if line.level == POOLED else CLASS_INSIDE
+        if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
+            yield {"name": f"90 % bands: {line.level}, inside", "least": low, "most": high, "reached": line.inside}
+        for equal, width in (("rows", line.half_width), ("sources", line.half_width_by_source)):
+            if line.level == POOLED:
+                name = f"90 % bands: median half-width, {equal} equal"
+                yield {"name": name, "most": MAX_HALF_WIDTH, "reached": width}
+    for line in publishers[:1]:
+        low, high = POOLED_INSIDE
+        name = "90 % bands by publisher: inside, weight n / (n + 2)"
+        yield {"name": name, "least": low, "most": high, "reached": line.inside_by_weight}
+        name = "90 % bands by publisher: median half-width"
+        yield {"name": name, "most": MAX_HALF_WIDTH_BY_PUBLISHER, "reached": line.half_width}
 
 
 def _key(predicted: Predicted) -> str:
     return f"{predicted.source} {id(predicted.run)}"
 
 
-def _count(level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float]) -> Coverage:
-    sources = sorted({p.source for p in rows})
-    shares = [_mean(inside[_key(p)] for p in rows if p.source == source) for source in sources]
-    count = {source: sum(p.source == source for p in rows) for source in sources}
+def _same(source: str) -> str:
+    return source
+
+
+def _count(
+    level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float], unit: Callable[[str], str]
+) -> Coverage:
+    sources = sorted({unit(p.source) for p in rows})
+    shares = [_mean(inside[_key(p)] for p in rows if unit(p.source) == source) for source in sources]
+    count = {source: sum(unit(p.source) == source for p in rows) for source in sources}
     widths = [width[_key(p)] for p in rows]
+    weights = [count[source] / (count[source] + RELIABLE_ROWS) for source in sources]
     return Coverage(
         level=level,
         rows=len(rows),
@@ -164,7 +208,8 @@ def _count(level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], wi
         inside=_mean(shares),
         inside_by_row=_mean(inside[_key(p)] for p in rows),
         half_width=float(np.median(widths)),
-        half_width_by_source=weighted_quantile(widths, [1 / count[p.source] for p in rows], 0.5),
+        half_width_by_source=weighted_quantile(widths, [1 / count[unit(p.source)] for p in rows], 0.5),
+        inside_by_weight=float(np.average(shares, weights=weights)),
     )
 
 
@@ -239,11 +284,19 @@ def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:
 
 def _bands() -> Iterator[Reading]:
     by_table = coverage(banded())
-    by_publisher = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
+    together = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
     publishers = " and ".join(sorted({source.publisher for source in sources()} - {""}))
+    pooled = by_publisher()[0]
+    yield Reading(
+        name="90 % bands by publisher: inside",
+        rows=pooled.rows,
+        usual=pooled.inside_by_weight,
+        harder=pooled.inside,
+        why=f"every publisher counts the same ({pooled.sources}, one of them with a single run)",
+    )
     for line in by_table:
         if line.level in (POOLED, MOE):
-            yield _inside(line, by_publisher[line.level].inside, ONE_PUBLISHER.format(publishers))
+            yield _inside(line, together[line.level].inside, ONE_PUBLISHER.format(publishers))
     for line in by_table:
         if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
             yield _inside(line, line.inside_by_row, "every row counts the same, not every source")

@@ -89,13 +89,19 @@ class Constants:
         if self.leave_out is None:
             return shipped()
         key = self._key(source, model, gpu, release)
-        known = _observations() if self.observed is None else self.observed
-        kept = [observation for observation in known if not self._same(observation, key)]
-        if len(kept) == len(known):
-            key = ()
         if key not in self._fitted:
-            self._fitted[key] = fit(kept, "without " + ", ".join(key) if key else "all published runs")
+            known = _observations() if self.observed is None else self.observed
+            kept = [observation for observation in known if not self._same(observation, key)]
+            if len(kept) == len(known):
+                self._fitted[key] = self._of_all(known)
+            else:
+                self._fitted[key] = fit(kept, "without " + ", ".join(key))
         return self._fitted[key]
+
+    def _of_all(self, known: Sequence[Observation]) -> Calibration:
+        if () not in self._fitted:
+            self._fitted[()] = fit(known, "all published runs")
+        return self._fitted[()]
 
     def applied(self, case: Case) -> Scenario:
         scenario = case.scenario
@@ -276,7 +282,7 @@ def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predi
     return sorted((p for p in predicted if is_large_dense(p) and abs(p.ratio) > least), key=lambda p: -abs(p.ratio))
 
 
-LEAST_ROWS = 6
+MIN_ROWS = 6
 FIRST_CHOICES = 3
 
 
@@ -317,7 +323,7 @@ def _decide(rows: Sequence[Predicted], constants: str) -> Decisions | None:
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, one in enumerate(rows):
         groups.setdefault(_question(one.run), []).append(index)
-    large = [members for members in groups.values() if len(members) >= LEAST_ROWS]
+    large = [members for members in groups.values() if len(members) >= MIN_ROWS]
     if not large:
         return None
     measured = np.array([one.run.measured_s for one in rows])

@@ -148,8 +148,8 @@ def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, st
 
 def best_offset(peak: Floats, limit: Floats, ran: npt.NDArray[np.bool_]) -> float:
     """The offset that makes the mean of both error rates least; the middle of the best interval."""
-    room = np.sort(limit - peak)
-    edges = np.concatenate([[room[0] - GIB], (room[1:] + room[:-1]) / 2, [room[-1] + GIB]])
+    headroom = np.sort(limit - peak)
+    edges = np.concatenate([[headroom[0] - GIB], (headroom[1:] + headroom[:-1]) / 2, [headroom[-1] + GIB]])
     wrong = np.array([np.mean(limit[ran] - peak[ran] < e) + np.mean(limit[~ran] - peak[~ran] >= e) for e in edges])
     best = edges[wrong <= wrong.min() + 1e-12]
     return float(best[len(best) // 2])

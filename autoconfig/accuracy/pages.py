@@ -23,6 +23,7 @@ from autoconfig.accuracy.sheets import (
     line_sheet,
     memory_sheet,
     plan_sheet,
+    publisher_sheet,
     reading_sheet,
     share,
     sheets,
@@ -67,7 +68,7 @@ def write_docs(target: Path, progress: Progress | None = None) -> list[Path]:
 def front_page(by_source: Validation, folder: str) -> str:
     """What to trust; `folder` holds the details."""
     every = [blind_sheet(blind_bars()), first_plan_summary_sheet(by_source), line_sheet(by_source), coverage_sheet(by_source)]
-    every.append(reading_sheet(by_source))
+    every += [publisher_sheet(by_source), reading_sheet(by_source)]
     return filled_template(
         "accuracy.md",
         VERSION=shipped().version,

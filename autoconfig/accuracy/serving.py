@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
 OUT_OF_MEMORY = re.compile(r"out of memory|\boom\b|insufficient (kv cache )?memory", re.IGNORECASE)
-LEAST_DIFFERENCE = 1.03
+MIN_DIFFERENCE = 1.03
 """Two layouts count as a pair where their measured throughputs are further apart."""
 
 
@@ -168,7 +168,7 @@ def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
         for i, a in enumerate(group):
             for b in group[i + 1 :]:
                 x, y = a.measured_throughput or 0.0, b.measured_throughput or 0.0
-                if cell(a.row, "tp") != cell(b.row, "tp") and max(x, y) > LEAST_DIFFERENCE * min(x, y):
+                if cell(a.row, "tp") != cell(b.row, "tp") and max(x, y) > MIN_DIFFERENCE * min(x, y):
                     pairs += 1
                     right += (x > y) == ((a.predicted.out_tok_s_gpu or 0.0) > (b.predicted.out_tok_s_gpu or 0.0))
     return right, pairs

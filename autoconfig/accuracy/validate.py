@@ -14,7 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.accuracy.bands import POOLED, ROWS_OF_A_CLASS, Coverage, Reading, banded, bands_of, coverage, readings
+from autoconfig.accuracy.bands import (
+    Coverage,
+    Reading,
+    band_lines,
+    banded,
+    bands_of,
+    by_publisher,
+    coverage,
+    readings,
+)
+from autoconfig.accuracy.encoders import EncoderFigure, encoder_figures
 from autoconfig.accuracy.first_plans import FirstPlan, first_plan_lines, first_plans
 from autoconfig.accuracy.groups import (
     Bar,
@@ -235,8 +245,6 @@ def plans_summary(placed: Sequence[PlacedPlan]) -> dict[str, float]:
 
 
 SCHEMA_VERSION = 1
-POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
-HALF_WIDTH = 0.14
 FIRST_THREE_REGRET = 0.01
 
 
@@ -271,7 +279,10 @@ class Validation:
     headlines: tuple[Headline, ...] = ()
     first_plans: tuple[FirstPlan, ...] = ()
     readings: tuple[Reading, ...] = ()
+    by_publisher: tuple[Coverage, ...] = ()
+    """Bands of publishers that neither constants nor bands have seen."""
     unseen: tuple[Unseen, ...] = ()
+    encoders: tuple[EncoderFigure, ...] = ()
     gpu_runs: tuple[GpuRun, ...] = ()
 
 
@@ -318,7 +329,9 @@ def validate(
         headlines=tuple(headlines(progress)) if sections.headlines else (),
         first_plans=tuple(first_plans(progress)) if sections.first_plans else (),
         readings=tuple(readings(progress)) if leave_out is not None else (),
+        by_publisher=by_publisher() if leave_out is not None else (),
         unseen=unseen_runs(),
+        encoders=encoder_figures(),
         gpu_runs=own,
     )
 
@@ -340,7 +353,7 @@ class JudgedLine:
 def judged_lines(found: Validation) -> list[JudgedLine]:
     """The lines that the sections of a validation can judge. In-sample rankings are not judged: their constants have seen the
     rows."""
-    lines = [*_band_lines(found.coverage)]
+    lines = [JudgedLine(**line) for line in band_lines(found.coverage, found.by_publisher)]
     if found.unseen:
         name = f"Mean error of torchtitan's runs up to {SHORT:,} tokens"
         lines.append(JudgedLine(name=name, most=MOST, reached=mean_error_of_short(found.unseen)))
@@ -362,19 +375,6 @@ def judged_lines(found: Validation) -> list[JudgedLine]:
     return lines
 
 
-def _band_lines(found: Sequence[Coverage]) -> Iterator[JudgedLine]:
-    for line in found:
-        if line.level == POOLED:
-            low, high = POOLED_INSIDE
-            yield JudgedLine(name="90 % bands: pooled, inside", least=low, most=high, reached=line.inside)
-            widths = (("rows", line.half_width), ("sources", line.half_width_by_source))
-            for equal, width in widths:
-                yield JudgedLine(name=f"90 % bands: median half-width, {equal} equal", most=HALF_WIDTH, reached=width)
-        elif line.rows >= ROWS_OF_A_CLASS:
-            low, high = CLASS_INSIDE
-            yield JudgedLine(name=f"90 % bands: {line.level}, inside", least=low, most=high, reached=line.inside)
-
-
 def _decision_lines(found: Sequence[Decisions]) -> Iterator[JudgedLine]:
     for line in found:
         most = source_of(line.source).regret
@@ -392,12 +392,14 @@ def validation_json(found: Validation) -> dict[str, Any]:
     body["bands"] = {name: asdict(band) for name, band in found.bands.items()}
     body["lines"] = [{**asdict(line), "holds": line.holds} for line in judged_lines(found)]
     body["coverage"] = [asdict(line) for line in found.coverage]
+    body["by_publisher"] = [asdict(line) for line in found.by_publisher]
     body["resisting"] = [{"id": p.run.case.id, "source": p.source, "error": p.ratio} for p in found.resisting]
     body["decisions"] = [asdict(line) for line in found.decisions]
     body["published_plans"] = [{**asdict(plan), "holds": plan.holds} for plan in found.placed]
     body["published_plans_summary"] = plans_summary(found.placed) if found.placed else None
     body["readings"] = [asdict(line) for line in found.readings]
     body["unseen"] = [{**asdict(run), "error": run.error} for run in found.unseen]
+    body["encoders"] = [{**asdict(line), "holds": line.holds} for line in found.encoders]
     body["memory"] = [asdict(line) for line in found.memory]
     body["verdicts"] = [asdict(line) for line in found.verdicts]
     body["first_plans"] = [{**asdict(plan), "ratio": plan.ratio} for plan in found.first_plans]

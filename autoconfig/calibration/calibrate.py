@@ -17,7 +17,7 @@ from autoconfig.planning.resolve import shipped
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.hardware.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
 from autoconfig.specs.import_path import with_import_path
@@ -34,7 +34,7 @@ def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calib
     """(calibration, number of runs used) of a user's own table. Raises FileError, InputError where no row has plan and time."""
     runs, left_out = usable_runs(source)
     if not runs:
-        reasons = "; ".join(left_out[:MOST_REASONS])
+        reasons = "; ".join(left_out[:MAX_REASONS])
         raise InputError(
             f"{source}: none of its rows ({len(left_out):,}) has a whole plan and a measured time (metric_step_s, "
             f"metric_tokens_per_s_per_gpu, metric_tflops_per_gpu or metric_mfu): {reasons or 'it is empty'}"
@@ -47,7 +47,7 @@ def calibrate_runs(runs: Sequence[Run], base: Calibration | None = None) -> Cali
     return _named(refine(base or shipped(), [observe(run) for run in runs], ""), "runs", runs)
 
 
-MOST_REASONS = 5
+MAX_REASONS = 5
 """Rows that are named with their reason; the others are counted."""
 
 
@@ -149,7 +149,7 @@ def install_table(source: Path) -> tuple[Path, GpuSpec]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FileError(
-            f"{folder} cannot be made: {error.strerror or error}; keep the file and say --gpu-table {source}"
+            f"{folder} cannot be made: {error.strerror or error}; keep the file and say {option('gpu_table')} {source}"
         ) from error
     target = folder / f"{gpu.id}.json"
     write_operator_table(target, data)

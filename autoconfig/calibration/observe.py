@@ -27,8 +27,6 @@ MOE_LOG_SD = {"step": 0.07, "memory": 0.08, "communication": 0.1, "attention": 0
 """The same of mixtures of experts, whose own terms hold on every GPU and release alike (docs/time_model.md, Experts)."""
 OF_THE_MIXTURE = ("memory", "communication", "moe", "host")
 """Factors that a mixture does not take over from dense models: casts and permutation, dispatch, launches are its own."""
-GPU_LOG_SD = dict.fromkeys(NAMES, 0.02)
-"""How far one GPU may lie from its architecture: clocks and power limits."""
 UNKNOWN_CLUSTER_LOG_SD = 0.3
 """Width of the step factor's prior for a cluster that nobody calibrated yet."""
 NOISE_LOG_SD = {"dense": 0.06, "moe": 0.1}
@@ -111,13 +109,13 @@ def _own_runs(rows: Sequence[Observation], entry: Entry, width: Mapping[str, flo
 
 
 def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:
-    entry = entry_of(base, run.architecture, run.generation, moe=run.moe, gpu=run.gpu)
+    entry = entry_of(base, run.architecture, run.generation, moe=run.moe)
     return np.zeros(len(NAMES)) if entry is None else np.log([getattr(entry.factors, name) for name in NAMES])
 
 
 def fit(observations: Sequence[Observation], version: str) -> Calibration:
-    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe; and
-    for every GPU of an architecture that has several, drawn to its architecture's."""
+    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe. The
+    GPUs of an architecture share them: what tells them apart is their datasheet and the clock that their power allows."""
     entries: dict[Key, Entry] = {}
     for architecture in sorted({o.architecture for o in observations}):
         here = [o for o in observations if o.architecture == architecture]
@@ -129,11 +127,6 @@ def fit(observations: Sequence[Observation], version: str) -> Calibration:
             prior = _prior(architecture, generation, moe, entries, pool)
             kind = "moe" if moe else "dense"
             entries[architecture, generation, kind] = _fit_one(mine, prior, (architecture, generation, kind))
-            shared = np.log([getattr(entries[architecture, generation, kind].factors, name) for name in NAMES])
-            gpus = sorted({o.gpu for o in mine})
-            for gpu in gpus if len(gpus) > 1 else ():
-                own = [o for o in mine if o.gpu == gpu]
-                entries[gpu, generation, kind] = _fit_one(own, shared, (gpu, generation, kind), GPU_LOG_SD)
     return Calibration(version=version, entries=tuple(entries.values()))
 
 
@@ -213,7 +206,7 @@ def _fit_one(
     )
 
 
-LEAST_PARAMETERS = 1e9
+MIN_PARAMETERS = 1e9
 NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
 
 
@@ -228,7 +221,7 @@ class Run:
     @property
     def large(self) -> bool:
         """Above 1B parameters."""
-        return total_parameters(self.case.scenario.model) > LEAST_PARAMETERS
+        return total_parameters(self.case.scenario.model) > MIN_PARAMETERS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.software.engine import engine_names, load_engine
-from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_parts, iteration_features
+from autoconfig.time_model.serving.costs import constant_vector, floor_parts, iteration_features
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.tables import EngineConstants, ServingCalibration, gpu_parents
 
 Vector = npt.NDArray[np.float64]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes
+from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes, state_sequence_bytes
 from autoconfig.serving.question import NIC_EFFICIENCY, ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
-from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_within, waiting_services
 
 Vector = npt.NDArray[np.float64]
@@ -78,7 +78,8 @@ def prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int
 
 def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
     """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
-    return question.lengths.isl * kv_token_bytes(question.model, plan) / (question.nic_bytes_per_s * NIC_EFFICIENCY)
+    moved = question.lengths.isl * kv_token_bytes(question.model, plan) + state_sequence_bytes(question.model, plan)
+    return moved / (question.nic_bytes_per_s * NIC_EFFICIENCY)
 
 
 @dataclass(frozen=True, kw_only=True)

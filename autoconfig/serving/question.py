@@ -22,7 +22,7 @@ from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine, supports
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
 from autoconfig.time_model.serving.tables import (
     NUMBERS,
@@ -81,9 +81,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"{shown} is no JSON; write one with autoconfig deployments --profile") from error
     constants = body.get("constants") if isinstance(body, dict) else None
     if not isinstance(constants, dict) or body.get("kind") != KIND or body.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"{shown} is no {KIND}; write one with autoconfig deployments --profile --save-calibration FILE"
-        )
+        raise InputError(f"{shown} is no {KIND}; write one with autoconfig deployments --profile --save-calibration FILE")
     names = (*FACTORS, *NUMBERS)
     wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]
     named = all(isinstance(body.get(n), str) for n in ("engine", "gpu"))
@@ -192,8 +190,6 @@ def _check_served(model: ModelSpec) -> None:
             f"{model.name} has an encoder: serving prices decoders that generate (vLLM's and SGLang's own T5 are gone, BERT "
             "embeds); use search"
         )
-    if model.is_hybrid:
-        raise UnsupportedError(f"{model.name} is a hybrid: serving prices attention, MLP and expert layers; use search")
 
 
 def understand(request: ServeRequest) -> ServeQuestion:
@@ -287,6 +283,8 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
         yield f"{most:,.0f} tokens in a sequence, beyond the {model.max_position_embeddings:,} positions of {model.name}"
     if model.is_moe and request.imbalance is None:
         yield "experts: routing as skewed as in the measured rows (--imbalance)"
+    if model.is_hybrid:
+        yield "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
     if not request.prefix_hit:
         yield "no prefix hits (--prefix-hit)"
     if not request.draft_tokens:

@@ -15,7 +15,7 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, least_tokens, loads
 from autoconfig.specs.layouts import pareto_front
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
-from autoconfig.time_model.serving.costs import ServingJob
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Pricer, steady_state
 
 Vector = npt.NDArray[np.float64]

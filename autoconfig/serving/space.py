@@ -77,6 +77,7 @@ def layouts(
                 stage = tp * adp
                 if (
                     tp > per_node
+                    or not recurrent_heads_divide(model, tp)
                     or pp > model.num_layers
                     or num_gpus % (stage * pp)
                     or (adp > 1 and tp > 1 and stage > per_node)
@@ -92,6 +93,12 @@ def layouts(
                                 getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")
                             ):
                                 yield plan
+
+
+def recurrent_heads_divide(model: ModelSpec, tp: int) -> bool:
+    """tp divides the heads of Mamba-2 and the key heads of Gated DeltaNet, as vLLM's layers assert (mamba_mixer2.py,
+    qwen3_next.py)."""
+    return model.mamba_num_heads % tp == 0 and model.linear_num_key_heads % tp == 0
 
 
 def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:

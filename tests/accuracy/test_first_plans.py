@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from autoconfig.accuracy import first_plans as module
-from autoconfig.accuracy.first_plans import FirstPlan, best_rows, first_plan_lines, first_plans, record_of, summaries
+from autoconfig.accuracy.first_plans import (
+    FirstPlan,
+    best_rows,
+    first_plan_lines,
+    first_plans,
+    inside_bands_of_first_plans,
+    record_of,
+    summaries,
+)
 from autoconfig.training.answer import search
 from autoconfig.training.price import FIRST_PLAN_KINDS, FirstPlanRecord, first_plan_record, record_for
 from autoconfig.training.question import Request
@@ -40,10 +48,16 @@ def test_summary_counts_only_rows_without_a_cause() -> None:
     assert (tuned.rows, tuned.below, tuned.inside) == (2, 1, 0.5) and tuned.median == pytest.approx(0.8)
     assert tuned.optimism == pytest.approx(0.99 / 0.9 - 1)
     lines = {line["name"]: line for line in first_plan_lines([PLAN, low, excused])}
-    assert [line["reached"] for line in lines.values()] == [pytest.approx(0.7), pytest.approx(1 / 3), 0.5]
+    assert [line["reached"] for line in lines.values()] == [pytest.approx(0.7), pytest.approx(1 / 3), 0.0]
     tried = first_plan_lines([PLAN, replace(low, separates="ours saves the host floor"), excused])
     assert tried[1]["reached"] == 0.0
     assert first_plan_lines([]) == []
+
+
+def test_bands_of_first_plans_know_nothing_of_the_paper_that_they_hold() -> None:
+    others = [replace(PLAN, source=f"P{n}-x", published=rate) for n, rate in enumerate((95.0, 97.0, 99.0, 101.0, 103.0))]
+    assert inside_bands_of_first_plans([*others, replace(PLAN, source="Far-x", published=98.0)]) == 1.0
+    assert inside_bands_of_first_plans([*others, replace(PLAN, source="Far-x", published=40.0)]) == pytest.approx(5 / 6)
 
 
 def test_the_record_is_of_tuned_short_questions_by_kind() -> None:

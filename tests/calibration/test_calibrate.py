@@ -363,6 +363,7 @@ def test_without_torch_the_benchmark_says_so(autoconfig: SimpleNamespace, table:
     assert done.returncode == 2 and b"torch cannot be imported" in done.stderr and b"Traceback" not in done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="a real benchmark needs torch; make test installs it")
 def test_one_command_and_gpu_local_works(autoconfig: SimpleNamespace, table: Path) -> None:
     """For real, on this machine's CPU."""

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
+from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.time_model.hardware.efficiency import (
     GridTable,
     OperatorTables,
@@ -18,13 +17,13 @@ from autoconfig.time_model.hardware.efficiency import (
     formula_efficiency_of,
     operator_tables_of,
 )
-from autoconfig.time_model.job import Group, collective_terms, links_of
+from autoconfig.time_model.job import Group, collective_seconds, collective_terms, links_of, ring_factor
 from autoconfig.time_model.operators.kernels import gemm_seconds, table_flash_efficiency
 
 FOLDER = Path(__file__).parents[2] / "time_model" / "data" / "operators"
 WHEELS = Path(os.environ.get("AUTOCONFIG_WHEELS", Path(__file__).parents[2] / "build" / "wheels"))
 MEASURED = sorted(path.stem for path in FOLDER.glob("*.json") if path.stem != "decisions")
-MOST_MEDIAN_ERROR = {"gemm": 5.5, "attention": 8.0, "collectives": 9.0}
+MAX_MEDIAN_ERROR = {"gemm": 5.5, "attention": 8.0, "collectives": 9.0}
 """Per cent of held-out rows; what the tables reach today with a little room."""
 
 
@@ -74,7 +73,7 @@ def test_provenance_and_held_out_error(gpu: str, operator: str, part: str) -> No
     assert files and all(name.endswith(".parquet") for name in files)
     assert table["rows"] >= 50 and table["held_out"]["rows"] >= 10
     error = table["held_out"]
-    assert error["table"]["median"] <= MOST_MEDIAN_ERROR[operator]
+    assert error["table"]["median"] <= MAX_MEDIAN_ERROR[operator]
     assert error["table"]["p90"] >= error["table"]["median"]
     assert table["use"] == (not table.get("why_not"))
     if table["use"]:
@@ -96,8 +95,10 @@ def test_values_are_shares(gpu: str, operator: str, part: str) -> None:
 
 def test_tables_not_in_use_have_their_reason_and_the_closed_form() -> None:
     unused = {(g, o, p): table_of(g, o, p)["why_not"] for g, o, p in tables() if not table_of(g, o, p)["use"]}
-    assert set(unused) == {("a100-80gb", "gemm", "bf16")} and "published runs" in unused["a100-80gb", "gemm", "bf16"]
-    assert not operator_tables_of("a100-80gb").gemm
+    rings = {("l40s-48gb", "collectives", k) for k in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")}
+    assert set(unused) == {("a100-80gb", "gemm", "bf16"), *rings}
+    assert all("published runs" in unused[key] for key in unused if key[0] == "a100-80gb" or key[2] == "all_reduce")
+    assert not operator_tables_of("a100-80gb").gemm and not operator_tables_of("l40s-48gb").collectives
 
 
 @pytest.mark.parametrize(("gpu", "operator", "part"), [t for t in tables() if t[1] != "collectives" and table_of(*t)["use"]])
@@ -204,16 +205,6 @@ def test_tables_over_the_formula_hold_for_its_present_constants() -> None:
                 assert table["formula_constants"] == asdict(formula_efficiency_of(load_gpu(gpu)).gemm)
 
 
-def test_one_file_loads_in_5_ms() -> None:
-    best = 1.0
-    for _ in range(5):
-        operator_tables_of.cache_clear()
-        start = time.perf_counter()
-        operator_tables_of("l40s-48gb")
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.005
-
-
 @pytest.mark.soak
 def test_the_same_wheel_gives_the_same_files() -> None:
     from tools.distil.grid_fit import Wheel, fetch_wheel
@@ -225,3 +216,17 @@ def test_the_same_wheel_gives_the_same_files() -> None:
         data = distil(wheel, source)
         decide(data, rejected.get(source.gpu, {}))
         assert as_json(data) == (FOLDER / f"{source.gpu}.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("gpu", "slowest", "fastest"), [
+    ("l40s-48gb", 13.7, 22), ("a100-pcie-80gb", 10, 22), ("rtx-4090-24gb", 10, 22), ("rtx-pro-6000-96gb", 20, 28),
+])  # fmt: skip
+def test_rings_over_pcie_move_what_was_measured(gpu: str, slowest: float, fastest: float) -> None:
+    """GB/s through each of 8 GPUs; at least what published throughput of L40S moves, at most nccl-tests on PCIe 4."""
+    spec = load_gpu(gpu)
+    links = links_of(cluster_of(spec, 8), efficiency_of(spec))
+    rates = []
+    for ranks in (2.0, 4.0, 8.0):
+        seconds = float(collective_seconds("all_reduce", 1e9, Group(size=ranks, local=ranks), links))
+        rates.append(float(ring_factor("all_reduce", ranks)) * 1e9 / seconds)
+    assert slowest * 1e9 < rates[-1] < fastest * 1e9 and rates == sorted(rates, reverse=True)

@@ -42,6 +42,7 @@ from autoconfig.time_model.operators.kernels import (
     host_floor_seconds,
     layer_launch_seconds,
     norm_bytes,
+    packed_pairs,
     pointwise_seconds,
     residual_bytes,
     ring_correction_bytes,
@@ -107,6 +108,13 @@ def test_causal_and_sliding_pairs() -> None:
     assert attended_pairs(4096) == 4096**2 / 2
     assert attended_pairs(4096, 1024) == 4096 * 1024 - 1024**2 / 2
     assert attended_pairs(1024, 4096) == 1024**2 / 2
+
+
+def test_packed_sequences_attend_within_themselves() -> None:
+    # 16 sequences of 256 tokens, each with its own causal half and tiles of 128 rows at its ends
+    assert packed_pairs(4096, 256) == 16 * (256 + 128) ** 2 / 2
+    assert packed_pairs(4096, 256, 300) == 16 * (384 * 300 - 300**2 / 2)
+    assert packed_pairs(4096, 4000) == attended_pairs(4096), "never more than one sequence"
 
 
 def test_flash_attention_flops_and_rate() -> None:

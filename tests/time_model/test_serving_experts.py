@@ -11,15 +11,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine, module_formats
-from autoconfig.time_model.serving.costs import (
-    ServingJob,
-    block_communication_seconds,
-    decode_attention_seconds,
-    experts_seconds,
-    graph_rows,
-    iteration_parts,
-    reduce_seconds,
-)
+from autoconfig.time_model.serving.costs import decode_attention_seconds, graph_rows, iteration_parts
+from autoconfig.time_model.serving.rows import ServingJob, block_communication_seconds, experts_seconds, reduce_seconds
 from autoconfig.time_model.serving.tables import FOLDER, EngineConstants
 from autoconfig.time_model.serving.workload import stored_elements
 

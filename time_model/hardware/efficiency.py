@@ -340,7 +340,7 @@ def _merged(gpu_id: str, architecture: str, link: str) -> tuple[dict[str, Any], 
     for _, entry in layers:
         for key, value in entry.items():
             merged[key] = _merge(merged.get(key), value)
-    merged["nccl"] = dict(data["default"]["nccl"] if link == "pcie" else merged["nccl"])
+    merged["nccl"] = _merge(data["default"]["nccl"], data["pcie"]["nccl"]) if link == "pcie" else dict(merged["nccl"])
     return merged, " + ".join(name for name, _ in layers)
 
 
@@ -385,10 +385,10 @@ def _build(data: dict[str, Any], origin: str) -> GpuEfficiency:
     )
 
 
-def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False, gpu: str = "") -> Entry | None:
+def entry_of(calibration: Calibration, architecture: str, generation: str, *, moe: bool = False) -> Entry | None:
     """The entry of the generation on this architecture (for a mixture of experts its own, else the dense one), else of its
     nearest ancestor, else the architecture's pool; None for the documented defaults."""
-    here = {(e.generation, e.kind): e for place in (architecture, gpu) for e in calibration.entries if e.architecture == place}
+    here = {(e.generation, e.kind): e for e in calibration.entries if e.architecture == architecture}
     wanted: str | None = generation
     while wanted is not None:
         for kind in ("moe", "dense") if moe else ("dense",):
@@ -400,8 +400,7 @@ def entry_of(calibration: Calibration, architecture: str, generation: str, *, mo
 
 def entry_for(scenario: Scenario, *, moe: bool) -> Entry | None:
     """`entry_of` for a scenario's GPU and software."""
-    gpu = scenario.cluster.gpu
-    return entry_of(scenario.calibration, gpu.architecture, scenario.software.generation, moe=moe, gpu=gpu.id)
+    return entry_of(scenario.calibration, scenario.cluster.gpu.architecture, scenario.software.generation, moe=moe)
 
 
 def factors_for(scenario: Scenario) -> Factors:

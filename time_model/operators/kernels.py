@@ -114,6 +114,18 @@ def attended_pairs(seq_length: Number, window: Number | None = None) -> Number:
     return np.where(window < seq_length, seq_length * window - 0.5 * window * window, full)
 
 
+PACKED_TILES = 128.0
+"""Rows of queries and of keys that the first and last tile of each packed sequence computes in vain, together (Dao 2023,
+FlashAttention-2, section 3.3: blocks of 128 queries and 128 keys)."""
+
+
+def packed_pairs(seq_length: Number, packed_length: Number, window: Number | None = None) -> Number:
+    """Query-key pairs of one head and sample that holds s / l sequences of l tokens, each with its own causal mask and whole
+    tiles: s / l pairs(l + PACKED_TILES), never more than of one sequence."""
+    each = attended_pairs(packed_length + PACKED_TILES, window)
+    return np.minimum(seq_length / packed_length * each, attended_pairs(seq_length, window))
+
+
 def flash_attention_flops(pairs: Number, heads: Number, batch: Number, query_dim: Number, value_dim: Number) -> Number:
     """Forward FLOPs: scores 2 d_q and values 2 d_v per pair, head and sample (4 b a s^2 d / 2 where both dims are d)."""
     return 2.0 * (query_dim + value_dim) * pairs * heads * batch

@@ -15,6 +15,7 @@ from autoconfig.time_model.operators.kernels import (
     flash_efficiency,
     flash_tail_seconds,
     norm_bytes,
+    packed_pairs,
     pointwise_seconds,
     residual_bytes,
     ring_correction_bytes,
@@ -133,12 +134,14 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
 def core_attention(job: TrainingJob, x: Shapes) -> Operator:
     """Core attention of the average layer: sliding-window and full layers weighted by how many there are."""
     share = float(np.mean(job.model.sliding_pattern)) if job.model.window_size is not None else 0.0
-    s, ways = float(job.scenario.workload.seq_length), 2.0 if job.model.is_encoder_only else 1.0
+    work, ways = job.scenario.workload, 2.0 if job.model.is_encoder_only else 1.0
+    s, length = float(work.seq_length), float(work.attended_length)
     parts = []
     for weight, window in ((1.0 - share, None), (share, job.model.window_size)):
         if weight:
-            pairs = ways * attended_pairs(s, None if window is None else window + WINDOW_TILES)
-            parts.append([weight * value for value in _attention(job, x, pairs, s * s, s)])
+            limit = None if window is None else window + WINDOW_TILES
+            pairs = ways * (attended_pairs(s, limit) if length == s else packed_pairs(s, length, limit))
+            parts.append([weight * value for value in _attention(job, x, pairs, s * s, length)])
     return _core_operator(job, *(sum(values) for values in zip(*parts, strict=True)))
 
 

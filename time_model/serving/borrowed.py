@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.engine import ModuleFormats, module_formats
-from autoconfig.time_model.serving.costs import cache_table, head_dim, stand_in
+from autoconfig.time_model.serving.costs import cache_table, head_dim
+from autoconfig.time_model.serving.rows import stand_in
 from autoconfig.time_model.serving.tables import WEIGHT_ONLY_CHIP, ServingTables
 
 

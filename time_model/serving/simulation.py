@@ -17,13 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from autoconfig.time_model.serving.costs import (
-    ServingJob,
     decode_attention_seconds,
     floor_seconds,
     output_seconds,
     prefill_attention_seconds,
-    token_parts,
 )
+from autoconfig.time_model.serving.rows import ServingJob, token_parts
 
 Vector = npt.NDArray[np.float64]
 Table = list[list[float]]
@@ -43,7 +42,7 @@ class IterationTable:
 
     def __init__(self, job: ServingJob, most_tokens: float = 65536.0, most_length: float = 131072.0) -> None:
         """Prices the grids once, a few milliseconds."""
-        c, layers = job.constants, job.model.num_layers
+        c, layers = job.constants, job.layers
         self._tokens = [0.0, *grid_points(most_tokens)]
         priced = token_parts(job, np.array(self._tokens[1:]))
         factors = {"experts": c.experts_factor, "communication": c.communication_factor}

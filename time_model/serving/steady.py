@@ -14,14 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.serving.costs import (
-    ServingJob,
     decode_attention_seconds,
     floor_seconds,
     iteration_features,
     output_seconds,
     prefill_attention_seconds,
-    token_parts,
 )
+from autoconfig.time_model.serving.rows import ServingJob, token_parts
 from autoconfig.time_model.serving.simulation import grid_points
 
 Vector = npt.NDArray[np.float64]
@@ -218,7 +217,7 @@ class Pricer:
                 c.factor * prefill_attention_seconds(job, SEQUENCES, self.lengths.attended) * (1.0 - self.lengths.cached**2)
             ),
         )
-        fixed = c.host_s + c.layer_s * job.model.num_layers
+        fixed = c.host_s + c.layer_s * job.layers
         return LayoutPrices(
             tokens_s=rows,
             heads_s=heads,

@@ -32,14 +32,15 @@ elements of the safetensors files for parameters (tensorrt_llm/bench/build/datac
 
 def stored_elements(model: ModelSpec, formats: ModuleFormats) -> float:
     """Elements of a checkpoint's tensors."""
-    attention = sum(attention_gemms(model, 1).values()) * model.num_layers * (formats.attention == "nvfp4")
+    attention = sum(attention_gemms(model, 1).values()) * model.attention_layers * (formats.attention == "nvfp4")
     routed = sum(expert_gemms(model, 1).values()) * (model.num_moe_experts or 0) * (formats.experts == "nvfp4")
     shared, dense = (
         sum(mlp_gemms(model, width, 1).values()) * (formats.mlp == "nvfp4")
         for width in (model.moe_shared_expert_intermediate_size, model.ffn_hidden_size)
     )
     moe = sum(model.moe_pattern)
-    packed = attention + moe * (routed + shared) + (model.num_layers - moe) * dense
+    plain = sum(kind in ("dense", "mlp") for kind in model.layer_kinds)
+    packed = attention + moe * (routed + shared) + plain * dense
     return float(total_parameters(model) - (1.0 - NVFP4_ELEMENTS) * packed)
 
 
@@ -59,7 +60,7 @@ def trtllm_bench_limits(
     ranks = plan.tp * plan.adp
     free = gpu.memory_bytes * ranks * plan.pp - stored_elements(model, formats) * WHOLE_BYTES.get(plan.weights, 2.0)
     heads = max(ranks, model.num_query_groups)
-    each = 2.0 * model.num_layers * heads * width * KV_BYTES[plan.kv] * (isl + osl)
+    each = 2.0 * model.attention_layers * heads * width * KV_BYTES[plan.kv] * (isl + osl)
     batch = min(max(0.95 * free / each, 1.0), 4096.0) / plan.pp
     tokens = min(batch * (1.0 + isl / osl), 32768.0)
     step = 32 if batch < 256 else 128 if batch < 1024 else 256

@@ -39,7 +39,7 @@ from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
 from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter_json
 from autoconfig.study.trials import Floats
 
-LEAST_ROWS = 6
+MIN_ROWS = 6
 SWEEPS_PER_PAPER = 8.0
 """What one paper weighs at most: its sweeps repeat the same few models."""
 ROWS_PER_SWEEP = 20.0
@@ -87,11 +87,11 @@ def write_scatter(sweeps: Sequence[Sweep], target: Path) -> None:
     target.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
 
-LEAST_TIMED = 20
+MIN_TIMED = 20
 BEGIN, END = "<!-- replay: begin, written by `make profiling-docs` -->", "<!-- replay: end -->"
 STUDY = "the study"
 CURVE_TRIALS = 30
-GP_REPEATS, GP_MOST_ASKED = 1, 60
+GP_REPEATS, GP_MAX_ASKED = 1, 60
 COLORS = ("#d62728", "#1f77b4", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b")
 
 
@@ -126,7 +126,7 @@ def strategies() -> dict[str, tuple[Strategy, int]]:
         "Optuna TPE after the time model's first 3": (by_sampler(tpe, warm_start=3), SAMPLER_REPEATS),
     }
     if importlib.util.find_spec("torch") is not None:
-        found["Optuna GP"] = (by_sampler(gaussian, most_asked=GP_MOST_ASKED), GP_REPEATS)
+        found["Optuna GP"] = (by_sampler(gaussian, most_asked=GP_MAX_ASKED), GP_REPEATS)
     return found
 
 
@@ -138,8 +138,8 @@ def scatters(recorded: Sequence[Sweep]) -> dict[str, Scatter]:
 def lines(progress: Progress) -> list[StrategyLine]:
     """Every strategy on every source."""
     quiet_optuna()
-    recorded = sweeps(LEAST_ROWS)
-    large = [sweep for sweep in recorded if sweep.timed >= LEAST_TIMED]
+    recorded = sweeps(MIN_ROWS)
+    large = [sweep for sweep in recorded if sweep.timed >= MIN_TIMED]
     unseen = scatters(recorded)
     progress(STUDY)
     own = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]

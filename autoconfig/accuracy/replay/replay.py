@@ -28,7 +28,7 @@ from autoconfig.study.training.proposal import TOLERANCE, Result, propose
 from autoconfig.study.training.surrogate import Scatter, memory_belief, prior_covariance
 from autoconfig.study.trials import distributions
 
-LEAST_CHANCE_TO_FIT = 0.05
+MIN_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""
 VARIANT_CELLS = ("attention_kernel", "norm_kernel", "transformer_impl", "loss_fusion", "overlap", "cuda_graph")
 
@@ -101,7 +101,7 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
         variants.append(variant)
         times = [step for _, _, step in runs if step is not None]
         steps.append(float(np.median(times)) if times else None)
-    likely = memory_belief(build(cases, variants), []).chance >= LEAST_CHANCE_TO_FIT
+    likely = memory_belief(build(cases, variants), []).chance >= MIN_CHANCE_TO_FIT
     kept = [n for n in range(len(cases)) if likely[n]]
     source, gpu, layers, hidden, _, _, gpus, seq, batch = key
     return Sweep(
@@ -128,7 +128,7 @@ NOT_YET = 1.0
 """Regret before the first plan that ran: as if twice the best."""
 REPEATS = 20
 SAMPLER_REPEATS = 3
-MOST_ASKED = 400
+MAX_ASKED = 400
 """Proposals that one of Optuna's samplers may make in one sweep. Those that name no candidate or one already measured are
 answered at no cost.
 """
@@ -192,7 +192,7 @@ def at_random(sweep: Sweep, seed: int) -> Iterator[int]:
     yield from (int(row) for row in np.random.default_rng(seed).permutation(len(sweep.candidates)))
 
 
-def by_sampler(sampler: Callable[[int], BaseSampler], warm_start: int = 0, most_asked: int = MOST_ASKED) -> Strategy:
+def by_sampler(sampler: Callable[[int], BaseSampler], warm_start: int = 0, most_asked: int = MAX_ASKED) -> Strategy:
     """One of Optuna's samplers over the keys of the plan. `warm_start`: begins with so many of the time model's best plans."""
 
     def strategy(sweep: Sweep, seed: int) -> Iterator[int]:
