@@ -13,6 +13,8 @@ TORCH_FOR_CPU := 'torch==2.13.0+cpu'
 JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
+JUDGE_RL_VENV := .venv-judge-rl
+JUDGE_RL := $(JUDGE_RL_VENV)/.installed
 JUDGE_PIP := $(JUDGE_BIN)/python $(PIP_INSTALL)
 GPU_PYTHON ?= $(PYTHON)
 # the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
@@ -42,7 +44,7 @@ demo: $(RUNTIME)
 
 test: lint services
 	tools/install_browser.sh $(BIN)/python
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
 services:
@@ -56,7 +58,7 @@ lint: $(DEV)
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
 # The real megatron-core as judge of exports and rules, and the training core on it; writes docs/legality.md. No GPU is needed.
-judge: $(JUDGE)
+judge: $(JUDGE) $(JUDGE_RL)
 	$(JUDGE_BIN)/python -m pytest -m 'not soak' tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
 	$(JUDGE_BIN)/python -m tools.judge.page
 	$(JUDGE_BIN)/python -m tools.judge.families
@@ -140,6 +142,14 @@ $(JUDGE): pyproject.toml setup.py
 	@$(JUDGE_PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
 	$(JUDGE_PIP) --editable '.[judge]'
 	$(JUDGE_PIP) --no-deps 'torchtitan==0.2.2'  # the last with TOML; its data loaders and loggers are not needed
+	@touch $@
+
+# Real parsers of post-training frameworks, beside the judge's torch and transformers, whose folder its path names.
+$(JUDGE_RL): $(JUDGE) tools/judge/post_training.txt
+	$(JUDGE_BIN)/python -m venv --clear $(JUDGE_RL_VENV)
+	@$(JUDGE_BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > \
+		"$$($(JUDGE_RL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/judge.pth"
+	$(JUDGE_RL_VENV)/bin/python $(PIP_INSTALL) --no-deps -r tools/judge/post_training.txt
 	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.

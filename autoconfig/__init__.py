@@ -96,7 +96,7 @@ def explain(plan: str, *, binds: bool = True, **question: Any) -> Explanation:
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
-    return answer.explain(request_of(question), plan, binds=binds)
+    return answer.explain(request_of(question), str(plan), binds=binds)
 
 
 @_question("QUESTION")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from autoconfig.cli.main import COMMANDS, FORMS, HELP_ALL, cli, load
+from autoconfig.cli.main import COMMANDS, FORMS, cli, load
+from autoconfig.cli.options import HELP_ALL
 
 PAGE = Path(__file__).with_name("cli.md")
 WIDTH = 110

@@ -14,6 +14,7 @@ from autoconfig.specs.scenario import Scenario
 
 from autoconfig.training.question import Request, understand
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pipe is as wide as it says
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages
 MAX_ID = 100

@@ -92,7 +92,8 @@ def command_lines(page: Path, program: str) -> Iterator[list[str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_commands_have_the_options_that_are_named(page: Path) -> None:
     for words in command_lines(page, "autoconfig"):
-        name = [word for word in words[: 2 if words[0] in ("studies", "keys") else 1] if not word.startswith("-")]
+        grouped = words[0] in ("studies", "keys") or words[:2] in (["rl", "check"], ["rl", "calibrate"])
+        name = [word for word in words[: 2 if grouped else 1] if not word.startswith("-")]
         helped = help_of(*name, *(word for word in words if word in FORMS))
         given = {word.partition("=")[0] for word in words if word.startswith("--")}
         assert given <= set(re.findall(r"--[\w-]+", helped)), f"{page.name}: {shlex.join(words)}"
@@ -141,6 +142,15 @@ def test_no_function_has_the_name_of_a_module():
     assert functions() & {path.parent.name for path in ROOT.glob("*/__init__.py")} == set()
 
 
+def test_the_readmes_example_is_what_the_command_prints():
+    block = (ROOT / "README.md").read_text().split("```")[1]
+    printed = run_in_process("search", "--model", "175b", "--gpus", "1024").stdout
+    said = [" ".join(line.split()) for line in printed.splitlines()]
+    shown = [" ".join(line.split()).split(" ranked in ")[0] for line in block.splitlines() if line.strip() not in ("", "...")]
+    assert len(shown) >= 5
+    assert [text for text in shown if not any(line.startswith(text) for line in said)] == [], "renew the block in README.md"
+
+
 def test_a_search_is_the_command_lines():
     import json
 
@@ -157,7 +167,7 @@ def test_a_plan_is_explained_exported_and_checked(tmp_path):
     assert report is not None and report.fits
     written = autoconfig.export(plan, **KEYWORDS, output=tmp_path / "run")
     assert autoconfig.check(tmp_path / "run" / "train.sh", gpu="a100-80gb").source.plan.tp == 2
-    assert {path.name for path in written.files} == {path.name for path in (tmp_path / "run").iterdir()}
+    assert {path.name for path in written.files} == {path.name for path in (tmp_path / "run").glob("[!.]*")}
 
 
 def test_counts_and_types_may_be_lists():
@@ -167,9 +177,22 @@ def test_counts_and_types_may_be_lists():
     assert [point.num_gpus for point in listed.points] == [point.num_gpus for point in text.points] == [8, 16]
 
 
+def test_numbers_where_the_command_line_has_text():
+    assert [point.num_gpus for point in autoconfig.scaling(model="1.7b", gpus=8, tokens="300B").points] == [8]
+    script = ROOT / "tests" / "megatron" / "scripts" / "megatron_2021_gpt_345m_mp.sh"
+    assert autoconfig.check(script, set={"X": 1}).source.plan == autoconfig.check(script).source.plan
+
+
 def test_deployments():
     found = autoconfig.deployments(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=200, tpot="50ms", simulate=0)
     assert found.reports and found.question.tpot_s == pytest.approx(0.05)
+
+
+def test_a_plan_of_an_answer_can_be_asked_about_and_one_wish_needs_no_list():
+    first = autoconfig.search(**KEYWORDS, fix="tp=2").plans[0].report
+    assert first.plan.tp == 2
+    explained = autoconfig.explain(first.plan, binds=False, **KEYWORDS)
+    assert explained.included.report.step_seconds == pytest.approx(first.step_seconds)
 
 
 @pytest.mark.parametrize(("ask", "field", "says"), [
@@ -178,6 +201,9 @@ def test_deployments():
     (lambda: autoconfig.search(model="1.7b", gpus=8, gpus_at_most=8), "gpus", "gpus N (exactly N) or gpus_at_most N"),
     (lambda: autoconfig.search(model="1.7b", gpus=8, gpu="h10"), "gpu", "unknown GPU 'h10'"),
     (lambda: autoconfig.search(model="1.7b", gpus=8, fix=["zp=8"]), "fix", "fix zp=8: unknown plan key 'zp'"),
+    (lambda: autoconfig.search(model="1.7b", gpus="64"), "gpus", "gpus: '64' is no integer"),
+    (lambda: autoconfig.search(model="1.7b", gpus=True), "gpus", "gpus: True is no integer"),
+    (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, isl="1000"), "isl", "isl: '1000' is no integer"),
     (lambda: autoconfig.explain("tp=2", model="1.7b"), "gpus", "say gpus N, for example gpus 64"),
     (lambda: autoconfig.scaling(model="1.7b"), "gpus", "say gpus COUNTS"),
     (lambda: autoconfig.deployments(model="llama3-8b"), "gpus", "Missing option gpus."),
@@ -237,12 +263,22 @@ def test_links_of_the_page_resolve(generator):
         assert (DOCS / target).is_file(), target
 
 
-def test_the_examples_of_serving_are_what_the_commands_print():
-    examples = module_of("generate_inference")
-    text = examples.PAGE.read_text(encoding="utf-8")
-    assert text == examples.page(text), "stale: run python docs/generate_inference.py"
-    assert "at once in all" in examples.block("70b") and "decode step" in examples.block("falcon")
-    changed = text.replace("at once in all", "at once", 1)
-    assert changed != examples.page(changed)
+@pytest.fixture(scope="module")
+def serving_examples():
+    return module_of("generate_inference")
+
+
+@pytest.mark.parametrize("name", ["70b", "falcon", pytest.param("accuracy", marks=pytest.mark.soak)])
+def test_the_examples_of_serving_are_what_the_commands_print(serving_examples, name):
+    """`validate --inference` predicts every published row: 40 s."""
+    text = serving_examples.PAGE.read_text(encoding="utf-8")
+    assert serving_examples.block(name) in text, "stale: run python docs/generate_inference.py"
+
+
+def test_an_example_of_serving_that_changed_is_written_anew(serving_examples, monkeypatch):
+    monkeypatch.setattr(serving_examples, "EXAMPLES", {n: serving_examples.EXAMPLES[n] for n in ("70b", "falcon")})
+    text = serving_examples.PAGE.read_text(encoding="utf-8")
+    assert "at once in all" in serving_examples.block("70b") and "decode step" in serving_examples.block("falcon")
+    assert serving_examples.page(text.replace("at once in all", "at once", 1)) == text
     with pytest.raises(ValueError, match="not one example 70b"):
-        examples.page(text.replace("serving example 70b", "serving example"))
+        serving_examples.page(text.replace("serving example 70b", "serving example"))

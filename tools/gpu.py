@@ -131,7 +131,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("kernels", "ranks", "sweep")
 JOB_LIMIT_S = 240.0
 GRACE_S = 15.0
-LEAST_S = 20.0
+MIN_S = 20.0
 FINAL = ("ran", "oom")
 
 
@@ -201,7 +201,7 @@ class Jobs:
         found = self._outcome(place, job)
         if found is None:
             remaining = self.deadline - time.monotonic()
-            if remaining < LEAST_S:
+            if remaining < MIN_S:
                 self.left += 1
                 return None
             place.mkdir(exist_ok=True)

@@ -18,7 +18,7 @@ from autoconfig.time_model.operators.kernels import BACKWARD_OVER_FORWARD, WITH_
 from autoconfig.calibration.observe import Run, published_runs
 
 SOURCE, HIDDEN_SIZE, ARCHITECTURES = "Megatron-LM-golden-values", 512, ("ampere", "hopper")
-LEAST_DIFFERENCE = 8.0
+MIN_DIFFERENCE = 8.0
 """Layer forwards: pairs of runs nearer than that say nothing about a slope."""
 
 
@@ -46,7 +46,7 @@ def layer_forwards(run: Run) -> float:
 def slopes(runs: list[Run]) -> list[float]:
     """Seconds per layer forward between every two runs that differ enough."""
     points = [(layer_forwards(run), run.measured_s) for run in runs]
-    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if abs(b[0] - a[0]) > LEAST_DIFFERENCE]
+    return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2) if abs(b[0] - a[0]) > MIN_DIFFERENCE]
 
 
 def host_seconds() -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from autoconfig.accuracy.replay.docs import LEAST_ROWS, rewrite, write_scatter
+from autoconfig.accuracy.replay.docs import MIN_ROWS, rewrite, write_scatter
 from autoconfig.accuracy.replay.replay import sweeps
 
 ROOT = Path(__file__).parents[1]
@@ -20,7 +20,7 @@ def main() -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr)
 
-    write_scatter(sweeps(LEAST_ROWS), ROOT / "autoconfig" / "data" / "study_scatter.json")
+    write_scatter(sweeps(MIN_ROWS), ROOT / "autoconfig" / "data" / "study_scatter.json")
     rewrite(ROOT / "docs" / "profiling.md", ROOT / "docs" / "profiling_regret.svg", say)
 
 

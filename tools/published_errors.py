@@ -22,7 +22,7 @@ from autoconfig.runs.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"
 BEGIN, END = "<!-- published errors: written by tools/published_errors.py -->", "<!-- end of published errors -->"
-LEAST_ROWS = 2
+MIN_ROWS = 2
 Column = dict[str, list[float]]
 """Group -> rows, mean error, median bias, mean error after one scalar, mean error after calibration, in %."""
 
@@ -41,7 +41,7 @@ def column() -> Column:
     found: Column = {}
     for name, pairs in sorted(groups.items()):
         raw, after = np.array(pairs).T
-        if len(raw) >= LEAST_ROWS:
+        if len(raw) >= MIN_ROWS:
             scaled = raw / np.median(raw)
             parts = (np.abs(raw - 1).mean(), np.median(raw) - 1, np.abs(scaled - 1).mean(), np.abs(after - 1).mean())
             found[name] = [len(raw), *(round(100 * float(part), 1) for part in parts)]

@@ -6,20 +6,20 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from autoconfig.planning.request_fields import PROFILE
-from autoconfig.planning.resolve import Field, field_names
+from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
 from autoconfig.specs.json_record import json_text
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    pass
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -29,14 +29,16 @@ WIDTH = 79
 
 
 def console() -> Any:
-    """Where tables go; wide when piped."""
+    """Where tables go; in a pipe as wide as COLUMNS says, else wide."""
     from rich.console import Console
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
-    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH_WHEN_PIPED)
+    asked = os.environ.get("COLUMNS", "")
+    piped = int(asked) if re.fullmatch("[1-9][0-9]{1,3}", asked) else WIDTH_WHEN_PIPED
+    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else piped)
 
 
 def print_json(body: object) -> None:
@@ -57,7 +59,8 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
             column.replace("_", " "), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
         )
     for row in rows:
-        table.add_row(*(f"{v:,}" if isinstance(v, int | float) and not isinstance(v, bool) else str(v) for v in row.values()))
+        as_it_is = {name for name, v in row.items() if isinstance(v, bool | str) or v is None or name == "year"}
+        table.add_row(*(str(v) if name in as_it_is else f"{v:,}" for name, v in row.items()))
     console().print(table)
 
 
@@ -90,160 +93,6 @@ def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None],
     done = len(reasons) - len(left)
     said = f"{done:,} of {len(reasons):,} rows predicted with calibration {calibration}, written to {output}"
     click.echo(said + (f"; the column pred_note says why the other {len(left):,} are empty" if left else ""))
-
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-
-
-class _Number(click.ParamType[Any]):
-    """A number that may have a unit: looked at here, so that the option is named, and read where the request is made."""
-
-    name = "number"
-
-    def __init__(self, parse: Callable[[str | float], float]) -> None:
-        self.parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The text as it is. Fails with what is allowed."""
-        try:
-            self.parse(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return value
-
-
-LENGTHS = ("seq_length", "isl", "osl")
-"""Fields that count tokens of a sequence: 4k is 4,096."""
-
-
-class _Integer(click.types.IntParamType):
-    """A whole number, with commas where the user likes them."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails with how one is written."""
-        text = str(value).replace(",", "") if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", str(value)) else str(value)
-        length = param is not None and param.name in LENGTHS
-        if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
-            return 1024 * int(text[:-1])
-        try:
-            return int(text)
-        except ValueError:
-            self.fail(f"{value!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}", param, ctx)
-
-
-class _Named(click.ParamType[str]):
-    """The name of something in the catalogue, which a shell completes."""
-
-    name = "text"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """Names that begin so."""
-        from click.shell_completion import CompletionItem
-
-        from autoconfig.specs.hardware.cluster import gpu_ids
-        from autoconfig.specs.models.model_catalogue import model_names
-
-        names = model_names() if param.name == "model" else gpu_ids()
-        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
-
-
-def _kind(field: Field) -> Any:
-    if field.name in ("model", "gpu"):
-        return _Named()
-    if field.choices:
-        return click.Choice(field.choices, case_sensitive=False)
-    if field.parse is not None:
-        return _Number(field.parse)
-    if field.range is not None:
-        return click.IntRange(*field.range)
-    if field.type is int:
-        return _Integer()
-    return click.Path(path_type=Path) if field.type is Path else field.type
-
-
-class _Option(click.Option):
-    """An option that knows its field."""
-
-    def __init__(self, *args: Any, field: Field, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.field = field
-
-
-HELP_ALL = "help_all"
-SECTIONS = {
-    "question": "Question", "variant": "Another variant of the GPU", "switches": "Switches of the run",
-    "numerics": "Precision and fine-tuning", "architecture": "Changes of the model", "search": "Plans",
-    "plan": "Only plans with (as --fix; Megatron's names too)",
-    "output": "Files", "scaling": "Over GPU counts", "reliability": "Failures", "serving": "Question",
-    "post_training": "Question",
-    "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
-    "explain": "Answer", "": "Options",
-}  # fmt: skip
-"""Group of fields -> the title of its options in a long help."""
-
-
-class ManyOptions(click.Command):
-    """A command whose --help is a screen, and whose --help-all shows every option by groups."""
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        every = click.Option(["--help-all"], is_flag=True, is_eager=True, expose_value=False, help="Every option.")
-        every.callback = _help_all
-        self.params.append(every)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Under their groups' titles the options with a brief text, or all."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            field = getattr(param, "field", None)
-            record = param.get_help_record(ctx)
-            if field is not None and not ctx.meta.get(HELP_ALL):
-                record = (_signature(field), field.brief) if field.brief else None
-            if record is not None:
-                sections.setdefault(SECTIONS[field.group if field is not None else ""], []).append(record)
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def _signature(field: Field) -> str:
-    value = "" if field.type is bool else f" {field.metavar or ('N' if field.type in (int, float) else 'NAME')}"
-    return option_name(field.name) + value
-
-
-def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[HELP_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
-
-
-def option(field: Field, *others: str) -> Callable[[Command], Command]:
-    """The option of a field, and other names of it; the command gets its value under the field's name."""
-    text = option_name(field.name)
-    kind: dict[str, Any]
-    if field.type is bool:
-        text += f"/--{field.negative}" if field.negative else ""
-        kind = {"default": field.default, **({} if field.negative else {"is_flag": True})}
-    elif field.default is None:
-        kind = {"type": _kind(field), "multiple": field.many}
-    else:
-        kind = {"type": _kind(field), "default": field.default, "show_default": field.shows_default}
-    kind |= {"required": field.required, "metavar": field.metavar, "help": field.help, "cls": _Option, "field": field}
-    return click.option(text, *others, field.name, **kind)
-
-
-def options(*groups: Iterable[Field]) -> Callable[[Command], Command]:
-    """The options of several groups of fields, in this order."""
-
-    def decorate(command: Command) -> Command:
-        for field in reversed([field for group in groups for field in group]):
-            command = option(field)(command)
-        return command
-
-    return decorate
 
 
 def given_options(ctx: click.Context) -> set[str]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, json_option, options, print_json
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
+from autoconfig.cli.options import json_option, options
 from autoconfig.planning.request_fields import CHECK, CONVERT, QUESTION
 
 LONG_TABLE = 20

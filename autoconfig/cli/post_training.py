@@ -1,4 +1,4 @@
-"""Post-training: `rl`, and `predict` and `validate` with `--rl`."""
+"""Post-training: `rl` with `rl check` and `rl calibrate`, and `predict` and `validate` with `--rl`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
     EXIT_NOTHING_FITS,
     clear_progress,
     console,
-    json_option,
-    options,
+    given_options,
     print_json,
     progress,
     say_predicted,
 )
-from autoconfig.planning.request_fields import POST_TRAINING
+from autoconfig.cli.options import json_option, options
+from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
+from autoconfig.specs.errors import InputError, option_name
 
 rl_flag = click.option("--rl", is_flag=True, help="Runs of post-training: GRPO, DAPO, PPO and others.")
 
@@ -26,7 +28,8 @@ rl_flag = click.option("--rl", is_flag=True, help="Runs of post-training: GRPO, 
 @rl_flag
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.csv", help="Where the predictions go.")
-def predict_rl(rl: bool, table: Path, output: Path) -> None:
+@options([field for field in POST_TRAINING if field.name == "calibration"])
+def predict_rl(rl: bool, table: Path, output: Path, calibration: str | None) -> None:
     """Predict every post-training run of a CSV table: seconds of a step with its band and by phase, and whether it fits.
 
     TABLE has the columns of autoconfig/data/published/post_training_measurements.csv; measured columns, kind and notes are
@@ -38,7 +41,7 @@ def predict_rl(rl: bool, table: Path, output: Path) -> None:
 
     check_output_path(output, (".csv",))
     check_not_the_input(table, output)
-    predictions, warning = predict_file(table, output, progress=progress())
+    predictions, warning = predict_file(table, output, _constants({"calibration": calibration}), progress=progress())
     clear_progress()
     reasons = [p.note if p.failed else None for p in predictions]
     say_predicted(output, "post-training", reasons, warning)
@@ -62,8 +65,8 @@ def validate_rl_command(rl: bool, docs: Path | None, as_json: bool) -> None:
         console().print(report(found), markup=False, highlight=False, soft_wrap=True)
 
 
-@click.command("rl")
-@options(POST_TRAINING)
+@click.group("rl", invoke_without_command=True)
+@options(POST_TRAINING, POST_TRAINING_OUTPUT)
 @json_option
 @click.pass_context
 def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
@@ -73,6 +76,12 @@ def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 
     Exit code 3 where no placement fits: the nearest one and what would help.
     """
+    if ctx.invoked_subcommand is not None:
+        if said := sorted(given_options(ctx)):
+            raise InputError(
+                f"{option_name(said[0])} goes behind {ctx.invoked_subcommand}: rl {ctx.invoked_subcommand} FILE ..."
+            )
+        return
     from autoconfig.post_training.answer import answer, answer_json
 
     found = answer(given)
@@ -82,5 +91,74 @@ def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         from autoconfig.render.post_training import show_placements
 
         show_placements(console(), found)
+    if given["export"] is not None and found.ranked:
+        from autoconfig.formats.post_training.export import export_first
+
+        one, files, reason = export_first(found.job, found.ranked, Path(given["export"]), force=given["force"])
+        if one is not found.ranked[0]:
+            click.echo(f"The first placement is not written: {reason}.", err=True)
+        click.echo(f"Wrote {', '.join(str(path) for path in files)}: {one.seconds:,.1f} s a step.", err=as_json)
     if not found.ranked:
         ctx.exit(EXIT_NOTHING_FITS)
+
+
+@rl_command.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@options(POST_TRAINING_FILE)
+@json_option
+@click.pass_context
+def check_command(ctx: click.Context, /, file: Path, as_json: bool, **given: Any) -> None:
+    """Check a verl or OpenRLHF launch script, a NeMo-RL YAML or a TRL configuration: unknown keys, what cannot run, what fits,
+    the step, and the better placement.
+
+    Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, or cannot be read; 3: does not fit.
+
+    autoconfig rl check run_verl.sh --gpu h100 --response-length 1600
+    """
+    from autoconfig.formats.post_training.check import check_file
+    from autoconfig.render.post_training import check_json, show_check
+
+    found = check_file(file, given, _constants(given))
+    if as_json:
+        print_json(check_json(found))
+    else:
+        show_check(console(), found)
+    if not found.legal:
+        ctx.exit(EXIT_BAD_INPUT)
+    if not found.fits:
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
+@rl_command.command("calibrate")
+@click.argument("log", type=click.Path(path_type=Path))
+@click.option(
+    "--run", required=True, type=click.Path(path_type=Path), metavar="FILE", help="What started the run (as rl check)."
+)
+@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.json", help="Where the factors go.")
+@options([field for field in POST_TRAINING_FILE if field.name != "calibration"])
+def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
+    """Factors on the seconds of each phase from a log of verl or NeMo-RL, for --calibration.
+
+    The median of the printed steps counts, the first left out. Mean lengths that the log prints are used.
+    """
+    from autoconfig.formats.post_training.log import calibrate
+    from autoconfig.post_training.calibration import write_calibration
+    from autoconfig.specs.files import check_output_path
+
+    check_output_path(output, (".json",))
+    found, _, measured = calibrate(log, run, given)
+    write_calibration(output, found)
+    factors = f"generation {found.generation:.2f}, forward passes {found.forward:.2f}, training {found.training:.2f}"
+    click.echo(
+        f"{measured.steps} steps of {found.model} on {found.gpu}: measured over predicted: {factors}, rest {found.other:.2f}."
+    )
+    click.echo(f"Wrote {output}; use it with --calibration {output}.")
+
+
+def _constants(given: dict[str, Any]) -> Any:
+    """Constants with the calibration that was given; None: those that ship."""
+    if given.get("calibration") is None:
+        return None
+    from autoconfig.post_training.calibration import read_calibration
+
+    return read_calibration(given["calibration"]).applied()

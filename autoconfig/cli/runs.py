@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_NOTHING_FITS,
-    clear_progress,
-    console,
-    json_option,
-    option,
-    options,
-    print_json,
-    progress,
-    say_predicted,
-    show_rows,
-)
+from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, show_rows
+from autoconfig.cli.options import json_option, option, options
 from autoconfig.planning.request_fields import CALIBRATION, SCALING
 from autoconfig.specs.errors import InputError
 
@@ -91,7 +82,7 @@ def calibrate_command(
 
 
 def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
-    from autoconfig.calibration.calibrate import MOST_REASONS, calibrate_file, describe, duplicates, usable_runs
+    from autoconfig.calibration.calibrate import MAX_REASONS, calibrate_file, describe, duplicates, usable_runs
     from autoconfig.planning.resolve import named_calibration, write_calibration
     from autoconfig.runs.predict import unread
     from autoconfig.specs.files import check_output_path
@@ -102,10 +93,10 @@ def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -
     found, count = calibrate_file(measurements, named_calibration(calibration))
     write_calibration(found, output)
     runs, left_out = usable_runs(measurements)
-    for line in [f"not used, {line}" for line in left_out[:MOST_REASONS]] + duplicates(runs):
+    for line in [f"not used, {line}" for line in left_out[:MAX_REASONS]] + duplicates(runs):
         click.echo(f"warning: {line}", err=True)
-    if len(left_out) > MOST_REASONS:
-        click.echo(f"warning: {len(left_out) - MOST_REASONS:,} more rows not used", err=True)
+    if len(left_out) > MAX_REASONS:
+        click.echo(f"warning: {len(left_out) - MAX_REASONS:,} more rows not used", err=True)
     click.echo(f"calibration {found.version} from {count:,} run{'s' * (count != 1)}, written to {output}")
     for line in describe(found, measurements):
         click.echo("  " + line)
@@ -222,7 +213,7 @@ PLOT_SUFFIXES = (".png", ".svg")
 
 
 @click.command("scaling")
-@options(SCALING)
+@options([replace(field, many=field.name == "gpu" or field.many) for field in SCALING])
 @json_option
 @click.pass_context
 def scaling_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:

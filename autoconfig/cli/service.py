@@ -9,7 +9,8 @@ import click
 
 from autoconfig.api import store as access
 from autoconfig.api.store import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
-from autoconfig.cli.main import given_options, json_option, options, print_json
+from autoconfig.cli.main import given_options, print_json
+from autoconfig.cli.options import json_option, options
 from autoconfig.planning.request_fields import RUNNER
 from autoconfig.specs.errors import InputError, option_name
 

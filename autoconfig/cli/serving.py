@@ -9,18 +9,8 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_NOTHING_FITS,
-    ManyOptions,
-    clear_progress,
-    console,
-    json_option,
-    options,
-    print_json,
-    progress,
-    say_predicted,
-    wants_profile,
-)
+from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, wants_profile
+from autoconfig.cli.options import ManyOptions, json_option, options
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
 from autoconfig.specs.errors import option_name
 

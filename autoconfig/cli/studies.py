@@ -15,17 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_INTERRUPTED,
-    EXIT_NOTHING_FITS,
-    console,
-    given_options,
-    json_option,
-    option,
-    options,
-    print_json,
-    show_rows,
-)
+from autoconfig.cli.main import EXIT_INTERRUPTED, EXIT_NOTHING_FITS, console, given_options, print_json, show_rows
+from autoconfig.cli.options import json_option, option, options
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.request_fields import FOLDER, SAVE_CALIBRATION, STORAGE
 from autoconfig.planning.resolve import field_names

@@ -11,20 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_BAD_INPUT,
-    EXIT_NOTHING_FITS,
-    ManyOptions,
-    console,
-    json_option,
-    option,
-    options,
-    print_json,
-    wants_profile,
-)
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, wants_profile
+from autoconfig.cli.options import ManyOptions, json_option, option, options
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, chance_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +85,11 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         from autoconfig.megatron.export import check_export_folder, export_plan
 
         check_export_folder(export, force=force)
+        if given["peft"] not in (None, "none") or given["lora_rank"] is not None:
+            raise InputError(
+                "--export writes scripts of Megatron-LM, which trains all weights, and adapters were asked for: leave --export "
+                "out, and take the plan with autoconfig export PLAN --format plan to a framework that has adapters"
+            )
     answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size, whole=output is not None)
     if output is not None:
         write_table(answer.ranking, Path(output))
@@ -124,7 +120,14 @@ def _compare(given: dict[str, Any], asked: list[dict[str, Any]], *, as_json: boo
     from autoconfig.training.answer import search
     from autoconfig.training.question import request_of
 
-    answers = [search(request_of(given | one)) for one in asked]
+    answers, refused = [], []
+    for one in asked:
+        try:
+            answers.append(search(request_of(given | one)))
+        except InputError as error:
+            refused.append(error)
+    if not answers:
+        raise refused[0]
     if as_json:
         from autoconfig.render.training_json import search_json
 
@@ -133,6 +136,8 @@ def _compare(given: dict[str, Any], asked: list[dict[str, Any]], *, as_json: boo
         from autoconfig.render.training import show_compared
 
         show_compared(console(), answers)
+    for reason in refused:  # what one GPU cannot run, the others may
+        click.echo(f"left out: {reason}", err=True)
     if not any(answer.plans for answer in answers):
         click.get_current_context().exit(EXIT_NOTHING_FITS)
 
@@ -217,13 +222,13 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **given: An
 def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
     """The chance to fit of what was exported, and the command that exports the safe choice in its place."""
     first, safe = answer.plans[0].report, answer.safe
-    click.echo(f"chance to fit {first.confidence.fit_probability:.0%}: {first.plan}", err=err)
+    click.echo(f"chance to fit {chance_text(first.confidence.fit_probability)}: {first.plan}", err=err)
     if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
         return
     command = _same_question("export", answer.question.scenario.cluster.num_gpus)
     longer = safe.step_seconds / first.step_seconds - 1
     click.echo(
-        f"safe choice, chance to fit {safe.confidence.fit_probability:.0%}, step {longer:+.1%}: "
+        f"safe choice, chance to fit {chance_text(safe.confidence.fit_probability)}, step {longer:+.1%}: "
         f"{command} --output {shlex.quote(folder)} {safe.plan}",
         err=err,
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autoconfig.core.trace import core_stack, legal_plan
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.job import Job, job_text, pipeline_stage
 from autoconfig.specs.layouts import stage_layers
@@ -68,7 +68,7 @@ def emulate_plan(request: Request, plan_text: str, rank: int, device: str, steps
     scenario = question.scenario
     plan = legal_plan(scenario, plan_text)
     if not 0 <= rank < plan.world_size:
-        raise InputError(f"--rank {rank}: the plan {plan} has the ranks 0 to {plan.world_size - 1}")
+        raise InputError(f"{option('rank')} {rank}: the plan {plan} has the ranks 0 to {plan.world_size - 1}")
     job = Job(
         model=scenario.model,
         plan=plan,
@@ -136,7 +136,7 @@ def run_job(job: Job, python: str) -> Measurement:
         try:
             ended = subprocess.run(command, env=with_import_path({**os.environ}), capture_output=True, text=True, check=False)
         except OSError as error:
-            raise InputError(f"--python {python!r} cannot be started: {error.strerror or error}") from error
+            raise InputError(f"{option('python')} {python!r} cannot be started: {error.strerror or error}") from error
         said = ended.stderr.strip().removeprefix("trainer: ")
         if ended.returncode == ExitCode.OUT_OF_MEMORY:
             raise InputError(f"rank {job.rank} of {job.plan} does not fit on this device: {said[-500:]}")

@@ -19,7 +19,7 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.hardware.efficiency import factors_for
 from autoconfig.time_model.operators.listing import OperatorRow
 
-MOST_MICROBATCHES = 16
+MAX_MICROBATCHES = 16
 """Micro-batches drawn at most, rounded up to two rounds of the pipeline; the rest of the step repeats the middle."""
 COMMUNICATION = ("tp_communication_seconds", "cp_communication_seconds", "expert_exchange_seconds")
 """Formulas of the operators inside a layer that wait for other ranks."""
@@ -82,7 +82,7 @@ class Timeline:
 def timeline(scenario: Scenario, plan: TrainPlan, operators: Sequence[OperatorRow]) -> Timeline:
     """The timeline of a legal plan from its operators (`time_model.operators.listing.explain_operators`)."""
     total = scenario.workload.global_batch_size // (plan.mbs * plan.dp)
-    shown = min(total, max(2 * plan.pp, MOST_MICROBATCHES // plan.pp * plan.pp))
+    shown = min(total, max(2 * plan.pp, MAX_MICROBATCHES // plan.pp * plan.pp))
     seconds = chunk_seconds(scenario, plan, operators)
     waiting = chunk_seconds(scenario, plan, [row for row in operators if row.formula in COMMUNICATION])
     work = simulate(seconds, shown, plan.pp, plan.vpp)

@@ -104,7 +104,7 @@ def _start(request: TraceRequest, python: str) -> subprocess.Popen[str]:
             text=True,
         )
     except OSError as error:
-        raise InputError(f"--python {python!r} cannot be started: {error.strerror or error}") from error
+        raise InputError(f"{option('python')} {python!r} cannot be started: {error.strerror or error}") from error
     assert process.stdin is not None
     try:
         process.stdin.write(request_text(request))
@@ -130,7 +130,9 @@ def _check_end(process: subprocess.Popen[str]) -> None:
     if code in (ExitCode.BAD_JOB, ExitCode.MISSING_PACKAGE):
         raise InputError(said.splitlines()[-1])
     if f"No module named {MODULE}" in said or "No module named 'autoconfig" in said:
-        raise InputError("--python: that interpreter has no autoconfig; pip install 'megatron-autoconfig[train]' there")
+        raise InputError(
+            f"{option('python')}: that interpreter has no autoconfig; pip install 'megatron-autoconfig[train]' there"
+        )
     if code:
         raise AutoconfigError(f"the trace ended with exit code {code}: {said[-2000:]}")
 
@@ -258,7 +260,7 @@ def core_stack(stack: SoftwareStack) -> str:
         return ENGINE
     raise UnsupportedError(
         f"software {stack.name}: the training core builds megatron-core with or without Transformer Engine; "
-        f"say --software {ENGINE} or --software {LOCAL}"
+        f"say {option('software')} {ENGINE} or {option('software')} {LOCAL}"
     )
 
 

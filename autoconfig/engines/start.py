@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
 
@@ -79,7 +79,8 @@ def _share(question: ServeQuestion) -> str:
 def _cache(plan: EnginePlan, question: ServeQuestion, names: Mapping[str, str]) -> str:
     if plan.kv not in names:
         raise UnsupportedError(
-            f"{plan}: no {question.engine.framework} option for a cache in {plan.kv}; --fix kv= one of {', '.join(names)}"
+            f"{plan}: no {question.engine.framework} option for a cache in {plan.kv}; "
+            f"{option('fix')} kv= one of {', '.join(names)}"
         )
     return names[plan.kv]
 

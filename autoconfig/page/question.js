@@ -3,13 +3,6 @@
 import { byId, h, replace } from "./dom.js";
 import { SERVING } from "./serving.js";
 
-/** Fields of a question that every endpoint takes; a search has those of SEARCH besides, scaling those of LIMITS of them. */
-const BASE = ["model", "gpus", "gpu", "gpus_per_node", "software", "precision", "seq_length", "global_batch_size", "memory_margin",
-  "tokens", "price"];
-const LIMITS = ["fix", "max", "exclude"];
-const SEARCH = [...LIMITS, "sort_by", "top"];
-const KINDS = { gpus: "number", gpus_per_node: "number", seq_length: "number", global_batch_size: "number", memory_margin: "number",
-  price: "number", top: "number", fix: "list", max: "list", exclude: "list" };
 /** Fields that a search made elsewhere may have besides. */
 const ELSEWHERE = ["include", "gpus_at_most", "fit_chance"];
 /** What the link holds beside the question. */
@@ -25,17 +18,27 @@ export class FieldError extends Error {
 
 const control = (name) => byId("question").elements.namedItem(name);
 
+/** Names of the form's fields, but the pasted config; what only a search has is marked in the form. */
+const fields = (has = () => true) => [...byId("question").elements]
+  .filter((element) => element.name && element.name !== "config" && has(element)).map((element) => element.name);
+const ofSearch = () => fields((element) => element.dataset.of === "search");
+
+function kind(name) {
+  const element = control(name);
+  return element.dataset.kind || (element.inputMode === "numeric" || element.inputMode === "decimal" ? "number" : "text");
+}
+
 /** The question in the form, under the names of the API. Raises FieldError where a text is not what its field needs. */
 export function readQuestion() {
   const found = {};
-  for (const name of [...BASE, ...SEARCH]) {
+  for (const name of fields()) {
     const text = control(name).value.trim();
     if (!text) continue;
-    if (KINDS[name] === "number") {
+    if (kind(name) === "number") {
       if (!Number.isFinite(Number(text))) throw new FieldError(name, `“${text}” is no number`);
       found[name] = Number(text);
     } else {
-      found[name] = KINDS[name] === "list" ? text.split(/\s+/) : text;
+      found[name] = kind(name) === "list" ? text.split(/\s+/) : text;
     }
   }
   const pasted = control("config").value.trim();
@@ -56,19 +59,19 @@ export function readQuestion() {
 const without = (question, names) =>
   Object.fromEntries(Object.entries(question).filter(([name]) => !names.includes(name)));
 
-export const ofPlan = (question, plan) => ({ ...without(question, [...SEARCH, ...ELSEWHERE]), plan });
+export const ofPlan = (question, plan) => ({ ...without(question, [...ofSearch(), ...ELSEWHERE]), plan });
 export const ofScaling = (question, more) => ({ ...without(question, ["sort_by", "top", ...ELSEWHERE]), ...more });
 
 /** Fills the form with a question asked elsewhere; gives the fields that the form does not have, as text. */
 export function fillForm(question) {
-  for (const name of [...BASE, ...SEARCH, "config"]) {
+  for (const name of [...fields(), "config"]) {
     const value = question[name];
     const inline = typeof question.model === "object";
     if (name === "config") control(name).value = inline ? JSON.stringify(question.model) : "";
     else if (name === "model" && inline) control(name).value = "";
     else control(name).value = value === undefined ? control(name).dataset.usual || "" : Array.isArray(value) ? value.join(" ") : value;
   }
-  return Object.entries(without(question, [...BASE, ...SEARCH]))
+  return Object.entries(without(question, fields()))
     .filter(([, value]) => !(Array.isArray(value) && !value.length))
     .map(([name, value]) => `${name} ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", ");
 }
@@ -76,7 +79,7 @@ export function fillForm(question) {
 /** The link's part after #. Commas, colons and equal signs stay readable. */
 export function toHash(choices) {
   const pairs = [];
-  for (const name of [...BASE, ...SEARCH, "config"]) {
+  for (const name of [...fields(), "config"]) {
     let text = control(name).value.trim();
     const usual = control(name).dataset.usual || "";
     if (name === "config" && text) {
@@ -97,12 +100,10 @@ export function toHash(choices) {
 export function fromHash(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, "").replaceAll("+", "%2B"));
   if (given.size) {
-    for (const name of [...BASE, ...SEARCH, "config"]) {
+    for (const name of [...fields(), "config"]) {
       control(name).value = given.get(name) ?? (control(name).dataset.usual || "");
     }
-    if ([...SEARCH, "gpus_per_node", "software", "memory_margin", "price", "tokens"].some((name) => given.get(name))) {
-      byId("more").open = true;
-    }
+    if (fields((element) => element.closest("#more")).some((name) => given.get(name))) byId("more").open = true;
     byId("paste").open = Boolean(given.get("config"));
   }
   return Object.fromEntries(CHOICES.map((name) => [name, given.get(name) || null]));
@@ -119,7 +120,7 @@ export function setField(name, value) {
 function takeNearest(name, problem) {
   const words = control(name).value.trim().split(/\s+/);
   const mended = words.map((word) => (word === problem.given ? problem.nearest : word)).join(" ");
-  setField(name, KINDS[name] === "list" && words.includes(problem.given) ? mended : problem.nearest);
+  setField(name, kind(name) === "list" && words.includes(problem.given) ? mended : problem.nearest);
 }
 
 /** Shows a problem beside the field that it names, with the nearest valid value to take; false where no field is to blame. */

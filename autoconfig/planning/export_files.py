@@ -1,14 +1,15 @@
-"""Writes an export into a folder: all files or none, never over a file that is not ours."""
+"""Writes an export into a folder: all files or none, never over a file that is not ours or that was edited."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
 
-from autoconfig.specs.errors import FileError
+from autoconfig.specs.errors import FileError, option
 from autoconfig.specs.files import write_text
 
 
@@ -33,6 +34,29 @@ MARK = "# Written by megatron-autoconfig"
 """Second line of every script of ours: such a file may be written again."""
 
 
+MANIFEST = ".autoconfig.sha256"
+"""What an export wrote, as `sha256sum` has it: a file that is not so any more has been edited."""
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _manifest(folder: Path) -> dict[str, str]:
+    """File name -> its line; empty where there is none."""
+    try:
+        lines = (folder / MANIFEST).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {file: line for line in lines if (file := line.partition("  ")[2])}
+
+
+def _edited(path: Path) -> bool:
+    """A file of ours that was changed since; one that no manifest names counts as it was."""
+    line = _manifest(path.parent).get(path.name)
+    return line is not None and line.split()[0] != _digest(path.read_bytes())
+
+
 def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[Path]:
     """Write the texts into `folder` (made if missing). Raises FileError before anything is written."""
     check_folder(folder, texts, force=force)
@@ -47,6 +71,8 @@ def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False)
         if path.suffix != ".json":
             path.chmod(path.stat().st_mode | 0o111)
         written.append(path)
+    lines = {file: f"{_digest(text.encode())}  {file}" for file, text in texts.items()}
+    write_text(folder / MANIFEST, "\n".join({**_manifest(folder), **lines}.values()) + "\n")
     return written
 
 
@@ -62,8 +88,12 @@ def check_folder(folder: Path, files: Iterable[str], *, force: bool) -> None:
             path = folder / file
             if path.is_dir():
                 raise FileError(f"{path} is a folder; name another export folder")
-            if not force and path.exists() and not _ours(path):
-                raise FileError(f"{path} was not written by autoconfig; name another folder, or say --force to replace it")
+            if force or not path.exists():
+                continue
+            ours, edited = _ours(path), _edited(path)
+            if edited or not ours:
+                how = "was edited since autoconfig wrote it" if ours else "was not written by autoconfig"
+                raise FileError(f"{path} {how}; name another folder, or say {option('force')} to replace it")
     except OSError as error:
         raise FileError(f"export folder {name} cannot be used: {error.strerror or error}") from error
 

@@ -116,6 +116,8 @@ GOALS = _GROUPS["serving"]["goal"].choices
 MAX_SERVING_GPUS: int = _TABLES["serving"]["gpus"]["bounds"]["high"]
 
 POST_TRAINING: Fields = _all("post_training")
+POST_TRAINING_OUTPUT: Fields = _all("post_training_output")
+POST_TRAINING_FILE: Fields = _all("post_training_file")
 
 # Searches that measure
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -90,9 +91,12 @@ class Field:
     """A caller over the network may give it: it names no file, program or terminal of the machine that answers."""
 
     def value(self, given: Any) -> Any:
-        """What a request holds: a number for a text with a unit, a tuple for several values. Raises InputError."""
+        """What a request holds: a number for a text with a unit, a tuple for several values. Raises InputError where it is
+        of another kind."""
         if self.many:
-            return tuple(given or ())
+            return (given,) if isinstance(given, str) else tuple(given or ())
+        if self.type is int and given is not None and (isinstance(given, bool) or not isinstance(given, Integral)):
+            raise InputError(f"{option(self.name)}: {given!r} is no integer; give a whole number like 1024", field=self.name)
         if self.parse is None or given is None or given == self.default:
             return given
         try:

@@ -27,7 +27,7 @@ from autoconfig.render.question_json import AnswerJson
 from autoconfig.render.training import table_of
 from autoconfig.runs.table import cell
 from autoconfig.runs.table import write_csv as write_table
-from autoconfig.specs.errors import GIB, FileError
+from autoconfig.specs.errors import GIB, FileError, chance_text
 from autoconfig.specs.json_record import Natural, Share
 from autoconfig.training.rank import RESOLUTION
 
@@ -169,7 +169,7 @@ def _show_too_large(console: Console, audit: Audit) -> None:
         way = f"; fits as {recipe.best.plan}" if recipe.best else ""
         console.print(
             f"[yellow]{recipe.verdict}[/yellow] {escape(cell(recipe.row, 'recipe'))}: {report.peak_bytes / GIB:.1f} of "
-            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {report.confidence.fit_probability:.0%}{escape(way)}"
+            f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {chance_text(report.confidence.fit_probability)}{escape(way)}"
         )
 
 

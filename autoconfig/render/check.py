@@ -15,7 +15,7 @@ from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, Mi
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural
 from autoconfig.specs.plan_names import named_plan
 from autoconfig.training.price import PlanReport, Violation
@@ -197,7 +197,7 @@ def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> N
     console.print(
         f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f} "
         f"({device / GIB:.1f} on the device less allocator, NCCL and CUDA context); chance to fit "
-        f"{report.confidence.fit_probability:.0%}."
+        f"{chance_text(report.confidence.fit_probability)}."
     )
     peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in report.stages]
     shown = ", ".join(peaks) if len(peaks) <= STAGES_SHOWN else f"{', '.join(peaks[: STAGES_SHOWN - 1])}, ..., {peaks[-1]}"
@@ -221,7 +221,7 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
         f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
         f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB, chance to fit "
-        f"{better.confidence.fit_probability:.0%}"
+        f"{chance_text(better.confidence.fit_probability)}"
     )
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -15,6 +16,7 @@ from typing import Any
 
 from autoconfig.engines.export import export_texts as start_scripts
 from autoconfig.megatron.export import export_texts
+from autoconfig.planning.request_fields import QUESTION
 from autoconfig.render.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
 from autoconfig.serving.answer import ServeAnswer
@@ -28,6 +30,7 @@ from autoconfig.training.answer import SearchAnswer, explain_plan
 
 INDEX = "index.html"
 REPORT = "report.html"
+CHOICES = re.compile(r"@@choices (\w+)@@")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "deployments", "report")
 MODULE = "page/"
@@ -42,8 +45,14 @@ def served_names() -> list[str]:
 
 @cache
 def page_text(name: str) -> str:
-    """One file of the page."""
-    return (resources.files("autoconfig") / "page" / name).read_text(encoding="utf-8")
+    """One file of the page; `@@choices FIELD@@` in it stands for the options of what the field may be."""
+    text = (resources.files("autoconfig") / "page" / name).read_text(encoding="utf-8")
+    return CHOICES.sub(lambda found: _options(found[1]), text)
+
+
+def _options(name: str) -> str:
+    choices = next(field.choices for field in QUESTION if field.name == name)
+    return "".join(f"<option>{escape(choice)}</option>" for choice in choices)
 
 
 def media_type(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.post_training.answer import PricedPlacement, RlAnswer, kind_of
+from autoconfig.formats.post_training.check import RlCheck
+from autoconfig.post_training.answer import PricedPlacement, RlAnswer, kind_of, placement_json
 from autoconfig.post_training.step import PHASES
 from autoconfig.specs.errors import GIB
 
@@ -33,7 +35,9 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     best = found.ranked[0]
     console.print(_phases(best))
     if found.one_more_node:
-        console.print(f"With one more node a step takes {found.one_more_node:,.1f} s.", highlight=False)
+        helps = found.one_more_node < best.seconds
+        said = "With one more node a step takes" if helps else "One more node does not help, a step would take"
+        console.print(f"{said} {found.one_more_node:,.1f} s.", highlight=False)
 
 
 def _table(title: str, rows: Sequence[PricedPlacement]) -> Table:
@@ -45,8 +49,8 @@ def _table(title: str, rows: Sequence[PricedPlacement]) -> Table:
         table.add_row(
             kind_of(p),
             f"{p.train.world_size}: {p.train}",
-            f"{p.engine.replicas} x tp={p.engine.tp}",
-            f"{p.memory_share:g}",
+            f"{p.engine.replicas} x tp={p.engine.tp}" if one.phases.generation else "none",
+            f"{p.memory_share:g}" if one.phases.generation else "-",
             "yes" if p.offload else "no",
             f"{one.seconds:,.1f} s",
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
@@ -67,3 +71,51 @@ def _phases(one: PricedPlacement) -> Table:
     if one.phases.beside:
         table.add_row("of these hidden beside others", f"{one.phases.beside:,.1f}")
     return table
+
+
+def show_check(console: Console, found: RlCheck) -> None:
+    """The whole answer of `rl check`."""
+    run = found.run
+    console.print(
+        f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm} on "
+        f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
+        highlight=False,
+    )
+    if run.notes:
+        console.print(f"[dim]Assumed: {escape('; '.join(run.notes))}[/dim]", highlight=False)
+    for text in found.unknown:
+        console.print(f"[bold]Unknown key[/bold] {escape(text)}", highlight=False)
+    for text in found.broken:
+        console.print(f"[bold]Cannot run[/bold]: {escape(text)}", highlight=False)
+    if found.priced is None:
+        return
+    console.print(_table("This run", [found.priced]))
+    console.print(_phases(found.priced))
+    if not found.fits:
+        console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}", highlight=False)
+    if found.better:
+        console.print(_table("Better on the same GPUs", [found.better]))
+        if found.fits:
+            saved = 1.0 - found.better.seconds / found.priced.seconds
+            console.print(
+                f"A step takes {found.better.seconds:,.1f} s in place of {found.priced.seconds:,.1f} s: {saved:.0%} less."
+            )
+
+
+def check_json(found: RlCheck) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "framework": found.run.framework,
+        "version": found.version,
+        "back_end": found.run.back_end,
+        "model": found.job.policy.name if found.job else found.run.model,
+        "algorithm": found.run.algorithm,
+        "assumed": list(found.run.notes),
+        "unknown_keys": list(found.unknown),
+        "cannot_run": list(found.broken),
+        "legal": found.legal,
+        "fits": found.fits if found.priced else None,
+        "reason": (found.priced.memory.reason or None) if found.priced else None,
+        "run": placement_json(found.priced) if found.priced else None,
+        "better": placement_json(found.better) if found.better else None,
+    }

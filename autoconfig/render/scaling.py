@@ -15,13 +15,14 @@ from autoconfig.render.question_json import AnswerJson, QuestionJson, question_j
 from autoconfig.render.training import table_of
 from autoconfig.render.training_json import PlanReportJson, report_json
 from autoconfig.sizing.goodput import Reliability
-from autoconfig.sizing.sizing import ScalingAnswer, ScalingPoint, tokens_per_second
-from autoconfig.specs.errors import GIB
+from autoconfig.sizing.sizing import MAX_TRIED, ScalingAnswer, ScalingPoint, tokens_per_second
+from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, NotNegative, Positive, record_of
+from autoconfig.training.remedies import OtherBatch
 
 PLOT_HEIGHT = 16
-LEAST_POINTS = 2
+MIN_POINTS = 2
 NARROW = 120
 
 
@@ -58,6 +59,8 @@ class ScalingPointJson:
     """Mean time between failures of the whole job."""
     goodput: NotNegative | None
     """Time that trains over all time, 0 to 1."""
+    other_batch: OtherBatch | None
+    """A batch near the asked one with which these GPUs do more; null where there is none, and of `fewest`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,8 @@ class ScalingJson(QuestionJson, AnswerJson):
     """The deadline asked for."""
     fewest: ScalingPointJson | None
     """The fewest GPUs that meet the deadline."""
+    every_count: bool
+    """Whether every count of whole nodes that could be the fewest was tried."""
 
 
 def scaling_json(answer: ScalingAnswer) -> ScalingJson:
@@ -83,6 +88,7 @@ def scaling_json(answer: ScalingAnswer) -> ScalingJson:
         points=tuple(_point_json(point) for point in answer.points),
         deadline_days=answer.request.days,
         fewest=None if answer.fewest is None else _point_json(answer.fewest),
+        every_count=answer.every_count,
     )
 
 
@@ -120,8 +126,11 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
             console.print(f"  kept on {gpu}: " + escape(", ".join(f"{k}={_plain(v)}" for k, v in kept.items())), style="dim")
     console.print(_table(answer, narrow=console.width < NARROW))
     rates = {gpu: _curve(answer, gpu) for gpu in answer.kept}
-    if console.is_terminal and max(len(curve) for curve in rates.values()) >= LEAST_POINTS:
+    if console.is_terminal and max(len(curve) for curve in rates.values()) >= MIN_POINTS:
         console.print(Text.from_ansi(_terminal_plot(rates, console.width)))
+    for point in answer.points:
+        if point.other_batch is not None:
+            console.print(f"{point.num_gpus:,} x {point.gpu}, another batch: {escape(str(point.other_batch))}")
     _show_failures(console, answer)
     if answer.request.days is not None:
         console.print(_deadline(answer))
@@ -147,7 +156,7 @@ def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
             f"{point.goodput.share:.1%}",
         ]
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
-        rows.append([point.gpu, *cells, f"{point.report.confidence.fit_probability:.0%}", str(point.report.plan)])
+        rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
     wrapped = ("GPU", "best plan")
     return table_of(["GPU", *right, "best plan"], rows, left=wrapped, fold=wrapped, no_wrap=True)
 
@@ -175,11 +184,12 @@ def _deadline(answer: ScalingAnswer) -> str:
     if answer.fewest is None:
         best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
         nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
-        return f"None of these counts trains within {answer.request.days:g} days{nearest}."
+        return f"No count up to the largest of these trains within {answer.request.days:g} days{nearest}."
     point = answer.fewest
+    among = "" if answer.every_count else f" of the counts tried ({MAX_TRIED:,} beside those above)"
     return (
-        f"The fewest GPUs for {answer.request.days:g} days: [bold]{point.num_gpus:,} x {point.gpu}[/bold], {_days(point.days)} "
-        f"days, {escape(str(point.report.plan if point.report else ''))}"
+        f"The fewest GPUs{among} for {answer.request.days:g} days: [bold]{point.num_gpus:,} x {point.gpu}[/bold], "
+        f"{_days(point.days)} days, {escape(str(point.report.plan if point.report else ''))}"
     )
 
 

@@ -108,6 +108,14 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
             show_latency(console, one, limits=bool(answer.question.ttft_s or answer.question.tpot_s))
 
 
+APART = 1.5
+"""Factor between the TTFT of the closed form and the simulated mean from which on the answer says why."""
+CLOSED_FORM = (
+    "it knows no bursts, and lets prompts queue one behind the other where nearly every iteration has one; plan with the "
+    "simulated one"
+)
+
+
 def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> None:
     """A simulated deployment: mean and percentiles."""
     found = one.latency
@@ -125,6 +133,8 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
         seconds: dict[str, float] = vars(getattr(found, f"{name.lower()}_seconds"))
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
+    if not 1 / APART < one.ttft_s / found.ttft_seconds.mean < APART:
+        console.print(f"    the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}", soft_wrap=True)
 
 
 def show_parts(console: Console, one: DeploymentReport) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
@@ -93,7 +93,8 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         scenario = answer.question.scenario
         name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
         best = answer.plans[0].report if answer.plans else None
-        figures = ["nothing fits", *[""] * 5] if best is None else [*_figures(best), f"{best.confidence.fit_probability:.0%}"]
+        chance = "" if best is None else chance_text(best.confidence.fit_probability)
+        figures = ["nothing fits", *[""] * 5] if best is None else [*_figures(best), chance]
         rows.append([name, *figures, "" if best is None else str(best.plan)])
     names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit", "plan"]
     console.print(table_of(names, rows, left=("GPUs", "plan"), no_wrap=False))
@@ -130,11 +131,11 @@ def show_question(console: Console, question: Question) -> None:
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
-        f"({network}, "
-        f"{cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
-        f"{scenario.workload.seq_length:,}, global batch {scenario.workload.global_batch_size:,}; "
-        f"software {scenario.software.name}; "
-        f"calibration {escape(question.scenario.calibration.version)}"
+        f"({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
+        f"{scenario.workload.seq_length:,}"
+        + (f" packed from sequences of {scenario.workload.packed_length:,}" if scenario.workload.packed_length else "")
+        + f", global batch {scenario.workload.global_batch_size:,}; "
+        f"software {scenario.software.name}; calibration {escape(question.scenario.calibration.version)}"
     )
     if question.assumed:
         console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")
@@ -151,13 +152,14 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     if not answer.ranking.fit_chance_met:
         _show_unlikely(console, answer)
     _plan_table(console, answer)
-    if answer.riskier is not None:
-        riskier = answer.riskier
+    if (riskier := answer.riskier) is not None:
         console.print(
             f"[bold]{1 - riskier.step_seconds / first.step_seconds:.1%} faster if it fits[/bold] (chance "
-            f"{riskier.confidence.fit_probability:.0%}, below --fit-chance {answer.question.request.fit_chance:.0%}): "
-            f"{escape(str(riskier.plan))}"
+            f"{chance_text(riskier.confidence.fit_probability)}, below --fit-chance "
+            f"{answer.question.request.fit_chance * 100:.6g}%): {escape(str(riskier.plan))}"
         )
+    if answer.other_batch is not None:
+        console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
     ties = answer.ties
     label = "Why the first" if answer.plans[0].rank == 1 else "Against the fastest, the first is"
     console.print(f"[bold]{label}:[/bold] {escape(answer.plans[0].why)}.")
@@ -174,11 +176,10 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     )
     if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
         console.print(f"[dim]{escape(record_text(record, seconds_text(first.step_seconds * record.middle)))}[/dim]")
-    if answer.safe is not None and band.fit_probability < SAFE_FIT:
-        safe = answer.safe
+    if (safe := answer.safe) is not None and band.fit_probability < SAFE_FIT:
         console.print(
             f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
-            f"{safe.confidence.fit_probability:.0%}."
+            f"{chance_text(safe.confidence.fit_probability)}."
         )
     less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:3]
     if less:
@@ -193,8 +194,8 @@ def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
     asked, likeliest = answer.question.request.fit_chance, answer.plans[0].report.confidence.fit_probability
     helps = next((str(remedy) for remedy in answer.remedies if remedy.fits), "")
     console.print(
-        f"[bold]No plan has a chance to fit of {asked:.0%}; the likeliest comes first, with {likeliest:.0%}.[/bold]"
-        + (f" What would reach it: {escape(helps)}" if helps else "")
+        f"[bold]No plan has a chance to fit of {asked * 100:.6g}%; the likeliest comes first, with {chance_text(likeliest)}."
+        "[/bold]" + (f" What would reach it: {escape(helps)}" if helps else "")
     )
 
 
@@ -208,7 +209,7 @@ def _plan_table(console: Console, answer: SearchAnswer) -> None:
     rows = []
     for ranked in answer.plans:
         report = ranked.report
-        cells = [*_figures(report), f"{report.confidence.fit_probability:.0%}"]
+        cells = [*_figures(report), chance_text(report.confidence.fit_probability)]
         cells += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         cells += [f"{report.cost:,.0f}"] if report.cost is not None else []
         rank = f"{ranked.rank}{'=' if ranked.tie_group == 1 and answer.ties > 1 else ''}"
@@ -305,7 +306,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     verdict = "fits" if report.fits else f"does not fit: {included.shortfall_gib:.1f} GiB too much"
     console.print(speed_text(report))
     console.print(
-        f"Memory: {verdict}; chance to fit {report.confidence.fit_probability:.0%}; limit {report.limit_bytes / GIB:.1f} GiB "
+        f"Memory: {verdict}; chance to fit {chance_text(report.confidence.fit_probability)}; "
+        f"limit {report.limit_bytes / GIB:.1f} GiB "
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
@@ -357,13 +359,13 @@ PART_COLUMN = 28
 
 
 def _shown_stages(report: PlanReport, width: int) -> Sequence[int]:
-    """All stages up to eight where they have room; else the worst, the first and the last, and what else has room."""
-    room = max(1, (width - PART_COLUMN) // STAGE_COLUMN)
+    """All stages up to eight where the screen holds them; else the worst, the first and the last, and what else it holds."""
+    columns = max(1, (width - PART_COLUMN) // STAGE_COLUMN)
     last = len(report.stages) - 1
-    if last < min(room, 8):
+    if last < min(columns, 8):
         return range(last + 1)
     order = dict.fromkeys([report.worst_stage.stage, last, 0, 1, 2])
-    return sorted(list(order)[: min(room, 5)])
+    return sorted(list(order)[: min(columns, 5)])
 
 
 def _memory_table(report: PlanReport, width: int) -> Table:

@@ -16,7 +16,7 @@ from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, Confidence, FirstPlanRecord, PlanReport, Violation, record_for
 from autoconfig.training.question import Question
 from autoconfig.training.rank import Funnel
-from autoconfig.training.remedies import Gain, SwitchGain
+from autoconfig.training.remedies import Gain, OtherBatch, SwitchGain
 
 Moment = Annotated[str, Keywords(enum=MOMENTS)]
 
@@ -178,6 +178,8 @@ class SearchJson(QuestionJson, AnswerJson):
     """A plan that is faster than the first if it fits, with less than the asked chance; null where there is none."""
     remedies: tuple[str, ...]
     """Where no plan reaches the asked chance: changes that were tried, with their outcome."""
+    other_batch: OtherBatch | None
+    """A batch near the asked one with which these GPUs do more; null where the batch divides well, or none gains 3 %."""
     pareto: tuple[PlanReportJson, ...]
     """Plans that no other beats in both step time and peak memory, fastest first."""
     included: tuple[LegalPlanJson | IllegalPlanJson, ...]
@@ -296,6 +298,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
         fit_chance_met=answer.ranking.fit_chance_met and bool(answer.plans),
         riskier=None if answer.riskier is None else report_json(answer.riskier, question),
         remedies=tuple(str(remedy) for remedy in answer.remedies) if answer.plans else (),
+        other_batch=answer.other_batch,
         pareto=tuple(report_json(report, question) for report in answer.pareto),
         included=tuple(included_json(included, question) for included in answer.included),
         nearest_miss=None

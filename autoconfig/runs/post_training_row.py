@@ -10,7 +10,7 @@ from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.frameworks import Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.passes import PACKED
+from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import InputError, UnknownNameError
@@ -43,6 +43,8 @@ class PostTrainingCase:
     assumed: tuple[str, ...] = field(default=())
     missing: frozenset[str] = frozenset()
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
+    tokens_assumed: bool = False
+    """The size of a micro-batch is not said: one that fits is as good a guess as the usual one."""
 
 
 class _RunRow:
@@ -81,7 +83,13 @@ def read_case(row: Row) -> PostTrainingCase:
     gpu = _gpu(r)
     job = _job(r, policy, framework, gpu)
     placement = _placement(r, job)
-    return PostTrainingCase(job=job, placement=placement, assumed=tuple(r.assumed), missing=frozenset(r.missing))
+    return PostTrainingCase(
+        job=job,
+        placement=placement,
+        assumed=tuple(r.assumed),
+        missing=frozenset(r.missing),
+        tokens_assumed=r.count("micro_batch") is None,
+    )
 
 
 def _framework(r: _RunRow) -> Framework:
@@ -110,7 +118,7 @@ def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
         algorithm = load_algorithm("grpo")
         r.assume("algorithm grpo")
     prompts, group, kept = _batch(r, framework)
-    prompt, responses = _lengths(r)
+    prompt, responses = _lengths(r, framework.total_tokens)
     minibatch = r.count("train_batch")
     if minibatch is None:
         minibatch = kept or prompts * group
@@ -132,8 +140,17 @@ def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
         critic=_other_model(r, "critic_model", policy) if algorithm.critic else None,
         reward=_other_model(r, "reward_model", policy),
         reference=_other_model(r, "ref_model", policy),
+        lora_rank=_adapters(r),
         training_format="fp8" if r.text("precision_train").lower() == "fp8" else "bf16",
     )
+
+
+def _adapters(r: _RunRow) -> int:
+    """Rank of the adapters where the algorithm names LoRA (`GRPO-LoRA`); 0: none."""
+    if "lora" not in r.text("algorithm").lower():
+        return 0
+    r.assume(f"adapters of rank {USUAL_LORA_RANK}")
+    return USUAL_LORA_RANK
 
 
 def _other_model(r: _RunRow, column: str, policy: ModelSpec) -> ModelSpec | None:
@@ -161,7 +178,7 @@ def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
     return prompts, group, samples if samples and samples < prompts * group else 0
 
 
-def _lengths(r: _RunRow) -> tuple[float, ResponseLengths]:
+def _lengths(r: _RunRow, total_tokens: int) -> tuple[float, ResponseLengths]:
     usual = section("lengths")
     prompt, most_prompt = r.positive("prompt_len_mean"), r.positive("prompt_len_max")
     if prompt is None:
@@ -171,6 +188,9 @@ def _lengths(r: _RunRow) -> tuple[float, ResponseLengths]:
     if mean is None and whole is not None:
         prompt = min(prompt, whole / 2.0)
         mean = whole - prompt
+    if mean is None and cap is None and total_tokens:
+        cap = max(total_tokens - prompt, 1.0)
+        r.assume(f"prompt and response of at most {total_tokens:,} tokens together")
     if mean is None:
         mean = float(usual["response_tokens"])
         if cap:
@@ -202,7 +222,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     staleness = _staleness(r.text("sync_mode"))
     tokens, forward = _micro_tokens(r, job)
     return Placement(
-        train=plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64)),
+        train=(plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64))).replace(offload=_cpu_optimizer(r)),
         engine=engine,
         colocated=not split,
         staleness=staleness,
@@ -210,10 +230,20 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         tokens_per_gpu=tokens,
         forward_tokens_per_gpu=forward,
         memory_share=_share(r, job.framework),
-        offload=r.text("offload").lower() not in ("false", "none", "optimizer fraction 0"),
+        offload=r.text("offload").lower() not in ("false", "none"),
         cuda_graphs=job.framework.cuda_graphs,
         continuous=r.text("rollout_engine").lower() not in ("hf", "deepspeed-inference", "megatron"),
     )
+
+
+def _cpu_optimizer(r: _RunRow) -> float:
+    """Share of the optimizer state that stays on the host and is updated there: `optimizer fraction 0.5` (Megatron's
+    optimizer_cpu_offload), `adam` (DeepSpeed's adam_offload). What waits there between phases is another thing."""
+    text = r.text("offload").lower()
+    if text == "adam":
+        return 1.0
+    found = re.fullmatch(r"optimizer fraction (0|1|[01]?\.\d+|1\.0+)", text)
+    return min(float(found[1]), 1.0) if found else 0.0
 
 
 def _staleness(mode: str) -> int:

@@ -58,6 +58,10 @@ MORE_COLUMNS = frozenset(
         "moe_dispatcher",
         "pipeline_layout",
         "offload_layers",
+        "task",
+        "packed_length",
+        "lora_rank",
+        "lora_target_modules",
     ]
 )
 """Read, and not among the columns of the table that ships."""

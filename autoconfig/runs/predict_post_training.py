@@ -4,7 +4,7 @@ every row of a table of runs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ from autoconfig.specs.errors import AutoconfigError
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
 
+LEAST_TOKENS = 1024
+"""Of a micro-batch that is tried where a row does not say its own."""
 FAILED = "not predicted: "
 STANDARD_90 = 1.645
 """Half a 90 % interval of a normal law, in standard deviations."""
@@ -121,5 +123,11 @@ def predict_row(row: Row, constants: Constants) -> StepPrediction:
 
 
 def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
+    """Whether it fits, and what does not. Where the row does not say its micro-batch, one of a single usual sequence counts
+    too."""
     memory = phase_memory(case.job, case.placement, step.generation)
+    if not memory.fits and case.tokens_assumed:
+        least = max(LEAST_TOKENS, round(case.job.tokens))
+        smaller = replace(case.placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
+        memory = phase_memory(case.job, smaller, step.generation)
     return memory.fits, memory.reason

@@ -23,7 +23,8 @@ from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.costs import ServingJob, constant_vector, iteration_seconds
+from autoconfig.time_model.serving.costs import constant_vector, iteration_seconds
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Requests,

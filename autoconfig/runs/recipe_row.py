@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from autoconfig.runs.table import Row, cell, names_of, whole
+from autoconfig.runs.table import Row, cell, format_of, names_of, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
@@ -85,10 +85,9 @@ def read_recipe(row: Row) -> RecipeRun:
 
 def _numerics(row: Row, assumed: list[str]) -> Numerics:
     text = cell(row, "precision")
-    known = names_of("recipe_precisions")
-    if text not in known:
-        raise UnsupportedError(f"precision {text[:40]!r} is not priced; known are {', '.join(known)}")
-    precision, recipe = known[text]
+    precision, recipe = format_of(text)
+    if precision not in ("bf16", "fp8"):
+        raise UnsupportedError(f"precision {text[:40]!r} is not priced; known are bf16 and the kinds of fp8")
     adapters = cell(row, "task") in ("peft", "lora")
     small_state = cell(row, "pao") == "True"
     gradients = "fp32" if cell(row, "kind") == "library" and not small_state else "bf16"
@@ -99,7 +98,7 @@ def _numerics(row: Row, assumed: list[str]) -> Numerics:
         assumed.append(f"LoRA rank {LORA_RANK}")
     return Numerics(
         precision=precision,
-        fp8_recipe=recipe,
+        fp8_recipe=recipe or "delayed",
         fp8_param_gather=precision == "fp8" and not adapters,
         grad_reduce_dtype=gradients,
         exp_avg_dtype="bf16" if small_state else "fp32",

@@ -10,7 +10,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from autoconfig.runs.table import Row, cell, names_of, number
+from autoconfig.runs.table import Row, cell, format_of, number
+from autoconfig.runs.training_model import is_fine_tuning
 from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
@@ -157,18 +158,6 @@ RELEASE_STACK = {
 RECOMPUTE = {"": "none", "full": "full", "selective": "selective", "norm,moe_act": "selective([layernorm moe_act])"}
 
 
-FORMS = {
-    "bf16": ("bf16", ""),
-    "fp8": ("fp8", ""),
-    "fp8ds": ("fp8", "delayed"),
-    "fp8cs": ("fp8", "tensorwise"),
-    "fp8sc": ("fp8", "blockwise"),
-    "fp8mx": ("fp8", "mxfp8"),
-    "nvfp4": ("nvfp4", ""),
-}
-"""Column precision of the tables of 2026 -> precision and fp8 recipe."""
-
-
 DOUBTFUL = ", plan in doubt"
 """End of the name of a source whose printed plans are not those of their release's recipes: tables copy a plan forward."""
 
@@ -178,10 +167,11 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
     recipe (where there is none of its plan, of the recipe beside the row). Raises InputError for a model that is not in the
     catalogue."""
     model = load_model(cell(row, "model"))
-    precision, recipe = FORMS[cell(row, "precision")]
+    precision, recipe = format_of(cell(row, "precision"))
     gpu, software = cell(row, "gpu"), f"nemo-{cell(row, 'release')}"
     plan = tuple(int(cell(row, column) or 1) for column in PLAN_COLUMNS)
-    known = nearest_recipe(model.name, gpu.lower(), recipe or precision, software, plan)
+    fine_tuned = is_fine_tuning(row)
+    known = None if fine_tuned else nearest_recipe(model.name, gpu.lower(), recipe or precision, software, plan)
     modules = known.row["recompute"] if known is not None else cell(row, "recipe_rmodules")
     doubt = "" if known is None or known.plan[1:] == plan[1:] else DOUBTFUL
     sharded = (number(row, "fsdp") or 0) > 0
@@ -203,11 +193,22 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
         "offload_layers": offloaded,
         "recompute": f"selective({modules.replace(' ', ',')})" if modules else "none",
         "software": software,
-        "peft": "lora" if cell(row, "task") == "lora" else "",
+        "task": cell(row, "task"),
+        "lora_rank": BRIDGE_RANK if cell(row, "task") == "lora" else "",
+        **(_graphs_of_recipe(row) if fine_tuned else {}),
         "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),
         "full_plan": "1",
         "status": "ran",
     }
+
+
+NEMO_RANK, BRIDGE_RANK = "32", "16"
+"""Rank of the adapters: NeMo-Framework-Launcher, conf/peft/llama/squad.yaml; Megatron-Bridge, llama3_70b_peft_config."""
+
+
+def _graphs_of_recipe(row: Row) -> dict[str, str]:
+    """What the recipe of a fine-tuning row sets of CUDA graphs: those of pretraining are in the catalogue of releases."""
+    return {"cuda_graph": str(int(cell(row, "recipe_cg") not in ("", "none"))), "cuda_graph_scope": cell(row, "recipe_cgscope")}
 
 
 def _kind(model: ModelSpec) -> str:
@@ -238,11 +239,11 @@ def as_training_row(row: Row) -> dict[str, str]:
     model = load_model(cell(row, "model"))
     precision = cell(row, "precision")
     routing = next((kind for kind in ("tokendrop", "dropless") if kind in cell(row, "model")), "")
-    recipe = names_of("nvidia_precisions").get(precision, "")
-    if precision == "FP8" and "25.09" <= cell(row, "release") < "26":
-        recipe = "tensorwise"
+    ours, recipe = format_of(precision)
+    if ours == "fp8" and not recipe:
+        recipe = "tensorwise" if "25.09" <= cell(row, "release") < "26" else "delayed"
     recompute = RECOMPUTE.get(cell(row, "recompute"), "none")
-    known, same = _recipe_of(row, model.name.rstrip("*"), recipe)
+    known, same = (None, False) if is_fine_tuning(row) else _recipe_of(row, model.name.rstrip("*"), recipe)
     doubt = DOUBTFUL if model.is_moe and known is not None and not same and cell(row, "release") != "25.09" else ""
     if not cell(row, "recompute") and known is not None and same and known.row["recompute"]:
         recompute = f"selective({known.row['recompute'].replace(' ', ',')})"
@@ -273,7 +274,8 @@ def as_training_row(row: Row) -> dict[str, str]:
         "recompute": recompute,
         "software": RELEASE_STACK.get(cell(row, "release"), cell(row, "software")),
         "moe_routing": routing,
-        "peft": "lora" if cell(row, "task") == "lora" else "",
+        "task": cell(row, "task"),
+        "lora_rank": NEMO_RANK if cell(row, "task") == "lora" else "",
         "metric_step_s": cell(row, "step_time_s"),
         "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),
         "metric_tflops_per_gpu": cell(row, "model_tflops_per_gpu"),

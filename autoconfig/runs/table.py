@@ -12,8 +12,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from autoconfig.specs.errors import FileError, InputError, nearest
+from autoconfig.specs.errors import FileError, InputError, nearest, option
 from autoconfig.specs.files import write_atomically
+from autoconfig.specs.scenario import FP8_RECIPES
 from autoconfig.specs.software.software import (
     FLASH_GENERATION,
     GRAD_REDUCE,
@@ -95,6 +96,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
     "moe_routing": (("tokendrop", "dropless"), "dropless"),
     "peft": (("none", "lora"), "none"),
+    "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
     "offload": (("none", "optimizer", "activations"), "none"),
     "overlap": (
         ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
@@ -133,6 +135,13 @@ def names_of(section: str) -> dict[str, Any]:
     text = (resources.files("autoconfig") / "data" / "run_tables.toml").read_text(encoding="utf-8")
     found: dict[str, Any] = tomllib.loads(text)[section]
     return found
+
+
+def format_of(word: str) -> tuple[str, str]:
+    """(precision, recipe of fp8, empty where the word names none) of a table's word for a number format."""
+    given = word.strip().lower()
+    ours = names_of("precisions").get(given, given)
+    return ("fp8", ours) if ours in FP8_RECIPES else (ours, "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,4 +267,4 @@ def write_csv(target: Path, columns: Sequence[str], lines: Iterable[Mapping[str,
 def check_not_the_input(table: Path, output: Path) -> None:
     """Raises InputError where writing the output would replace the table that was measured."""
     if output.exists() and table.exists() and output.samefile(table):
-        raise InputError(f"--output {output} is the table itself; name another file")
+        raise InputError(f"{option('output')} {output} is the table itself; name another file")

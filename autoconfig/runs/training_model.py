@@ -10,10 +10,10 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.planning.resolve import usual_fp8_recipe
-from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, number, whole
+from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, format_of, number, whole
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
@@ -113,8 +113,9 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
     if layers != known.num_layers:
         changes["num_layers"] = layers
-        if isinstance(known.moe_layer_freq, tuple):
-            changes["moe_layer_freq"] = known.moe_layer_freq[:layers] + (1,) * max(0, layers - known.num_layers)
+        for name in PER_LAYER:
+            if isinstance(pattern := getattr(known, name), tuple):
+                changes[name] = pattern[:layers] + (1,) * max(0, layers - known.num_layers)
     if seq > known.max_position_embeddings:
         changes["max_position_embeddings"] = seq
     if vocab := count_of(row, "vocab"):
@@ -204,16 +205,6 @@ def read_settings(row: Row, num_layers: int) -> GivenSettings:
     )
 
 
-FORMS = {
-    "mxfp8": ("fp8", "mxfp8"),
-    "fp8mx": ("fp8", "mxfp8"),
-    "fp8cs": ("fp8", "tensorwise"),
-    "fp8sc": ("fp8", "blockwise"),
-    "fp8ds": ("fp8", "delayed"),
-}
-"""Words for a quantised format that name its recipe too (Megatron-Bridge's)."""
-
-
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
     """Owner-by-owner broadcasts of a sharded optimizer go over the shard group, which may be smaller than data parallelism."""
     if not (shard.isascii() and shard.isdigit() and len(shard) < 9) or not data_parallel:
@@ -223,8 +214,8 @@ def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
 
 def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
     """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
-    word = cell(row, "precision").split("(")[0].strip().lower()
-    precision, recipe = FORMS.get(word, (word, cell(row, "fp8_recipe").lower()))
+    precision, recipe = format_of(cell(row, "precision").split("(")[0])
+    recipe = recipe or cell(row, "fp8_recipe").lower()
     if precision not in PRECISIONS:
         if precision:
             raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")
@@ -255,6 +246,51 @@ def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[st
         attention_dropout=dropout,
         deterministic=bool(flag(row, "deterministic")),
         fp8_recipe=recipe or "delayed",
-        peft="lora" if cell(row, "peft").lower() == "lora" else "none",
         moe_capacity_factor=1.0 if cell(row, "moe_routing") == "tokendrop" else None,
+        **_adapters(row, stack, assumed),
     )
+
+
+FINE_TUNING = ("sft", "lora", "peft")
+"""Words of the column task that mean a run on packed sequences; `lora` and `peft` train adapters."""
+SQUAD_TOKENS = 200
+"""Length of the sequence that a token of SQuAD v1.1 stands in: about 860 characters of context, question, answer and template
+at 4.3 a token; what NeMo's tables print of FLOPs says 100 to 180 (FLOPs a token less 6 a parameter, 4 of frozen ones, over
+12 L h). NVIDIA's recipes fine-tune on it, packed to the sample (NeMo, performance_summary.md; Megatron-Bridge,
+default_squad_config); attention is 1 to 2 % of their steps, so a factor of two in it is nothing."""
+RECIPE_ADAPTERS = ("linear_qkv",)
+"""Layers that NVIDIA's benchmark recipes adapt (Megatron-Bridge, scripts/performance: peft.target_modules; NeMo 1's
+default)."""
+
+
+def is_fine_tuning(row: Row) -> bool:
+    """Whether the row says that a trained model was trained on."""
+    return cell(row, "task").lower() in FINE_TUNING or cell(row, "peft").lower() == "lora"
+
+
+def packed_length_of(row: Row, stack: SoftwareStack, seq: int, assumed: list[str]) -> int | None:
+    """Length of the sequences packed in a sample: the cell, else that of NVIDIA's recipes where its software fine-tunes, else
+    None (a sample is one sequence)."""
+    if (given := count_of(row, "packed_length")) is not None:
+        return None if given >= seq else given
+    if not is_fine_tuning(row):
+        return None
+    if not stack.name.startswith("nemo-") or seq <= SQUAD_TOKENS:
+        assumed.append("packed_length: samples that are not packed")
+        return None
+    assumed.append(f"packed_length {SQUAD_TOKENS} (SQuAD, as NVIDIA's recipes fine-tune)")
+    return SQUAD_TOKENS
+
+
+def _adapters(row: Row, stack: SoftwareStack, assumed: list[str]) -> dict[str, Any]:
+    """Numerics of LoRA; none for other rows."""
+    if cell(row, "peft").lower() != "lora" and cell(row, "task").lower() not in ("lora", "peft"):
+        return {}
+    modules = tuple(cell(row, "lora_target_modules").replace(",", " ").split())
+    if not modules and stack.name.startswith("nemo-"):
+        modules = RECIPE_ADAPTERS
+        assumed.append(f"lora_target_modules {' '.join(modules)} (as NVIDIA's recipes)")
+    found: dict[str, Any] = {"peft": "lora"} | ({"lora_target_modules": modules} if modules else {})
+    if (rank := count_of(row, "lora_rank")) is not None:
+        found["lora_rank"] = rank
+    return found

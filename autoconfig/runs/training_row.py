@@ -16,7 +16,7 @@ from importlib import resources
 
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
-from autoconfig.runs.training_model import read_model, read_numerics, read_settings, read_stack
+from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -185,7 +185,8 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
         behind = count_of(row, "decoder_seq") or model.default_decoder_seq_length or seq
         if not cell(row, "decoder_seq"):
             assumed.append(f"decoder_seq {behind}")
-    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind)
+    packed = packed_length_of(row, stack, seq, assumed)
+    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind, packed_length=packed)
     cluster = _cluster(row, num_gpus, assumed)
     return Scenario(
         model=model,

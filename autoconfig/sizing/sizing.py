@@ -13,12 +13,14 @@ from typing import Any
 from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import field_values, read_cluster
 from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodput_of, parse_counts
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
-from autoconfig.training.answer import plainest_first
+from autoconfig.training.nearest import odd_factor
+from autoconfig.training.order import plainest_first
 from autoconfig.training.price import Money, PlanReport, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.remedies import OtherBatch, other_batch
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))
 MAX_GPU_TYPES = 16
@@ -46,7 +48,7 @@ def scaling_request(given: Mapping[str, Any]) -> ScalingRequest:
         raise InputError(f"how many GPUs? say {option('gpus')} COUNTS, for example 64:1024")
     return ScalingRequest(
         base=request_of({**given, "gpus": None, "gpu": None}),
-        gpu_counts=parse_counts(counts) if isinstance(counts, str) else check_counts(counts),
+        gpu_counts=parse_counts(str(counts)) if isinstance(counts, str | int) else check_counts(counts),
         gpu_types=_listed(given.get("gpu")),
         keep=_listed(given.get("keep")),
         days=given.get("days"),
@@ -83,6 +85,8 @@ class ScalingPoint:
     """Money for all GPUs over these days."""
     why_not: str | None = None
     """Where there is no plan."""
+    other_batch: OtherBatch | None = None
+    """A batch near the asked one with which this count does more; of counts that were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +101,8 @@ class ScalingAnswer:
     """GPU type -> plan keys that were held and their values."""
     fewest: ScalingPoint | None = None
     """The fewest GPUs that meet the deadline; None where none does or no deadline was given."""
+    every_count: bool = True
+    """Whether every count of whole nodes that could be the fewest was tried; False: MAX_TRIED of them were."""
 
 
 def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None) -> ScalingAnswer:
@@ -107,17 +113,21 @@ def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None
     points: list[ScalingPoint] = []
     kept: dict[str, dict[str, object]] = {}
     refined: list[ScalingPoint] = []
+    every = True
     curves = [_Curve(request, gpu, progress) for gpu in request.gpu_types or (None,)]
     for curve in curves:
-        found = _compared([curve.point(count) for count in counts])
+        found = _compared([curve.point(count, hint=True) for count in counts])
         points += found
-        refined += _between(curve, found, request.days)
+        met, whole = _fewest_of_all(curve, found, request)
+        refined += met
+        every &= whole
         kept[curve.gpu] = curve.fixed
     question = next((curve.question for curve in curves if curve.question is not None), None)
     if question is None:
         raise InputError(points[0].why_not or "no plan at any of these GPU counts")
+    fewest = _fewest([*points, *refined], request.days)
     return ScalingAnswer(
-        question=question, request=request, points=tuple(points), kept=kept, fewest=_fewest([*points, *refined], request.days)
+        question=question, request=request, points=tuple(points), kept=kept, fewest=fewest, every_count=every
     )
 
 
@@ -135,31 +145,51 @@ class _Curve:
         in_file = one.gpus_per_node if one.gpus_per_node > 1 else one.gpu.gpus_per_node
         self.per_node = self.asked.gpus_per_node or in_file
 
-    def point(self, count: int) -> ScalingPoint:
-        """The best plan on `count` GPUs."""
+    def point(self, count: int, *, hint: bool = False) -> ScalingPoint:
+        """The best plan on `count` GPUs; with `hint` also a better batch."""
         if self._progress is not None:
             self._progress(f"{self.gpu}, {count:,} GPUs")
         training = max(0, _training_gpus(count, self.request.reliability.spares or 0, self.per_node))
         empty = ScalingPoint(gpu=self.gpu, num_gpus=count, training_gpus=training)
         if training < 1:
             return replace(empty, why_not="the spares leave no GPU to train on")
-        wishes = tuple(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in self.fixed.items())
-        asked = replace(self.asked, gpus=training, fix=(*self.asked.fix, *wishes))
         if training > self.per_node and training % self.per_node:
             return replace(empty, why_not=f"no whole nodes of {self.per_node} GPUs")
-        question = understand(asked)
+        question = self._understood(training)
         self.question = self.question or question
-        found = rank_plans(question.scenario, question.constraints, asked.memory_margin, None, asked.fit_chance)
-        ranking = plainest_first(found)
+        ranking = plainest_first(_ranked(question, None))
+        other = other_batch(question, ranking) if hint else None
         if not len(ranking.best):
-            return replace(empty, why_not=NO_FIT if ranking.funnel.legal else NOT_LEGAL)
-        money = Money(tokens=asked.tokens, price_per_gpu_hour=asked.price)
+            why = NO_FIT if ranking.funnel.legal else ": ".join(filter(None, (NOT_LEGAL, odd_factor(question.scenario))))
+            return replace(empty, why_not=why, other_batch=other)
+        request = question.request
+        money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
         plan = ranking.plan(int(ranking.best[0]))
-        report = report_plan(question.scenario, plan, money, asked.memory_margin)
+        report = report_plan(question.scenario, plan, money, request.memory_margin)
         free = [key for key in self.request.keep if "=" not in key and key not in self.fixed]
         self.fixed |= {key: getattr(plan, key) for key in free}
-        empty = replace(empty, question=question)
-        return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), asked.price)
+        empty = replace(empty, question=question, other_batch=other)
+        return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), request.price)
+
+    def misses(self, training: int) -> bool:
+        """Whether no plan on these GPUs, the fastest neither, meets the deadline; cheaper than `point`."""
+        question, deadline = self._understood(training), self.request.days
+        ranking = _ranked(question, 1)
+        goodput = goodput_of(question.scenario, self.request.reliability).share
+        if deadline is None or not len(ranking.best) or goodput <= 0:
+            return True
+        work = question.scenario.workload
+        steps = (question.request.tokens or 0.0) / (work.seq_length * work.global_batch_size)
+        return steps * float(ranking.step_seconds[0]) / SECONDS_PER_DAY / goodput > deadline
+
+    def _understood(self, training: int) -> Question:
+        fixed = tuple(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in self.fixed.items())
+        return understand(replace(self.asked, gpus=training, fix=(*self.asked.fix, *fixed)))
+
+
+def _ranked(question: Question, first: int | None) -> Ranking:
+    request = question.request
+    return rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance)
 
 
 def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, price: float | None) -> ScalingPoint:
@@ -172,31 +202,40 @@ def _with_failures(empty: ScalingPoint, report: PlanReport, goodput: Goodput, pr
 
 
 NO_FIT, NOT_LEGAL = "no plan fits in memory", "no plan is legal with this batch and what is kept or fixed"
-MAX_REFINED = 8
-"""Searches spent between the last count that misses a deadline and the first that meets it."""
+MAX_TRIED = 128
+"""Counts of whole nodes that are tried for a deadline beside those asked for."""
+REACH = 1.15
+"""No count is taken to do more tokens a second and GPU than this times the best of the counts asked for, and of the two largest
+powers of two (of nodes) within them: an assumption (tests/sizing/test_fewest.py holds the answer against all counts)."""
 
 
-def _between(curve: _Curve, points: Sequence[ScalingPoint], deadline: float | None) -> list[ScalingPoint]:
-    """Counts between those asked for, halving in whole nodes, where the deadline may be met with fewer GPUs."""
-    if deadline is None:
-        return []
-    met = next((p for p in points if p.days is not None and p.days <= deadline), None)
-    if met is None:
-        return []
-    low = max((p.num_gpus for p in points if p.num_gpus < met.num_gpus), default=0)
-    high, found = met.num_gpus, []
-    for _ in range(MAX_REFINED):
-        step = curve.per_node if high > curve.per_node else 1
-        middle = (low + high) // 2 // step * step
-        if not low < middle < high:
-            break
-        point = curve.point(middle)
-        found.append(point)
-        if point.days is not None and point.days <= deadline:
-            high = middle
-        else:
-            low = middle
-    return found
+def _fewest_of_all(
+    curve: _Curve, points: Sequence[ScalingPoint], request: ScalingRequest
+) -> tuple[list[ScalingPoint], bool]:
+    """(the fewest GPUs that meet the deadline, where they are fewer than those of `points`; whether all counts were tried).
+
+    Throughput does not only grow with the count, so every count of whole nodes that could meet the deadline is tried, least
+    first; up to one node every count is."""
+    if request.days is None or request.base.tokens is None:
+        return [], True
+    spares = request.reliability.spares or 0
+    met = min((p.num_gpus for p in points if p.days is not None and p.days <= request.days), default=None)
+    most = (met or max(p.num_gpus for p in points) + 1) - spares
+    sizes = [*range(1, min(curve.per_node, most)), *range(curve.per_node, most, curve.per_node)]
+    known = {p.num_gpus for p in points}
+    rich = [curve.per_node * 2**k for k in range(32) if curve.per_node * 2**k < most][-2:]
+    more = [curve.point(size + spares) for size in rich if size + spares not in known]
+    rates = [_rate(p) / p.training_gpus for p in (*points, *more) if p.report is not None]
+    if not rates:
+        return [], True
+    least = request.base.tokens / (request.days * SECONDS_PER_DAY * REACH * max(rates))
+    able = [size for size in sizes if size >= least]
+    for size in able[:MAX_TRIED]:
+        if size + spares not in known and not curve.misses(size):
+            point = curve.point(size + spares)
+            if point.days is not None and point.days <= request.days:
+                return [*more, point], True
+    return more, len(able) <= MAX_TRIED
 
 
 def _check(request: ScalingRequest) -> None:

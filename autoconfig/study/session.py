@@ -20,7 +20,7 @@ from autoconfig.profiler.folder import FileLock, JobFolder, holder, read_json, t
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.runner import Runner, environment
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.job import Job
 from autoconfig.study import trials as names
 from autoconfig.study.settings import Budget, Settings
@@ -41,7 +41,7 @@ from autoconfig.study.this_machine import check_measured, forget_operators, oper
 from autoconfig.study.work import StudyWork
 from autoconfig.study.worker import Listener, Worker
 
-OTHER_FOLDER = "; give another --folder"
+OTHER_FOLDER = f"; give another {option('folder')}"
 JOBS, LOCK = "jobs", "search.lock"
 CANDIDATES = "candidates"
 """Attribute of a study: a digest of its candidates."""
@@ -207,7 +207,9 @@ def lock_folder(folder: Path) -> FileLock:
         lock = _take(folder / LOCK)
         if lock is None:
             who = holder(folder / LOCK) or "another process"
-            raise FileError(f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own --folder")
+            raise FileError(
+                f"folder {folder} is in use by a search ({who}): wait for it, or give this one its own {option('folder')}"
+            )
         lock.write(f"process {os.getpid()} on {socket.gethostname()}")
     except OSError as error:
         reason = f"{error.strerror or error}{OTHER_FOLDER}"
@@ -232,7 +234,7 @@ def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force:
         owners = sorted({str(t.user_attrs.get(names.OWNER, "unknown")) for t in running})
         raise InputError(
             f"study {name} has {len(running)} running trial{'s' * (len(running) > 1)} (of {', '.join(owners[:4])}): end the "
-            "searches at it first; --force deletes it all the same, which ends them"
+            f"searches at it first; {option('force')} deletes it all the same, which ends them"
         )
     if not shared:
         ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]

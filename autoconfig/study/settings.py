@@ -84,7 +84,7 @@ def settings_of(body: Any, where: str, wanted: type[Settings]) -> Settings:
         said = "serving" if kind else "training"
         raise InputError(f"{where} measures {said}: go on with autoconfig {COMMAND_OF_KIND[kind]} --resume NAME")
     if not isinstance(body, dict) or body.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{where} holds no question that this version can read; give it a new name with --study")
+        raise InputError(f"{where} holds no question that this version can read; give it a new name with {option('study')}")
     rest = {key: value for key, value in body.items() if key not in ("schema_version", "kind")}
     request = dict(rest.pop("request"))
     loose = {name: request.pop(name) for name in ("numerics", "architecture", "switches") if name in request}

@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from autoconfig.planning.resolve import NO_CALIBRATION
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.study.settings import MeasuredQuestion, Settings, differences, kind_of, settings_json, settings_of
 
@@ -224,7 +224,7 @@ def open_study(
     if given is not None and (changed := differences(stored, given)):
         text = "; ".join(changed[:4])
         raise InputError(
-            f"study {name} asks another question ({text}): resume it with --resume {name} alone, or name a new one"
+            f"study {name} asks another question ({text}): resume it with {option('resume')} {name} alone, or name a new one"
         )
     hold_files(study, stored)
     return study, stored

@@ -39,7 +39,9 @@ def asked(python: str, question: str, *arguments: str) -> subprocess.CompletedPr
         command = [python, "-c", question, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=PYTHON_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RunnerError(f"--python {python} cannot be started: {getattr(error, 'strerror', None) or error}") from error
+        raise RunnerError(
+            f"{option('python')} {python} cannot be started: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 @functools.cache
@@ -48,14 +50,19 @@ def check_python(python: str, gpus: int) -> None:
     done = asked(python, HAS_TORCH, str(gpus))
     if done.returncode == TOO_FEW_GPUS:
         found = int(done.stdout.split()[-1])
-        fewer = f"--gpus-here {found} emulates ranks of each plan on one GPU" if found else "--device cpu measures on this CPU"
+        fewer = (
+            f"{option('gpus_here')} {found} emulates ranks of each plan on one GPU"
+            if found
+            else f"{option('device')} cpu measures on this CPU"
+        )
         raise RunnerError(
             f"no job can be measured here: torch finds {found or 'no'} usable GPU{'s' * (found > 1)}, jobs need {gpus}; "
-            f"{fewer}, --runner slurm asks a cluster"
+            f"{fewer}, {option('runner')} slurm asks a cluster"
         )
     if done.returncode:
         raise RunnerError(
-            f"{python} has no torch with megatron-core: pip install 'megatron-autoconfig[train]', or name another with --python"
+            f"{python} has no torch with megatron-core: pip install 'megatron-autoconfig[train]', "
+            f"or name another with {option('python')}"
         )
 
 

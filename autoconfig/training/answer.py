@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.layouts import first_positions, pareto_front, stage_layers
+from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
+from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.price import (
     Money,
     PlanReport,
@@ -22,18 +22,19 @@ from autoconfig.training.price import (
     violations,
 )
 from autoconfig.training.question import Question, Request, understand
-from autoconfig.training.rank import RESOLUTION, SAFE_FIT, SLOWEST, Ranking, rank_plans
+from autoconfig.training.rank import RESOLUTION, Ranking, rank_plans
 from autoconfig.training.remedies import (
     Gain,
+    OtherBatch,
     Remedy,
     SwitchGain,
     memory_binds,
+    other_batch,
     remedies,
     switch_gains,
     what_binds,
 )
 
-PARETO_POINTS = 12
 PARTS_NAMED = 2
 PART_WORDS = {
     "gemm_seconds": "GEMMs",
@@ -140,6 +141,8 @@ class SearchAnswer:
     """The fastest plan that fits with less than the asked chance, where it is faster than the first."""
     remedies: tuple[Remedy, ...] = ()
     """Where nothing fits, or no plan has the asked chance to: changes that were tried, with their outcome."""
+    other_batch: OtherBatch | None = None
+    """A batch near the asked one that the GPUs divide better, where it is worth naming."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
@@ -159,11 +162,11 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
     scenario = question.scenario
 
-    order = [int(position) for position in _sorted(ranking, request.sort_by)[: request.top]]
+    order = [int(position) for position in in_order(ranking, request.sort_by)[: request.top]]
     groups = tie_groups(np.sort(ranking.step_seconds[ranking.best]))
     layout_ids = ranking.space.layout_id[ranking.row]
     ranks = [int(np.flatnonzero(layout_ids[ranking.best] == layout_ids[p])[0]) for p in order]
-    safe, pareto = _safe_position(ranking), pareto_positions(ranking)
+    safe, pareto = safe_position(ranking), pareto_positions(ranking)
     shown = sorted({*order, *(() if safe is None else (safe,)), *pareto, *map(int, ranking.best[:1])})
     reported = report_plans(scenario, [ranking.plan(position) for position in shown], money, request.memory_margin)
     reports = dict(zip(shown, reported, strict=True))
@@ -190,6 +193,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         nearest_miss=miss,
         riskier=riskier,
         remedies=tuple(remedies(question)) if miss is not None or not ranking.fit_chance_met else (),
+        other_batch=other_batch(question, ranking),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),
@@ -199,38 +203,6 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
 def _ranked(question: Question, first: int | None) -> Ranking:
     request = question.request
     return plainest_first(rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance))
-
-
-PLAINER = 0.03
-"""A plainer plan may come before the fastest when it is so much slower at most: half of a tie."""
-
-
-def plainest_first(ranking: Ranking) -> Ranking:
-    """The same with the layouts within PLAINER of the fastest in another order: fewest unusual settings first, of these the
-    fastest. Unusual are chunks of one layer, uneven stages where even ones exist, context parallelism, FSDP, and selective
-    recomputation of several modules."""
-    steps = ranking.step_seconds[ranking.best]
-    count = int(np.searchsorted(steps, steps[0] * (1 + PLAINER), side="right")) if len(steps) else 0
-    tied = ranking.best[:count]
-    rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
-    lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
-    uneven = (num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers)
-    thin = (rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)
-    strange = np.sum([uneven, thin, rows.cp > 1, rows.fsdp > 0, lists[ranking.option[tied]]], axis=0)
-    order = np.argsort(strange, kind="stable")
-    return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))
-
-
-def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Group number (from 1) of every plan of a ranking: a group is all plans within RESOLUTION of its first."""
-    groups = np.zeros(len(step_seconds), np.int64)
-    start, group = 0, 0
-    while start < len(step_seconds):
-        group += 1
-        end = int(np.searchsorted(step_seconds, step_seconds[start] * (1 + RESOLUTION), side="right"))
-        groups[start:end] = group
-        start = max(end, start + 1)
-    return groups
 
 
 def _first_layouts(request: Request, whole: bool) -> int | None:
@@ -279,36 +251,6 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
         switches=tuple(switch_gains(s, plan)) if binds else (),
         gains_note=note,
     )
-
-
-def pareto_positions(ranking: Ranking) -> list[int]:
-    """Positions of plans that no other plan beats in both step time and memory headroom; at most PARETO_POINTS, spread out,
-    none slower than SLOWEST times the first."""
-    if not len(ranking.row):
-        return []
-    within = int(np.searchsorted(ranking.step_seconds, SLOWEST * ranking.step_seconds[0], side="right"))
-    free = (ranking.limit_bytes - ranking.peak_bytes)[:within]
-    front = pareto_front(ranking.step_seconds[:within], free)
-    if len(front) > PARETO_POINTS:
-        wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
-        nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)
-        front = front[sorted(set(nearest.tolist()))]
-    return [int(position) for position in front]
-
-
-def _safe_position(ranking: Ranking) -> int | None:
-    """Position of the fastest plan whose chance to fit is at least SAFE_FIT; None where there is none."""
-    likely = np.flatnonzero(ranking.fit_chances() >= SAFE_FIT)
-    return int(likely[0]) if len(likely) else None
-
-
-def _sorted(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
-    """One plan per layout: fastest first, or smallest, or likeliest where none has the asked chance to fit."""
-    if sort_by != "memory" and ranking.fit_chance_met:
-        return ranking.best
-    size = ranking.peak_bytes - (0.0 if sort_by == "memory" else ranking.limit_bytes)
-    smallest = np.lexsort((ranking.step_seconds, size))
-    return smallest[first_positions(ranking.space.layout_id[ranking.row[smallest]])]
 
 
 def include(

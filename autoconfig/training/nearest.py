@@ -19,6 +19,10 @@ from autoconfig.training.space import Constraints, Space, axes, enumerate_space,
 
 REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
+EVEN_SHARE = 32
+"""A batch that 32 replicas divide leaves enough choice of them."""
+NEAR_BATCH = 0.25
+"""A batch that differs by more is another question."""
 CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
 
@@ -160,7 +164,46 @@ def nothing_legal(question: Question, space: Space) -> InputError:
         )
     reasons = _reasons(space)
     reason = f"most are stopped by {'; or '.join(reasons[:REASONS_NAMED])}" if reasons else "nothing divides"
+    reason = odd_factor(scenario) or reason
     return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
+
+
+def odd_factor(scenario: Scenario) -> str:
+    """The odd factor of the number of GPUs that neither batch, heads nor sequence divide over GPUs, so that stages alone would
+    have to; empty where there is none."""
+    gpus, work, model = scenario.cluster.num_gpus, scenario.workload, scenario.model
+    shared, factor, left = work.global_batch_size * model.num_attention_heads * work.seq_length, 1, 1
+    for prime in (p for p in divisors(gpus) if p > 2 and len(divisors(p)) == 2):
+        wanted, had = _power(gpus, prime), _power(shared, prime)
+        if wanted > had:
+            factor, left = factor * prime**wanted, left * prime ** (wanted - had)
+    if left == 1:
+        return ""
+    return (
+        f"{gpus:,} GPUs have the factor {factor:,}, and global batch {work.global_batch_size:,} (dp), "
+        f"{model.num_attention_heads} heads (tp) and sequence {work.seq_length:,} (cp) leave {left:,} of it to the stages (pp) "
+        f"of {model.num_layers} layers"
+    )
+
+
+def _power(number: int, prime: int) -> int:
+    """How often a prime divides a number."""
+    found = 0
+    while number % prime == 0:
+        number, found = number // prime, found + 1
+    return found
+
+
+def useful_batches(scenario: Scenario) -> list[int]:
+    """Global batches near the asked one that the odd part of the number of GPUs divides, where it does not divide the asked
+    one: the nearest multiple of that part times 32 (or what powers of two the number has), and of the part alone."""
+    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
+    odd = gpus // (gpus & -gpus)
+    if batch % odd == 0:
+        return []
+    steps = (odd * min(gpus // odd, EVEN_SHARE), odd)
+    found = [max(1, round(batch / step)) * step for step in steps]
+    return [other for other in dict.fromkeys(found) if abs(other - batch) <= NEAR_BATCH * batch]
 
 
 def _reasons(space: Space) -> list[str]:

@@ -396,7 +396,7 @@ def flops_per_step(scenario: Scenario, convention: str = "causal", recompute: Re
     once more and the output layer once (Narayanan et al. 2021, equation 3: 96 B s l h^2 (1 + s/6h + V/16lh)), else the same as
     `full` (InternEvo counts so: "recompute counted when on").
     """
-    model, seq, behind = scenario.model, scenario.workload.seq_length, scenario.workload.decoder_seq_length
+    model, seq, behind = scenario.model, scenario.workload.attended_length, scenario.workload.decoder_seq_length
     tokens, frozen = scenario.workload.tokens_per_step, scenario.numerics.peft != "none"
     convention = convention.strip().lower()
     if convention == "full+recompute" and recompute.granularity == "full":

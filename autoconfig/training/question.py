@@ -75,6 +75,7 @@ class Request:
     """In place of the shipped one, where the caller has measurements of his own."""
     seq_length: int | None = None
     decoder_seq_length: int | None = None
+    packed_length: int | None = None
     global_batch_size: int | None = None
     architecture: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields to change: {"num_layers": 12}."""
@@ -153,7 +154,7 @@ def understand(request: Request) -> Question:
     constraints = Constraints(
         fixed=_sets(request.fix, "fix"), at_most=_caps(request.max), excluded=_sets(request.exclude, "exclude")
     )
-    _check_wish(scenario, constraints)
+    _check_constraints(scenario, constraints)
     for text in request.include:
         with _named("include", text):
             parse_plan(text, cluster.num_gpus)
@@ -183,7 +184,7 @@ def _calibration(request: Request) -> Calibration:
     return named_calibration(request.calibration)
 
 
-def _check_wish(scenario: Scenario, constraints: Constraints) -> None:
+def _check_constraints(scenario: Scenario, constraints: Constraints) -> None:
     """Wishes that no layout can meet: a value both fixed and excluded, a recomputation that model or precision rules out."""
     for key, values in constraints.fixed.items():
         if values <= constraints.excluded.get(key, frozenset()):
@@ -221,7 +222,10 @@ def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workloa
             source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
         assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
     return Workload(
-        seq_length=seq, global_batch_size=batch, decoder_seq_length=_decoder_seq_length(request, model, seq, assumed)
+        seq_length=seq,
+        global_batch_size=batch,
+        decoder_seq_length=_decoder_seq_length(request, model, seq, assumed),
+        packed_length=request.packed_length,
     )
 
 
@@ -262,6 +266,11 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     elif precision == "fp8" and recipe is None and stack.release:
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
         assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
+    if "lora_target_modules" in given:
+        given["lora_target_modules"] = tuple(str(given["lora_target_modules"]).replace(",", " ").split())
+    if ("lora_rank" in given or "lora_target_modules" in given) and "peft" not in given:
+        given["peft"] = "lora"
+        assumed.append("peft lora, as its adapters are given (--peft)")
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")

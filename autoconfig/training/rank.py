@@ -55,7 +55,7 @@ class Funnel:
     enumerated: Natural
     """Combinations of the grid."""
     legal: Natural
-    """Layouts that no rule, wish or search bound forbids."""
+    """Layouts that no rule, constraint or search bound forbids."""
     legal_even: Natural
     """Of these, with even stages."""
     fit: Natural

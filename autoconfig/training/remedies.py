@@ -9,12 +9,13 @@ from typing import Any
 from autoconfig.memory_model.predict import headroom_bytes
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
-from autoconfig.specs.json_record import AboveZero, NotNegative
+from autoconfig.specs.json_record import AboveZero, NotNegative, Positive
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.run_settings import FULL_ITERATION, RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
+from autoconfig.training.nearest import odd_factor, useful_batches
 from autoconfig.training.price import PlanReport, violations
 from autoconfig.training.question import FUSED, Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
@@ -216,6 +217,51 @@ def _tried(change: str, scenario: Scenario, constraints: Constraints, question: 
     else:
         short = ranking.closest.excess_bytes
     return [Remedy(change=change, fits=False, still_short_gib=short / GIB)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherBatch:
+    """A global batch near the asked one with which the GPUs do more."""
+
+    global_batch_size: Positive
+    tokens_per_second_per_gpu: AboveZero
+    """Of the fastest plan with it."""
+    gain: AboveZero | None
+    """How much more that is than with the asked batch, 0.08 for 8 %; null where the asked batch has no plan."""
+    cause: str
+    """What of the number of GPUs the asked batch leaves to the pipeline stages; empty where heads or sequence divide it."""
+
+    def __str__(self) -> str:
+        more = "" if self.gain is None else f", {self.gain:.0%} more"
+        cause = f"; {self.cause}" if self.cause else ""
+        return f"batch {self.global_batch_size:,}: {self.tokens_per_second_per_gpu:,.0f} tokens/s/GPU{more}{cause}"
+
+
+WORTH_ANOTHER_BATCH = 0.03
+"""Gain from which on another batch is named."""
+
+
+def other_batch(question: Question, ranking: Ranking) -> OtherBatch | None:
+    """The best of `useful_batches`, where it gains enough; None for numbers of GPUs whose odd part divides the batch."""
+    scenario, request = question.scenario, question.request
+    gpus, seq = scenario.cluster.num_gpus, scenario.workload.seq_length
+    asked = scenario.workload.global_batch_size / float(ranking.step_seconds[0]) if len(ranking.step_seconds) else None
+    found = []
+    for batch in useful_batches(scenario):
+        tried = rank_plans(scenario.with_batch(batch), question.constraints, request.memory_margin, 1, request.fit_chance)
+        if len(tried.best) and tried.fit_chance_met:
+            rate = batch / float(tried.step_seconds[0])
+            gain = None if asked is None else rate / asked - 1.0
+            found.append(
+                OtherBatch(
+                    global_batch_size=batch,
+                    tokens_per_second_per_gpu=rate * seq / gpus,
+                    gain=gain,
+                    cause=odd_factor(scenario),
+                )
+            )
+    found = [one for one in found if one.gain is None or one.gain >= WORTH_ANOTHER_BATCH]
+    return max(found, key=lambda one: one.tokens_per_second_per_gpu, default=None)
 
 
 PARTS = frozenset({"attn", "moe_router", "moe_preprocess"})

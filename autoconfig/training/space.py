@@ -52,7 +52,7 @@ class Constraints:
     excluded: Mapping[str, frozenset[Any]] = field(default_factory=dict)
 
     def allows(self, key: str, values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Mask of the values that the wishes for this key leave."""
+        """Mask of the values that the constraints on this key leave."""
         ok = np.ones(len(values), bool)
         if key in self.fixed:
             ok &= np.isin(values, list(self.fixed[key]))

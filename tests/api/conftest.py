@@ -116,7 +116,7 @@ SLOW = {"model": "deepseek-v3", "gpus": 256, "gpu": "h100-sxm-80gb", "top": 3}
 """Some seconds of work."""
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 90.0) -> object:
+def wait_for(condition: Callable[[], object], seconds: float = 240.0) -> object:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         found = condition()

@@ -10,6 +10,7 @@ import pytest
 from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
 from autoconfig.api.wire.bodies import DeploymentsBody
 from autoconfig.api.wire.schemas import components
+from autoconfig.specs.scenario import PRECISION_WORDS
 from autoconfig.time_model.hardware.efficiency import factors_for
 from command_line import run_in_process
 from jsonschema import Draft202012Validator
@@ -97,7 +98,7 @@ def test_an_export_is_that_of_the_command_line(http, tmp_path):
     plan = "tp=8,pp=8,mbs=1,sp=1"
     assert run_in_process("export", *OPTIONS, "--output", str(tmp_path / "x"), plan).exit_code == 0
     files = http.post("/v1/export", json={**body, "plan": plan}).json()["files"]
-    assert files == {path.name: path.read_text() for path in (tmp_path / "x").iterdir()}
+    assert files == {path.name: path.read_text() for path in (tmp_path / "x").glob("[!.]*")}
     assert set(http.post("/v1/export", json={**body, "plan": plan, "format": "plan"}).json()["files"]) == {"plan.json"}
     assert http.post("/v1/export", json={**body, "plan": plan, "format": "deepspeed"}).status_code == 400
 
@@ -106,6 +107,7 @@ def test_the_page_is_served_whole_and_nothing_else_is(http):
     index = http.get("/")
     assert index.headers["content-type"].startswith("text/html") and "default-src 'none'" in index.headers[POLICY]
     assert http.get("/", headers={"If-None-Match": index.headers["etag"]}).status_code == 304
+    assert "@@" not in index.text and all(f"<option>{word}</option>" in index.text for word in PRECISION_WORDS)
     for name in served_names():
         file = http.get(f"/page/{name}")
         assert file.text == page_text(name) and file.headers["content-type"].startswith(media_type(name))

@@ -23,7 +23,7 @@ def schemathesis(service: Running, examples: int, seed: int, phases: str) -> sub
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(ROOT / "tests/api/schemathesis.toml")),
         *("run", f"{service.url}/openapi.json", "--checks", "all"),
         *("--max-examples", str(examples), "--seed", str(seed), "--generation-database", "none", "--no-color"),
-        *("--phases", phases, "--request-timeout", "60"),
+        *("--phases", phases, "--request-timeout", "60", "--max-response-time", "60"),
     ]
     return subprocess.run(command, cwd=ROOT, env=environment(), text=True, capture_output=True, timeout=3000, check=False)
 

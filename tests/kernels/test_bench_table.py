@@ -170,6 +170,9 @@ def test_the_spec_of_a_device_outside_of_the_catalogue(tmp_path: Path) -> None:
 def test_a_known_gpu_keeps_its_published_numbers_and_what_was_not_measured(tmp_path: Path) -> None:
     known = load_gpu("h100")
     mine = saved(tmp_path / "h100.json", device=H100, ranks=())
+    before = efficiency_of(mine).collectives
+    efficiency_of(saved(tmp_path / "other.json", device=H100))
+    assert efficiency_of(mine).collectives == before, "what one machine measured is no other's"
     assert replace(mine, operator_tables="") == known and "gpu_spec" not in read_operator_table(tmp_path / "h100.json")
     own, shipped = efficiency_of(mine), efficiency_of(known)
     assert gemm_price(mine, 256, 256, 1024) == pytest.approx(gemm(256, 256, 1024), rel=1e-5)

@@ -231,7 +231,7 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     done = search(tmp_path, *question, "--gpus-per-node", "2", *options)
     assert done.returncode == 0, done.stderr
     trials = trials_of(tmp_path, "s")
-    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] * 3
+    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] * 3, [t.user_attrs for t in trials]
     numbers = {read_json(path)["slurm_job_id"] for path in (tmp_path / "work" / "jobs").glob("*/life.json")}
     assert len(numbers) == 3 and set(runs(tmp_path).values()) == {1}
     assert sum("_" in number for number in numbers) == 2, "the first two are one array"
@@ -307,12 +307,19 @@ def submit(service, folder: Path, *question: str) -> subprocess.CompletedProcess
     }
     command = [sys.executable, ROOT / "examples" / "slurm_submit.py", "--service", service.url, "--folder", folder]
     return subprocess.run(
-        [*command, *question, "--", "--wait"], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [*command, *question], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def queued(job: str) -> str:
+    """The state of a job that waits or runs; empty once it has ended. `sbatch --wait` would look every half minute."""
+    command = ["squeue", "--noheader", "--format=%T", f"--jobs={job}", "--states=PENDING,RUNNING,COMPLETING"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def test_training_starts_with_the_answer(slurm, service, tmp_path):
     done = submit(service, tmp_path / "run", *QUESTION)
+    wait_until(lambda: not queued(done.stdout.strip()), "the job is still in the queue")
     log = "\n".join(file.read_text() for file in (tmp_path / "run").glob("*.log"))
     assert done.returncode == 0 and done.stdout.strip().isdigit(), done.stderr + log
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -8,6 +8,7 @@ from statistics import mean, median
 import pytest
 from tables import write
 
+from autoconfig.accuracy.encoders import encoder_figures
 from autoconfig.runs.encoder_row import NOT_READ, training_row_of
 from autoconfig.runs.predict import Prediction, predict_file, predict_rows
 from autoconfig.runs.training_row import published_rows
@@ -48,6 +49,11 @@ def test_published_throughput_and_the_shape_of_scaling(predicted: dict[str, Pred
     assert mean(abs(1 / ratio - 1) for group in ratios.values() for ratio in group) <= 0.15
     scaling = [[ratio / mean(group) for ratio in group] for (_, batch), group in ratios.items() if not batch]
     assert len(scaling) == 3 and max(abs(shape - 1) for group in scaling for shape in group) <= 0.08
+
+
+def test_validate_says_what_these_tests_hold() -> None:
+    figures = encoder_figures()
+    assert [(figure.rows, figure.holds) for figure in figures] == [(57, True), (57, True), (29, True), (17, True)], figures
 
 
 def test_measured_columns_and_notes_change_nothing() -> None:

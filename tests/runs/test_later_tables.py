@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import NONE
+from autoconfig.time_model.job import TrainingJob
+from autoconfig.time_model.predict import estimate_step_time
 
 from autoconfig.runs.sources import DOUBTFUL, recipe_row_of_2026
 from autoconfig.runs.training_row import Case, published_rows, read_case
@@ -26,10 +30,25 @@ def case(**cells: str) -> Case:
     ({"precision": "fp8", "fp8_recipe": "tensorwise"}, "fp8", "tensorwise"),
     ({"precision": "fp8"}, "fp8", "mxfp8"), ({"precision": "fp8", "gpu": "H100"}, "fp8", "tensorwise"),
     ({"precision": "fp8", "software": "transformer-engine"}, "fp8", "delayed"), ({"precision": "fp8cs"}, "fp8", "tensorwise"),
+    ({"precision": "FP8-MX"}, "fp8", "mxfp8"), ({"precision": "blockwise"}, "fp8", "blockwise"),
 ])  # fmt: skip
 def test_formats(cells: dict[str, str], precision: str, recipe: str) -> None:
     numerics = case(**cells).scenario.numerics
     assert (numerics.precision, numerics.fp8_recipe) == (precision, recipe)
+
+
+def test_a_format_that_nothing_is_known_of_is_refused_by_name() -> None:
+    row = next(row for row in published_rows("nvidia_training_2026") if row["precision"] == "bf16")
+    with pytest.raises(InputError, match="precision='fp6' is not one of bf16"):
+        read_case({**row, "precision": "fp6"})
+    scenario = case().scenario
+    gpu = scenario.cluster.gpu
+    for unmeasured in ("fp8", "fp4"):  # the first is scaled by mxfp8, the second has no rate at all
+        numerics = scenario.numerics if unmeasured == "fp8" else replace(scenario.numerics, precision="nvfp4")
+        job = TrainingJob(replace(scenario, numerics=numerics))
+        job.__dict__["gpu"] = replace(job.gpu, quantised={"fp8": replace(job.gpu.quantised["fp8"], recipe={"delayed": 1.0})})
+        with pytest.raises(InputError, match=f"what {gpu.id} reaches in"):
+            _ = job.reached
 
 
 @pytest.mark.parametrize(("cells", "expected"), [
@@ -47,6 +66,38 @@ def test_formats(cells: dict[str, str], precision: str, recipe: str) -> None:
 def test_switches(cells: dict[str, str], expected: dict[str, Any]) -> None:
     settings = case(**cells).scenario.settings()
     assert {name: getattr(settings, name) for name in expected} == expected
+
+
+DENSE = {**ROW, "model": "llama3-70b", "ep": "", "pp": "8", "vpp": "10", "tp": "1", "gpus": "32", "seq": "4096", "gbs": "32"}
+
+
+@pytest.mark.parametrize(("cells", "packed", "peft", "modules", "rank"), [
+    ({}, None, "none", 4, 8), ({"task": "pretrain"}, None, "none", 4, 8), ({"task": "sft"}, 200, "none", 4, 8),
+    ({"task": "lora"}, 200, "lora", 1, 8), ({"task": "peft", "lora_rank": "16"}, 200, "lora", 1, 16),
+    ({"peft": "lora", "packed_length": "512", "lora_target_modules": "linear_qkv,linear_fc1"}, 512, "lora", 2, 8),
+    ({"task": "sft", "packed_length": "4096"}, None, "none", 4, 8),
+    ({"task": "lora", "software": "transformer-engine"}, None, "lora", 4, 8),
+])  # fmt: skip
+def test_fine_tuning(cells: dict[str, str], packed: int | None, peft: str, modules: int, rank: int) -> None:
+    found = read_case({**DENSE, **cells})
+    numerics = found.scenario.numerics
+    assert (found.scenario.workload.packed_length, numerics.peft, numerics.lora_rank) == (packed, peft, rank)
+    assert len(numerics.lora_target_modules) == modules
+    assert bool(cells.keys() & {"task", "peft"}) >= any("packed_length" in said for said in found.assumed)
+
+
+def test_packed_samples_and_frozen_weights_take_less_time() -> None:
+    def step(**cells: str) -> float:
+        found = read_case({**DENSE, **cells})
+        return float(estimate_step_time(found.scenario, found.scenario.layouts([found.plan]), [NONE]).step_seconds[0, 0])
+
+    whole, packed, adapters = step(), step(task="sft"), step(task="lora")
+    every = step(task="lora", lora_target_modules="linear_qkv linear_proj linear_fc1 linear_fc2")
+    assert 0.75 * whole < packed < 0.97 * whole and adapters < 0.8 * packed and adapters < every
+    with pytest.raises(InputError, match="lora_target_modules='linear_q'"):
+        step(task="lora", lora_target_modules="linear_q")
+    with pytest.raises(InputError, match="packed_length"):
+        step(task="sft", packed_length="0.5")
 
 
 def test_a_cell_of_model_parallel_overlap_leaves_data_parallelism_alone() -> None:

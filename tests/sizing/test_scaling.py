@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, chance_text
 from autoconfig.specs.json_record import to_json
 from hypothesis import given
 from hypothesis import strategies as st
@@ -149,7 +149,7 @@ def test_command_line(autoconfig, tmp_path):
         shown = autoconfig.run(*arguments, "--plot", str(target))
         assert shown.exit_code == 0
         assert target.read_bytes().startswith(start)
-    chance = f"{body['points'][0]['best']['confidence']['fit_probability']:.0%}"
+    chance = chance_text(body["points"][0]["best"]["confidence"]["fit_probability"])
     assert re.search(rf"a100-40gb +8 .* {chance} +tp=", shown.stdout)
     assert autoconfig.run("scaling", "--model", "1t", "--gpus", "8", "--gpu", "l40s").exit_code == 3
     for bad in (["x"], ["8", "--keep", "dp"], ["8", "--plot", "x.jpg"], ["8", "--mtbf", "0"]):

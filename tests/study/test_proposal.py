@@ -12,7 +12,7 @@ from autoconfig.specs.plan import parse_plan
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from autoconfig.accuracy.replay.docs import LEAST_ROWS, LEAST_TIMED, fit_scatter
+from autoconfig.accuracy.replay.docs import MIN_ROWS, MIN_TIMED, fit_scatter
 from autoconfig.accuracy.replay.replay import Sweep, by_prior, by_sampler, paper, quiet_optuna, replay, replay_study, sweeps
 from autoconfig.core.emulate import COMPUTE_PARTS
 from autoconfig.study import trials as names
@@ -306,11 +306,11 @@ def test_a_study_of_headroom_proposes_smaller_plans():
 
 @pytest.fixture(scope="module")
 def recorded() -> list[Sweep]:
-    return sweeps(LEAST_ROWS)
+    return sweeps(MIN_ROWS)
 
 
 def barred(recorded: list[Sweep]) -> list[Sweep]:
-    return [s for s in recorded if s.timed >= LEAST_TIMED and s.source.startswith(("AlephAlpha", "vTrain"))]
+    return [s for s in recorded if s.timed >= MIN_TIMED and s.source.startswith(("AlephAlpha", "vTrain"))]
 
 
 def test_the_sweeps_are_those_of_the_docs(recorded):

@@ -1,5 +1,6 @@
 """Studies whose jobs are real megatron-core jobs on gloo: emulated ranks first, kill -9 of the search, the winner beside the
-winner of measuring everything. Needs torch and megatron-core (`make test` installs them).
+winner of measuring everything. Needs torch and megatron-core (`make test` installs them). A study of one real job is in
+tests/api/test_profile.py, one of serving jobs in test_serving_profile.py: those here are for `make soak`.
 """
 
 import importlib.util
@@ -84,6 +85,7 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.mark.soak
 def test_no_job_ran_twice_and_no_process_is_left(place):
     found = trials_of(place, STUDY, "work")
     assert all(trial.state.is_finished() for trial in found)
@@ -93,6 +95,7 @@ def test_no_job_ran_twice_and_no_process_is_left(place):
     assert len(full) >= 3 and len({trial.user_attrs["job"] for trial in full}) == len(full)
 
 
+@pytest.mark.soak
 def test_emulated_ranks_come_before_full_jobs(place):
     """One process for each rank; the step composed of them is a hint once full jobs can run."""
     emulated, *others = trials_of(place, STUDY, "work")

@@ -126,8 +126,8 @@ def test_ctrl_c_twice_cancels(place):
     process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
     wait_until(lambda: runs(place), "no job has started")
     process.send_signal(signal.SIGINT)
-    wait_until(lambda: process.poll() is not None or os.kill(process.pid, 0) is None, "it is gone")
-    time.sleep(1.0)
+    while "finishing what runs" not in (line := process.stderr.readline()):
+        assert line, "it ended without a word of the first Ctrl-C"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130 and "cancelling what runs" in err, err
@@ -208,7 +208,8 @@ def test_jobs_that_are_lost_again_and_again_end(place):
 
 def test_a_relative_folder(place):
     """As the default is: the search, its watchers and its jobs work in different places."""
-    command = [*search_command(place, *ARGUMENTS, *PROFILE, "--budget", "1trial"), "--folder", "here"]
+    command = search_command(place, *ARGUMENTS, *PROFILE, "--budget", "1trial")
+    command[command.index("--folder") + 1] = "here"
     done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and set(runs(place, "here").values()) == {1}, done.stderr
     assert "autoconfig search --resume s --folder here --python" in done.stderr

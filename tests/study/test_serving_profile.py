@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.tables import EngineConstants
+from job_help import wait_until
 from tables import tabled
 
 from autoconfig.serving.question import serving_calibration, understand
@@ -65,13 +65,6 @@ def start(place, *arguments):
     )  # fmt: skip
 
 
-def wait_for(condition, what):
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def runs(place):
     return {path.parent.name: len(path.read_text().split()) for path in (place / "work").glob("jobs/*/runs.txt")}
 
@@ -89,7 +82,7 @@ def killed(tmp_path_factory):
         pytest.skip("the jobs run megatron-core's engine")
     place = tmp_path_factory.mktemp("serving")
     search = start(place, *QUESTION, "--study", STUDY, "--budget", "20m", "--quiet")
-    wait_for(lambda: len(runs(place)) == 2 or search.poll() is not None, "no second job")
+    wait_until(lambda: len(runs(place)) == 2 or search.poll() is not None, "no second job")
     search.send_signal(signal.SIGKILL)
     said = search.communicate()[1]
     assert search.returncode == -signal.SIGKILL, said

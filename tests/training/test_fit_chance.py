@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import fit_probability, headroom_bytes
 
-from autoconfig.training.answer import PLAINER, plainest_first, search
+from autoconfig.training.answer import search
+from autoconfig.training.order import PLAINER, plainest_first
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 
@@ -66,6 +67,13 @@ def test_where_no_plan_is_likely_enough_the_likeliest_comes_first_with_what_woul
     assert helpful and all(remedy.still_short_gib is None or remedy.still_short_gib > 0 for remedy in found.remedies)
     asked = search(Request(model="llama3-70b", gpus=16, fit_chance=0.5))
     assert asked.ranking.fit_chance_met and not asked.remedies
+
+
+def test_a_lora_rank_means_lora():
+    ranked, named = (search(Request(model="llama3-8b", gpus=8, numerics=n, top=1)) for n in
+                     ({"lora_rank": 8}, {"lora_rank": 8, "peft": "lora"}))  # fmt: skip
+    assert ranked.plans[0].report.step_seconds == named.plans[0].report.step_seconds
+    assert any("peft lora" in text for text in ranked.question.assumed)
 
 
 def test_headroom_is_the_inverse_of_the_chance():

@@ -8,7 +8,7 @@ from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
 
 from autoconfig.training import rank
-from autoconfig.training.answer import pareto_positions, tie_groups
+from autoconfig.training.order import pareto_positions, tie_groups
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import enumerate_space, legal_mask, recompute_options

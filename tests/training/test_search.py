@@ -14,7 +14,8 @@ from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import explain_json, search_json
-from autoconfig.training.answer import PARETO_POINTS, explain, pareto_positions, search, tie_groups
+from autoconfig.training.answer import explain, search
+from autoconfig.training.order import PARETO_POINTS, pareto_positions, tie_groups
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request
 from autoconfig.training.rank import RESOLUTION, SLOWEST, rank_plans

@@ -17,14 +17,15 @@ from scipy.optimize import nnls
 
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, GpuSpec, cluster_of
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.study.session import NothingFitsError
 from autoconfig.study.trials import Choices, Floats
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
-from autoconfig.time_model.serving.costs import ServingJob, constant_vector, floor_seconds, iteration_features
+from autoconfig.time_model.serving.costs import constant_vector, floor_seconds, iteration_features
+from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.tables import AllReduceTable, EngineConstants, ServingTables, even_tables
 
 Vector = npt.NDArray[np.float64]
@@ -218,7 +219,7 @@ def fp32_device(gpu: GpuSpec) -> GpuSpec:
 def _form(question: ServeQuestion) -> dict[str, frozenset[object]]:
     for key in ("weights", "kv"):
         if other := question.constraints.get(key, frozenset()) - {FORM}:
-            raise InputError(f"--fix {key}={sorted(map(str, other))[0]}: --profile measures {key}={FORM}")
+            raise InputError(f"{option('fix')} {key}={sorted(map(str, other))[0]}: {option('profile')} measures {key}={FORM}")
     return {"weights": frozenset({FORM}), "kv": frozenset({FORM})}
 
 

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.serving.question import ServeQuestion, understand, write_serving_calibration
-from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures, candidates_of
@@ -244,7 +244,9 @@ def _check_length(question: ServeQuestion) -> None:
     model, length = question.model, int(question.lengths.isl + question.lengths.osl)
     limited = question.engine.framework == "vllm" or model.position_embedding_type == "learned_absolute"
     if limited and length > model.max_position_embeddings:
-        raise InputError(f"--isl + --osl = {length}: {model.name} has {model.max_position_embeddings} positions")
+        raise InputError(
+            f"{option('isl')} + {option('osl')} = {length}: {model.name} has {model.max_position_embeddings} positions"
+        )
 
 
 SERVING = ServingKind()

@@ -24,7 +24,7 @@ from autoconfig.profiler.outcome import Kind, Outcome
 from autoconfig.profiler.runner import Command, RunnerError, torchrun
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.request import ServeRequest
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.job import Generation, Job
 from autoconfig.specs.layouts import on_front
 from autoconfig.specs.plan import TrainPlan
@@ -65,18 +65,20 @@ class ServingSettings(MeasuredQuestion):
         super().__post_init__()
         request, plain = self.request, ServeRequest(model="", gpus=1)
         if request.engine not in ENGINES:
-            raise InputError(f"--engine {request.engine}: --profile measures {' or '.join(ENGINES)}")
+            raise InputError(f"{option('engine')} {request.engine}: {option('profile')} measures {' or '.join(ENGINES)}")
         for name in NOT_MEASURED:
             none = (getattr(plain, name), 0.0) if name == "acceptance" else (getattr(plain, name),)  # 0 drafts accept nothing
             if getattr(request, name) not in none:
-                option = "chunked-prefill" if name == "chunked" else name.replace("_", "-")
-                raise InputError(f"--{option}: --profile measures rounds of equal requests at once; leave it out")
+                field = "chunked_prefill" if name == "chunked" else name
+                raise InputError(
+                    f"{option(field)}: {option('profile')} measures rounds of equal requests at once; leave it out"
+                )
         if request.isl is None or request.osl is None:
-            raise InputError("--isl and --osl: a study says how many tokens its requests have")
+            raise InputError(f"{option('isl')} and {option('osl')}: a study says how many tokens its requests have")
         if request.osl < 2:
-            raise InputError(f"--osl {request.osl}: a time per output token takes at least 2 of them")
+            raise InputError(f"{option('osl')} {request.osl}: a time per output token takes at least 2 of them")
         if not isinstance(request.model, str):
-            raise InputError("--profile takes a model by its name or file")
+            raise InputError(f"{option('profile')} takes a model by its name or file")
 
     @property
     def engine(self) -> str:

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.observe import Observation, refine
 from autoconfig.planning.resolve import write_calibration
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import on_front
 from autoconfig.specs.scenario import Calibration, Scenario
@@ -228,7 +228,9 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         if ranking.funnel.legal == 0:
             raise nothing_legal(question, ranking.space)
         if not len(ranking.row):
-            raise NothingFitsError("no plan fits the memory limit: raise --device-memory, or see what autoconfig search says")
+            raise NothingFitsError(
+                f"no plan fits the memory limit: raise {option('device_memory')}, or see what autoconfig search says"
+            )
         candidates = candidates_of(ranking)
         full_job(scenario, candidates.plans[0], settings)
         return TrainingWork(

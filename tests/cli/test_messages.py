@@ -1,0 +1,109 @@
+"""What a person is told who repeats an option, edits an export, names a GPU loosely or asks for a chance near one."""
+
+import pytest
+from autoconfig.specs.errors import UnknownNameError, UnsupportedError, chance_text
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model, resolve_model
+
+import autoconfig as api
+from autoconfig.cli.main import COMMANDS, load
+from autoconfig.cli.options import ManyOptions
+
+SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--seq-length", "1024", "--global-batch-size", "16")
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("chance, text", [(0.896, "89%"), (0.9, "90%"), (0.999, "99.9%"), (0.9989, "99.8%"), (0.99985, "99.9%"),
+                                          (0.99995, "100%"), (0.0, "0%"), (0.99, "99%")])  # fmt: skip
+def test_a_chance_is_never_rounded_up(chance, text):
+    assert chance_text(chance) == text
+
+
+def test_a_chance_below_the_asked_one_reads_so(autoconfig):
+    run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--fit-chance", "99.9%")
+    assert run.exit_code == 0 and "below --fit-chance 99.9%" in words(run.stdout)
+    assert "chance 100%" not in words(run.stdout)
+
+
+def test_an_option_given_twice_is_refused_where_one_value_counts(autoconfig):
+    twice = ("explain", *SMALL, "--gpu", "h100", "--gpu", "a100", "tp=2")
+    run = autoconfig.run(*twice)
+    assert run.exit_code == 2 and "--gpu is given twice, h100 and a100" in run.stderr and "search compares" in run.stderr
+    assert autoconfig.run("explain", *SMALL, "--gpu", "h100", "--gpu", "h100", "tp=2").exit_code == 0
+    run = autoconfig.run("deployments", "--model", "llama3-8b", "--gpus", "1", "--gpus", "2")
+    assert run.exit_code == 2 and "--gpus is given twice, 1 and 2" in run.stderr
+
+
+def test_scaling_takes_a_gpu_type_more_than_once(autoconfig):
+    small = [word for word in SMALL if word not in ("--gpus", "8")]
+    found = autoconfig.json("scaling", *small, "--gpus", "8", "--gpu", "h100", "--gpu", "a100")
+    assert [point["gpu"] for point in found["points"]] == ["h100-sxm-80gb", "a100-80gb"]
+
+
+def test_what_one_gpu_cannot_run_is_left_out_of_a_comparison(autoconfig):
+    run = autoconfig.run("search", *SMALL, "--precision", "bf16", "--precision", "fp8", "--gpu", "a100", "--gpu", "h100")
+    assert run.exit_code == 0 and "left out: a100-80gb has no fp8" in run.stderr
+    assert sum(line.split()[:2] == ["8", "x"] for line in run.stdout.splitlines()) == 3
+    run = autoconfig.run("search", *SMALL, "--precision", "mxfp8", "--precision", "fp8", "--gpu", "a100")
+    assert run.exit_code == 2 and "a100-80gb has no fp8" in run.stderr
+
+
+def test_an_export_never_replaces_what_was_edited(autoconfig, tmp_path):
+    export = ("export", *SMALL, "--output", str(tmp_path / "run"), "tp=2")
+    assert autoconfig.run(*export).exit_code == 0 == autoconfig.run(*export).exit_code
+    script = tmp_path / "run" / "train.sh"
+    own = script.read_text() + "# mine\n"
+    script.write_text(own)
+    run = autoconfig.run(*export)
+    assert run.exit_code == 2 and "train.sh was edited since autoconfig wrote it" in run.stderr and "--force" in run.stderr
+    assert script.read_text() == own
+    assert autoconfig.run(*export, "--force").exit_code == 0 and script.read_text() != own
+    plan = tmp_path / "run" / "plan.json"
+    plan.write_text(plan.read_text().replace('"short": "tp=2', '"short": "tp=4'))
+    assert "plan.json was edited" in autoconfig.run(*export).stderr
+
+
+def test_gpu_names_are_whole_words():
+    assert load_gpu("rtx4090").id == load_gpu("RTX 4090").id == "rtx-4090-24gb"
+    assert load_gpu("rtxpro6000").id == "rtx-pro-6000-96gb"
+    with pytest.raises(UnknownNameError, match="l40s"):
+        load_gpu("L40")
+
+
+def test_a_closed_model_is_no_small_gpt3():
+    for name in ("gpt-5", "GPT-4", "gpt-4o", "claude-opus", "gemini"):
+        with pytest.raises(UnsupportedError, match="not published"):
+            resolve_model(name)
+    assert load_model("gpt-5b").name == "gpt3-5b" and resolve_model("gpt-45b")[0].name == "gpt3-style-45b"
+
+
+def test_a_refused_conversion_names_formats_that_can(autoconfig, tmp_path):
+    assert autoconfig.run("export", *SMALL, "--output", str(tmp_path), "tp=2,pp=2").exit_code == 0
+    run = autoconfig.run("convert", str(tmp_path / "plan.json"), "--format", "accelerate")
+    assert run.exit_code == 2 and "nothing is written; --format megatron, plan" in words(run.stderr)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_pipe_is_as_wide_as_columns_says(autoconfig, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    run = autoconfig.run("search", *SMALL)
+    table = [line for line in run.stdout.splitlines() if "GiB" in line or "rejected" in line]
+    assert table and max(map(len, table)) <= width
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if isinstance(load(*COMMANDS[name].split(":")), ManyOptions)])
+def test_what_has_no_group_stands_last_in_the_help(autoconfig, name):
+    titles = [line[:-1] for line in autoconfig.run(name, "--help").stdout.splitlines() if line.endswith(":") and line[0] != " "]
+    assert titles[-1] == "Options" and titles.count("Options") == 1
+
+
+def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig):
+    asked = {"model": "mixtral-8x7b", "gpus": 1, "gpu": "h100", "osl": 200, "rate": 20.0}
+    first = api.deployments(**asked).reports[0]
+    apart = not 1 / 1.5 < first.ttft_s / first.latency.ttft_seconds.mean < 1.5
+    run = autoconfig.run("deployments", *(str(word) for name, value in asked.items() for word in (f"--{name}", value)))
+    assert apart == ("the table's TTFT" in run.stdout)
+    assert apart, "this question is chosen because the two differ"
