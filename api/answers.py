@@ -28,6 +28,8 @@ from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.planning.resolve import parse, shipped
 from autoconfig.planning.resolve import to_json as calibration_json
+from autoconfig.post_training.answer import answer as post_training_answer
+from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
@@ -191,6 +193,11 @@ def deployments(body: dict[str, Any]) -> bytes:
     return _dumps(found)
 
 
+def post_training(body: dict[str, Any]) -> bytes:
+    """`POST /v1/post-training`: as `autoconfig rl --json`."""
+    return _dumps(answer_json(post_training_answer(body, local_files=False)))
+
+
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "plans": plans,
     "explain": explained,
@@ -203,6 +210,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "sort_out": sorted_out,
     "calibrate": calibrated,
     "deployments": deployments,
+    "post-training": post_training,
 }
 
 

@@ -131,6 +131,10 @@ class Client:
         """Throughput, cost and days over GPU counts and types."""
         return self._ask("POST", "/v1/scaling", question)
 
+    def post_training(self, **question: Any) -> Mapping[str, Any]:
+        """The quickest placements of a step of post-training; `placements` is empty where none fits (`nearest`, `remedy`)."""
+        return self._ask("POST", "/v1/post-training", question)
+
     def check(self, text: str, **question: Any) -> Mapping[str, Any]:
         """A launch script, argument list or plan.json of your own."""
         return self._ask("POST", "/v1/check", {"text": text, **question})

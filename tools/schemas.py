@@ -22,6 +22,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema
 
 from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
+from autoconfig.post_training.answer_json import RlJson
 from autoconfig.render.audit import AuditJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
@@ -39,6 +40,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "emulate": ("autoconfig emulate --json", EmulateJson),
     "explain": ("autoconfig explain --json", ExplanationJson),
     "model": ("autoconfig model --json", ModelCountJson),
+    "rl": ("autoconfig rl --json", RlJson),
     "scaling": ("autoconfig scaling --json", ScalingJson),
     "search": ("autoconfig search --json", SearchJson),
     "serve": ("autoconfig deployments --json", ServeJson),

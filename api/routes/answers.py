@@ -1,5 +1,5 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`: question in, the command line's JSON out;
-`/v1/measurements`: measured runs come in and calibrate the answers to the key that brought them."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`, `/post-training`: question in, the command
+line's JSON out; `/v1/measurements`: measured runs come in and calibrate the answers to the key that brought them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ DEPLOYMENTS_EXAMPLE: dict[str, object] = {
     **{"model": "llama3-70b", "gpus": 8, "gpu": "h200-sxm-141gb", "isl": 1000, "osl": 500},
     **{"ttft": "2s", "tpot": "50ms"},
 }
+POST_TRAINING_EXAMPLE: dict[str, object] = {
+    **{"model": "qwen2.5-7b", "gpus": 8, "gpu": "h100-sxm-80gb", "algorithm": "grpo", "framework": "verl"},
+    **{"prompts": 512, "group_size": 16, "response_length": 1600, "max_response_length": 8192},
+}
 QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
     ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
     ("explain", bodies.ExplainBody, "Explain", "Everything about one plan, as `autoconfig explain --json`.", PLAN_EXAMPLE),
@@ -53,6 +57,8 @@ QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] 
     ("predict", bodies.PredictBody, "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
     ("deployments", bodies.DeploymentsBody, "Serve",
      "The best deployments of a served model, as `autoconfig deployments --json`.", DEPLOYMENTS_EXAMPLE),
+    ("post-training", bodies.PostTrainingBody, "Rl",
+     "The quickest placements of a step of post-training, as `autoconfig rl --json`.", POST_TRAINING_EXAMPLE),
 )  # fmt: skip
 BODY_PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",
@@ -68,8 +74,8 @@ ACCESS_PROBLEMS = {
     429: "Too many requests.",
     503: "The database does not answer; `Retry-After` says when to try again.",
 }
-NOT_CALIBRATED = frozenset({"deployments"})
-"""Measured training runs say nothing about serving."""
+NOT_CALIBRATED = frozenset({"deployments", "post-training"})
+"""Measured training runs say nothing about serving, nor about a step of post-training."""
 
 
 def problem_responses(texts: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -119,7 +125,7 @@ def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
             return respond(request, found)
         return respond(request, await service.compute.answer(kind, read_body(raw, body), key, own.text if own else None))
 
-    ask.__name__ = kind
+    ask.__name__ = kind.replace("-", "_")
     return ask
 
 

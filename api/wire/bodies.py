@@ -118,6 +118,9 @@ DeploymentsBody = _body(
 )
 
 
+PostTrainingBody = _body("PostTrainingBody", fields.POST_TRAINING)
+
+
 class PredictBody(_Body):
     """Runs to predict."""
 

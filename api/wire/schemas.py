@@ -137,13 +137,14 @@ _SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementPag
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
     *(bodies.CheckBody, bodies.ConvertBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
+    bodies.PostTrainingBody,
 )
 
 
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
-    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "serve"):
+    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "serve", "rl"):
         whole = json.loads(json.dumps(schema(name)).replace("#/$defs/", REF))
         found |= whole.pop("$defs", {})
         found[name.capitalize()] = {key: value for key, value in whole.items() if not key.startswith("$")}

@@ -11,7 +11,8 @@ from scipy.optimize import least_squares
 
 from autoconfig.post_training.frameworks import FACTORS, Constants, constants_of
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.step import Phases, class_marks, priced_phases, scaled
+from autoconfig.post_training.phases import Phases
+from autoconfig.post_training.step import class_marks, priced_phases, scaled
 from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError

@@ -82,7 +82,8 @@ def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
                 f"{option_name(said[0])} goes behind {ctx.invoked_subcommand}: rl {ctx.invoked_subcommand} FILE ..."
             )
         return
-    from autoconfig.post_training.answer import answer, answer_json
+    from autoconfig.post_training.answer import answer
+    from autoconfig.post_training.answer_json import answer_json
 
     found = answer(given)
     if as_json:

@@ -19,12 +19,13 @@ from autoconfig.post_training.frameworks import (
 )
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
+from autoconfig.post_training.phases import Phases, exposed
 from autoconfig.post_training.placements import placements
-from autoconfig.post_training.step import PHASES, Phases, class_marks, priced_phases, scaled
-from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option
+from autoconfig.post_training.step import class_marks, priced_phases, scaled
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import load_gpu
 
 USUAL_TOKENS_PER_GPU = 8192
@@ -52,8 +53,8 @@ class PricedPlacement:
 
     @property
     def binds(self) -> str:
-        """The phase that takes longest."""
-        return max(PHASES, key=lambda name: float(getattr(self.phases, name)))
+        """The longest of the phases that the step waits for."""
+        return max(exposed(self.phases, self.placement), key=lambda name: self.phases.of((name,)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,27 +70,23 @@ class RlAnswer:
     """Where none fits: the one that lacks least."""
     remedy: str = ""
     one_more_node: float | None = None
-    """Seconds of the best step with one more node."""
+    """Seconds of the best step of as many samples with one more node."""
 
 
-def answer(given: Mapping[str, Any]) -> RlAnswer:
-    """The answer to a question of `autoconfig rl`. Raises InputError naming what cannot be used and what is allowed."""
+def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
+    """The answer to a question of `autoconfig rl`; `local_files`: the model may be the name of a file. Raises InputError naming
+    what cannot be used and what is allowed."""
     assumed: list[str] = []
     top = _whole({"top": given.get("top", 5)}, "top", None, assumed, 1000)
-    job, gpus, tokens, staleness = _understand(given, assumed)
+    job, gpus, tokens, staleness = _understand(given, assumed, local_files)
     own = given.get("calibration")
     known = read_calibration(own).applied() if own else None
     found = ranked(job, gpus, tokens, staleness, known)
     fits = [one for one in found if one.memory.fits]
-    node = job.gpu.gpus_per_node
     if fits:
-        more = (
-            [one for one in ranked(job, gpus + node, tokens, staleness, known) if one.memory.fits] if gpus % node == 0 else []
-        )
-        best = fits[:top]
-        seconds = more[0].seconds if more else None
+        more = _one_more_node(job, gpus, tokens, staleness, known)
         return RlAnswer(
-            job=job, gpus=gpus, assumed=tuple(assumed), ranked=tuple(best), considered=len(found), one_more_node=seconds
+            job=job, gpus=gpus, assumed=tuple(assumed), ranked=tuple(fits[:top]), considered=len(found), one_more_node=more
         )
     nearest = min(found, key=lambda one: _lacking(one.memory), default=None)
     remedy = _remedy(job, gpus, tokens, staleness)
@@ -102,20 +99,35 @@ def _lacking(memory: PhaseMemory) -> float:
     return max(memory.generation_bytes, memory.training_bytes) + (0 if memory.engine_holds_a_sequence else memory.device_bytes)
 
 
+def _one_more_node(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None) -> float | None:
+    """Seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the samples do
+    not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
+    node = job.gpu.gpus_per_node
+    if gpus % node:
+        return None
+    even = _with_prompts(job, _spread(job.prompts, gpus + node))
+    fits = [one.seconds for one in ranked(even, gpus + node, tokens, staleness, known) if one.memory.fits]
+    return fits[0] * job.samples / even.samples if fits else None
+
+
+def _with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
+    """The job with so many prompts; one optimizer step stays one."""
+    return replace(job, prompts=prompts, minibatch=prompts * job.group if job.minibatch == job.samples else job.minibatch)
+
+
 def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
     """One change that makes the job fit, tried before it is said."""
     even = _spread(job.prompts, gpus)
     if even != job.prompts:
-        more = replace(job, prompts=even, minibatch=even * job.group if job.minibatch == job.samples else job.minibatch)
-        if any(one.memory.fits for one in ranked(more, gpus, tokens, staleness)):
-            return f"{job.samples:,} samples do not divide over {gpus} GPUs; {option('prompts')} {even} does and fits"
+        if any(one.memory.fits for one in ranked(_with_prompts(job, even), gpus, tokens, staleness)):
+            return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
     shorter = max(1024, tokens // 2)
     if shorter < tokens and any(one.memory.fits for one in ranked(job, gpus, shorter, staleness)):
-        return f"{option('tokens_per_gpu')} {shorter} fits"
+        return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
     for times in GROWTH:
         if gpus * times <= MAX_GPUS and any(one.memory.fits for one in ranked(job, gpus * times, tokens, staleness)):
-            return f"{option('gpus')} {gpus * times} fits"
-    return f"nothing that was tried fits: half of {option('tokens_per_gpu')}, up to {GROWTH[-1]} times the GPUs"
+            return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
+    return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
 
 
 def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
@@ -178,11 +190,11 @@ def _whole(given: Mapping[str, Any], name: str, default: int | None, assumed: li
     return value
 
 
-def _understand(given: Mapping[str, Any], assumed: list[str]) -> tuple[PostTrainingJob, int, int, int]:
+def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool) -> tuple[PostTrainingJob, int, int, int]:
     """(job, GPUs, tokens of a packed micro-batch, most staleness)."""
     if given.get("model") is None:
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
-    policy, notes = read_model(given["model"], local_files=True)
+    policy, notes = read_model(given["model"], local_files=local_files)
     assumed += notes
     if policy.is_hybrid:
         raise UnsupportedError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers; use search")
@@ -194,19 +206,10 @@ def _understand(given: Mapping[str, Any], assumed: list[str]) -> tuple[PostTrain
     alone = algorithm.critic or not algorithm.generates
     group = _whole(given, "group_size", 1 if alone else framework.group, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
-    mean, cap = given.get("response_length"), given.get("max_response_length")
-    if cap is None:
-        cap = 4 * (mean or usual["response_tokens"])
-        assumed.append(f"responses of at most {cap:,} tokens")
-    if mean is None:
-        mean = min(round(usual["response_share_of_cap"] * cap), usual["response_tokens_at_most"])
-        assumed.append(f"responses of {mean:,} tokens on average")
-    cap = _whole({"max_response_length": cap}, "max_response_length", None, assumed)
-    mean = _whole({"response_length": mean}, "response_length", None, assumed)
+    responses = _responses(given, assumed)
     staleness = given.get("staleness")
     if staleness is not None and (not isinstance(staleness, int) or not 0 <= staleness <= MOST_STALENESS):
         raise InputError(f"{option('staleness')} {staleness!r}: use 0 (synchronous) to {MOST_STALENESS} steps")
-    sigma = 1.0 if cap >= 16_384 else 0.6
     job = PostTrainingJob(
         policy=policy,
         algorithm=algorithm,
@@ -215,12 +218,30 @@ def _understand(given: Mapping[str, Any], assumed: list[str]) -> tuple[PostTrain
         prompts=prompts,
         group=group,
         prompt_tokens=float(prompt),
-        responses=ResponseLengths(mean=float(mean), cap=cap, sigma=sigma),
+        responses=responses,
         minibatch=min(_whole(given, "minibatch", prompts * group, assumed), prompts * group),
         critic=policy if algorithm.critic else None,
     )
     tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
     return job, gpus, tokens, 0 if staleness is None else staleness
+
+
+def _responses(given: Mapping[str, Any], assumed: list[str]) -> ResponseLengths:
+    """Lengths of responses; what is not said of mean and cap follows from the other."""
+    usual = section("lengths")
+    mean, cap = (
+        None if given.get(name) is None else _whole(given, name, None, assumed)
+        for name in ("response_length", "max_response_length")
+    )
+    if cap is None:
+        cap = 4 * (mean or usual["response_tokens"])
+        assumed.append(f"responses of at most {cap:,} tokens")
+    if mean is None:
+        mean = min(max(1, round(usual["response_share_of_cap"] * cap)), usual["response_tokens_at_most"])
+        assumed.append(f"responses of {mean:,} tokens on average")
+    if mean > cap:
+        raise InputError(f"{option('response_length')} {mean:,} is above the cap of {cap:,} ({option('max_response_length')})")
+    return ResponseLengths(mean=float(mean), cap=min(cap, MAX_TOKENS), sigma=1.0 if cap >= 16_384 else 0.6)
 
 
 def _spread(prompts: int, gpus: int) -> int:
@@ -229,57 +250,3 @@ def _spread(prompts: int, gpus: int) -> int:
     while odd % 2 == 0:
         odd //= 2
     return -(-prompts // odd) * odd
-
-
-def answer_json(found: RlAnswer) -> dict[str, Any]:
-    """The answer as JSON."""
-
-    return {
-        "model": found.job.policy.name,
-        "algorithm": found.job.algorithm.name,
-        "framework": found.job.framework.name,
-        "gpu": found.job.gpu.id,
-        "gpus": found.gpus,
-        "samples": found.job.samples,
-        "assumed": list(found.assumed),
-        "considered": found.considered,
-        "placements": [placement_json(one) for one in found.ranked],
-        "nearest": placement_json(found.nearest) if found.nearest else None,
-        "remedy": found.remedy or None,
-        "one_more_node_step_seconds": found.one_more_node and round(found.one_more_node, 3),
-    }
-
-
-def placement_json(one: PricedPlacement) -> dict[str, Any]:
-    """One placement as JSON: plans, seconds by phase, memory."""
-    p, seconds = one.placement, {name: round(float(getattr(one.phases, name)), 3) for name in PHASES}
-    return {
-        "placement": kind_of(p),
-        "train_plan": str(p.train),
-        "train_gpus": p.train.world_size,
-        "engine": {"tp": p.engine.tp, "pp": p.engine.pp, "replicas": p.engine.replicas, "memory_share": p.memory_share}
-        if one.phases.generation
-        else None,
-        "staleness": p.staleness,
-        "critic_gpus": p.critic_gpus,
-        "offload": p.offload,
-        "step_seconds": round(one.seconds, 3),
-        "step_seconds_p5": round(one.band[0], 3),
-        "step_seconds_p95": round(one.band[1], 3),
-        "phases": seconds,
-        "hidden_seconds": round(one.phases.beside, 3),
-        "binds": one.binds,
-        "memory_gib": {
-            "generation": round(one.memory.generation_bytes / GIB, 2),
-            "training": round(one.memory.training_bytes / GIB, 2),
-            "device": round(one.memory.device_bytes / GIB, 2),
-            "host": round(one.memory.host_bytes / GIB, 2),
-        },
-        "fits": one.memory.fits,
-    }
-
-
-def kind_of(placement: Placement) -> str:
-    """colocated, split, or how many steps off; with critic nodes."""
-    words = "colocated" if placement.colocated else "split" if not placement.staleness else f"async-{placement.staleness}"
-    return f"{words}, critic apart" if placement.critic_gpus else words

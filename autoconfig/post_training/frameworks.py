@@ -95,7 +95,7 @@ def load_algorithm(name: str) -> Algorithm:
     for spelling, key in spellings:
         if re.search(rf"(?<![a-z]){re.escape(spelling)}(?![a-z])", wanted) or (len(spelling) > 3 and spelling in wanted):
             return Algorithm(name=key, **_own(Algorithm, table[key]))
-    raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}")
+    raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}", "algorithm")
 
 
 def load_framework(name: str) -> Framework:
@@ -106,7 +106,7 @@ def load_framework(name: str) -> Framework:
         for spelling in sorted((key, *entry["names"]), key=len, reverse=True):
             if re.match(rf"{re.escape(spelling)}(?![a-z])", wanted):
                 return Framework(name=key, **_own(Framework, entry))
-    raise UnknownNameError("framework", name[:40], framework_names(), f"there are {', '.join(framework_names())}")
+    raise UnknownNameError("framework", name[:40], framework_names(), f"there are {', '.join(framework_names())}", "framework")
 
 
 def _own(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,35 +8,9 @@ from autoconfig.post_training.frameworks import Constants, PhaseConstants, const
 from autoconfig.post_training.generation import Rollout, generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import pass_seconds, training_seconds
+from autoconfig.post_training.phases import PHASES, Phases, exposed
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import BLACKWELL
-
-PHASES = ("generation", "logprob", "reference", "values", "reward", "training", "critic_training", "weight_sync", "other")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Phases:
-    """Seconds of each phase, as priced or as scaled by constants; 0 where an algorithm has none."""
-
-    generation: float = 0.0
-    logprob: float = 0.0
-    """Of the policy."""
-    reference: float = 0.0
-    values: float = 0.0
-    reward: float = 0.0
-    training: float = 0.0
-    """Of the policy."""
-    critic_training: float = 0.0
-    weight_sync: float = 0.0
-    other: float = 0.0
-    beside: float = 0.0
-    """Of these seconds, what runs on other GPUs at the same time and is hidden."""
-
-    @property
-    def total(self) -> float:
-        """Seconds of the step."""
-        return sum(getattr(self, name) for name in PHASES) - self.beside
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepEstimate:
@@ -103,11 +77,9 @@ def _beside(placement: Placement) -> Placement:
 
 
 def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants: PhaseConstants) -> Phases:
-    """Phases with the constants of their class, and what runs at the same time.
+    """Phases with the constants of their class, and what of them is hidden.
 
-    Synchronous: one after the other. `staleness` above 0: generation of later steps runs beside passes and training, the longer
-    decides. Critic and reward model on their own GPUs run beside the actor's passes and training. The seconds beside the phases
-    are those of engines and of moving samples: training on given text has none.
+    The seconds beside the phases are those of engines and of moving samples: training on given text has none.
     """
     c = constants
     per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
@@ -124,15 +96,8 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
         if job.algorithm.generates
         else 0.0,
     )
-    beside = 0.0
-    if placement.critic_gpus:
-        actor = found.logprob + found.reference + found.training
-        critic = found.values + found.reward + found.critic_training
-        beside = min(actor, critic)
-    if placement.staleness > 0:
-        rest = found.total - found.generation - found.weight_sync - found.other - beside
-        beside += min(found.generation, rest)
-    return replace(found, beside=beside)
+    shown = exposed(found, placement)
+    return replace(found, beside=found.of(name for name in PHASES if name not in shown))
 
 
 def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.formats.post_training.check import RlCheck
-from autoconfig.post_training.answer import PricedPlacement, RlAnswer, kind_of, placement_json
-from autoconfig.post_training.step import PHASES
+from autoconfig.post_training.answer import PricedPlacement, RlAnswer
+from autoconfig.post_training.answer_json import kind_of, placement_json
+from autoconfig.post_training.phases import PHASES
 from autoconfig.specs.errors import GIB
 
 

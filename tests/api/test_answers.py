@@ -16,6 +16,7 @@ from command_line import run_in_process
 from jsonschema import Draft202012Validator
 from tables import tabled
 
+from autoconfig.client import Client
 from autoconfig.core.timeline import timeline
 from autoconfig.planning.schemas import schema
 from autoconfig.render.html import media_type, page_text, served_names
@@ -312,3 +313,35 @@ def test_every_option_of_the_command_is_a_field_or_left_out():
     assert {"isl", "osl", "ttft", "tpot", "rate", "goal", "chunked_prefill", "disaggregated", "fix", "include"} <= fields
     assert not {"inference", "export", "report", "json", "force"} & fields
     assert "seconds" not in components()["ServeFunnel"]["properties"]
+
+
+STEP = {"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 8, "response_length": 500, "max_response_length": 2048}
+STEP_OPTIONS = [word for key, value in STEP.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def test_placements_are_those_of_the_command_line(http):
+    answer = http.post("/v1/post-training", json=STEP)
+    assert answer.status_code == 200, answer.text
+    said = json.loads(run_in_process("rl", *STEP_OPTIONS, "--json").stdout)
+    Draft202012Validator(schema("rl")).validate(said)
+    assert answer.json() == said
+    assert Client(str(http.base_url)).post_training(**STEP)["placements"] == said["placements"] != []
+
+
+def test_no_placement_fits_is_an_answer_with_the_nearest_and_a_remedy(http):
+    answer = http.post("/v1/post-training", json={**STEP, "model": "llama3-70b"})
+    found = answer.json()
+    assert answer.status_code == 200 and found["placements"] == []
+    assert not found["nearest"]["fits"] and "GiB" in found["nearest"]["reason"]
+    assert found["remedy"] == "32 GPUs fit (--gpus 32)"
+    more = http.post("/v1/post-training", json={**STEP, "model": "llama3-70b", "gpus": 32}).json()
+    assert more["placements"]
+
+
+@tabled
+def test_what_no_step_can_be_is_refused(http, change, status, word, nearest):
+    answer = http.post("/v1/post-training", json={**STEP, **change})
+    assert answer.status_code == status, answer.text
+    found = answer.json()
+    assert word in found["detail"] and found["field"] in change
+    assert nearest is None or found["nearest"] == nearest

@@ -54,6 +54,14 @@ def test_one_more_node_is_quicker():
     assert found.one_more_node is not None and found.one_more_node < found.ranked[0].seconds
 
 
+def test_one_more_node_that_the_samples_do_not_divide_over_takes_a_few_more_prompts():
+    """16 GPUs and a node are 24: 512 prompts do not divide over them, 513 do."""
+    found = autoconfig.rl(**{**SEVEN, "gpus": 16, "minibatch": 512 * 16})
+    assert found.one_more_node is not None
+    more = autoconfig.rl(**{**SEVEN, "gpus": 24, "prompts": 513, "minibatch": 513 * 16})
+    assert found.one_more_node == pytest.approx(more.ranked[0].seconds * 512 / 513)
+
+
 def test_text_and_json_say_the_same_step():
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SEVEN.items()]
     text, data = asked(*words), asked(*words, "--json")
@@ -67,9 +75,10 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
     found = asked("--model", "llama3-70b", "--gpus", "8", "--json")
     assert found.exit_code == 3, found.output
     data = json.loads(found.output)
-    assert not data["placements"] and data["nearest"] and "fits" in data["remedy"]
+    assert not data["placements"] and data["nearest"] and data["remedy"] == "32 GPUs fit (--gpus 32)"
     shown = asked("--model", "llama3-70b", "--gpus", "8")
-    assert shown.exit_code == 3 and "It does not fit" in shown.output
+    assert shown.exit_code == 3 and "It does not fit" in shown.output and data["remedy"] in shown.output
+    assert asked("--model", "llama3-70b", "--gpus", "32").exit_code == 0
 
 
 @pytest.mark.parametrize(

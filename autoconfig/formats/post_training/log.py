@@ -11,7 +11,7 @@ from typing import Any
 
 from autoconfig.formats.post_training.check import check_file
 from autoconfig.post_training.calibration import LEAST, MOST, StepCalibration
-from autoconfig.post_training.step import Phases
+from autoconfig.post_training.phases import Phases
 from autoconfig.specs.errors import FileError, InputError
 
 MAX_BYTES = 50_000_000

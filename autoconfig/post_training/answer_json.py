@@ -1,0 +1,148 @@
+"""Answers of `autoconfig rl` as JSON records. Sizes are GiB, times seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from autoconfig.post_training.answer import PricedPlacement, RlAnswer
+from autoconfig.post_training.job import Placement
+from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutEngineJson:
+    """The engines that generate."""
+
+    tp: Positive
+    pp: Positive
+    replicas: Positive
+    memory_share: float
+    """Of each of its GPUs that an engine takes (gpu_memory_utilization)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepMemoryJson:
+    """Peak of one GPU by phase against what it has, and of one node's host."""
+
+    generation: NotNegative
+    training: NotNegative
+    device: AboveZero
+    host: NotNegative
+    """What waits on the host of one node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementJson:
+    """Who runs where, and what a step takes."""
+
+    placement: str
+    """`colocated`, `split`, or how many steps generation may be ahead (`async-1`); `critic apart`: on nodes of its own."""
+    train_plan: str
+    """Short form."""
+    train_gpus: Positive
+    engine: RolloutEngineJson | None
+    """Null where nothing is generated."""
+    staleness: Natural
+    """Steps by which generation may be ahead of the weights."""
+    critic_gpus: Natural
+    """Of critic and reward model on nodes of their own; 0: they share those of training."""
+    offload: bool
+    """Training waits on the host while the engines generate."""
+    step_seconds: float
+    step_seconds_p5: float
+    step_seconds_p95: float
+    phases: dict[str, NotNegative]
+    """Seconds of every phase."""
+    hidden_seconds: float
+    """Of the phases, what runs at the same time on other GPUs; the step is their sum without it."""
+    timeline: tuple[GpuGroup, ...]
+    binds: Annotated[str, Keywords(enum=PHASES)]
+    """The longest phase that the step waits for."""
+    memory_gib: StepMemoryJson
+    fits: bool
+    reason: str | None
+    """What does not fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RlJson:
+    """Ranked placements of a step of post-training."""
+
+    schema_version: Literal[1] = 1
+    """Raised when a name or meaning changes."""
+    model: str
+    algorithm: str
+    framework: str
+    gpu: str
+    gpus: Positive
+    samples: Positive
+    """Prompts of a step times responses of each."""
+    assumed: tuple[str, ...]
+    """Defaults that entered."""
+    considered: Natural
+    """Placements that were priced."""
+    placements: tuple[PlacementJson, ...]
+    """Those that fit, quickest first."""
+    nearest: PlacementJson | None
+    """Where none fits: the one that lacks least."""
+    remedy: str | None
+    """Where none fits: a change of the question that was tried."""
+    one_more_node_step_seconds: float | None
+    """The quickest step of as many samples with one more node; null where that is not asked, or nothing fits."""
+
+
+def answer_json(found: RlAnswer) -> RlJson:
+    """The whole answer."""
+    return RlJson(
+        model=found.job.policy.name,
+        algorithm=found.job.algorithm.name,
+        framework=found.job.framework.name,
+        gpu=found.job.gpu.id,
+        gpus=found.gpus,
+        samples=found.job.samples,
+        assumed=found.assumed,
+        considered=found.considered,
+        placements=tuple(placement_json(one) for one in found.ranked),
+        nearest=placement_json(found.nearest) if found.nearest else None,
+        remedy=found.remedy or None,
+        one_more_node_step_seconds=found.one_more_node,
+    )
+
+
+def placement_json(one: PricedPlacement) -> PlacementJson:
+    """One placement: plans, seconds by phase, memory."""
+    p, memory = one.placement, one.memory
+    engine = RolloutEngineJson(tp=p.engine.tp, pp=p.engine.pp, replicas=p.engine.replicas, memory_share=p.memory_share)
+    return PlacementJson(
+        placement=kind_of(p),
+        train_plan=str(p.train),
+        train_gpus=p.train.world_size,
+        engine=engine if one.phases.generation else None,
+        staleness=p.staleness,
+        critic_gpus=p.critic_gpus,
+        offload=p.offload,
+        step_seconds=one.seconds,
+        step_seconds_p5=one.band[0],
+        step_seconds_p95=one.band[1],
+        phases={name: one.phases.of((name,)) for name in PHASES},
+        hidden_seconds=one.phases.beside,
+        timeline=timeline(one.phases, p),
+        binds=one.binds,
+        memory_gib=StepMemoryJson(
+            generation=memory.generation_bytes / GIB,
+            training=memory.training_bytes / GIB,
+            device=memory.device_bytes / GIB,
+            host=memory.host_bytes / GIB,
+        ),
+        fits=memory.fits,
+        reason=memory.reason or None,
+    )
+
+
+def kind_of(placement: Placement) -> str:
+    """colocated, split, or how many steps off; with critic nodes."""
+    words = "colocated" if placement.colocated else "split" if not placement.staleness else f"async-{placement.staleness}"
+    return f"{words}, critic apart" if placement.critic_gpus else words
