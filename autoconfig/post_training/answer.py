@@ -118,16 +118,19 @@ def _with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
 def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
     """One change that makes the job fit, tried before it is said."""
     even = _spread(job.prompts, gpus)
-    if even != job.prompts:
-        if any(one.memory.fits for one in ranked(_with_prompts(job, even), gpus, tokens, staleness)):
-            return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
+    if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness):
+        return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
     shorter = max(1024, tokens // 2)
-    if shorter < tokens and any(one.memory.fits for one in ranked(job, gpus, shorter, staleness)):
+    if shorter < tokens and _any_fits(job, gpus, shorter, staleness):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
     for times in GROWTH:
-        if gpus * times <= MAX_GPUS and any(one.memory.fits for one in ranked(job, gpus * times, tokens, staleness)):
+        if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness):
             return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
     return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
+
+
+def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> bool:
+    return any(one.memory.fits for one in ranked(job, gpus, tokens, staleness))
 
 
 def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:

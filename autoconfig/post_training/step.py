@@ -12,6 +12,7 @@ from autoconfig.post_training.phases import PHASES, Phases, exposed
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import BLACKWELL
 
+
 @dataclass(frozen=True, kw_only=True)
 class StepEstimate:
     """A step with its band."""
