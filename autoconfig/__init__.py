@@ -3,34 +3,49 @@
     import autoconfig
 
     found = autoconfig.search(model="175b", gpus=1024, gpu="h100")
-    autoconfig.export(str(found.plans[0].report.plan), model="175b", gpus=1024, gpu="h100", output="run")
+    found.plans                                  # a pandas frame
+    autoconfig.export(found.best, model="175b", gpus=1024, gpu="h100", output="run")
 
-Keywords are the command line's long options with `_` for `-` (docs/cli.md); answers are what the command line prints
-(docs/python.md). Bad input raises `autoconfig.specs.errors.InputError`. Nothing is loaded before the first question.
+Keywords are the command line's long options with `_` for `-` (docs/cli.md); answers have the fields of the command's JSON as
+attributes (docs/python.md). Bad input raises `autoconfig.specs.errors.InputError`. Nothing is loaded before the first question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from autoconfig.accuracy.serving import ServingValidation
     from autoconfig.accuracy.validate import Validation
     from autoconfig.formats.convert import Converted
-    from autoconfig.megatron.check import CheckAnswer
+    from autoconfig.keywords import (
+        CheckKeywords,
+        ConvertKeywords,
+        DeploymentsKeywords,
+        QuestionKeywords,
+        RlKeywords,
+        ScalingKeywords,
+        SearchKeywords,
+    )
     from autoconfig.megatron.export import Export
-    from autoconfig.post_training.answer import RlAnswer
+    from autoconfig.notebook.answers import (
+        CheckFound,
+        ComparedFound,
+        DeploymentsFound,
+        ExplainFound,
+        Predicted,
+        RlFound,
+        ScalingFound,
+        SearchFound,
+    )
     from autoconfig.render.model import ModelCountJson
-    from autoconfig.runs.predict import Prediction
-    from autoconfig.runs.predict_serving import ServingPrediction
-    from autoconfig.serving.answer import ServeAnswer
-    from autoconfig.sizing.sizing import ScalingAnswer
     from autoconfig.specs.scenario import Calibration
-    from autoconfig.training.answer import Explanation, SearchAnswer
 
 Asked = ParamSpec("Asked")
 Answer = TypeVar("Answer")
@@ -64,72 +79,98 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
     return decorate
 
 
+def __getattr__(name: str) -> Any:
+    """`__version__`, looked up when it is asked for. Raises AttributeError."""
+    if name != "__version__":
+        raise AttributeError(f"module 'autoconfig' has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("megatron-autoconfig")
+
+
+def _plan_text(plan: object) -> str:
+    """The short form of a plan, or of an entry of an answer."""
+    return str(getattr(plan, "short", plan))
+
+
 @_question("QUESTION", "SEARCH")
-def search(**question: Any) -> SearchAnswer:
-    """The plans that fit, fastest first: `autoconfig search`, by formula."""
+def search(**question: Unpack[SearchKeywords]) -> SearchFound | ComparedFound:
+    """The plans that fit, fastest first: `autoconfig search`, by formula. Where `gpu` or `precision` is a list, the best plan
+    of each."""
+    from autoconfig.notebook.answers import ComparedFound, SearchFound
+    from autoconfig.planning.request_fields import several
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
-    return answer.search(request_of(question))
+    asked = several(question)
+    return ComparedFound(*answer.compare(asked)) if len(asked) > 1 else SearchFound(answer.search(request_of(asked[0])))
 
 
 @_question("SERVING")
-def deployments(**question: Any) -> ServeAnswer:
+def deployments(**question: Unpack[DeploymentsKeywords]) -> DeploymentsFound:
     """The deployments that fit and meet the limits, best first: `autoconfig deployments`."""
+    from autoconfig.notebook.answers import DeploymentsFound
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
-    return answer(request_of(question))
+    return DeploymentsFound(answer(request_of(question)))
 
 
 @_question("POST_TRAINING")
-def rl(**question: Any) -> RlAnswer:
+def rl(**question: Unpack[RlKeywords]) -> RlFound:
     """The placements of a step of post-training that fit, quickest first: `autoconfig rl`."""
+    from autoconfig.notebook.answers import RlFound
+    from autoconfig.planning.request_fields import POST_TRAINING
+    from autoconfig.planning.resolve import field_values
     from autoconfig.post_training.answer import answer
 
-    return answer({"staleness": 1, **question})
+    return RlFound(answer(field_values(POST_TRAINING, question)))
 
 
 @_question("QUESTION")
-def explain(plan: str, *, binds: bool = True, **question: Any) -> Explanation:
-    """Memory and time of one plan, part by part: `autoconfig explain`."""
+def explain(plan: object, *, binds: bool = True, **question: Unpack[QuestionKeywords]) -> ExplainFound:
+    """Memory and time of one plan, part by part: `autoconfig explain`.
+
+    `plan` is its short form, or an entry of an answer such as `found.best`."""
+    from autoconfig.notebook.answers import ExplainFound
     from autoconfig.training import answer
     from autoconfig.training.question import request_of
 
-    return answer.explain(request_of(question), str(plan), binds=binds)
+    return ExplainFound(answer.explain(request_of(question), _plan_text(plan), binds=binds))
 
 
 @_question("QUESTION")
 def export(
-    plan: str,
+    plan: object,
     *,
     output: str | Path,
     format: str = "megatron",
     force: bool = False,
     even_if_too_large: bool = False,
-    **question: Any,
+    **question: Unpack[QuestionKeywords],
 ) -> Export:
     """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
     from autoconfig.megatron.export import export_named
     from autoconfig.training.question import request_of
 
-    return export_named(request_of(question), plan, str(output), format, force=force, too_large=even_if_too_large)
+    return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)
 
 
 @_question("CHECK", but=("apply_to", "force"))
-def check(file: str | Path, **said: Any) -> CheckAnswer:
+def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound:
     """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
 
     `set` is a mapping of variables that the script does not set, or texts like NNODES=4.
     """
     from autoconfig.formats.check import check_file
     from autoconfig.megatron.check_input import check_request
+    from autoconfig.notebook.answers import CheckFound
 
-    return check_file(Path(file), check_request(said))
+    return CheckFound(check_file(Path(file), check_request(said)))
 
 
 @_question("CONVERT", but=("output", "force"))
-def convert(file: str | Path, *, format: str, **said: Any) -> Converted:
+def convert(file: str | Path, *, format: str, **said: Unpack[ConvertKeywords]) -> Converted:
     """The plan of a file as a file of another launcher: `autoconfig convert`, without writing it (`written.text`).
 
     `unsaid` lists what the format leaves to other places; what it has no words for is an InputError.
@@ -141,14 +182,15 @@ def convert(file: str | Path, *, format: str, **said: Any) -> Converted:
 
 
 @_question("SCALING", but=("plot",))
-def scaling(**question: Any) -> ScalingAnswer:
+def scaling(**question: Unpack[ScalingKeywords]) -> ScalingFound:
     """The best plan, throughput, days and cost over GPU counts and types: `autoconfig scaling`.
 
     `gpus` and `gpu` are texts as on the command line, or lists.
     """
+    from autoconfig.notebook.answers import ScalingFound
     from autoconfig.sizing.sizing import scale, scaling_request
 
-    return scale(scaling_request(question))
+    return ScalingFound(scale(scaling_request(question)))
 
 
 @_question()
@@ -160,20 +202,24 @@ def model(model: str | Path | Mapping[str, Any]) -> ModelCountJson:
 
 
 @_question()
-def predict(table: str | Path, *, calibration: str | None = None) -> Sequence[Prediction]:
-    """A prediction for every run of a CSV table: `autoconfig predict`, without writing a file."""
+def predict(table: str | Path | pd.DataFrame, *, calibration: str | None = None) -> Predicted:
+    """A prediction for every run of a CSV table or a frame: `autoconfig predict`, without writing a file (`.rows`, a frame)."""
+    from autoconfig.notebook.answers import Predicted, table_file
     from autoconfig.planning.resolve import named_calibration
     from autoconfig.runs.predict import predict_rows, read_table
 
-    return predict_rows(read_table(Path(table)), named_calibration(calibration))
+    with table_file(table) as path:
+        return Predicted(predict_rows(read_table(path), named_calibration(calibration)))
 
 
 @_question()
-def predict_serving(table: str | Path) -> Sequence[ServingPrediction]:
-    """A prediction for every serving run of a CSV table: `autoconfig predict --inference`, without writing a file."""
+def predict_serving(table: str | Path | pd.DataFrame) -> Predicted:
+    """A prediction for every serving run of a CSV table or a frame (`.rows`): `autoconfig predict --inference`."""
+    from autoconfig.notebook.answers import Predicted, table_file
     from autoconfig.runs.predict_serving import predict_rows, read_table
 
-    return predict_rows(read_table(Path(table)))
+    with table_file(table) as path:
+        return Predicted(predict_rows(read_table(path)))
 
 
 @_question()

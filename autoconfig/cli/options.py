@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from autoconfig.planning.resolve import Field
+from autoconfig.planning.resolve import Field, whole_number
 from autoconfig.specs.errors import option_name
 
 if TYPE_CHECKING:
@@ -37,23 +36,15 @@ class _Number(click.ParamType[Any]):
         return value
 
 
-LENGTHS = ("seq_length", "isl", "osl")
-"""Fields that count tokens of a sequence: 4k is 4,096."""
-
-
 class _Integer(click.types.IntParamType):
     """A whole number, with commas where the user likes them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails with how one is written."""
-        text = str(value).replace(",", "") if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", str(value)) else str(value)
-        length = param is not None and param.name in LENGTHS
-        if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
-            return 1024 * int(text[:-1])
         try:
-            return int(text)
-        except ValueError:
-            self.fail(f"{value!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}", param, ctx)
+            return whole_number(value, "" if param is None else param.name or "")
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Named(click.ParamType[str]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,6 @@ PLAN_KEYS = {
     "sp": "", "fsdp": "", "recompute": "",
 }  # fmt: skip
 """Key of a plan -> Megatron's argument, where it is the same number."""
-COMPARED = ("gpu", "precision")
-"""What a search compares where it is given more than once."""
-
-
 def _plan_options(command: Any) -> Any:
     """`--tp 8` and `--tensor-model-parallel-size 8` for `--fix tp=8`."""
     for key, megatron in reversed(PLAN_KEYS.items()):
@@ -45,7 +40,7 @@ def _plan_options(command: Any) -> Any:
 
 
 @click.command("search", cls=ManyOptions)
-@options([replace(field, many=field.name in COMPARED or field.many) for field in fields.QUESTION])
+@options([replace(field, many=field.name in fields.COMPARED or field.many) for field in fields.QUESTION])
 @options(fields.SEARCH)
 @_plan_options
 @options(fields.OUTPUT, fields.PROFILE)
@@ -57,11 +52,11 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     autoconfig search --model 175b --gpus 1024
     """
     given["fix"] += tuple(f"{key}={value}" for key in PLAN_KEYS for value in given.pop(key))
-    asked = [dict(zip(COMPARED, values, strict=True)) for values in product(*(given[name] or (None,) for name in COMPARED))]
-    given = _with_plans_of_files(given | asked[0])
+    asked = fields.several(_with_plans_of_files(given))
     if len(asked) > 1:
-        _compare(given, asked, as_json=as_json)
+        _compare(asked, as_json=as_json)
         return
+    given = asked[0]
     if wants_profile(ctx):
         from autoconfig.cli.studies import run_profile, training
 
@@ -113,21 +108,13 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
         _show_chance(answer, export, err=as_json)
 
 
-def _compare(given: dict[str, Any], asked: list[dict[str, Any]], *, as_json: bool) -> None:
+def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
     """The best plan of each GPU and precision. Raises InputError for what one search only can write or measure."""
-    if named := [name for name in ("output", "report", "export", "profile") if given[name]]:
+    if named := [name for name in ("output", "report", "export", "profile") if asked[0][name]]:
         raise InputError(f"--{named[0]} is for one --gpu and one --precision")
-    from autoconfig.training.answer import search
-    from autoconfig.training.question import request_of
+    from autoconfig.training.answer import compare
 
-    answers, refused = [], []
-    for one in asked:
-        try:
-            answers.append(search(request_of(given | one)))
-        except InputError as error:
-            refused.append(error)
-    if not answers:
-        raise refused[0]
+    answers, refused = compare(asked)
     if as_json:
         from autoconfig.render.training_json import search_json
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,16 @@ SORTS = _GROUPS["search"]["sort_by"].choices
 DEFAULT_MTBF_HOURS_PER_GPU, DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE, DEFAULT_RESTART_SECONDS, DEFAULT_REPAIR_HOURS = (
     float(field.default) for field in RELIABILITY[1:]
 )
+
+COMPARED = ("gpu", "precision")
+"""Fields with several values of which one search for each is compared."""
+
+
+def several(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The questions of one: each combination where fields of COMPARED have several values."""
+    values = [((one,) if one is None or isinstance(one, str) else tuple(one) or (None,)) for one in map(given.get, COMPARED)]
+    return [{**given, **dict(zip(COMPARED, one, strict=True))} for one in product(*values)]
+
 
 # Serving
 

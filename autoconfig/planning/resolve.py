@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -35,6 +36,27 @@ from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, loa
 
 MAX_CHARACTERS = 20
 """Of a number that a message repeats."""
+LENGTHS = (
+    *("seq_length", "decoder_seq_length", "packed_length"),
+    *("isl", "osl", "prompt_length", "response_length", "max_response_length"),
+)
+"""Fields that count tokens of a sequence: 4k is 4,096."""
+
+
+def whole_number(given: object, field: str) -> int:
+    """A whole number, with commas where the user likes them; of LENGTHS also 4k. Raises ValueError."""
+    if not isinstance(given, bool) and isinstance(given, Integral):
+        return int(given)
+    text = given if isinstance(given, str) else ""
+    if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text):
+        text = text.replace(",", "")
+    length = field in LENGTHS
+    if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
+        return 1024 * int(text[:-1])
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{given!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,18 +113,28 @@ class Field:
     """A caller over the network may give it: it names no file, program or terminal of the machine that answers."""
 
     def value(self, given: Any) -> Any:
-        """What a request holds: a number for a text with a unit, a tuple for several values. Raises InputError where it is
-        of another kind."""
+        """What a request holds: a number for a text with a unit, a tuple for several values ({"tp": 8} is tp=8), a choice in
+        the letters that it is written in. Raises InputError where it is of another kind."""
         if self.many:
-            return (given,) if isinstance(given, str) else tuple(given or ())
-        if self.type is int and given is not None and (isinstance(given, bool) or not isinstance(given, Integral)):
-            raise InputError(f"{option(self.name)}: {given!r} is no integer; give a whole number like 1024", field=self.name)
-        if self.parse is None or given is None or given == self.default:
-            return given
+            texts = _pairs(given) if isinstance(given, Mapping) else given or ()
+            return (texts,) if isinstance(texts, str) else tuple(texts)
+        if given is None:
+            return None
+        if self.choices and isinstance(given, str):
+            return given.lower() if given.lower() in self.choices else given
         try:
-            return self.parse(given)
+            if self.type is int:
+                return whole_number(given, self.name)
+            return given if self.parse is None or given == self.default else self.parse(given)
         except ValueError as error:
             raise InputError(f"{option(self.name)}: {error}") from error
+
+
+def _pairs(given: Mapping[str, Any]) -> Iterable[str]:
+    """`KEY=VALUE` of each key, and of each value where it has several."""
+    for key, values in given.items():
+        for value in values if isinstance(values, list | tuple | set) else (values,):
+            yield f"{key}={int(value) if isinstance(value, bool) else value}"
 
 
 Fields = tuple[Field, ...]

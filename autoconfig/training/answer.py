@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
@@ -21,7 +22,7 @@ from autoconfig.training.price import (
     report_plans,
     violations,
 )
-from autoconfig.training.question import Question, Request, understand
+from autoconfig.training.question import Question, Request, request_of, understand
 from autoconfig.training.rank import RESOLUTION, Ranking, rank_plans
 from autoconfig.training.remedies import (
     Gain,
@@ -198,6 +199,19 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),
     )
+
+
+def compare(questions: Iterable[Mapping[str, Any]]) -> tuple[list[SearchAnswer], list[InputError]]:
+    """(The answers, why the others have none): what one GPU cannot run, others may. Raises InputError where there is none."""
+    answers, refused = [], []
+    for one in questions:
+        try:
+            answers.append(search(request_of(one)))
+        except InputError as error:
+            refused.append(error)
+    if not answers:
+        raise refused[0]
+    return answers, refused
 
 
 def _ranked(question: Question, first: int | None) -> Ranking:

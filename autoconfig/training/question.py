@@ -105,9 +105,11 @@ def request_of(given: Mapping[str, Any]) -> Request:
         raise InputError(
             f"Missing option '{option('model')}': say {option('model')} 175b (autoconfig models lists them), or a config.json"
         )
-    architecture = {name: given[name] for name in field_names(ARCHITECTURE) if given.get(name) is not None}
-    numerics = {name: given.get(name) for name in field_names(NUMERICS)}
-    switches = {name: given[name] for name in SWITCH_NAMES if given.get(name) is not None}
+    architecture, switches = (
+        {name: value for name, value in field_values(group, given).items() if value is not None}
+        for group in (ARCHITECTURE, SWITCHES)
+    )
+    numerics = field_values(NUMERICS, given)
     grouped = field_names(ARCHITECTURE, NUMERICS, SWITCHES)
     rest = [field for field in (*QUESTION, *SEARCH) if field.name not in grouped]
     return Request(architecture=architecture, numerics=numerics, switches=switches, **field_values(rest, given))

@@ -1,0 +1,209 @@
+"""Keywords of the functions of `import autoconfig`, as types for editors; written by `python -m tools.keywords`.
+
+What each means is in docs/cli.md, under the option of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+
+class _Common(TypedDict, total=False):
+    """Of every question about training."""
+
+    model: str | Mapping[str, Any]
+    cluster: str | Mapping[str, Any]
+    gpus_per_node: int | str
+    software: str
+    calibration: str
+    seq_length: int | str
+    decoder_seq_length: int | str
+    packed_length: int | str
+    global_batch_size: int | str
+    memory_margin: float
+    tokens: float | str
+    price: float
+    power_limit: float
+    memory_bandwidth: float
+    dispatcher: str
+    cuda_graphs: str
+    ep_overlap: bool
+    fused_experts: bool
+    fp8_recipe: str
+    fp8_param_gather: bool
+    grad_reduce_dtype: str
+    main_params_dtype: str
+    exp_avg_dtype: str
+    exp_avg_sq_dtype: str
+    store_param_remainders: bool
+    attention_dropout: float
+    hidden_dropout: float
+    moe_capacity_factor: float
+    moe_imbalance: float
+    deterministic: bool
+    peft: str
+    lora_rank: int | str
+    lora_target_modules: str
+    num_layers: int | str
+    hidden_size: int | str
+    ffn_hidden_size: int | str
+    num_attention_heads: int | str
+    num_query_groups: int | str
+    kv_channels: int | str
+    vocab_size: int | str
+    max_position_embeddings: int | str
+    rotary_base: int | str
+    make_vocab_size_divisible_by: int | str
+    num_moe_experts: int | str
+    moe_router_topk: int | str
+    moe_ffn_hidden_size: int | str
+    moe_shared_expert_intermediate_size: int | str
+    moe_layer_freq: int | str
+    q_lora_rank: int | str
+    kv_lora_rank: int | str
+    qk_head_dim: int | str
+    qk_pos_emb_head_dim: int | str
+    v_head_dim: int | str
+    mtp_num_layers: int | str
+    window_size: int | str
+    window_attn_skip_freq: int | str
+    untie_embeddings_and_output_weights: bool
+    add_bias_linear: bool
+    add_qkv_bias: bool
+    qk_layernorm: bool
+    gated_linear_unit: bool
+
+
+class QuestionKeywords(_Common, total=False):
+    """Of `explain` and `export`."""
+
+    gpus: int | str
+    gpu: str
+    gpu_table: str
+    precision: str
+
+
+class SearchKeywords(_Common, total=False):
+    """Of `search`."""
+
+    gpus: int | str
+    gpu: str | Sequence[str]
+    gpu_table: str
+    precision: str | Sequence[str]
+    top: int | str
+    include: str | Sequence[str] | Mapping[str, Any]
+    fix: str | Sequence[str] | Mapping[str, Any]
+    max: str | Sequence[str] | Mapping[str, Any]
+    exclude: str | Sequence[str] | Mapping[str, Any]
+    gpus_at_most: int | str
+    fit_chance: float | str
+    sort_by: str
+
+
+class ScalingKeywords(_Common, total=False):
+    """Of `scaling`."""
+
+    gpus: int | str | Sequence[int]
+    gpu: str | Sequence[str]
+    precision: str
+    fix: str | Sequence[str] | Mapping[str, Any]
+    max: str | Sequence[str] | Mapping[str, Any]
+    exclude: str | Sequence[str] | Mapping[str, Any]
+    fit_chance: float | str
+    keep: str | Sequence[str] | Mapping[str, Any]
+    days: float
+    spares: int | str
+    mtbf: float
+    checkpoint_rate: float
+    restart_seconds: float
+    repair_hours: float
+
+
+class DeploymentsKeywords(TypedDict, total=False):
+    """Of `deployments`."""
+
+    model: str | Mapping[str, Any]
+    gpus: int | str
+    gpu: str
+    gpus_per_node: int | str
+    engine: str
+    isl: int | str
+    osl: int | str
+    isl_stddev: float
+    osl_stddev: float
+    trace: str
+    ttft: float | str
+    tpot: float | str
+    rate: float
+    goal: str
+    fix: str | Sequence[str] | Mapping[str, Any]
+    include: str | Sequence[str] | Mapping[str, Any]
+    prefix_hit: float
+    draft_tokens: int | str
+    acceptance: float
+    imbalance: float
+    disaggregated: bool
+    chunked_prefill: bool
+    kv_memory_ratio: float
+    price: float
+    calibration: str
+    top: int | str
+    simulate: int | str
+
+
+class RlKeywords(TypedDict, total=False):
+    """Of `rl`."""
+
+    model: str | Mapping[str, Any]
+    gpus: int | str
+    gpu: str
+    algorithm: str
+    framework: str
+    prompts: int | str
+    group_size: int | str
+    minibatch: int | str
+    prompt_length: int | str
+    response_length: int | str
+    max_response_length: int | str
+    tokens_per_gpu: int | str
+    staleness: int | str
+    top: int | str
+    calibration: str
+
+
+class CheckKeywords(TypedDict, total=False):
+    """Of `check`."""
+
+    model: str | Mapping[str, Any]
+    gpus: int | str
+    gpu: str
+    cluster: str | Mapping[str, Any]
+    gpus_per_node: int | str
+    power_limit: float
+    memory_bandwidth: float
+    software: str
+    seq_length: int | str
+    global_batch_size: int | str
+    memory_margin: float
+    dispatcher: str
+    cuda_graphs: str
+    ep_overlap: bool
+    fused_experts: bool
+    set: str | Sequence[str] | Mapping[str, Any]
+
+
+class ConvertKeywords(TypedDict, total=False):
+    """Of `convert`, but for its format."""
+
+    model: str | Mapping[str, Any]
+    gpus: int | str
+    gpu: str
+    cluster: str | Mapping[str, Any]
+    gpus_per_node: int | str
+    power_limit: float
+    memory_bandwidth: float
+    software: str
+    seq_length: int | str
+    global_batch_size: int | str
+    set: str | Sequence[str] | Mapping[str, Any]

@@ -1,0 +1,1 @@
+"""Answers as Python objects: JSON's fields as attributes, pandas frames, HTML in a notebook."""

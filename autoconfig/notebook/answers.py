@@ -1,0 +1,295 @@
+"""What the functions of `import autoconfig` return: the fields of the JSON as attributes, its tables as pandas frames.
+
+    found = autoconfig.search(model="175b", gpus=1024)
+    found.plans            a frame in the order of `plans` of the JSON; its columns are the fields, `memory.peak_gib`
+    found.best             its first entry: found.best.memory.peak_gib
+    found.funnel.fit       every other field of the JSON
+    found.record           the typed record of them all; found.to_dict() is the object that `--json` prints
+
+A frame is built, and pandas loaded, when it is asked for. `print` shows the screen of the command, a notebook the HTML of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from autoconfig.megatron.check import CheckAnswer
+from autoconfig.notebook import html
+from autoconfig.post_training.answer import RlAnswer
+from autoconfig.post_training.answer import answer_json as rl_json
+from autoconfig.render.check import CheckJson, check_json
+from autoconfig.render.scaling import ScalingJson, ScalingPointJson, scaling_json
+from autoconfig.render.training_json import ExplanationJson, RankedPlanJson, SearchJson, explain_json, search_json
+from autoconfig.runs.table import Cells
+from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.deployment_json import DeploymentJson, ServeJson, serve_json
+from autoconfig.sizing.sizing import ScalingAnswer
+from autoconfig.specs.json_record import to_json
+from autoconfig.training.answer import Explanation, SearchAnswer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Record = TypeVar("Record")
+WIDTH = 120
+"""Characters of a printed answer."""
+
+
+class Answered(Generic[Record]):
+    """An answer: `record` holds every field of the command's JSON, and the answer has them as attributes."""
+
+    def __init__(self, record: Record, show: Callable[[Any], None]) -> None:
+        """`show` prints the command's screen on a rich console."""
+        self.record = record
+        self._show = show
+
+    def __getattr__(self, name: str) -> Any:
+        """A field of the JSON that is no frame. Raises AttributeError."""
+        if not name.startswith("_") and hasattr(self.record, name):
+            return getattr(self.record, name)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._names())}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._names()})
+
+    def _names(self) -> list[str]:
+        return [name for name in vars(self.record) if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        self._show(Console(file=text, width=WIDTH, highlight=False))
+        return text.getvalue().rstrip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that the command prints with `--json`."""
+        values: dict[str, Any] = to_json(self.record)
+        return values
+
+    def _repr_html_(self) -> str:
+        return html.screen(repr(self))
+
+
+def frame(records: Sequence[Any]) -> pd.DataFrame:
+    """A row for each record, a column for each field; those of a record in it as `memory.peak_gib`."""
+    import pandas as pd
+
+    return pd.json_normalize([to_json(record) for record in records])
+
+
+class SearchFound(Answered[SearchJson]):
+    """The plans that fit, best first: what `autoconfig search --json` prints."""
+
+    def __init__(self, answer: SearchAnswer) -> None:
+        from autoconfig.render.training import show_search
+
+        super().__init__(search_json(answer), lambda console: show_search(console, answer))
+
+    @cached_property
+    def plans(self) -> pd.DataFrame:
+        """The top plans, one per layout, in the order asked for."""
+        return frame(self.record.plans)
+
+    @property
+    def best(self) -> RankedPlanJson | None:
+        """The first plan; None where nothing fits."""
+        return next(iter(self.record.plans), None)
+
+    def _repr_html_(self) -> str:
+        return html.search(self.record) if self.record.plans else super()._repr_html_()
+
+
+class ComparedFound(Answered[SimpleNamespace]):
+    """One search for each GPU and precision: what `search` prints for a repeated `--gpu` or `--precision`."""
+
+    def __init__(self, answers: Sequence[SearchAnswer], left_out: Sequence[Exception]) -> None:
+        from autoconfig.render.training import show_compared
+
+        record = SimpleNamespace(schema_version=1, compared=tuple(map(search_json, answers)))
+        super().__init__(record, lambda console: show_compared(console, answers))
+        self.searches = tuple(map(SearchFound, answers))
+        self.left_out = tuple(map(str, left_out))
+        """Why the others have no answer."""
+
+    @cached_property
+    def plans(self) -> pd.DataFrame:
+        """The best plan of each search, with its GPU and precision in front; searches where nothing fits have none."""
+        import pandas as pd
+
+        fitting = [found.record for found in self.searches if found.record.plans]
+        asked = [{"gpu": r.cluster.gpu, "num_gpus": r.cluster.num_gpus, "precision": r.numerics.precision} for r in fitting]
+        return pd.concat([pd.DataFrame(asked), frame([record.plans[0] for record in fitting])], axis=1)
+
+    @property
+    def best(self) -> RankedPlanJson | None:
+        """Of the best plans that with the most tokens per second and GPU; None where nothing fits."""
+        plans = [found.record.plans[0] for found in self.searches if found.record.plans]
+        return max(plans, key=lambda plan: plan.tokens_per_second_per_gpu, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that the command prints with `--json`."""
+        return {"schema_version": 1, "compared": [to_json(one) for one in self.record.compared]}
+
+
+class ExplainFound(Answered[ExplanationJson]):
+    """Memory and time of one plan: what `autoconfig explain --json` prints."""
+
+    def __init__(self, explanation: Explanation) -> None:
+        from autoconfig.render.training import show_explain
+
+        super().__init__(explain_json(explanation), lambda console: show_explain(console, explanation))
+
+    @cached_property
+    def stages(self) -> pd.DataFrame:
+        """Memory of each pipeline stage, GiB."""
+        return frame(self.record.stages)
+
+    @cached_property
+    def operators(self) -> pd.DataFrame:
+        """Every operator of a layer, the head and the embedding."""
+        return frame(self.record.operators)
+
+    def _repr_html_(self) -> str:
+        return html.explanation(self.record) if self.record.legal else super()._repr_html_()
+
+
+class DeploymentsFound(Answered[ServeJson]):
+    """The deployments that meet the limits, best first: what `autoconfig deployments --json` prints."""
+
+    def __init__(self, answer: ServeAnswer) -> None:
+        from autoconfig.render.serving import show_answer
+
+        super().__init__(serve_json(answer), lambda console: show_answer(console, answer))
+
+    @cached_property
+    def deployments(self) -> pd.DataFrame:
+        """The best deployment of each layout, best first."""
+        return frame(self.record.deployments)
+
+    @property
+    def best(self) -> DeploymentJson | None:
+        """The first deployment; None where none meets the limits."""
+        return next(iter(self.record.deployments), None)
+
+    def _repr_html_(self) -> str:
+        return html.deployments(self.record) if self.record.deployments else super()._repr_html_()
+
+
+class ScalingFound(Answered[ScalingJson]):
+    """The best plan over GPU counts and types: what `autoconfig scaling --json` prints."""
+
+    def __init__(self, answer: ScalingAnswer) -> None:
+        from autoconfig.render.scaling import show_scaling
+
+        super().__init__(scaling_json(answer), lambda console: show_scaling(console, answer))
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """One GPU type and count a row."""
+        return frame(self.record.points)
+
+    @property
+    def best(self) -> ScalingPointJson | None:
+        """The fewest GPUs that meet the deadline; without a deadline the point with the most tokens per second."""
+        if self.record.deadline_days is not None:
+            return self.record.fewest
+        return max((p for p in self.record.points if p.best), key=lambda p: p.tokens_per_second or 0.0, default=None)
+
+    def _repr_html_(self) -> str:
+        return html.scaling(self.record)
+
+
+class RlFound(Answered[SimpleNamespace]):
+    """The placements of a step of post-training: what `autoconfig rl --json` prints."""
+
+    def __init__(self, answer: RlAnswer) -> None:
+        from autoconfig.render.post_training import show_placements
+
+        self._json = rl_json(answer)
+        super().__init__(_attributes(self._json), lambda console: show_placements(console, answer))
+
+    @cached_property
+    def placements(self) -> pd.DataFrame:
+        """The placements that fit, quickest first."""
+        import pandas as pd
+
+        return pd.json_normalize(self._json["placements"])
+
+    @property
+    def best(self) -> Any:
+        """The first placement; None where none fits."""
+        return next(iter(self.record.placements), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that the command prints with `--json`."""
+        return self._json
+
+
+class CheckFound(Answered[CheckJson]):
+    """What became of a file: what `autoconfig check --json` prints."""
+
+    def __init__(self, answer: CheckAnswer) -> None:
+        from autoconfig.render.check import show_check
+
+        super().__init__(check_json(answer), lambda console: show_check(console, answer))
+
+
+class Predicted:
+    """A prediction for every row of a table: what `autoconfig predict` writes."""
+
+    def __init__(self, rows: Sequence[Cells]) -> None:
+        self.predictions = tuple(rows)
+        """The typed predictions."""
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """A row for each of the table, with the columns that the command writes; NaN where there is no prediction."""
+        import pandas as pd
+
+        rows = pd.DataFrame([one.cells() for one in self.predictions])
+        texts = {"id", "pred_note", *(name for name in rows if not _is_number(rows[name]))}
+        return rows.assign(**{name: pd.to_numeric(rows[name]) for name in rows if name not in texts})
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __repr__(self) -> str:
+        return repr(self.rows)
+
+    def _repr_html_(self) -> str:
+        shown: str = self.rows._repr_html_()
+        return shown
+
+
+@contextmanager
+def table_file(table: str | Path | pd.DataFrame) -> Iterator[Path]:
+    """The file of a table; of a frame one that is gone afterwards."""
+    if isinstance(table, str | Path):
+        yield Path(table)
+        return
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "table.csv"
+        table.to_csv(path, index=False)
+        yield path
+
+
+def _is_number(cells: Any) -> bool:
+    """Whether every cell of a column is empty or a number."""
+    import pandas as pd
+
+    return bool(pd.to_numeric(cells.replace("", "0"), errors="coerce").notna().all())
+
+
+def _attributes(values: Any) -> Any:
+    """JSON values with attributes for keys."""
+    if isinstance(values, dict):
+        return SimpleNamespace(**{name: _attributes(value) for name, value in values.items()})
+    return tuple(map(_attributes, values)) if isinstance(values, list) else values

@@ -1,0 +1,82 @@
+"""`python -m tools.keywords`: writes the keywords of the Python API as types, from the fields of requests.
+
+They are for editors and type checkers; nothing is loaded of them at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from autoconfig.planning import request_fields as fields
+from autoconfig.planning.resolve import Field
+
+ROOT = Path(__file__).resolve().parents[1]
+TARGET = ROOT / "autoconfig" / "keywords.py"
+DIFFERENT = ("gpus", "gpu", "precision", "gpu_table")
+"""Fields of a question that not every question has alike."""
+COMMON = tuple(field for field in fields.QUESTION if field.name not in DIFFERENT)
+FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
+    "QuestionKeywords": ("`explain` and `export`", fields.QUESTION),
+    "SearchKeywords": ("`search`", (*fields.QUESTION, *fields.SEARCH)),
+    "ScalingKeywords": ("`scaling`", tuple(field for field in fields.SCALING if field.name != "plot")),
+    "DeploymentsKeywords": ("`deployments`", fields.SERVING),
+    "RlKeywords": ("`rl`", fields.POST_TRAINING),
+    "CheckKeywords": ("`check`", tuple(field for field in fields.CHECK if field.name not in ("apply_to", "force"))),
+    "ConvertKeywords": (
+        "`convert`, but for its format",
+        tuple(field for field in fields.CONVERT if field.name not in ("format", "output", "force")),
+    ),
+}
+COMPARED = "str | Sequence[str]"
+OWN = {
+    ("SearchKeywords", "gpu"): COMPARED,
+    ("SearchKeywords", "precision"): COMPARED,
+    ("ScalingKeywords", "gpu"): COMPARED,
+    ("ScalingKeywords", "gpus"): "int | str | Sequence[int]",
+}
+HEAD = '''"""Keywords of the functions of `import autoconfig`, as types for editors; written by `python -m tools.keywords`.
+
+What each means is in docs/cli.md, under the option of its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+'''
+
+
+def annotation(field: Field) -> str:
+    """The type of a keyword."""
+    if field.name in ("model", "cluster"):
+        return "str | Mapping[str, Any]"
+    if field.many:
+        return "str | Sequence[str] | Mapping[str, Any]"
+    if field.type is bool:
+        return "bool"
+    if field.type is int:
+        return "int | str"
+    return ("float | str" if field.parse else "float") if field.type is float else "str"
+
+
+def text() -> str:
+    """The module."""
+    inherit = {name for name, (_, own) in FUNCTIONS.items() if set(COMMON) <= set(own)}
+    kept = set(COMMON)
+    blocks = [_block("_Common", "Of every question about training.", "TypedDict", COMMON)]
+    for name, (said, own) in FUNCTIONS.items():
+        base = "_Common" if name in inherit else "TypedDict"
+        rest = [field for field in own if name not in inherit or field not in kept]
+        blocks.append(_block(name, f"Of {said}.", base, rest))
+    return HEAD + "\n" + "\n\n\n".join(blocks) + "\n"
+
+
+def _block(name: str, said: str, base: str, own: Iterable[Field]) -> str:
+    lines = [f"    {field.name}: {OWN.get((name, field.name), annotation(field))}" for field in own]
+    return "\n".join([f"class {name}({base}, total=False):", f'    """{said}"""', "", *lines])
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
