@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         ComparedFound,
         DeploymentsFound,
         ExplainFound,
-        Predicted,
+        PredictedFound,
         RlFound,
         ScalingFound,
         SearchFound,
@@ -202,24 +202,24 @@ def model(model: str | Path | Mapping[str, Any]) -> ModelCountJson:
 
 
 @_question()
-def predict(table: str | Path | pd.DataFrame, *, calibration: str | None = None) -> Predicted:
+def predict(table: str | Path | pd.DataFrame, *, calibration: str | None = None) -> PredictedFound:
     """A prediction for every run of a CSV table or a frame: `autoconfig predict`, without writing a file (`.rows`, a frame)."""
-    from autoconfig.notebook.answers import Predicted, table_file
+    from autoconfig.notebook.answers import PredictedFound, table_file
     from autoconfig.planning.resolve import named_calibration
     from autoconfig.runs.predict import predict_rows, read_table
 
     with table_file(table) as path:
-        return Predicted(predict_rows(read_table(path), named_calibration(calibration)))
+        return PredictedFound(predict_rows(read_table(path), named_calibration(calibration)))
 
 
 @_question()
-def predict_serving(table: str | Path | pd.DataFrame) -> Predicted:
+def predict_serving(table: str | Path | pd.DataFrame) -> PredictedFound:
     """A prediction for every serving run of a CSV table or a frame (`.rows`): `autoconfig predict --inference`."""
-    from autoconfig.notebook.answers import Predicted, table_file
+    from autoconfig.notebook.answers import PredictedFound, table_file
     from autoconfig.runs.predict_serving import predict_rows, read_table
 
     with table_file(table) as path:
-        return Predicted(predict_rows(read_table(path)))
+        return PredictedFound(predict_rows(read_table(path)))
 
 
 @_question()

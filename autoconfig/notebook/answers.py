@@ -242,7 +242,7 @@ class CheckFound(Answered[CheckJson]):
         super().__init__(check_json(answer), lambda console: show_check(console, answer))
 
 
-class Predicted:
+class PredictedFound:
     """A prediction for every row of a table: what `autoconfig predict` writes."""
 
     def __init__(self, rows: Sequence[Cells]) -> None:
