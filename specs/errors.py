@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class AutoconfigError(Exception):
@@ -115,6 +116,29 @@ def parse_count(text: str, what: str = "count") -> float:
     if not match or not math.isfinite(value) or value <= 0:
         raise InputError(f"{what} {text!r} is not a positive number; write it like 4096, 300B or 1.5T")
     return value
+
+
+LENGTHS = (
+    *("seq_length", "decoder_seq_length", "packed_length"),
+    *("isl", "osl", "prompt_length", "response_length", "max_response_length"),
+)
+"""Fields that count tokens of a sequence: 4k is 4,096."""
+
+
+def whole_number(given: object, field: str) -> int:
+    """A whole number, with commas where the user likes them; of LENGTHS also 4k. Raises ValueError."""
+    if not isinstance(given, bool) and isinstance(given, Integral):
+        return int(given)
+    text = given if isinstance(given, str) else ""
+    if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text):
+        text = text.replace(",", "")
+    length = field in LENGTHS
+    if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
+        return 1024 * int(text[:-1])
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{given!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}") from None
 
 
 MIN_ODD_SECONDS = 100.0

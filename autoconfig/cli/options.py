@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from autoconfig.planning.resolve import Field, whole_number
-from autoconfig.specs.errors import option_name
+from autoconfig.planning.resolve import Field
+from autoconfig.specs.errors import option_name, whole_number
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
 
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option, whole_number
 from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
@@ -36,27 +34,6 @@ from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, loa
 
 MAX_CHARACTERS = 20
 """Of a number that a message repeats."""
-LENGTHS = (
-    *("seq_length", "decoder_seq_length", "packed_length"),
-    *("isl", "osl", "prompt_length", "response_length", "max_response_length"),
-)
-"""Fields that count tokens of a sequence: 4k is 4,096."""
-
-
-def whole_number(given: object, field: str) -> int:
-    """A whole number, with commas where the user likes them; of LENGTHS also 4k. Raises ValueError."""
-    if not isinstance(given, bool) and isinstance(given, Integral):
-        return int(given)
-    text = given if isinstance(given, str) else ""
-    if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text):
-        text = text.replace(",", "")
-    length = field in LENGTHS
-    if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):
-        return 1024 * int(text[:-1])
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{given!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
