@@ -119,13 +119,13 @@ _WHAT_FOR = {
     "What you have": ("check", "convert", "audit"),
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
-    "Lists": ("model", "models", "gpus", "software"),
+    "Lists": ("model", "models", "gpus", "software", "rules"),
     "Service": ("serve", "worker", "keys"),
 }
 _MODULES = {
     "megatron": ("audit", "check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
-    "runs": ("calibrate", "engines", "gpus", "model", "models", "predict", "scaling", "software", "validate"),
+    "runs": ("calibrate", "engines", "gpus", "model", "models", "predict", "rules", "scaling", "software", "validate"),
     "service": ("keys", "serve", "worker"),
     "serving": ("deployments",),
     "studies": ("studies",),

@@ -209,6 +209,26 @@ software_command = _listing("software", "software_rows", "List the software stac
 engines_command = _listing("engines", "engine_rows", "List the generations of serving engines.")
 
 
+@click.command("rules")
+@click.argument("code", required=False)
+@json_option
+def rules_command(code: str | None, as_json: bool) -> None:
+    """The rules that reject plans, or one of them in full: what must hold, and where Megatron enforces it.
+
+    autoconfig rules NV046
+    """
+    from autoconfig.render.listings import rule_record, rule_rows, rule_text
+
+    if code is None:
+        show_rows("rules", rule_rows(), as_json)
+        return
+    found = rule_record(code)
+    if as_json:
+        print_json({"schema_version": 1, **found})
+    else:
+        click.echo(rule_text(found))
+
+
 PLOT_SUFFIXES = (".png", ".svg")
 
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from autoconfig.megatron.check import CheckAnswer
 from autoconfig.notebook import html
 from autoconfig.post_training.answer import RlAnswer
-from autoconfig.post_training.answer import answer_json as rl_json
+from autoconfig.post_training.answer_json import PlacementJson, RlJson
+from autoconfig.post_training.answer_json import answer_json as rl_json
 from autoconfig.render.check import CheckJson, check_json
 from autoconfig.render.scaling import ScalingJson, ScalingPointJson, scaling_json
 from autoconfig.render.training_json import ExplanationJson, RankedPlanJson, SearchJson, explain_json, search_json
@@ -207,30 +208,23 @@ class ScalingFound(Answered[ScalingJson]):
         return html.scaling(self.record)
 
 
-class RlFound(Answered[SimpleNamespace]):
+class RlFound(Answered[RlJson]):
     """The placements of a step of post-training: what `autoconfig rl --json` prints."""
 
     def __init__(self, answer: RlAnswer) -> None:
         from autoconfig.render.post_training import show_placements
 
-        self._json = rl_json(answer)
-        super().__init__(_attributes(self._json), lambda console: show_placements(console, answer))
+        super().__init__(rl_json(answer), lambda console: show_placements(console, answer))
 
     @cached_property
     def placements(self) -> pd.DataFrame:
         """The placements that fit, quickest first."""
-        import pandas as pd
-
-        return pd.json_normalize(self._json["placements"])
+        return frame(self.record.placements)
 
     @property
-    def best(self) -> Any:
+    def best(self) -> PlacementJson | None:
         """The first placement; None where none fits."""
         return next(iter(self.record.placements), None)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The object that the command prints with `--json`."""
-        return self._json
 
 
 class CheckFound(Answered[CheckJson]):
@@ -286,10 +280,3 @@ def _is_number(cells: Any) -> bool:
     import pandas as pd
 
     return bool(pd.to_numeric(cells.replace("", "0"), errors="coerce").notna().all())
-
-
-def _attributes(values: Any) -> Any:
-    """JSON values with attributes for keys."""
-    if isinstance(values, dict):
-        return SimpleNamespace(**{name: _attributes(value) for name, value in values.items()})
-    return tuple(map(_attributes, values)) if isinstance(values, list) else values

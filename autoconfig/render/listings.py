@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
 from typing import Any
 
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, UnknownNameError
 from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import active_matmul_parameters, total_parameters
 from autoconfig.specs.software.engine import engine_names, load_engine
 from autoconfig.specs.software.software import load_stack, software_names
+from autoconfig.training.rules import ALL_RULES, Rule
 
 
 def model_rows() -> list[dict[str, Any]]:
@@ -96,3 +99,54 @@ def engine_rows() -> list[dict[str, Any]]:
         row |= {"constants_stand_in": engine.parent or "-", "kv_memory_ratio": engine.kv_memory_ratio}
         rows.append({**row, "chunked_prefill": engine.chunked_prefill, "description": engine.description})
     return rows
+
+
+WHERE = {
+    "arguments": "Megatron-LM refuses such a plan when it reads the arguments",
+    "config": "Megatron-core refuses such a plan when its configuration or model is built",
+    "groups": "Megatron-core refuses such a plan when process groups are made",
+    "schedule": "Megatron-core refuses such a plan when the pipeline schedule starts",
+    "kernels": "Such a plan fails when layers or collectives are built or called on GPUs",
+    "run time": "Such a plan fails at run time, in a check of the layers",
+    "nowhere": "Megatron starts, and runs something else than the plan says or does not know the limit",
+}
+"""Where a rule is enforced (ENFORCED_IN of training/rules.py), in words."""
+OF_OPTIONS = "No plan of a search breaks it: options and launch scripts are held to it"
+
+
+def rule_rows() -> list[dict[str, Any]]:
+    """One row per rule that rejects plans, in the order of checking: what must hold, the plan keys it looks at, where Megatron
+    enforces it."""
+    return [{"rule": rule.id, "text": rule.text, "keys": _keys(rule), "enforced_in": rule.enforced_in} for rule in ALL_RULES]
+
+
+def _keys(rule: object) -> str:
+    return " ".join(key for key in rule.needs if key != "num_gpus") if isinstance(rule, Rule) else "whole plan"
+
+
+def rule_record(given: str) -> dict[str, Any]:
+    """One rule in full, `reason` and `source` among it; a constraint of Megatron that no plan of a search can break has its own
+    words as text. Raises UnknownNameError with the nearest codes."""
+    with (resources.files("autoconfig") / "data" / "megatron_constraints.csv").open(encoding="utf-8") as file:
+        constraints = {row["id"]: row for row in csv.DictReader(file)}
+    rules = {rule.id: rule for rule in ALL_RULES}
+    code = given.strip().upper()
+    if code not in rules and code not in constraints:
+        known = sorted({*rules, *constraints})
+        raise UnknownNameError("rule", code, known, "autoconfig rules lists those that reject plans", field="rule")
+    constraint = constraints.get(code, {})
+    source = next((text for name, text in constraint.items() if name.startswith("source")), "")
+    found = {"rule": code, "text": "", "keys": constraint.get("area", ""), "enforced_in": None, "enforced": OF_OPTIONS}
+    if (rule := rules.get(code)) is not None:
+        where = rule.enforced_in
+        found |= {"text": rule.text, "keys": _keys(rule), "enforced_in": where, "enforced": WHERE[where], "reason": rule.reason}
+    else:
+        found |= {"text": f"{constraint['rule']} (when: {constraint['when']})", "reason": ""}
+    return {**found, "source": source}
+
+
+def rule_text(record: dict[str, Any]) -> str:
+    """The record as lines."""
+    lines = [f"{record['rule']}: {record['text']}.", f"About: {record['keys']}", f"{record['enforced']}."]
+    lines += [f"Why: {record['reason']}."] if record["reason"] else []
+    return "\n".join([*lines, f"In Megatron's code: {record['source']}"] if record["source"] else lines)

@@ -6,7 +6,7 @@ import pytest
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 
-import autoconfig
+from autoconfig.post_training.answer import answer
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, Phases, exposed, timeline
 
@@ -71,7 +71,7 @@ def test_the_timeline_holds_every_phase_once_and_ends_with_the_step(given, names
 
 def test_what_binds_is_a_phase_that_the_step_waits_for():
     """Hidden generation is no bottleneck, however long it is beside the phases that hide it."""
-    found = autoconfig.rl(model="qwen2.5-7b", gpus=16, top=100).ranked
+    found = answer({"model": "qwen2.5-7b", "gpus": 16, "top": 100, "staleness": 1}).ranked
     hidden = [one for one in found if "generation" not in exposed(one.phases, one.placement)]
     assert hidden and any(one.phases.generation > one.phases.of((one.binds,)) for one in hidden)
     for one in found:
