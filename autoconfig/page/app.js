@@ -5,12 +5,12 @@ import { clearProblems, fillForm, fromHash, ofPlan, ofScaling, readQuestion, set
 import { scalingView } from "./scaling.js";
 import { Searches } from "./searches.js";
 import { all, post, setKey } from "./service.js";
-import { Serving } from "./serving.js";
+import { Tab } from "./tab.js";
 import { Workbench } from "./views.js";
 
 const PAUSE = 300;
 const ASKING = "asking…";
-const VIEWS = ["plans", "scaling", "deployments", "searches"];
+const VIEWS = ["plans", "scaling", "deployments", "post-training", "searches"];
 const MOST_KEPT = 40;
 
 const state = { question: null, view: "plans", counts: "", types: "", days: "", written: null };
@@ -22,7 +22,8 @@ let pending = {};
 
 const bench = new Workbench(source, writeHash);
 const searches = new Searches(readQuestion, openResult, tell);
-const serving = new Serving(() => state.question || readQuestion(), writeHash, tell);
+const tabs = Object.fromEntries(["deployments", "post-training"].map((name) =>
+  [name, new Tab(name, () => state.question || readQuestion(), writeHash, tell)]));
 const scalingBox = h("div");
 
 /** Everything about one plan under the present question, each part asked for once. */
@@ -68,7 +69,7 @@ async function ask(choices = {}) {
     const shown = bench.show(answer, choices.plan, choices.compare);
     writeHash();
     if (state.view === "scaling") askScaling();
-    if (state.view === "deployments") serving.ask();
+    if (tabs[state.view]) tabs[state.view].ask();
     await shown;
   } catch (problem) {
     if (problem.name !== "AbortError") fail(problem);
@@ -114,7 +115,7 @@ function tell(problem) {
 }
 
 function writeHash() {
-  const hash = toHash({ ...state, ...serving.choices(), plan: bench.plan, compare: bench.compared, view: state.view === "plans" ? null : state.view });
+  const hash = toHash({ ...state, ...tabs.deployments.choices(), ...tabs["post-training"].choices(), plan: bench.plan, compare: bench.compared, view: state.view === "plans" ? null : state.view });
   state.written = `#${hash}`;
   if (location.hash !== state.written) history.replaceState(null, "", state.written);
 }
@@ -122,7 +123,7 @@ function writeHash() {
 function readHash() {
   const choices = fromHash(location.hash);
   for (const name of ["counts", "types", "days"]) state[name] = choices[name] || "";
-  serving.read(choices);
+  for (const tab of Object.values(tabs)) tab.read(choices);
   byId("counts").value = state.counts;
   byId("types").value = state.types;
   byId("days").value = state.days;
@@ -142,7 +143,7 @@ function showView(view, act = true) {
   byId("problem").hidden = true;
   writeHash();
   if (view === "scaling") askScaling();
-  if (view === "deployments" && state.question) serving.ask();
+  if (tabs[view] && state.question) tabs[view].ask();
   if (view === "searches") searches.refresh();
 }
 
@@ -224,7 +225,7 @@ function tabKeys(event) {
 function start() {
   byId("view-plans").append(bench.element);
   byId("view-scaling").append(scalingForm(), scalingBox);
-  byId("view-deployments").append(serving.element);
+  for (const [name, tab] of Object.entries(tabs)) byId(`view-${name}`).append(tab.element);
   byId("view-searches").append(searches.element);
   byId("skip").addEventListener("click", (event) => {
     event.preventDefault();

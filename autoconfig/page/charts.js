@@ -1,16 +1,49 @@
 // Memory of the stages and time of the step, as SVG. Every chart has a table of the same numbers beside it.
 
 import { h, hover, responsive, s, table } from "./dom.js";
-import { byKind, gib, markText, marks, MEMORY_KINDS, partName, percent, seconds, timeKind } from "./format.js";
+import { byKind, gib, markText, marks, MEMORY_KINDS, partName, percent, planWords, seconds, timeKind } from "./format.js";
 
 const ROW = 20;
 const BAR = 14;
 const LABEL = 54;
 const AXIS = 22;
+/** Left of bars whose names are words. */
+const SIDE = 92;
 
 /** What colours mean. */
 export function legend(kinds) {
   return h("ul", { class: "legend" }, kinds.map(([kind, text]) => h("li", null, h("i", { class: `key fill-${kind}` }), text)));
+}
+
+/** A plan's short form, breaking between its keys. */
+export const planText = (short) => h("code", { class: "plan" },
+  planWords(short).map((word, index) => [index ? [",", h("wbr")] : null, word]));
+
+/** Rows of stacked bars over one scale. A row: {label, parts: [[fill, name, value]], lines}. */
+export function bars(rows, top, text, limit, label) {
+  const draw = (width) => {
+    const x = (value) => SIDE + (value / top) * (width - SIDE - 12);
+    const below = rows.length * ROW + 16;
+    return s("svg", { width, height: below + AXIS, role: "img", "aria-label": label },
+      marks(0, top, width / 90).map((value) => s("g", null,
+        s("line", { class: "grid", x1: x(value), x2: x(value), y1: 14, y2: below }),
+        s("text", { class: "mark", x: x(value), y: below + 14, "text-anchor": "middle" }, markText(value)))),
+      rows.map((row, index) => bar(row, index, x)),
+      limit === null ? null : s("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 12, y2: below }),
+      s("text", { class: limit === null ? "title" : "limit-text", x: width - 12, y: 9, "text-anchor": "end" }, text));
+  };
+  return responsive(draw, { class: "chart" });
+}
+
+function bar(row, index, x) {
+  let from = 0;
+  const drawn = row.parts.map(([fill, , value]) => {
+    const start = from;
+    from += value;
+    return s("rect", { class: `fill-${fill}`, x: x(start), y: 17 + index * ROW, height: BAR, width: Math.max(0, x(from) - x(start)) });
+  });
+  return hover(s("g", { class: "bar" }, s("rect", { class: "hit", x: 0, y: 14 + index * ROW, width: x(from), height: ROW }),
+    s("text", { class: "mark", x: SIDE - 6, y: 28 + index * ROW, "text-anchor": "end" }, row.label), drawn), () => row.lines);
 }
 
 /** Stacked bars: memory of every pipeline stage against what the allocator can give and what the device has. */

@@ -1,22 +1,18 @@
 // Deployments of a served model: the table, the plot with the limits, memory of a GPU, the time of an iteration.
 
-import { h, hover, replace, responsive, s, table } from "./dom.js";
-import { count, gib, markText, marks, percent, planWords, seconds } from "./format.js";
+import { bars, legend, planText } from "./charts.js";
+import { h, replace, summaryBox, table } from "./dom.js";
+import { count, gib, percent, seconds } from "./format.js";
 import { deploymentPlot } from "./plots.js";
 
-const ROW = 20;
-const BAR = 14;
-const LABEL = 92;
-const AXIS = 22;
+/** Memory of a GPU from the left of a bar to its right: the fill of each part, and its name. */
+const MEMORY = [["weights", "weights"], ["gradients", "runtime"], ["temporary", "activations"], ["activations", "cache in use"],
+  ["beyond", "cache that waits"]];
 
-/** Memory of a GPU from the left of a bar to its right, with the fill of each part. */
-const MEMORY = [["weights", "weights"], ["runtime", "gradients"], ["activations", "temporary"], ["cache in use", "activations"],
-  ["cache that waits", "beyond"]];
-
-/** Parts of an iteration in their order, and their fills. */
-const PARTS = [["linear", "forward"], ["output layer", "forward-odd"], ["decode attention", "backward"],
-  ["prefill attention", "backward-odd"], ["communication", "wait"], ["pointwise", "gradients"], ["experts", "optimizer"],
-  ["sampling", "temporary"], ["launches", "idle"], ["host", "beyond"]];
+/** Parts of an iteration in their order, behind their fills. */
+const PARTS = [["forward", "linear"], ["forward-odd", "output layer"], ["backward", "decode attention"],
+  ["backward-odd", "prefill attention"], ["wait", "communication"], ["gradients", "pointwise"], ["optimizer", "experts"],
+  ["temporary", "sampling"], ["idle", "launches"], ["beyond", "host"]];
 
 /** GiB of one GPU by the names of MEMORY; the cache in use is that of the sequences that run. */
 function memoryParts(one) {
@@ -25,43 +21,13 @@ function memoryParts(one) {
   return [weights, runtime, activations, used, Math.max(0, pool - used)];
 }
 
-const legend = (pairs) => h("ul", { class: "legend" },
-  pairs.map(([name, fill]) => h("li", null, h("i", { class: `key fill-${fill}` }), name)));
-
-/** Rows of stacked bars over one scale. A row: {label, parts: [[name, fill, value]], lines}. */
-function bars(rows, top, text, limit, label) {
-  const draw = (width) => {
-    const x = (value) => LABEL + (value / top) * (width - LABEL - 12);
-    const below = rows.length * ROW + 16;
-    return s("svg", { width, height: below + AXIS, role: "img", "aria-label": label },
-      marks(0, top, width / 90).map((value) => s("g", null,
-        s("line", { class: "grid", x1: x(value), x2: x(value), y1: 14, y2: below }),
-        s("text", { class: "mark", x: x(value), y: below + 14, "text-anchor": "middle" }, markText(value)))),
-      rows.map((row, index) => bar(row, index, x)),
-      limit === null ? null : s("line", { class: "limit", x1: x(limit), x2: x(limit), y1: 12, y2: below }),
-      s("text", { class: limit === null ? "title" : "limit-text", x: width - 12, y: 9, "text-anchor": "end" }, text));
-  };
-  return responsive(draw, { class: "chart" });
-}
-
-function bar(row, index, x) {
-  let from = 0;
-  const drawn = row.parts.map(([, fill, value]) => {
-    const start = from;
-    from += value;
-    return s("rect", { class: `fill-${fill}`, x: x(start), y: 17 + index * ROW, height: BAR, width: Math.max(0, x(from) - x(start)) });
-  });
-  return hover(s("g", { class: "bar" }, s("rect", { class: "hit", x: 0, y: 14 + index * ROW, width: x(from), height: ROW }),
-    s("text", { class: "mark", x: LABEL - 6, y: 28 + index * ROW, "text-anchor": "end" }, row.label), drawn), () => row.lines);
-}
-
 /** Memory of a GPU in each deployment of a list, against the device. */
 function memoryChart(list) {
   const rows = list.map((one, index) => {
     const parts = memoryParts(one).map((value, part) => [...MEMORY[part], value]);
     const first = one.prefill_memory_gib;
     return { label: `#${index + 1}`, parts,
-      lines: [one.plan, ...parts.map(([name, , value]) => `${gib(value)} GiB ${name}`), `${gib(one.memory_gib.kept_free)} GiB kept free`,
+      lines: [one.plan, ...parts.map(([, name, value]) => `${gib(value)} GiB ${name}`), `${gib(one.memory_gib.kept_free)} GiB kept free`,
         ...(first ? [`prefill GPU: ${gib(first.weights)} weights, ${gib(first.activations)} activations, ${gib(first.kv_pool)} cache`] : []),
         ...(one.max_concurrency_longest < one.max_concurrency
           ? [`${one.memory_gib.kv_longest_sequence.toFixed(3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
@@ -74,19 +40,19 @@ function memoryChart(list) {
     legend(MEMORY),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
       table("Memory of a GPU by part, GiB", ["GiB", ...rows.map((row) => row.label)],
-        MEMORY.map(([name], part) => [name, ...rows.map((row) => row.parts[part][2].toFixed(2))]), { class: "figures" }))));
+        MEMORY.map(([, name], part) => [name, ...rows.map((row) => row.parts[part][2].toFixed(2))]), { class: "figures" }))));
 }
 
 /** What an iteration does one after the other: decoding alone, and with prompts. */
 function stepChart(one) {
   const kinds = [["decoding", one.decode_step_seconds], [one.prefill ? "prefill, a prompt" : "with prompts", one.prompt_step_seconds]];
   const rows = kinds.map(([label, found]) => {
-    const parts = PARTS.filter(([name]) => found[name] > 0).map(([name, fill]) => [name, fill, 1e3 * found[name]]);
+    const parts = PARTS.filter(([, name]) => found[name] > 0).map(([fill, name]) => [fill, name, 1e3 * found[name]]);
     const total = parts.reduce((sum, [, , value]) => sum + value, 0);
     return { label, parts, total, lines: [`${label}: ${seconds(total / 1e3)}`,
-      ...parts.map(([name, , value]) => `${seconds(value / 1e3)} ${name}, ${percent(value / total)}`)] };
+      ...parts.map(([, name, value]) => `${seconds(value / 1e3)} ${name}, ${percent(value / total)}`)] };
   });
-  const used = PARTS.filter(([name]) => rows.some((row) => row.parts.some(([part]) => part === name)));
+  const used = PARTS.filter(([, name]) => rows.some((row) => row.parts.some(([, part]) => part === name)));
   return h("figure", { class: "iteration" },
     h("figcaption", null, `One iteration of ${count(one.decode.max_batch_size)} sequences, ms`),
     bars(rows, Math.max(...rows.map((row) => row.total)) * 1.02, rows.map((row) => seconds(row.total / 1e3)).join(" · "), null,
@@ -94,7 +60,7 @@ function stepChart(one) {
     legend(used),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
       table("Parts of an iteration, ms", ["ms", ...rows.map((row) => row.label)],
-        used.map(([name]) => [name, ...kinds.map(([, found]) => (1e3 * (found[name] || 0)).toFixed(3))]), { class: "figures" }))));
+        used.map(([, name]) => [name, ...kinds.map(([, found]) => (1e3 * (found[name] || 0)).toFixed(3))]), { class: "figures" }))));
 }
 
 /** A mean of tokens with its standard deviation where lengths differ. */
@@ -120,17 +86,9 @@ function summary(answer) {
     ...(question.isl_stddev || question.osl_stddev ? [`${count(question.longest_tokens)} at most`] : []),
     ...(question.trace ? [`trace of ${count(question.trace.requests)} requests in ${seconds(question.trace.seconds)}`] : []),
     question.requests_per_second ? `${Number(question.requests_per_second.toPrecision(4))} requests/s` : "full queue", `goal ${question.goal}`, ...limits];
-  return h("div", { class: "summary" },
-    h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
-    h("p", { class: "quiet" }, `${count(funnel.layouts)} layouts, ${count(funnel.enumerated)} deployments, ${count(funnel.fit)} fit, ` +
-      `${count(funnel.meet_limits)} meet the limits`),
-    question.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${question.assumed.length} assumptions`),
-      h("ul", null, question.assumed.map((line) => h("li", null, line)))) : null);
+  return summaryBox(text, `${count(funnel.layouts)} layouts, ${count(funnel.enumerated)} deployments, ${count(funnel.fit)} fit, ` +
+    `${count(funnel.meet_limits)} meet the limits`, question.assumed);
 }
-
-/** A plan's short form, breaking between its keys. */
-const planText = (short) => h("code", { class: "plan" },
-  planWords(short).map((word, part) => [part ? [",", h("wbr")] : null, word]));
 
 function row(one, index, chosen, choose) {
   const said = one.simulated;

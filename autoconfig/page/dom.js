@@ -83,6 +83,15 @@ export function table(caption, head, rows, attributes) {
       index ? h("td", null, cell) : h("th", { scope: "row" }, cell))))));
 }
 
+/** Above an answer: what was asked as words of a line, a quiet line, everything that was assumed. */
+export function summaryBox(asked, quiet, assumed) {
+  return h("div", { class: "summary" },
+    h("p", null, asked.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
+    h("p", { class: "quiet" }, quiet),
+    assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${assumed.length} assumptions`),
+      h("ul", null, assumed.map((line) => h("li", null, line)))) : null);
+}
+
 /** Copies a text and says so on the button. */
 export function copyButton(label, text) {
   const button = h("button", { type: "button" }, label);

@@ -1,12 +1,12 @@
 // The form, the question that it asks, and the link that holds it.
 
 import { byId, h, replace } from "./dom.js";
-import { SERVING } from "./serving.js";
+import { TAB_CHOICES } from "./tab.js";
 
 /** Fields that a search made elsewhere may have besides. */
 const ELSEWHERE = ["include", "gpus_at_most", "fit_chance"];
 /** What the link holds beside the question. */
-const CHOICES = ["plan", "compare", "view", "counts", "types", "days", ...SERVING];
+const CHOICES = ["plan", "compare", "view", "counts", "types", "days", ...TAB_CHOICES];
 
 export class FieldError extends Error {
   constructor(field, text) {

@@ -1,8 +1,8 @@
 // The views that the page of the service and a report share: the answer, its plans, a chosen plan, a comparison.
 
-import { memoryChart, timeChart, timeOrder } from "./charts.js";
-import { copyButton, download, h, replace, table } from "./dom.js";
-import { count, gib, large, partName, percent, planWords, plainSeconds, seconds } from "./format.js";
+import { memoryChart, planText, timeChart, timeOrder } from "./charts.js";
+import { copyButton, download, h, replace, summaryBox, table } from "./dom.js";
+import { count, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
 import { paretoPlot } from "./plots.js";
 import { timelineChart } from "./timeline.js";
 
@@ -11,12 +11,8 @@ export function summary(answer) {
   const { model, cluster, workload, numerics, funnel } = answer;
   const text = [`${model.name}, ${large(model.parameters)} parameters`, `${count(cluster.num_gpus)} x ${cluster.gpu}`,
     `sequence ${count(workload.seq_length)}`, `batch ${count(workload.global_batch_size)}`, numerics.precision, answer.software];
-  return h("div", { class: "summary" },
-    h("p", null, text.map((words, index) => [index ? " · " : "", index ? words : h("strong", null, words)])),
-    h("p", { class: "quiet" }, `${count(funnel.legal)} legal layouts, ${count(funnel.fit)} fit, ${count(funnel.priced)} plans ` +
-      `priced; by formula, calibration ${answer.calibration}`),
-    answer.assumed.length ? h("details", { class: "quiet" }, h("summary", null, `${answer.assumed.length} assumptions`),
-      h("ul", null, answer.assumed.map((line) => h("li", null, line)))) : null);
+  return summaryBox(text, `${count(funnel.legal)} legal layouts, ${count(funnel.fit)} fit, ${count(funnel.priced)} plans priced; ` +
+    `by formula, calibration ${answer.calibration}`, answer.assumed);
 }
 
 /** Columns of a plan: head, Megatron's name, and the value that, where all plans have it, leaves the column out. */
@@ -33,11 +29,6 @@ const cell = (value) => value === true ? "on" : value === false ? "off" : value 
 
 /** Sentences of an answer with its parts under their plain names. */
 const readable = (text) => text.replace(/\b[a-z0-9_]+_seconds\b/g, partName);
-
-/** A plan's short form, breaking between its keys. */
-function planText(short) {
-  return h("code", { class: "plan" }, planWords(short).map((word, index) => [index ? [",", h("wbr")] : null, word]));
-}
 
 export class Workbench {
   /** `source(short)` gives {detail, timeline, files, problem} of a plan; `changed()` is told when the choice changes. */

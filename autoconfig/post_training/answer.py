@@ -166,8 +166,13 @@ def ranked(
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
         found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout), known))
-    ordered = sorted(found, key=lambda one: (not one.memory.fits, one.seconds, one.placement.offload))
+    ordered = sorted(found, key=_order)
     return _distinct(ordered)
+
+
+def _order(one: PricedPlacement) -> tuple[bool, float, float, bool]:
+    """Those that fit first, the quickest first; of equal steps the one that hides less."""
+    return not one.memory.fits, round(one.seconds, 6), one.phases.beside, one.placement.offload
 
 
 def _distinct(ordered: list[PricedPlacement]) -> list[PricedPlacement]:

@@ -446,3 +446,55 @@ def test_modules_of_a_report_are_whole():
 def test_a_report_that_cannot_be_written_is_refused_before_the_search(tmp_path, name, words):
     done = run_in_process("search", *OPTIONS, "--report", str(tmp_path / name))
     assert done.exit_code == 2 and words in done.stderr and not list(tmp_path.iterdir())
+
+
+STEP = {"model": "qwen2.5-7b", "gpus": 16, "gpu": "h100-sxm-80gb", "prompts": 64, "group_size": 8, "response_length": 500}
+
+
+def step_link(url, **changes):
+    """The tab of post-training with its question in the link."""
+    given = {**STEP, "view": "post-training", **changes}
+    return f"{url}/#" + "&".join(f"{key}={quote(str(value))}" for key, value in given.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": {"width": 320, "height": 640}}])
+def test_placements_and_the_timeline_of_the_step(asked, pages, options):
+    page = pages(step_link(asked.url), **options)
+    view = page.locator("#view-post-training")
+    shown = view.locator("table.plans tbody tr")
+    expect(shown.first).to_be_visible()
+    answer = ask(asked, "post-training", **STEP)
+    placements = answer["placements"]
+    assert shown.count() == len(placements) > 2
+    for row, one in zip(shown.all(), placements, strict=True):
+        text = row.inner_text()
+        assert one["placement"] in text and f"{one['train_gpus']}: {one['train_plan']}" in text
+        assert f"{one['step_seconds']:,.3f} s" in text and f"{one['engine']['replicas']} x tp={one['engine']['tp']}" in text
+    shown.nth(1).click()
+    chosen, step = placements[1], view.locator("figure.step")
+    expect(view.locator("article code")).to_have_text(chosen["train_plan"])
+    bars = step.locator("svg g.bar")
+    assert bars.count() == len(chosen["timeline"])
+    for bar, group in zip(bars.all(), chosen["timeline"], strict=True):
+        assert bar.locator("text").text_content() == f"{group['name']}: {group['gpus']} GPUs"
+        whole = float(bar.locator("rect.fill-bubble").get_attribute("width"))
+        drawn = bar.locator("rect[data-phase]")
+        assert [piece.get_attribute("data-phase") for piece in drawn.all()] == [one["phase"] for one in group["intervals"]]
+        for piece, one in zip(drawn.all(), group["intervals"], strict=True):
+            from_to = [float(piece.get_attribute(name)) / whole for name in ("x", "width")]
+            wanted = [one["start"] / chosen["step_seconds"], (one["end"] - one["start"]) / chosen["step_seconds"]]
+            assert from_to == pytest.approx(wanted, abs=0.03), one
+    assert f"{chosen['phases']['training']:.2f}" in step.locator("table").text_content()
+    assert not serious(page) and too_wide(page) <= 0
+    again = pages(page.url, **options)
+    expect(again.locator("#view-post-training article code")).to_have_text(chosen["train_plan"])
+    expect(again.locator("#view-post-training tr.chosen th")).to_have_text("2")
+
+
+def test_where_no_placement_fits_the_nearest_is_shown_and_what_is_wrong_is_said(asked, pages):
+    page = pages(step_link(asked.url, model="llama3-70b", gpus=8), refused=(422,))
+    view = page.locator("#view-post-training")
+    expect(view.locator(".note.bad")).to_contain_text("32 GPUs fit")
+    assert view.locator("table.plans tbody tr").count() == 1 and not serious(page)
+    page.get_by_label("Algorithm").fill("grppo")
+    expect(view.locator(".note.bad")).to_contain_text("did you mean grpo")

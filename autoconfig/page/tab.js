@@ -1,0 +1,87 @@
+// Tabs with fields of their own beside the question's model and GPUs: deployments of a served model, steps of post-training.
+
+import { h, replace } from "./dom.js";
+import { deploymentsView } from "./deployments.js";
+import { placementsView } from "./post_training.js";
+import { post } from "./service.js";
+
+const PAUSE = 300;
+
+/** Tabs: their path; `taken`, what they take of the question; fields (name, label, usual value, whether a number); the view of
+ * an answer, and under which name the link holds what is chosen in it. */
+const TABS = {
+  deployments: { label: "Deployments", path: "/v1/deployments", taken: ["model", "gpus", "gpu", "gpus_per_node", "price"],
+    view: deploymentsView, chosen: "deployment", fields: [["isl", "Tokens in", "1000", true], ["osl", "Tokens out", "1000", true],
+      ["isl_stddev", "Stddev in", "0", true], ["osl_stddev", "Stddev out", "0", true], ["ttft", "TTFT at most", "none, like 2s"],
+      ["tpot", "TPOT at most", "none, like 50ms"], ["rate", "Requests/s", "full queue", true], ["engine", "Engine", "trtllm-1.2"],
+      ["goal", "Goal", "throughput"], ["prefix_hit", "Prefix hits, share", "0", true]] },
+  "post-training": { label: "Post-training", path: "/v1/post-training", taken: ["model", "gpus", "gpu"],
+    view: placementsView, chosen: "placement", fields: [["algorithm", "Algorithm", "grpo"], ["framework", "Framework", "verl"],
+      ["prompts", "Prompts a step", "usual of the framework", true], ["group_size", "Responses of each", "usual of the framework", true],
+      ["minibatch", "Samples an update", "all of the step", true], ["prompt_length", "Tokens of a prompt, mean", "100", true],
+      ["response_length", "Tokens of a response, mean", "a quarter of the cap", true],
+      ["max_response_length", "Tokens of a response, most", "4096", true],
+      ["tokens_per_gpu", "Tokens of a micro-batch", "8192", true], ["staleness", "Steps ahead at most", "1", true]] },
+};
+
+/** What the link holds of these tabs. */
+export const TAB_CHOICES = Object.values(TABS).flatMap(({ fields, chosen }) => [...fields.map(([name]) => name), chosen]);
+
+export class Tab {
+  /** `question()` gives the page's; `changed()` is told when the link should hold something else; `tell` shows problems. */
+  constructor(name, question, changed, tell) {
+    Object.assign(this, { of: TABS[name], question, changed, tell, values: {}, chosen: null, turn: null, pause: 0 });
+    const { label, fields } = this.of;
+    this.inputs = new Map(fields.map(([field, , usual]) => [field, h("input", { id: `${name}-${field}`, placeholder: usual,
+      spellcheck: "false", maxlength: 100, oninput: () => this.typed(field) })]));
+    this.state = h("p", { class: "quiet", role: "status" });
+    this.box = h("div", { class: "answer" });
+    this.element = h("div", null,
+      h("form", { class: "line", "aria-label": label, onsubmit: (event) => { event.preventDefault(); this.ask(); } },
+        fields.map(([field, text]) => h("p", { class: "field" }, h("label", { for: `${name}-${field}` }, text), this.inputs.get(field)))),
+      this.state, this.box);
+  }
+
+  typed(name) {
+    this.values[name] = this.inputs.get(name).value.trim();
+    clearTimeout(this.pause);
+    this.pause = setTimeout(() => { this.changed(); this.ask(); }, PAUSE);
+  }
+
+  /** Takes what a link holds. */
+  read(choices) {
+    for (const [name] of this.of.fields) {
+      this.values[name] = choices[name] || "";
+      this.inputs.get(name).value = this.values[name];
+    }
+    this.chosen = choices[this.of.chosen] || null;
+  }
+
+  /** What the link should hold. */
+  choices() {
+    return { ...this.values, [this.of.chosen]: this.chosen };
+  }
+
+  async ask() {
+    const question = this.question();
+    const body = Object.fromEntries(this.of.taken.filter((name) => question[name]).map((name) => [name, question[name]]));
+    for (const [name, , , number] of this.of.fields) {
+      const text = this.values[name];
+      if (text) body[name] = number && Number.isFinite(Number(text)) ? Number(text) : text;
+    }
+    if (this.turn) this.turn.abort();
+    const turn = new AbortController();
+    this.turn = turn;
+    this.state.textContent = "asking…";
+    try {
+      const answer = await post(this.of.path, body, { signal: turn.signal });
+      this.state.textContent = "";
+      replace(this.box, this.of.view(answer, () => this.chosen, (one) => { this.chosen = one; this.changed(); }));
+    } catch (problem) {
+      if (problem.name === "AbortError") return;
+      this.state.textContent = "";
+      replace(this.box, h("p", { class: "note bad", role: "alert" }, problem.message));
+      if (problem.status === 401) this.tell(problem);
+    }
+  }
+}
