@@ -32,6 +32,7 @@ import megatron.core.models.common.embeddings.rope_utils as rope_utils  # noqa: 
 import megatron.core.num_microbatches_calculator as microbatches  # noqa: E402
 import megatron.core.parallel_state as parallel_state  # noqa: E402
 import megatron.core.pipeline_parallel.schedules as schedules  # noqa: E402
+import megatron.core.transformer.moe.moe_utils as moe_utils  # noqa: E402
 import megatron.core.utils as core_utils  # noqa: E402
 import megatron.training.argument_utils as argument_utils  # noqa: E402
 import megatron.training.arguments as arguments  # noqa: E402
@@ -87,6 +88,8 @@ def _stand_in_transformer_engine() -> None:
     sys.modules[names[-1]].FusedAdam = FusedAdam  # type: ignore[attr-defined]
     core_utils._te_version = Version(TRANSFORMER_ENGINE)
     rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or _pass
+    for name in ("permute", "permute_with_probs", "sort_chunks_by_index", "sort_chunks_by_index_with_probs", "unpermute"):
+        setattr(moe_utils, f"fused_{name}", getattr(moe_utils, f"fused_{name}") or _pass)
 
 
 def _read_help_texts_once() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -48,6 +49,7 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
         (dist, "new_group", new_group),
         (dist, "all_gather_object", all_gather_object),
         (param_and_grad_buffer, "_coalescing_manager", _one_by_one),
+        _router_losses(),
     ]
     with mock.patch.dict(os.environ, names), patched(stand_ins):
         dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
@@ -57,6 +59,13 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
             parallel_state.destroy_model_parallel()
             parallel_state.destroy_global_memory_buffer()
             dist.destroy_process_group()
+
+
+def _router_losses() -> tuple[Any, str, Any]:
+    """An empty table of the routers' losses: megatron-core keeps one as long as the process lives, sized by its first model."""
+    if hasattr(moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER"):  # megatron-core 0.16
+        return moe_utils, "_MOE_LAYER_WISE_LOGGING_TRACKER", {}
+    return importlib.import_module("megatron.core.transformer.moe.moe_logging"), "_MOE_METRICS_TRACKER", None
 
 
 @contextlib.contextmanager
