@@ -30,7 +30,7 @@ from autoconfig.specs.models.parameters import (
     padded_vocab_size,
 )
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, EngineSpec, ModuleFormats
+from autoconfig.specs.software.engine import KV_BYTES, EngineSpec, ModuleFormats
 
 LOGIT_BYTES = 4.0
 """Logits are sampled in fp32."""
@@ -81,17 +81,18 @@ def state_sequence_bytes(model: ModelSpec, plan: EnginePlan) -> float:
 def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> dict[str, float]:
     """Weights of one GPU by part.
 
-    Attention, recurrent layers and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes WEIGHT_BYTES
-    of its format; router, norms, embedding and output layer 2 bytes. With pp = 1 embedding and output layer are both here.
+    Attention, recurrent layers and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes the bytes of
+    its format, scales and zero points included; router, norms and embedding 2 bytes, and the output layer too unless the
+    checkpoint says otherwise. With pp = 1 embedding and output layer are both here.
     """
-    attention = sum(attention_gemms(model, plan.tp).values()) * WEIGHT_BYTES[formats.attention]
+    attention = sum(attention_gemms(model, plan.tp).values()) * formats.bytes_of("attention")
     norms = 2.0 * (1 if model.is_hybrid else 2) * norm_parameters(model, model.hidden_size)
     parts = {"attention": 0.0, "mlp": 0.0, "experts": 0.0, "embedding and output": 0.0, "norms and routers": 0.0}
     for layer in stage_layers(model, plan.pp):
         kind = model.layer_kinds[layer]
         parts["norms and routers"] += norms
         if kind in RECURRENT_GEMMS:
-            weights = sum(RECURRENT_GEMMS[kind](model, plan.tp).values()) * WEIGHT_BYTES[formats.attention]
+            weights = sum(RECURRENT_GEMMS[kind](model, plan.tp).values()) * formats.bytes_of("recurrent")
             parts["recurrent"] = parts.get("recurrent", 0.0) + float(weights)
         elif attends(model, kind):
             parts["attention"] += float(attention)
@@ -100,19 +101,37 @@ def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormat
             shared = sum(mlp_gemms(model, model.moe_shared_expert_intermediate_size, plan.tp).values())
             shared = shared + sum(latent_gemms(model).values())
             count = float(model.num_moe_experts or 0)
-            parts["experts"] += float(each * count / (plan.tp * plan.adp)) * WEIGHT_BYTES[formats.experts]
-            parts["mlp"] += float(shared) * WEIGHT_BYTES[formats.mlp]
+            parts["experts"] += float(each * count / (plan.tp * plan.adp)) * formats.bytes_of("experts")
+            parts["mlp"] += float(shared) * formats.bytes_of("mlp")
             parts["norms and routers"] += 2.0 * count * model.hidden_size
         elif kind in ("dense", "mlp"):
-            parts["mlp"] += float(sum(mlp_gemms(model, model.ffn_hidden_size, plan.tp).values())) * WEIGHT_BYTES[formats.mlp]
-    vocabulary = float(padded_vocab_size(model, plan.tp)) * model.hidden_size / plan.tp * 2.0
-    parts["embedding and output"] = vocabulary * (2.0 if model.untie_embeddings_and_output_weights and plan.pp == 1 else 1.0)
+            parts["mlp"] += float(sum(mlp_gemms(model, model.ffn_hidden_size, plan.tp).values())) * formats.bytes_of("mlp")
+    vocabulary = float(padded_vocab_size(model, plan.tp)) * model.hidden_size / plan.tp
+    output = formats.bytes_of("output") if model.untie_embeddings_and_output_weights else 0.0
+    parts["embedding and output"] = vocabulary * (2.0 + output if plan.pp == 1 else output or 2.0)
     return parts
 
 
 def weights_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> float:
     """All weights of one GPU."""
     return sum(weight_parts_bytes(model, plan, formats).values())
+
+
+def checkpoint_bytes(model: ModelSpec, formats: ModuleFormats) -> float:
+    """Weights of the published files: those of one GPU that holds all, and of each multi-token-prediction depth its layer, its
+    projection of 2 h to h and copies of embedding and output layer in 16 bits (DeepSeek-V3's files, arXiv:2412.19437, section
+    2.2). Biases are not counted."""
+    whole = weights_bytes(model, EnginePlan(), formats)
+    if not model.mtp_num_layers:
+        return whole
+    h, last = model.hidden_size, model.replace(mtp_num_layers=0)
+    shorter = last.replace(num_layers=model.num_layers - 1, moe_layer_freq=_all_but_last(model.moe_layer_freq))
+    layer = whole - weights_bytes(shorter, EnginePlan(), formats)
+    return whole + model.mtp_num_layers * (layer + 2.0 * (2.0 * h * h + 2.0 * float(model.vocab_size) * h))
+
+
+def _all_but_last(pattern: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    return pattern if isinstance(pattern, int) else pattern[:-1]
 
 
 def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:

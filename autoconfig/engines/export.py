@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, Start, benchmark
+from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark
 from autoconfig.planning.export_files import MADE_BY, MARK, filled_template, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
@@ -129,7 +129,7 @@ def not_written(question: ServeQuestion) -> str:
 
 
 def _script(question: ServeQuestion, weights: str, body: str, one: DeploymentReport | None = None) -> str:
-    head = ["#!/usr/bin/env bash", MARK]
+    head = ["#!/usr/bin/env bash", f"{MARK} for {WRITTEN_FOR[question.engine.framework]}"]
     if not_written(question):
         head.append(f"# {not_written(question)}")
     if one is not None:

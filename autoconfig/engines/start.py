@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from autoconfig.memory_model.serving import kv_sequence_bytes
 from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import UnsupportedError, option
@@ -29,6 +30,13 @@ HEAD_NODE = (
 """Of an instance on several nodes, whose script runs once on each."""
 NIXL_PORT, NIXL_PORTS = 5600, 100
 """VLLM_NIXL_SIDE_CHANNEL_PORT: vLLM's default, and from one instance to the next (each data-parallel rank adds 1)."""
+WRITTEN_FOR = {
+    "tensorrt-llm": "TensorRT-LLM 1.3",
+    "vllm": "vLLM 0.33",
+    "sglang": "SGLang 0.5.23",
+    "megatron": "megatron-core 0.19.2",
+}
+"""Release whose arguments a script has."""
 VLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 SGLANG_KV = {"bf16": "auto", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 TRTLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
@@ -57,9 +65,16 @@ class Start:
         return "\n".join([*self.each, " \\\n".join(lines)])
 
 
-def length(question: ServeQuestion) -> int:
-    """Tokens of the longest request that the server must take."""
-    return int(question.workload.longest_tokens)
+LENGTH_SLACK = 128
+"""Tokens that the server takes beyond the longest request, for a chat template and special tokens."""
+
+
+def length(question: ServeQuestion, plan: EnginePlan) -> int:
+    """Tokens of the longest request that the server must take, with slack where positions and the cache have room for it."""
+    longest, positions = int(question.workload.longest_tokens), question.model.max_position_embeddings
+    wanted = max(longest, min(longest + LENGTH_SLACK, positions))
+    pool = question.memory(question.job(plan), float(plan.batch), float(plan.tokens)).kv_pool_bytes
+    return wanted if kv_sequence_bytes(question.model, plan, question.engine, wanted) <= pool else longest
 
 
 def nodes_of(question: ServeQuestion, plan: EnginePlan) -> int:
@@ -86,6 +101,8 @@ def _cache(plan: EnginePlan, question: ServeQuestion, names: Mapping[str, str]) 
 
 
 def _quantised_at_load(question: ServeQuestion, plan: EnginePlan) -> bool:
+    if question.checkpoint is not None:
+        return False  # the files say their format; another one on the command line is refused
     formats = module_formats(question.model, plan.weights, question.gpu)
     return {formats.attention, formats.mlp, formats.experts} == {"fp8"}
 
@@ -112,7 +129,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         f"  max_batch_size: {most}",
     ]
     if kind != "serve":
-        yaml += ["cache_transceiver_config:", "  backend: DEFAULT", f"  max_tokens_in_buffer: {length(question)}"]
+        yaml += ["cache_transceiver_config:", "  backend: DEFAULT", f"  max_tokens_in_buffer: {length(question, plan)}"]
     if kind == "prefill":
         yaml.append("disable_overlap_scheduler: true")
     options = {
@@ -124,7 +141,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--ep_size": plan.ep if question.model.is_moe else None,
         "--max_batch_size": most,
         "--max_num_tokens": plan.tokens,
-        "--max_seq_len": length(question),
+        "--max_seq_len": length(question, plan),
         "--extra_llm_api_options": f'"$(dirname "$0")/{kind}.yaml"',
     }
     words: tuple[str, ...] = ("trtllm-serve", '"$MODEL"')
@@ -139,7 +156,7 @@ def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
     most = max(sequences(kind, plan) // plan.adp, 1)
     # vLLM refuses fewer tokens an iteration than sequences (a decode instance may have planned fewer) and, with whole prompts,
     # than the longest sequence.
-    tokens = max(plan.tokens, most, 0 if question.chunked else length(question))
+    tokens = max(plan.tokens, most, 0 if question.chunked else length(question, plan))
     options: dict[str, object] = {
         "--host": "0.0.0.0",
         "--port": '"$PORT"',
@@ -149,7 +166,7 @@ def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--enable-expert-parallel": plan.ep > 1,
         "--max-num-seqs": most,
         "--max-num-batched-tokens": tokens,
-        "--max-model-len": length(question),
+        "--max-model-len": length(question, plan),
         "--kv-cache-dtype": _cache(plan, question, VLLM_KV),
         "--gpu-memory-utilization": _share(question),
         "--enable-chunked-prefill": question.chunked,
@@ -189,19 +206,24 @@ def sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--port": '"$PORT"',
         "--tp-size": plan.tp * plan.adp,
         "--pp-size": plan.pp,
-        "--attn-dp-size": plan.adp if plan.adp > 1 else None,
+        '"${ATTENTION_DP[@]}"': "" if plan.adp > 1 else None,
         "--ep-size": plan.ep if plan.ep > 1 else None,
         "--max-running-requests": sequences(kind, plan),
         "--chunked-prefill-size": plan.tokens * plan.adp if question.chunked else -1,
         "--max-prefill-tokens": plan.tokens,
         "--enable-mixed-chunk": question.chunked and kind == "serve",
-        "--context-length": length(question),
+        "--context-length": length(question, plan),
         "--kv-cache-dtype": _cache(plan, question, SGLANG_KV),
         "--mem-fraction-static": _share(question),
     }
     before: tuple[str, ...] = ()
+    if plan.adp > 1:
+        before += (
+            f'# SGLang that has no --attn-dp-size spells it ATTENTION_DP="--dp-size {plan.adp} --enable-dp-attention"',
+            f'read -ra ATTENTION_DP <<< "${{ATTENTION_DP:---attn-dp-size {plan.adp}}}"',
+        )
     if _quantised_at_load(question, plan):
-        before = QUANTIZATION
+        before += QUANTIZATION
         options[QUANTIZATION_OPTION] = ""
     if kind != "serve":
         options |= {"--disaggregation-mode": kind, "--disaggregation-transfer-backend": "nixl"}
@@ -228,7 +250,7 @@ def megatron(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--micro-batch-size": 1,
         "--fp8-format": "hybrid" if plan.weights == "fp8" else None,
         "--inference-dynamic-batching-max-requests": max(plan.batch // plan.pp, 1),
-        "--inference-max-seq-length": length(question),
+        "--inference-max-seq-length": length(question, plan),
         "--inference-dynamic-batching": True,
         "--inference-dynamic-batching-max-tokens": plan.tokens,
         "--enable-chunked-prefill": question.chunked,

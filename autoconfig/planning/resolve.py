@@ -16,9 +16,9 @@ from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
-from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
 from autoconfig.specs.scenario import (
     BLACKWELL,
     DOCUMENTED_DEFAULTS,
@@ -30,6 +30,7 @@ from autoconfig.specs.scenario import (
     Numerics,
     OwnRuns,
 )
+from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of, checkpoint_of_file
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
 
 MAX_CHARACTERS = 20
@@ -186,7 +187,16 @@ def read_model(model: str | Mapping[str, Any], *, local_files: bool) -> tuple[Mo
     """The model of this name, or with these fields, with the assumptions made. Raises InputError."""
     if isinstance(model, str):
         return resolve_model(model, paths=local_files)
-    return model_from_mapping(model, "model", INLINE_MODEL), []
+    return model_from_mapping(model, "model", INLINE_MODEL), config_notes(model)
+
+
+def read_checkpoint(model: str | Mapping[str, Any], *, local_files: bool) -> Checkpoint | None:
+    """How the files of a model store its weights, where its config says that they are quantised; None for a catalogue name.
+    Raises InputError."""
+    if not isinstance(model, str):
+        return checkpoint_of(model, "model")
+    file = config_file_of(model) if local_files else None
+    return None if file is None else checkpoint_of_file(file)
 
 
 def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:

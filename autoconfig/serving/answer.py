@@ -14,7 +14,7 @@ from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import Deployments, search, single
 from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployment, over_text, sensitivity, shortfall, why
 from autoconfig.serving.request import ServeRequest
-from autoconfig.serving.space import layouts
+from autoconfig.serving.space import cut_groups
 from autoconfig.serving.space import limit as engine_limit
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.layouts import first_positions, spread
@@ -150,9 +150,11 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
         return text, None, f"takes {own.gpus} GPUs, there are {question.num_gpus}"
     if question.model.num_attention_heads % own.tp:
         return text, None, f"tp={own.tp} does not divide the {question.model.num_attention_heads} attention heads"
-    if not supports(question.gpu, own.weights):
+    if question.checkpoint is not None and own.weights != question.checkpoint.main.form:
+        return text, None, f"the checkpoint is quantised: weights={question.checkpoint.main.form}"
+    if question.checkpoint is None and not supports(question.gpu, own.weights):
         return text, None, f"{question.gpu.id} does not multiply in weights={own.weights}"
-    why = engine_limit(question.engine, own)
+    why = engine_limit(question.engine, own) or cut_groups(question.model, own, question.checkpoint)
     if why:
         return text, None, why
     memory = decode_memory(question, own)
@@ -184,7 +186,7 @@ def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[D
         constraints: dict[str, frozenset[object]] = {
             key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
         }
-        legal = layouts(question.model, question.gpu, question.engine, size, question.gpus_per_node, constraints)
+        legal = question.layouts(constraints, size)
         why = engine_limit(question.engine, own)
         if why or next(legal, None) is None:
             return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"

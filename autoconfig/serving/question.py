@@ -9,18 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, serving_memory
+from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes, kv_sequence_bytes, serving_memory
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
-from autoconfig.planning.resolve import DEFAULT_GPU, read_model
+from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
-from autoconfig.serving.space import SEARCHED_KV, weight_formats
+from autoconfig.serving.space import cache_formats, layouts, weight_formats
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
-from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine, supports
+from autoconfig.specs.software.checkpoint import Checkpoint
+from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine, loads_checkpoint, supports
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
@@ -132,6 +133,8 @@ class ServeQuestion:
     kv_memory_ratio: float | None
     price: float | None
     assumed: tuple[str, ...] = field(default=())
+    checkpoint: Checkpoint | None = None
+    """How the model's files store its weights, where they are quantised."""
     sized_for: float = 1.0
     """Times the mean load that a deployment must carry, where bursts ask for more than the mean."""
 
@@ -149,7 +152,14 @@ class ServeQuestion:
             constants=self.calibration.constants(self.engine, self.gpu),
             gpus_per_node=self.gpus_per_node,
             imbalance=self.imbalance,
+            checkpoint=self.checkpoint,
         )
+
+    def layouts(self, fixed: Mapping[str, frozenset[object]] | None = None, gpus: int = 0) -> Iterator[EnginePlan]:
+        """Every layout that fills the GPUs, or so many, within the constraints, or `fixed` (space.layouts)."""
+        asked = self.constraints if fixed is None else fixed
+        size = gpus or self.num_gpus
+        return layouts(self.model, self.gpu, self.engine, size, self.gpus_per_node, asked, self.checkpoint)
 
     def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
         """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes
@@ -210,11 +220,20 @@ def understand(request: ServeRequest) -> ServeQuestion:
             f"use {option('goal')} ttft"
         )
     calibration = serving_calibration(request.calibration if request.local_files else None)
+    checkpoint = read_checkpoint(request.model, local_files=request.local_files)
     constraints = _constraints(request.fix)
-    for form in constraints.get("weights", frozenset()):
+    if checkpoint is not None:
+        constraints = _of_checkpoint(checkpoint, engine, gpu, constraints)
+    for form in () if checkpoint else constraints.get("weights", frozenset()):
         if not supports(gpu, str(form)):
             raise InputError(
                 f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open"
+            )
+    for form in constraints.get("kv", frozenset()):
+        if not supports(gpu, str(form)):
+            raise InputError(
+                f"{option('fix')} kv={form}: no attention kernel of {gpu.id} reads a cache in {form}; use kv=bf16 or leave it "
+                "open"
             )
     lengths = Lengths(
         isl=workload.isl,
@@ -244,8 +263,28 @@ def understand(request: ServeRequest) -> ServeQuestion:
         imbalance=request.imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
+        checkpoint=checkpoint,
     )
     return replace(question, assumed=(*notes, *_assumptions(request, question)))
+
+
+def _of_checkpoint(
+    checkpoint: Checkpoint, engine: EngineSpec, gpu: GpuSpec, constraints: Mapping[str, frozenset[object]]
+) -> dict[str, frozenset[object]]:
+    """--fix with what a quantised checkpoint decides: the weights, and the cache whose scales it holds. Raises
+    UnsupportedError where the engine does not load it, InputError where --fix says otherwise."""
+    if why := loads_checkpoint(engine.framework, checkpoint.kind, gpu):
+        raise UnsupportedError(
+            f"the checkpoint is quantised ({checkpoint}): {why}; try another {option('engine')} or {option('gpu')}"
+        )
+    decided = {"weights": checkpoint.main.form, **({"kv": checkpoint.kv} if checkpoint.kv else {})}
+    for key, form in decided.items():
+        if other := constraints.get(key, frozenset({form})) - {form}:
+            raise InputError(
+                f"{option('fix')} {key}={next(iter(other))}: the checkpoint is quantised ({checkpoint}"
+                f"{', cache in ' + checkpoint.kv if checkpoint.kv else ''}); leave {key} out, or name a checkpoint in 16 bits"
+            )
+    return {**constraints, **{key: frozenset({form}) for key, form in decided.items()}}
 
 
 def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
@@ -260,8 +299,25 @@ def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
     return {key: frozenset(either) for key, either in values.items()}
 
 
+def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterator[str]:
+    formats = checkpoint.formats(question.model)
+    size = checkpoint_bytes(question.model, formats)
+    kept = [name for name in ("attention", "mlp", "experts") if getattr(formats, name) == "bf16"]
+    yield (
+        f"quantised checkpoint ({checkpoint}), {size / 1e9:.4g} GB of files; in 16 bits: "
+        f"{', '.join([*kept, 'embedding, routers, norms and what it names'])}"
+    )
+    form = checkpoint.main.form
+    if not supports(question.gpu, form):
+        yield f"{question.gpu.id} does not multiply in {form}: weights only, products in 16 bits"
+    if checkpoint.method == "bitsandbytes" or form == "int8":
+        yield f"{checkpoint.method} priced with the kernels of {form}"
+
+
 def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str]:
     model, gpu, engine, workload = question.model, question.gpu, question.engine, question.workload
+    if question.checkpoint is not None:
+        yield from _checkpoint_said(question, question.checkpoint)
     if request.gpu is None:
         yield f"GPU {gpu.id} (--gpu)"
     if request.gpus_per_node is None and request.gpus > 1:
@@ -271,7 +327,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     yield f"{engine.name} priced with {question.calibration.constants(engine, gpu).origin}"
     if has_tables(gpu):  # where there are none, a search refuses the GPU and a study measures it
         weights, caches = ([str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv"))
-        yield from borrowed_shares(serving_tables_of(gpu), model, gpu, weight_formats(gpu, weights), caches or SEARCHED_KV)
+        yield from borrowed_shares(serving_tables_of(gpu), model, gpu, weight_formats(gpu, weights), cache_formats(gpu, caches))
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _assumed_load(request, workload)

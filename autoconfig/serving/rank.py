@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.space import layouts, least_tokens, loads
+from autoconfig.serving.space import least_tokens, loads
 from autoconfig.specs.layouts import pareto_front
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.rows import ServingJob
@@ -81,17 +81,15 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     """Price every layout's deployments; rank."""
     start = time.perf_counter()
     pricer = Pricer(lengths=question.lengths)
-    plans = list(
-        layouts(question.model, question.gpu, question.engine, question.num_gpus, question.gpus_per_node, question.constraints)
-    )
+    plans = list(question.layouts())
     blocks: list[dict[str, Vector]] = []
     prefills: list[disaggregated.Prefill] = []
     enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
     for index, plan in enumerate(plans):
         enumerated += combinations
-        if not loads(question.model, question.gpu, question.engine, plan):
-            continue
         job = question.job(plan)
+        if not loads(job):
+            continue
         block = _aggregated(question, pricer, job, index)
         if block is not None:
             blocks.append(block)

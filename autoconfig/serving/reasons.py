@@ -11,7 +11,7 @@ import numpy.typing as npt
 from autoconfig.serving.deployment import decode_memory
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import TIE, Deployments, within_limits
-from autoconfig.serving.space import layouts
+from autoconfig.serving.space import cut_groups
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import supports
@@ -167,7 +167,7 @@ def no_deployment(question: ServeQuestion, found: Deployments) -> str:
 
 def _illegal(question: ServeQuestion) -> str:
     q = question
-    legal = list(layouts(q.model, q.gpu, q.engine, q.num_gpus, q.gpus_per_node, {}))
+    legal = list(q.layouts({}))
     for key in LAYOUT_KEYS:
         asked = q.constraints.get(key)
         there = {getattr(plan, key) for plan in legal}
@@ -186,6 +186,7 @@ def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> st
     if not isinstance(value, int):
         return ""
     experts = q.model.num_moe_experts or 0
+    cut = cut_groups(q.model, EnginePlan(tp=value), q.checkpoint) if key == "tp" else ""
     rules = (
         (key == "tp" and q.model.num_attention_heads % value, f"{q.model.num_attention_heads} attention heads"),
         (key == "tp" and value > q.gpus_per_node, f"at most {q.gpus_per_node} GPUs of a link domain, --gpus-per-node"),
@@ -193,6 +194,7 @@ def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> st
         (key in ("ep", "adp") and value > 1 and not q.model.is_moe, "a dense model"),
         (key == "ep" and experts and experts % value, f"{experts} experts"),
         (q.num_gpus % value, f"{q.num_gpus} GPUs"),
+        (cut if key == "tp" else "", cut),
     )
     return next((f" ({reason})" for broken, reason in rules if broken), "")
 

@@ -12,7 +12,9 @@ from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import EngineSpec, module_formats, supports
+from autoconfig.specs.software.checkpoint import Checkpoint
+from autoconfig.specs.software.engine import EngineSpec, supports
+from autoconfig.time_model.serving.rows import ServingJob
 
 
 def limit(engine: EngineSpec, plan: EnginePlan) -> str:
@@ -56,12 +58,28 @@ SEARCHED_KV = ("bf16", "fp8")
 
 
 def weight_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
-    """Formats to search: those asked for, else every one that the GPU multiplies in."""
+    """Formats to search: those asked for (a quantised checkpoint asks for its own), else every one that the GPU multiplies
+    in."""
     return list(asked) or [name for name in SEARCHED_WEIGHTS if supports(gpu, name)]
 
 
+def cache_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
+    """Formats of the cache to search: those asked for, else 16 bits, and fp8 where the GPU multiplies in it.
+
+    The engines' attention kernels read an fp8 cache on such GPUs: FlashAttention 3 (9.0; vLLM v1/attention/backends/
+    flash_attn.py, supports_kv_cache_dtype), FlashInfer and TensorRT-LLM's own from 8.9.
+    """
+    return list(asked) or [name for name in SEARCHED_KV if supports(gpu, name)]
+
+
 def layouts(
-    model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, num_gpus: int, per_node: int, fixed: Mapping[str, frozenset[object]]
+    model: ModelSpec,
+    gpu: GpuSpec,
+    engine: EngineSpec,
+    num_gpus: int,
+    per_node: int,
+    fixed: Mapping[str, frozenset[object]],
+    checkpoint: Checkpoint | None = None,
 ) -> Iterator[EnginePlan]:
     """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
 
@@ -85,11 +103,12 @@ def layouts(
                     continue
                 for ep in expert_degrees(model, tp, adp):
                     for form in weight_formats(gpu, weights):
-                        for kv in caches or SEARCHED_KV:
+                        for kv in cache_formats(gpu, caches):
                             plan = EnginePlan(
                                 tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
                             )
-                            if not limit(engine, plan) and all(
+                            runs = not limit(engine, plan) and not cut_groups(model, plan, checkpoint)
+                            if runs and all(
                                 getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")
                             ):
                                 yield plan
@@ -110,6 +129,29 @@ def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:
     return [ep for ep in divisors(stage) if experts % ep == 0 and width % (stage // ep) == 0 and (adp == 1 or ep in (1, stage))]
 
 
-def loads(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, plan: EnginePlan) -> bool:
+def cut_groups(model: ModelSpec, plan: EnginePlan, checkpoint: Checkpoint | None) -> str:
+    """Which matrix the layout would cut inside a group of weights that share a scale; empty where it cuts none.
+
+    Engines refuse it (vLLM: layers/quantization/auto_awq.py and auto_gptq.py, "input size is not aligned with the quantized
+    weight shape"; fp8.py, validate_fp8_block_shape). Rows of the second matrix are cut by tensor parallelism, blocks also cut
+    columns of the first.
+    """
+    if checkpoint is None or not checkpoint.main.group or checkpoint.main.form == "mxfp4":
+        return ""
+    group = checkpoint.main.group
+    widths = {"attention's output": (model.num_attention_heads * model.value_head_dim, plan.tp)}
+    if model.has_dense_mlp:
+        widths["the MLP"] = (model.ffn_hidden_size, plan.tp)
+    if model.moe_shared_expert_intermediate_size:
+        widths["shared experts"] = (model.moe_shared_expert_intermediate_size, plan.tp)
+    if model.is_moe:
+        widths["experts"] = (model.moe_ffn_hidden_size, plan.tp * plan.adp // plan.ep)
+    for name, (width, ranks) in widths.items():
+        if width % (ranks * group) and ranks > 1:
+            return f"{name} has {width} rows, which {ranks} ranks cut inside the checkpoint's groups of {group}"
+    return ""
+
+
+def loads(job: ServingJob) -> bool:
     """Whether weights and runtime alone fit the GPU."""
-    return weights_bytes(model, plan, module_formats(model, plan.weights, gpu)) + engine.runtime_bytes < gpu.memory_bytes
+    return weights_bytes(job.model, job.plan, job.formats) + job.engine.runtime_bytes < job.gpu.memory_bytes

@@ -11,7 +11,8 @@ from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.models.model import MAX_DIMENSION
 from autoconfig.specs.models.model_numbers import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling, RouterNumbers
 
-MAX_BYTES = 2**20
+MAX_BYTES = 16 * 2**20
+"""Of a config.json: lists of modules that are not quantised take megabytes."""
 _MISSING: Any = object()
 
 
@@ -25,7 +26,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: cannot be read ({error}); give the path of a readable config.json") from error
     if len(raw) > MAX_BYTES:
-        raise FileError(f"{path}: more than {MAX_BYTES} bytes; a config.json has a few thousand (is this a weights file?)")
+        most = MAX_BYTES // 2**20
+        raise FileError(f"{path}: more than {most} MiB; a config.json has a few thousand bytes (is this a weights file?)")
     try:
         data = json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

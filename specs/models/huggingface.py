@@ -36,27 +36,84 @@ def model_from_config(path: str | Path) -> ModelSpec:
     Raises FileError when there is nothing to read, InputError when the file is not a model's config.json or a value is wrong,
     UnsupportedError when the architecture is understood or known and cannot be planned here.
     """
-    file = _config_file(path)
-    return model_from_mapping(read_json_object(file), str(file), _name(file))
+    return read_config(path)[0]
+
+
+def read_config(path: str | Path) -> tuple[ModelSpec, list[str]]:
+    """The same with what was taken for granted, as sentences. Raises as `model_from_config`."""
+    file = config_file(path)
+    data = read_json_object(file)
+    return model_from_mapping(data, str(file), _name(file)), config_notes(data)
 
 
 def model_type_of(path: str | Path) -> str:
-    """What a local config.json says. Raises as `model_from_config`."""
-    file = _config_file(path)
-    return _model_type(ConfigReader(read_json_object(file), str(file)))
+    """What a local config.json says of its language model. Raises as `model_from_config`."""
+    file = config_file(path)
+    return _model_type(_text_reader(ConfigReader(read_json_object(file), str(file))))
+
+
+def config_notes(data: Mapping[str, Any]) -> list[str]:
+    """What of a config.json is not planned, as sentences."""
+    reader = ConfigReader(data, "config.json")
+    other = sorted({key.removesuffix("_config") for key in _OTHER_PARTS if key in reader})
+    if _text_reader(reader) is reader and not other:
+        return []
+    parts = " and ".join(other) or "other"
+    return [f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"]
+
+
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Of a multi-modal file: the language model, whose keys are those of a file of its own."""
+_OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
+_FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+"""Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
+_TEXT_TYPES = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+}
+"""`model_type` of a language model inside a multi-modal file -> of the same one alone."""
+_EXPERT_KEYS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
+"""The number of experts: each family has its own key, and transformers 5 writes `num_local_experts` for any."""
+
+
+def _text_reader(reader: ConfigReader) -> ConfigReader:
+    """The language model's part of the file; the file itself where it is one."""
+    for key in TEXT_PARTS:
+        if key in reader and "model_type" in reader.section(key):
+            return reader.section(key)
+    return reader
+
+
+def _unified(reader: ConfigReader) -> ConfigReader:
+    """The language model's keys under the names that its family reads."""
+    text = _text_reader(reader)
+    values = text.values()
+    if text is not reader and "tie_word_embeddings" not in text and "tie_word_embeddings" in reader:
+        values["tie_word_embeddings"] = reader.values()["tie_word_embeddings"]
+    kind = values.get("model_type")
+    if isinstance(kind, str):
+        values["model_type"] = _TEXT_TYPES.get(kind, _FLAT.get(kind, kind) if "hidden_size" in values else kind)
+    given = [key for key in _EXPERT_KEYS if values.get(key) is not None]
+    if len(given) == 1:
+        values = {**dict.fromkeys(_EXPERT_KEYS, values[given[0]]), **values}
+    return ConfigReader(values, text.where)
 
 
 def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:
-    """The model of a config.json's values; `where` opens every message. Raises InputError or UnsupportedError."""
-    reader = ConfigReader(data, where)
+    """The model of a config.json's values, of a multi-modal one its language model; `where` opens every message. Raises
+    InputError or UnsupportedError."""
+    whole = ConfigReader(data, where)
+    reader = _unified(whole)
     model_type = _model_type(reader)
     build = FAMILIES.get(model_type)
     if build is None:
         raise UnsupportedError(_refusal(where, model_type))
-    for key in ("text_config", "vision_config", "audio_config", "language_config"):
-        if key in reader:
-            raise UnsupportedError(f"{where}: has {key}: a multi-modal model, of which only part is a language model; save "
-                                   f"that part as a config.json of its own (model_type one of {KNOWN})")
+    if without := [key for key in TEXT_PARTS if key in whole and _text_reader(whole) is whole]:
+        raise UnsupportedError(f"{where}: {without[0]} has no model_type, so its language model's family is not known")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
     fields = build(reader)
@@ -64,7 +121,8 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
     return ModelSpec(name=name, **fields)
 
 
-def _config_file(path: str | Path) -> Path:
+def config_file(path: str | Path) -> Path:
+    """The file, or the config.json of the folder. Raises FileError."""
     try:
         given = Path(str(path).strip()).expanduser()
         if given.is_dir():

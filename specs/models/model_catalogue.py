@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, nearest, parse_count
-from autoconfig.specs.models.huggingface import REFUSED, model_from_config
+from autoconfig.specs.models.huggingface import REFUSED, config_file, read_config
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
@@ -227,8 +227,8 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
         return load_model(text), []
     except UnknownNameError as unknown:
         if paths and _looks_like_path(text):
-            model = model_from_config(text)
-            return model, [f"model {model.name} is read from {text.strip()}"]
+            model, notes = read_config(text)
+            return model, [f"model {model.name} is read from {text.strip()}", *notes]
         refused, size = _REFUSED_NAME.match(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
         if refused and size is None:
             raise UnsupportedError(
@@ -238,6 +238,15 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
         if size is None or len(size[1]) > 24:
             raise
         return _from_size(text.strip(), size[1], unknown)
+
+
+def config_file_of(text: str) -> Path | None:
+    """The config.json that `text` means as a model; None where it is a catalogue name or a size. Raises FileError."""
+    try:
+        load_model(text)
+    except UnknownNameError:
+        return config_file(text) if _looks_like_path(text) else None
+    return None
 
 
 def _from_size(text: str, size: str, unknown: UnknownNameError) -> tuple[ModelSpec, list[str]]:

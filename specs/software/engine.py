@@ -54,11 +54,25 @@ MIN_CAPABILITY = {"fp8": 8.9, "fp8_block": 8.9, "nvfp4": 10.0}
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleFormats:
-    """Format of each kind of module. Embedding, router, norms and output layer stay in 16 bits."""
+    """Format of each kind of module. Embedding, router and norms stay in 16 bits."""
 
     attention: str
     mlp: str
     experts: str
+    exact: tuple[tuple[str, float], ...] = ()
+    """(part of memory_model.serving, bytes of one weight) of a checkpoint whose config says them; else its format's."""
+
+    def bytes_of(self, part: str) -> float:
+        """Of one weight of attention, mlp, experts, recurrent or output."""
+        form = {"attention": self.attention, "mlp": self.mlp, "experts": self.experts, "recurrent": self.attention}.get(part)
+        return dict(self.exact).get(part, WEIGHT_BYTES[form or "bf16"])
+
+    def on(self, gpu: GpuSpec) -> ModuleFormats:
+        """With mxfp4 as weights only where the GPU has no block-scaled fp4 unit (before compute capability 10)."""
+        if (gpu.compute_capability or 0.0) >= 10.0:
+            return self
+        names = {name: getattr(self, name) for name in ("attention", "mlp", "experts")}
+        return replace(self, **{k: "mxfp4_weight_only" if v == "mxfp4" else v for k, v in names.items()})
 
 
 def weight_format(text: str) -> str:
@@ -85,17 +99,23 @@ def supports(gpu: GpuSpec, weights: str) -> bool:
 
 
 def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormats:
-    """What a checkpoint published as `weights` stores where (catalogue/checkpoints.json by model name; else all alike).
-
-    mxfp4 is weight-only where the GPU has no block-scaled fp4 unit (before compute capability 10).
-    """
+    """What a checkpoint published as `weights` stores where (catalogue/checkpoints.json by model name; else all alike)."""
     formats = {"attention": weights, "mlp": weights, "experts": weights}
     for prefix, by_format in _CHECKPOINTS["checkpoints"].items():
         if model.name.startswith(prefix) and weights in by_format:
             formats.update(by_format[weights])
-    if (gpu.compute_capability or 0.0) < 10.0:
-        formats = {k: "mxfp4_weight_only" if v == "mxfp4" else v for k, v in formats.items()}
-    return ModuleFormats(**formats)
+    return ModuleFormats(**formats).on(gpu)
+
+
+def loads_checkpoint(framework: str, kind: str, gpu: GpuSpec) -> str:
+    """Why the engine does not load a checkpoint of this kind (Checkpoint.kind) on this GPU; empty where it does."""
+    known: dict[str, float] = _CHECKPOINTS["engines"].get(framework, {})
+    if kind not in known:
+        return f"{framework} does not load {kind} checkpoints; it loads {', '.join(known) or 'none that are quantised'}"
+    if (gpu.compute_capability or 0.0) < known[kind]:
+        has = f"{gpu.compute_capability:g}" if gpu.compute_capability else "none"
+        return f"{framework} runs {kind} checkpoints from compute capability {known[kind]:g}; {gpu.id} has {has}"
+    return ""
 
 
 DEFAULT_ENGINE = "trtllm-1.2"

@@ -231,7 +231,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    (tmp_path / "huge.json").write_bytes(b" " * (2**20 + 10))
+    (tmp_path / "huge.json").write_bytes(b" " * (2**24 + 10))
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path

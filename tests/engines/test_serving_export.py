@@ -120,6 +120,28 @@ def test_an_instance_on_several_nodes(exported, engine):
         assert options(folder)["--nnodes"] == "8" and options(folder)["--node-rank"] == "0" and "--ntasks-per-node=1" in batch
 
 
+def test_a_script_names_its_release_and_leaves_slack_in_the_longest_sequence(exported):
+    question, _, folder = exported["vllm"]["llama3-8b-4"]
+    assert (folder / "serve.sh").read_text(encoding="utf-8").splitlines()[1] == "# Written by megatron-autoconfig for vLLM 0.33"
+    assert int(options(folder)["--max-model-len"]) == question.workload.longest_tokens + 128
+    whole = int(options(exported["sglang"]["llama3-8b-4"][2])["--context-length"])
+    assert whole == question.workload.longest_tokens + 128 <= question.model.max_position_embeddings
+
+
+def test_older_spelling_of_sglangs_attention_data_parallelism(exported, monkeypatch):
+    _, one, folder = exported["sglang"]["mixtral-8x7b-8-adp"]
+    monkeypatch.setenv("ATTENTION_DP", f"--dp-size {one.plan.decode.adp} --enable-dp-attention")
+    read = options(folder)
+    assert int(read["--dp-size"]) == one.plan.decode.adp and read["--enable-dp-attention"] and "--attn-dp-size" not in read
+
+
+def test_a_cache_in_fp8_is_for_gpus_whose_kernels_read_it(autoconfig):
+    asked = ("search", "--inference", "--model", "llama3-8b", "--gpus", "1", "--gpu", "a100", "--simulate", "0", "--top", "3")
+    assert {one["decode"]["kv_cache_format"] for one in autoconfig.json(*asked)["deployments"]} == {"bf16"}
+    refused = autoconfig.run(*asked, "--fix", "kv=fp8")
+    assert refused.exit_code == 2 and "no attention kernel of a100-80gb reads a cache in fp8" in refused.stderr
+
+
 def test_quantisation_is_said_only_where_the_engine_makes_it(exported):
     """A checkpoint in nvfp4, int4 or block-wise fp8 says so itself; another format on the command line is refused by vLLM."""
     for engine in ("vllm", "sglang"):

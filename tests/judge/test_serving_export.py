@@ -42,7 +42,7 @@ def test_megatron_reads_every_inference_argument(tmp_path, fix):
     assert unknown == ["--port", "8000"]  # the server's own
     assert (read.tensor_model_parallel_size, read.pipeline_model_parallel_size) == (plan.tp, plan.pp)
     assert read.inference_dynamic_batching_max_tokens == plan.tokens and read.inference_dynamic_batching
-    assert read.inference_max_seq_length == 2000 and (read.fp8 is not None) == (plan.weights == "fp8")
+    assert read.inference_max_seq_length == 2128 and (read.fp8 is not None) == (plan.weights == "fp8")
 
 
 FSDP = ["--use-megatron-fsdp", "--data-parallel-sharding-strategy"]

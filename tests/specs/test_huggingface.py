@@ -178,7 +178,7 @@ def test_wrong_values_are_input_errors_that_name_the_file(changes: dict[str, obj
     (b"", InputError), (b"{", InputError), (b'{"model_type": "llama", "hidden', InputError), (b"[1, 2]", InputError),
     (b"null", InputError), (b'"text"', InputError), (b"3", InputError), (b"\xff\xfe\x00\x01binary\x80", FileError),
     (bytes(range(256)), FileError), (b"[" * 200_000, InputError), (b'{"a":' * 100_000, InputError),
-    (b'{"hidden_size": ' + b"9" * 10_000 + b"}", InputError), (b"{}", InputError), (b" " * (2**20 + 1), FileError),
+    (b'{"hidden_size": ' + b"9" * 10_000 + b"}", InputError), (b"{}", InputError), (b" " * (2**24 + 1), FileError),
     (b'{"model_type": "llama", "x": NaN}', InputError), (b"\xef\xbb\xbf{}", InputError),
 ])  # fmt: skip
 def test_bad_files(content: bytes, kind: type[InputError], tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, attention_gemms, kv_heads_per_rank
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.checkpoint import Checkpoint
 from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, module_formats
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
@@ -53,9 +54,13 @@ class ServingJob:
     """Operators of the GPU; None: the shipped ones."""
     graph_sizes: tuple[int, ...] = ()
     """Sequences of the CUDA graphs of iterations that only decode; such an iteration is padded to the next of them."""
+    checkpoint: Checkpoint | None = None
+    """How the weights are stored, where the model's files say it; else as `plan.weights` says."""
 
     @cached_property
     def formats(self) -> ModuleFormats:
+        if self.checkpoint is not None:
+            return self.checkpoint.formats(self.model).on(self.gpu)
         return module_formats(self.model, self.plan.weights, self.gpu)
 
     @cached_property

@@ -173,16 +173,16 @@ def candidates_of(question: ServeQuestion) -> DeploymentChoices:
     gpu = fp32_device(question.gpu) if on_cpu else question.gpu
     tables = link_tables(gpu) if on_cpu else None
     constants = EngineConstants(sampler_bytes=0.0) if on_cpu else question.calibration.constants(engine, gpu)
-    asked = replace(question, gpu=gpu, engine=engine)
+    asked = replace(question, gpu=gpu, engine=engine, checkpoint=None)
     elsewhere = ("weights", "kv", "batch", "tokens", "replicas")
     fixed = {key: values for key, values in question.constraints.items() if key not in elsewhere}
     rows: list[Deployment] = []
     for layout in layouts(question.model, gpu, engine, question.num_gpus, question.gpus_per_node, {**fixed, **_form(question)}):
         if layout.pp * layout.adp * layout.ep > 1 or (server and on_cpu and layout.tp > 1):
             continue
-        if not loads(question.model, gpu, engine, layout):
-            continue
         job = replace(asked.job(layout), constants=constants, measured=tables)
+        if not loads(job):
+            continue
         for batch in _batches(question, on_cpu=on_cpu):
             prompt, new = int(question.lengths.isl), int(question.lengths.osl)
             tokens = max(engine.max_num_tokens, prompt) if server else batch * prompt

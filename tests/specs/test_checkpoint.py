@@ -1,0 +1,241 @@
+"""Quantised checkpoints: the size of the published files, what stays in 16 bits, which engine loads them, what a start says."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of
+from autoconfig.specs.software.engine import loads_checkpoint
+
+from autoconfig.engines.export import export_texts
+from autoconfig.serving.answer import answer
+from autoconfig.serving.question import understand
+from autoconfig.serving.request import ServeRequest
+from autoconfig.serving.space import cut_groups
+from tools.judge.engine_arguments import arguments_of
+from tools.judge.serving_plans import deployments
+
+HERE = Path(__file__).parent
+PUBLISHED = json.loads((HERE / "quantised_checkpoints.json").read_text(encoding="utf-8"))
+CONFIGS = json.loads((HERE / "huggingface_configs.json").read_text(encoding="utf-8"))
+ROWS = [tuple(row[:4]) for row in PUBLISHED["rows"]]
+
+
+def config_of(shape, quantised):
+    found = PUBLISHED["shapes"][shape]
+    if isinstance(found, str) or "of" in found:
+        base, changes = (found, {}) if isinstance(found, str) else (found["of"], found)
+        found = {**CONFIGS[base]["config"], **{key: value for key, value in changes.items() if key != "of"}}
+    return {**found, "quantization_config": quantised}
+
+
+def stored(shape, quantised):
+    config = config_of(shape, quantised)
+    model = model_from_mapping(config, "config.json", shape)
+    return model, checkpoint_of(config, "config.json")
+
+
+@pytest.mark.parametrize(("name", "shape", "quantised", "gigabytes"), ROWS, ids=[row[0] for row in ROWS])
+def test_weights_are_as_large_as_the_published_files(name, shape, quantised, gigabytes):
+    model, checkpoint = stored(shape, quantised)
+    assert checkpoint_bytes(model, checkpoint.formats(model)) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+def test_the_table_has_enough_of_every_method():
+    methods = [row[2]["quant_method"] for row in ROWS]
+    assert len(ROWS) >= 15 and {*methods} == {"awq", "gptq", "fp8", "compressed-tensors", "modelopt", "mxfp4"}
+
+
+LLAMA = PUBLISHED["shapes"]["llama3-8b"]
+
+
+def parts(quantised, shape="llama3-8b"):
+    """Bytes of a weight by part."""
+    model, checkpoint = stored(shape, quantised)
+    return dict(checkpoint.formats(model).exact)
+
+
+NF4 = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}
+
+
+@pytest.mark.parametrize(
+    ("quantised", "part", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "mlp", 0.5 + 2.5 / 128),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False}, "mlp", 0.5 + 2.0 / 128),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "modules_to_not_convert": ["self_attn"]}, "attention", 2.0),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "attention", 1.0),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}, "output", 0.5 + 2.5 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*down_proj": {}}}, "mlp",
+         (2 * (0.5 + 2.5 / 128) + 2.0) / 3),
+        (NF4, "mlp", 0.5 + (1.0 + 4.0 / 256) / 64),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_skip_modules": ["lm_head"]}, "attention", 1.0),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0", "lm_head"]}, "attention", (31 * 1.0 + 2.0) / 32),
+        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": [f"model.layers.{i}.self_attn" for i in range(32)]},
+         "attention", 2.0),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "exclude_modules": ["lm_head", "*.self_attn*"]}, "attention", 2.0),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": []}, "output", 1.0),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": {
+            **{f"model.layers.{i}.self_attn.{m}": {"quant_algo": "FP8"} for i in range(32) for m in ("q_proj", "k_proj",
+               "v_proj", "o_proj")}, **{f"model.layers.{i}.mlp.{m}": {"quant_algo": "NVFP4", "group_size": 16}
+               for i in range(32) for m in ("gate_proj", "up_proj", "down_proj")}}}, "mlp", 0.5625),
+        ({"quant_method": "compressed-tensors", "ignore": ["re:.*self_attn.*", "lm_head"], "config_groups": {"group_0": {
+            "targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 128, "symmetric": True}}}},
+         "attention", 2.0),
+    ],
+)  # fmt: skip
+def test_scales_zero_points_and_what_stays_in_16_bits(quantised, part, expected):
+    assert parts(quantised)[part] == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_file_beside_says_what_the_config_does_not():
+    beside = {"quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16,
+                               "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}}  # fmt: skip
+    found = checkpoint_of(LLAMA, "config.json", beside)
+    assert found.kind == "modelopt nvfp4" and found.kv == "fp8"
+    assert checkpoint_of(LLAMA, "config.json") is None
+
+
+def test_memory_of_one_gpu_follows():
+    model, checkpoint = stored("llama3-8b", ROWS[0][2])
+    whole, half = (weight_parts_bytes(model, EnginePlan(tp=tp), checkpoint.formats(model)) for tp in (1, 2))
+    assert half["mlp"] == whole["mlp"] / 2 == pytest.approx(32 * 3 * 4096 * 14336 * (0.5 + 2.5 / 128) / 2)
+    assert whole["embedding and output"] == 2 * 128256 * 4096 * 2.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "quantised", "says"),
+    [
+        ("vllm", "h100", ROWS[0][2], ""),
+        ("tensorrt-llm", "h100", ROWS[0][2], "does not load awq"),
+        ("megatron", "h100", ROWS[0][2], "does not load awq"),
+        ("sglang", "h100", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, "from compute capability 10"),
+        ("sglang", "b200", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, ""),
+        ("vllm", "h100", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, ""),
+        ("tensorrt-llm", "h100", {"quant_method": "fp8"}, "does not load fp8 fp8"),
+    ],
+)
+def test_what_engine_or_gpu_cannot_run_is_refused(engine, gpu, quantised, says):
+    request = ServeRequest(model=config_of("llama3-8b", quantised), gpus=1, gpu=gpu, engine=engine)
+    if says:
+        with pytest.raises(UnsupportedError, match=says):
+            understand(request)
+    else:
+        assert understand(request).checkpoint is not None
+
+
+def test_an_old_gpu_lacks_the_kernels():
+    assert "from compute capability 7.5; v100-32gb has 7" in loads_checkpoint("vllm", "awq", load_gpu("v100-32gb"))
+
+
+def test_fix_and_include_are_held_to_the_checkpoint():
+    asked = {"model": config_of("llama3-8b", {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}),
+             "gpus": 1, "gpu": "h100", "engine": "vllm", "simulate": 0, "disaggregated": False}  # fmt: skip
+    for fix in ("weights=nvfp4", "kv=bf16"):
+        with pytest.raises(InputError, match="the checkpoint is quantised"):
+            understand(ServeRequest(**asked, fix=(fix,)))
+    found = answer(ServeRequest(**asked, include=("tp=1,weights=bf16,batch=8",)))
+    assert {(one.plan.decode.weights, one.plan.decode.kv) for one in found.reports} == {("fp8", "fp8")}
+    assert found.included[0][2] == "the checkpoint is quantised: weights=fp8"
+    assert any("quantised checkpoint (modelopt: fp8" in line for line in found.question.assumed)
+
+
+def test_no_layout_cuts_a_group():
+    """Qwen2.5-72B's 29,568 rows are 231 groups: vLLM refuses its AWQ files at tp 2."""
+    model, checkpoint = stored("llama-70b", ROWS[0][2])
+    odd = model.replace(ffn_hidden_size=29568)
+    assert cut_groups(odd, EnginePlan(tp=2), checkpoint).startswith("the MLP has 29568 rows")
+    assert cut_groups(model, EnginePlan(tp=8), checkpoint) == cut_groups(odd, EnginePlan(tp=1), checkpoint) == ""
+    mixtral = model_from_mapping(CONFIGS["qwen3-30b-a3b"]["config"], "x", "qwen3-30b-a3b")
+    block = checkpoint_of({"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}, "x")
+    assert "experts" in cut_groups(mixtral, EnginePlan(tp=4), block)
+    assert cut_groups(mixtral, EnginePlan(tp=4, ep=4), block) == ""
+
+
+ACCEPTED = {"vllm", "sglang", "trtllm-1.2"}
+
+
+@pytest.fixture(scope="module")
+def accepted_options():
+    """Of each engine the options of the scripts that its own parser accepted (docs/inference.md, start scripts)."""
+    found = {}
+    for engine in ACCEPTED:
+        words = set()
+        for _, question, one in deployments(engine):
+            if one is not None and one.plan.prefill is None:
+                lines = export_texts(question, one)["serve.sh"].split()
+                words |= {word for word in lines if word.startswith("--")}
+        found[engine] = words
+    return found
+
+
+SERVED = {
+    "vllm": ROWS,
+    "sglang": [row for row in ROWS if row[2]["quant_method"] in ("awq", "gptq", "mxfp4")],
+    "trtllm-1.2": [row for row in ROWS if row[2]["quant_method"] in ("mxfp4", "fp8", "modelopt")],
+}
+
+
+@pytest.mark.xdist_group("serving export")
+@pytest.mark.parametrize("engine", sorted(SERVED))
+def test_start_scripts_name_no_format_and_only_options_that_the_engine_has(engine, tmp_path, accepted_options):
+    for number, (name, shape, quantised, gigabytes) in enumerate(SERVED[engine]):
+        gpus = 16 if gigabytes > 500 else 1
+        request = ServeRequest(
+            model=config_of(shape, quantised), gpus=gpus, gpu="b200", engine=engine, isl=1000, osl=100, simulate=0,
+            disaggregated=False, fix=("pp=1", "batch=16", "tokens=2048"),
+        )  # fmt: skip
+        found = answer(request)
+        (tmp_path / f"{number}.sh").write_text(export_texts(found.question, found.reports[0])["serve.sh"])
+        words = arguments_of(tmp_path / f"{number}.sh")[1]
+        options = {word for word in words if word.startswith("--")}
+        assert options <= accepted_options[engine] and not options & {"--quantization"}, name
+
+
+@pytest.mark.parametrize(
+    ("quantised", "says"),
+    [
+        ({"quant_method": "exl2"}, "is not read; read are awq, bitsandbytes"),
+        ({"quant_method": 3}, "must be a string"),
+        ({"bits": 4}, "is not read"),
+        ({"quant_method": "awq", "bits": 3}, "bits=3"),
+        ({"quant_method": "awq", "bits": "4"}, "whole number"),
+        ({"quant_method": "gptq"}, "bits is missing"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers"),
+        ({"quant_method": "bitsandbytes"}, "one of them must be true"),
+        ({"quant_method": "compressed-tensors"}, "config_groups is missing"),
+        ({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["FusedMoE"]}}}, "target 'FusedMoE'"),
+        ({"quant_method": "modelopt", "quant_algo": "W2"}, "quant_algo 'W2'"),
+        ({"quant_method": "modelopt"}, "quant_algo is missing"),
+        ({"quant_method": "awq", "modules_to_not_convert": ["re:(a+)+$"]}, "simple repeats"),
+        ({"quant_method": "awq", "modules_to_not_convert": ["re:" + ".*a" * 9]}, "simple repeats"),
+        ({"quant_method": "awq", "modules_to_not_convert": ["re:["]}, "no expression"),
+        ({"quant_method": "awq", "modules_to_not_convert": ["re:.*a.*b.*c"] * 300}, "simple repeats"),
+        ({"quant_method": "awq", "modules_to_not_convert": "lm_head"}, "must be a list"),
+        ([1], "must be an object"),
+    ],
+)
+def test_what_is_not_understood_is_refused(quantised, says):
+    start = time.process_time()
+    with pytest.raises(InputError) as error:
+        model, checkpoint = stored("llama3-8b", quantised)
+        checkpoint.formats(model)
+    assert says in str(error.value) and time.process_time() - start < 2
+
+
+def test_long_lists_of_modules_take_bounded_time(tmp_path, autoconfig):
+    """16 MiB of names are read; more are refused."""
+    names = [f"model.layers.{i}.mlp.experts.{j}.down_proj" for i in range(61) for j in range(256)]
+    config = {**CONFIGS["deepseek-v3"]["config"], "quantization_config": {"quant_method": "fp8", "ignored_layers": names}}
+    start = time.process_time()
+    model = model_from_mapping(config, "x", "x")
+    formats = checkpoint_of(config, "x").formats(model)
+    assert dict(formats.exact)["experts"] == pytest.approx((2 * 1.0 + 2.0) / 3, rel=0.01)
+    assert time.process_time() - start < 10 and isinstance(checkpoint_of(config, "x"), Checkpoint)
