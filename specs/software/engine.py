@@ -71,8 +71,9 @@ class ModuleFormats:
         """With mxfp4 as weights only where the GPU has no block-scaled fp4 unit (before compute capability 10)."""
         if (gpu.compute_capability or 0.0) >= 10.0:
             return self
-        names = {name: getattr(self, name) for name in ("attention", "mlp", "experts")}
-        return replace(self, **{k: "mxfp4_weight_only" if v == "mxfp4" else v for k, v in names.items()})
+        found = ("mxfp4_weight_only" if form == "mxfp4" else form for form in (self.attention, self.mlp, self.experts))
+        attention, mlp, experts = found
+        return replace(self, attention=attention, mlp=mlp, experts=experts)
 
 
 def weight_format(text: str) -> str:
@@ -104,7 +105,7 @@ def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormat
     for prefix, by_format in _CHECKPOINTS["checkpoints"].items():
         if model.name.startswith(prefix) and weights in by_format:
             formats.update(by_format[weights])
-    return ModuleFormats(**formats).on(gpu)
+    return ModuleFormats(attention=formats["attention"], mlp=formats["mlp"], experts=formats["experts"]).on(gpu)
 
 
 def loads_checkpoint(framework: str, kind: str, gpu: GpuSpec) -> str:
