@@ -221,20 +221,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         )
     calibration = serving_calibration(request.calibration if request.local_files else None)
     checkpoint = read_checkpoint(request.model, local_files=request.local_files)
-    constraints = _constraints(request.fix)
-    if checkpoint is not None:
-        constraints = _of_checkpoint(checkpoint, engine, gpu, constraints)
-    for form in () if checkpoint else constraints.get("weights", frozenset()):
-        if not supports(gpu, str(form)):
-            raise InputError(
-                f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open"
-            )
-    for form in constraints.get("kv", frozenset()):
-        if not supports(gpu, str(form)):
-            raise InputError(
-                f"{option('fix')} kv={form}: no attention kernel of {gpu.id} reads a cache in {form}; use kv=bf16 or leave it "
-                "open"
-            )
+    constraints = _decided(request, checkpoint, engine, gpu)
     lengths = Lengths(
         isl=workload.isl,
         osl=workload.osl,
@@ -266,6 +253,27 @@ def understand(request: ServeRequest) -> ServeQuestion:
         checkpoint=checkpoint,
     )
     return replace(question, assumed=(*notes, *_assumptions(request, question)))
+
+
+def _decided(
+    request: ServeRequest, checkpoint: Checkpoint | None, engine: EngineSpec, gpu: GpuSpec
+) -> dict[str, frozenset[object]]:
+    """--fix by key, with what a quantised checkpoint decides. Raises InputError for a format that cannot run."""
+    constraints = _constraints(request.fix)
+    if checkpoint is not None:
+        constraints = _of_checkpoint(checkpoint, engine, gpu, constraints)
+    for form in () if checkpoint else constraints.get("weights", frozenset()):
+        if not supports(gpu, str(form)):
+            raise InputError(
+                f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open"
+            )
+    for form in constraints.get("kv", frozenset()):
+        if not supports(gpu, str(form)):
+            raise InputError(
+                f"{option('fix')} kv={form}: no attention kernel of {gpu.id} reads a cache in {form}; use kv=bf16 or leave it "
+                "open"
+            )
+    return constraints
 
 
 def _of_checkpoint(
