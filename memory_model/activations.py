@@ -299,6 +299,7 @@ class KeptLayer:
 ATTENTION_MODULES = ("core_attn", "mla_up_proj", "layernorm")
 MLP_MODULES = ("mlp", "moe", "moe_act", "shared_experts", "layernorm")
 EXPERT_PARTS = ("router", "expert_input", "expert_inside", "expert_activation", "latent_experts", "shared_experts_inside")
+CORE_ATTENTION_PARTS = ("attention_scores", "expanded_key_value", "cross_attention_scores", "indexer", "latent_output")
 MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""
 
@@ -307,9 +308,7 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
-        return {
-            name: parts[name] for name in ("attention_scores", "expanded_key_value", "cross_attention_scores") if name in parts
-        }
+        return {name: parts[name] for name in CORE_ATTENTION_PARTS if name in parts}
     if module == "layernorm":
         return {"norm_outputs": parts["norm_outputs"]}
     if module == "mla_up_proj":

@@ -23,6 +23,7 @@ from autoconfig.specs.models.parameters import (
     Number,
     attention_gemms,
     expert_gemms,
+    indexer_key_bytes,
     kv_heads_per_rank,
     latent_gemms,
     mlp_gemms,
@@ -138,10 +139,13 @@ def kv_layer_bytes(model: ModelSpec, tp: int, kv: str) -> float:
     """Cached bytes of one token in one layer on one rank.
 
     2 n_kv/t d numbers (at least one head a rank); multi-latent attention: the latent and the rotary key, kv_r + d_r, once on
-    every rank (DeepSeek-V2, arXiv:2405.04434, Table 1).
+    every rank (DeepSeek-V2, arXiv:2405.04434, Table 1). With an indexer also its key, and an fp8 latent has an fp32 scale for
+    128 numbers beside a 16-bit rotary key, kv_r + kv_r / 32 + 2 d_r bytes (vLLM, fp8_ds_mla: 656 bytes).
     """
+    if model.is_sparse and kv == "fp8":
+        return model.kv_lora_rank * (1.0 + 4.0 / 128.0) + 2.0 * model.qk_pos_emb_head_dim + indexer_key_bytes(model)
     if model.multi_latent_attention:
-        return (model.kv_lora_rank + model.qk_pos_emb_head_dim) * KV_BYTES[kv]
+        return (model.kv_lora_rank + model.qk_pos_emb_head_dim) * KV_BYTES[kv] + indexer_key_bytes(model)
     return float(2.0 * kv_heads_per_rank(model, tp) * model.kv_channels) * KV_BYTES[kv]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from autoconfig.memory_model.activations import Number, Shape
+from autoconfig.memory_model.sparse import sparse_attention_backward
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import attention_gemms, kv_heads_per_rank, mlp_gemms
@@ -102,7 +103,7 @@ def lora_parameters(model: ModelSpec, numerics: Numerics, kind: str, tp: Number)
     """
     tp = np.asarray(tp, float)
     h, rank = model.hidden_size, numerics.lora_rank
-    attention, total = attention_gemms(model, 1), 0.0 * tp
+    attention, total = {name: size for name, size in attention_gemms(model, 1).items() if "indexer" not in name}, 0.0 * tp
     if kind not in (*DENSE_KINDS, "moe", "attention") or (model.is_hybrid and kind == "moe"):
         attention = {}
     if attention and "linear_qkv" in numerics.lora_target_modules:
@@ -140,7 +141,9 @@ def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMem
 
 def attention_backward(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Gradients of q, k, v and of the output; flash adds an fp32 accumulator of dq (Dao 2023, section 3.1), unfused attention
-    two 16-bit gradients per score; ring context parallelism two key/value blocks in flight."""
+    two 16-bit gradients per score; ring context parallelism two key/value blocks in flight. DSA: sparse_attention_backward."""
+    if model.is_sparse:
+        return sparse_attention_backward(model, numerics, shape)
     heads = model.num_attention_heads / shape.tp
     kv = kv_heads_per_rank(model, shape.tp) if not model.multi_latent_attention else heads
     qkv = heads * model.query_head_dim + kv * (model.query_head_dim + model.value_head_dim)

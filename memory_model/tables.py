@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, cross, experts, recurrent, state, transients_unfused
+from autoconfig.memory_model import activations, cross, experts, recurrent, sparse, state, transients_unfused
 from autoconfig.memory_model.activations import (
     MLP_PARTS,
     Number,
@@ -61,7 +61,7 @@ def layer_activations(
         "dropout_masks": share * activations.dropout_masks(model, numerics, shape),
     }
     if not model.is_hybrid or kind == "attention":
-        parts |= activations.attention_activations(model, numerics, stack, shape, gpu)
+        parts |= sparse.attention_activations(model, numerics, stack, shape, gpu)
     if kind == "mamba":
         parts["mamba_projections"] = recurrent.mamba_projections(model, numerics, shape)
         parts["scan_outputs"] = recurrent.scan_outputs(model, numerics, stack, shape)

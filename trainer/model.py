@@ -68,6 +68,8 @@ def _refuse(job: Job, traced: bool) -> None:
     found = not_buildable(model, encoders=traced)
     if found:
         raise UnsupportedError(f"{model.name} has {' and '.join(found)}: megatron-core's GPT model cannot be built with it")
+    if model.is_sparse:
+        raise UnsupportedError(f"{model.name} has sparse attention (DSA), whose fused kernels need a GPU: no trace of it")
     if plan.fsdp or plan.offload:
         raise UnsupportedError(f"{plan}: the training core runs neither fsdp nor offload; leave them out of the plan")
     if job.numerics.peft != "none":

@@ -16,7 +16,6 @@ from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 _KINDS = {
     "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio"),
     "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
-    "an experimental attention": ("--experimental-attention-variant",),
     "a retrieval model": ("--retro-add-retriever",),
     "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
 }
@@ -63,6 +62,7 @@ def read_model(a: Arguments, assumed: list[str], program: str = "") -> ModelSpec
     }
     if a.has("--multi-latent-attention"):
         values |= _latent_attention(a, heads)
+    values |= _indexer(a, assumed)
     values |= _experts(a, values, assumed)
     values |= _window(a)
     values["mtp_num_layers"] = a.whole("--mtp-num-layers") or 0
@@ -259,6 +259,31 @@ def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
         "qk_head_dim": size("--qk-head-dim", 128),
         "qk_pos_emb_head_dim": size("--qk-pos-emb-head-dim", 64),
         "v_head_dim": size("--v-head-dim", 128),
+    }
+
+
+def _indexer(a: Arguments, assumed: list[str]) -> dict[str, Any]:
+    """Sparse attention. Raises UnsupportedError for another variant, and for layers that take over keys chosen before them."""
+    variant = a.text("--experimental-attention-variant")
+    if variant is None:
+        return {}
+    if variant != "dsa" or not a.has("--multi-latent-attention"):
+        raise UnsupportedError(
+            f"--experimental-attention-variant {variant[:40]}: an experimental attention cannot be checked; dsa with "
+            "--multi-latent-attention can"
+        )
+    if (a.count("--dsa-indexer-topk-freq") or 1) > 1:
+        raise UnsupportedError("--dsa-indexer-topk-freq above 1: layers that take over the chosen keys are not modelled")
+    if a.text("--dsa-kernel-backend") not in ("cudnn", "tilelang") or not a.has("--dsa-indexer-use-sparse-loss"):
+        assumed.append(
+            "sparse attention priced with --dsa-kernel-backend cudnn or tilelang and --dsa-indexer-use-sparse-loss: without "
+            "them every score is kept, and memory and time are far larger"
+        )
+    return {
+        "dsa_indexer_n_heads": _needed(a, "--dsa-indexer-n-heads"),
+        "dsa_indexer_head_dim": _needed(a, "--dsa-indexer-head-dim"),
+        "dsa_indexer_topk": _needed(a, "--dsa-indexer-topk"),
+        "dsa_indexer_rope_interleaved": a.has("--dsa-indexer-rope-interleaved"),
     }
 
 

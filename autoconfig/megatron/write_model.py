@@ -133,6 +133,7 @@ def _attention(out: Collector, model: ModelSpec) -> None:
         out.add("qk-pos-emb-head-dim", model.qk_pos_emb_head_dim)
         out.add("v-head-dim", model.v_head_dim)
         out.add("qk-layernorm", why="norms of the two latents")
+        _indexer(out, model)
     else:
         if model.num_query_groups != model.num_attention_heads:
             out.add("group-query-attention")
@@ -144,6 +145,24 @@ def _attention(out: Collector, model: ModelSpec) -> None:
         out.add("window-attn-skip-freq", pattern_text(frequency) if isinstance(frequency, tuple) else frequency)
     out.add("attention-output-gate", model.attention_output_gate)
     out.add("softmax-type", "learnable" if model.attention_sinks else None, why="one learned logit per head")
+
+
+INDEXER_LOSS = 0.01
+"""The starting value for auxiliary losses (RECOMMENDED_COEFFICIENT): none is published for the indexer's."""
+
+
+def _indexer(out: Collector, model: ModelSpec) -> None:
+    """Sparse attention. Without its loss the indexer is never trained; without fused kernels every score is kept."""
+    if not model.is_sparse:
+        return
+    out.add("experimental-attention-variant", "dsa", why="sparse attention over the keys that an indexer chooses")
+    for name in ("dsa_indexer_n_heads", "dsa_indexer_head_dim", "dsa_indexer_topk"):
+        out.add(name.replace("_", "-"), getattr(model, name))
+    out.add("dsa-indexer-rope-interleaved", model.dsa_indexer_rope_interleaved)
+    out.add("dsa-indexer-loss-coeff", INDEXER_LOSS, why="a start: no value is published; 0 leaves the indexer untrained")
+    out.add("dsa-indexer-use-sparse-loss", why="the loss is of the chosen keys, as memory and time are counted")
+    out.add("dsa-kernel-backend", "cudnn", why="fused kernels, as memory and time are counted; or tilelang")
+    out.add("no-rope-fusion", why="not supported with sparse attention")
 
 
 HYBRID_SPEC = ("megatron.core.models.hybrid.hybrid_layer_specs", "hybrid_stack_spec")

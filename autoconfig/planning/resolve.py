@@ -286,8 +286,17 @@ def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
     return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
-def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack) -> None:
-    """The stack runs on the GPU in this precision. Raises InputError with what to change."""
+def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: ModelSpec) -> None:
+    """The stack runs the model on the GPU in this precision. Raises InputError with what to change."""
+    if model.is_sparse and not stack.supports_sparse_attention:
+        raise InputError(
+            f"software {stack.name} lacks {model.name}'s sparse attention (DSA); say {option('software')} {DEFAULT_STACK}"
+        )
+    if model.is_sparse and not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
+        raise InputError(
+            f"{model.name}: kernels of sparse attention (DSA) are there for Hopper and for Blackwell of data centres (compute "
+            f"capability 9 and 10), not for {gpu.id}; say {option('gpu')} h100 or b200"
+        )
     gpu.peak_flops_per_s(numerics.gemm_precision)
     capability = gpu.compute_capability
     if capability is not None and capability < stack.least_compute_capability:

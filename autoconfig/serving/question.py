@@ -193,8 +193,15 @@ class ServeQuestion:
         )
 
 
-def _check_served(model: ModelSpec) -> None:
-    """Raises UnsupportedError for models that serving does not price."""
+def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
+    """Raises UnsupportedError for models that serving does not price, or that the engine or its kernels for the GPU lack."""
+    if model.is_sparse and engine.framework == "megatron":
+        raise UnsupportedError(f"{model.name}: megatron inference has no sparse attention (DSA); {option('engine')} vllm")
+    if model.is_sparse and not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
+        raise UnsupportedError(
+            f"{model.name}: the engines have kernels for sparse attention (DSA) for Hopper and for Blackwell of data centres "
+            f"(compute capability 9 and 10), not for {gpu.id}"
+        )
     if model.encoder_num_layers:
         raise UnsupportedError(
             f"{model.name} has an encoder: serving prices decoders that generate (vLLM's and SGLang's own T5 are gone, BERT "
@@ -206,8 +213,8 @@ def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_request(request)
     model, notes = read_model(request.model, local_files=request.local_files)
-    _check_served(model)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
+    _check_served(model, gpu, engine)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MAX_SERVING_GPUS:
         raise InputError(f"{option('gpus_per_node')} {per_node}: use 1 to {MAX_SERVING_GPUS}")
@@ -349,6 +356,8 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
         yield "experts: routing as skewed as in the measured rows (--imbalance)"
     if model.is_hybrid:
         yield "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
+    if model.is_sparse:
+        yield "sparse attention: at 0.41 of the peak, as the module of training reaches; no run of it was measured"
     if not request.prefix_hit:
         yield "no prefix hits (--prefix-hit)"
     if not request.draft_tokens:

@@ -141,7 +141,7 @@ def understand(request: Request) -> Question:
         assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
         model = model.replace(max_position_embeddings=longest)
     numerics = _numerics(request, model, cluster.gpu, stack, assumed)
-    check_runs(cluster.gpu, numerics, stack)
+    check_runs(cluster.gpu, numerics, stack, model)
     scenario = Scenario(
         model=model,
         cluster=cluster,

@@ -180,6 +180,12 @@ def context_parallel_batches(s: Scenario, c: Columns) -> Mask:
     return (c["cp"] == 1) | (s.model.encoder_num_layers == 0)
 
 
+@_rule("AC023", "cp")
+def sparse_context_parallel(s: Scenario, c: Columns) -> Mask:
+    """Context parallelism of sparse attention (DSA) is not modelled: cp must be 1."""
+    return (c["cp"] == 1) | (not s.model.is_sparse)
+
+
 @_rule("NV061", "ep")
 def experts(s: Scenario, c: Columns) -> Mask:
     """Ep above 1 needs experts, and num_moe_experts must be a multiple of ep."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.huggingface_families import Fields, biases, decoder, layer_types, sliding, unsupported
+from autoconfig.specs.models.huggingface_families import Fields, biases, decoder, deepseek, layer_types, sliding, unsupported
 from autoconfig.specs.models.huggingface_hybrids import needs
 
 MAX_EXPERTS = 100_000
@@ -90,7 +90,27 @@ def _hunyuan_moe(cfg: ConfigReader) -> Fields:
     }
 
 
+def _sparse_attention(cfg: ConfigReader) -> Fields:
+    """DeepSeek-V3 whose queries attend to keys that an indexer chooses, each layer with its own (DSA: DeepSeek-V3.2, GLM-5)."""
+    glm, layers = cfg.text("model_type") == "glm_moe_dsa", cfg.integer("num_hidden_layers", high=10_000)
+    shares = cfg.integer("index_topk_freq", 1) > 1 or "S" in str(cfg.values().get("index_topk_pattern") or "")
+    if shares or "shared" in (cfg.items("indexer_types", str) or []):
+        raise unsupported(cfg, "layers that take over the keys chosen by a layer before them (indexer_types, index_topk_freq) "
+                               "are not modelled")  # fmt: skip
+    if set(cfg.items("layer_types", str) or []) - {"indexed_attention"}:
+        raise unsupported(cfg, "layer_types: every layer must have indexed_attention")
+    fields = deepseek(ConfigReader({"n_routed_experts": 256, **cfg.values(), "model_type": "deepseek_v3"}, cfg.where))
+    return fields | {
+        "moe_layer_freq": sparse_layers(cfg, layers, cfg.integer("first_k_dense_replace", 3, low=0)),
+        "dsa_indexer_n_heads": cfg.integer("index_n_heads", 32 if glm else 64),
+        "dsa_indexer_head_dim": cfg.integer("index_head_dim", 128),
+        "dsa_indexer_topk": cfg.integer("index_topk", 2048),
+        "dsa_indexer_rope_interleaved": glm,
+    }
+
+
 WITH_EXPERTS: dict[str, Callable[[ConfigReader], Fields]] = {
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _sparse_attention),
     "dots1": _dots1,
     "exaone_moe": _exaone_moe,
     "hunyuan_v1_moe": _hunyuan_moe,

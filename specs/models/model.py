@@ -7,7 +7,7 @@ Symbols of the papers, tied to the fields once (used in every formula's docstrin
     G  2 if gated_linear_unit else 1                 E  num_moe_experts       k  moe_router_topk
     f_e  moe_ffn_hidden_size                         f_s  moe_shared_expert_intermediate_size
     q_r, kv_r  q_lora_rank, kv_lora_rank             d_n, d_r, d_v  qk_head_dim, qk_pos_emb_head_dim, v_head_dim
-    l  moe_latent_size
+    l  moe_latent_size                               n_I, d_I, K  dsa_indexer_n_heads, dsa_indexer_head_dim, dsa_indexer_topk
     H, p, n, g  mamba_num_heads, mamba_head_dim, mamba_state_dim, mamba_num_groups             d_i = H p
     H_k, H_v, d_k, d_v  linear_num_key_heads, ..._value_heads, linear_key_head_dim, ..._value_head_dim (Gated DeltaNet)
 """
@@ -129,6 +129,12 @@ class ModelSpec:
     qk_head_dim: int = 0
     qk_pos_emb_head_dim: int = 0
     v_head_dim: int = 0
+    dsa_indexer_n_heads: int = 0
+    """Heads of the indexer that chooses the keys of each query (sparse attention, DSA: DeepSeek-V3.2); 0: none are left out."""
+    dsa_indexer_head_dim: int = 0
+    dsa_indexer_topk: int = 0
+    """Keys that one query attends to."""
+    dsa_indexer_rope_interleaved: bool = False
     attention_output_gate: bool = False
     """Attention's output is multiplied by a gate, as many channels more as queries have (Qwen3-Next)."""
 
@@ -171,6 +177,17 @@ class ModelSpec:
             _check_encoder(self)
         if self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1:
             raise InputError(f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim")
+        indexer = (self.dsa_indexer_n_heads, self.dsa_indexer_head_dim, self.dsa_indexer_topk)
+        if any(indexer) and not (all(indexer) and self.q_lora_rank and self.dsa_indexer_head_dim >= self.qk_pos_emb_head_dim):
+            raise InputError(
+                f"{self.name}: sparse attention needs multi-latent attention with q_lora_rank, and dsa_indexer_n_heads, "
+                "dsa_indexer_topk and dsa_indexer_head_dim (at least qk_pos_emb_head_dim)"
+            )
+
+    @property
+    def is_sparse(self) -> bool:
+        """An indexer chooses the keys of each query (DSA); attention then runs on the latents themselves."""
+        return self.dsa_indexer_topk > 0
 
     @property
     def query_size(self) -> int:

@@ -61,6 +61,26 @@ def query_columns(model: ModelSpec) -> int:
     return model.query_size * (2 if model.attention_output_gate else 1)
 
 
+def indexer_gemms(model: ModelSpec) -> dict[str, Number]:
+    """Weight elements of the indexer of sparse attention, whole on every rank: queries q_r n_I d_I out of the compressed ones,
+    one key h d_I, weights of the heads h n_I. Empty without one. Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1;
+    megatron-core 0.19.2, experimental_attention_variant/dsa.py (parallel_mode duplicated)."""
+    if not model.is_sparse:
+        return {}
+    h, heads, dim = model.hidden_size, model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
+    return {
+        "indexer.linear_wq_b": (model.q_lora_rank or 0) * heads * dim,
+        "indexer.linear_wk": h * dim,
+        "indexer.linear_weights_proj": h * heads,
+    }
+
+
+def indexer_key_bytes(model: ModelSpec) -> float:
+    """Of one cached token and layer of a serving engine: d_I in fp8 and an fp32 scale for 128 of them; 0 without an indexer.
+    Source: vLLM, DeepseekV32IndexerCache (132 bytes)."""
+    return model.dsa_indexer_head_dim * (1.0 + 4.0 / 128.0)
+
+
 def attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
     """Weight elements of the attention GEMMs of one rank, by Megatron's module name."""
     tp = np.asarray(tp)
@@ -78,7 +98,7 @@ def attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
     gemms["linear_kv_down_proj"] = h * (model.kv_lora_rank + model.qk_pos_emb_head_dim) + 0 * tp
     gemms["linear_kv_up_proj"] = model.kv_lora_rank * a * up / tp
     gemms["linear_proj"] = a * model.v_head_dim * h / tp
-    return gemms
+    return gemms | {name: size + 0 * tp for name, size in indexer_gemms(model).items()}
 
 
 def attention_parameters(model: ModelSpec, tp: Number) -> Number:
@@ -92,6 +112,7 @@ def attention_parameters(model: ModelSpec, tp: Number) -> Number:
         total = total + h
     if model.multi_latent_attention:
         total = total + norm_parameters(model, model.kv_lora_rank) + norm_parameters(model, model.q_lora_rank or 0)
+        total = total + 2 * model.dsa_indexer_head_dim  # the LayerNorm of the indexer's key
     elif model.qk_layernorm_full:
         keys = model.num_query_groups * model.kv_channels
         total = total + norm_parameters(model, model.query_size) + norm_parameters(model, keys)
@@ -303,6 +324,11 @@ def _active_matmuls(model: ModelSpec, kind: str) -> float:
     return total
 
 
+def indexer_flops_per_token(model: ModelSpec, seq_length: float) -> float:
+    """Forward FLOPs of the scores of one token with all keys that it may see, s / 2 of them: n_I d_I s."""
+    return float(model.dsa_indexer_n_heads * model.dsa_indexer_head_dim * seq_length)
+
+
 def model_flops_per_token(
     model: ModelSpec,
     seq_length: int,
@@ -316,22 +342,26 @@ def model_flops_per_token(
     `6 x active matmul parameters + 6 L a d s` for causal attention (half of the score matrix), 12 instead of 6 where
     publications count full attention (Narayanan et al. 2021, eq. 3; Korthikanti et al. 2022, eq. 7). Query and value head
     dims may differ (MLA). Sliding-window layers count min(s, window) keys. Frozen weights (LoRA) have no weight gradient: 4
-    instead of 6; the adapters' own FLOPs are left out. Scans and delta rules of hybrids: 3 x their forward. An encoder sees
-    both halves of its matrix; with a decoder behind it the token is one of the encoder's, and the decoder's come in proportion.
+    instead of 6; the adapters' own FLOPs are left out. Sparse attention counts min(s, K) keys of the latents
+    (d = kv_r + d_r / 2) and the forward of the indexer's scores. Scans and delta rules of hybrids: 3 x their forward. Encoders
+    see both halves of the matrix; with a decoder behind one the token is the encoder's, and the decoder's come in proportion.
     """
     if model.is_encoder_decoder:
         return _encoder_decoder_flops(model, seq_length, decoder_seq_length or seq_length, convention, frozen=frozen)
     per_pair = 6.0 if convention == "causal" and not model.is_encoder_only else 12.0
     head_dim = (model.query_head_dim + model.value_head_dim) / 2
-    pairs = 0.0
+    if model.is_sparse:
+        head_dim = model.kv_lora_rank + model.qk_pos_emb_head_dim / 2
+    window, pairs = model.dsa_indexer_topk or model.window_size, 0.0
     depths = model.mtp_num_layers * (model.mtp_kinds.count("attention") if model.is_hybrid else 1)
     for sliding in (*model.sliding_pattern[: model.attention_layers], *(0,) * depths):
         keys = float(seq_length)
-        if sliding and model.window_size is not None and model.window_size < seq_length:
-            keys = 2.0 * model.window_size if convention == "causal" else float(model.window_size)
+        if (sliding or model.is_sparse) and window is not None and window < seq_length:
+            keys = 2.0 * window if convention == "causal" else float(window)
         pairs += min(keys, float(seq_length))
     per_parameter = 4.0 if frozen else 6.0
     attention = per_pair * model.num_attention_heads * head_dim * pairs
+    attention += (model.num_layers + depths) * indexer_flops_per_token(model, seq_length)
     return per_parameter * active_matmul_parameters(model) + attention + 3.0 * _recurrent_flops_per_token(model)
 
 

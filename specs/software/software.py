@@ -149,6 +149,11 @@ class SoftwareStack:
         if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
             raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
 
+    @property
+    def supports_sparse_attention(self) -> bool:
+        """DSA: today's megatron-core, or Megatron-Bridge with such a one."""
+        return self.name == "transformer-engine" or self.release >= "nemo-26.02"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StackTime:

@@ -252,6 +252,27 @@ GPT = load_model("175b")
 LLAMA3_8B = load_model("llama3-8b")
 
 
+SPARSE = {**DEEPSEEK_V3, "model_type": "deepseek_v32", "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
+
+
+def test_sparse_attention_is_read_with_its_indexer(tmp_path: Path) -> None:
+    model = model_from_config(write(tmp_path, SPARSE))
+    assert total_parameters(model) == 671_877_944_064 and model.is_sparse and not model.dsa_indexer_rope_interleaved
+    dense = model_from_config(write(tmp_path, DEEPSEEK_V3))
+    per_layer = 1536 * 64 * 128 + 7168 * 128 + 7168 * 64 + 2 * 128
+    assert total_parameters(model) - total_parameters(dense) == 61 * per_layer
+
+
+@pytest.mark.parametrize("changes", [
+    {"indexer_types": ["full", "shared"]}, {"index_topk_freq": 4}, {"index_topk_pattern": "FSSF"},
+    {"layer_types": ["indexed_attention", "full_attention"]}, {"q_lora_rank": None}, {"index_head_dim": 32},
+])  # fmt: skip
+def test_sparse_attention_that_is_not_modelled_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"take over the keys|layer_types|sparse attention needs"):
+        model_from_config(write(tmp_path, {**SPARSE, "model_type": "glm_moe_dsa", **changes}))
+
+
+
 def test_nothing_given_is_the_model_itself() -> None:
     assert apply_overrides(GPT, {}) is GPT
     assert apply_overrides(GPT, {"num_layers": None, "hidden_size": 12288}) is GPT

@@ -102,6 +102,8 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     heads = model.num_attention_heads / x.tp if model.multi_latent_attention else kv_heads_per_rank(model, x.tp)
     k, copied = heads * model.query_head_dim, q + heads * (model.query_head_dim + model.value_head_dim) + v
     copied = copied * (MLA_COPIES if model.multi_latent_attention else 1.0)
+    if model.is_sparse:  # queries and output as wide as the latents, one key
+        copied = heads * (2 * model.kv_lora_rank + model.qk_pos_emb_head_dim) + model.kv_lora_rank + model.qk_pos_emb_head_dim
     hidden = x.sharded_tokens * model.hidden_size
     result = [
         memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=("layernorm",)),

@@ -61,6 +61,7 @@ from autoconfig.time_model.operators.operator import (
     with_adapters,
 )
 from autoconfig.time_model.operators.recurrent import RECURRENT, recurrent_gemm_shapes, recurrent_operators
+from autoconfig.time_model.operators.sparse import indexer_gemm_shapes, sparse_attention_operators
 
 CROSS_ATTENTION_LAUNCHES = 1.5
 """Launches of a decoder's layer over those of an encoder's: three blocks, not two (megatron-core models/T5/t5_spec.py)."""
@@ -135,7 +136,9 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     )
 
 
-TENSOR_WORK = ("gemm_seconds", "table_gemm_seconds", "grouped_gemm_seconds", "flash_attention_seconds")
+TENSOR_WORK = (
+    *("gemm_seconds", "table_gemm_seconds", "grouped_gemm_seconds", "flash_attention_seconds", "sparse_attention_seconds"),
+)
 """Formulas of operators that matrix units do."""
 
 
@@ -251,7 +254,7 @@ def _attention_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, 
     if model.multi_latent_attention:
         width = (model.q_lora_rank or model.hidden_size) + model.kv_lora_rank + model.qk_pos_emb_head_dim
         latent = BlockCollectives(job, x, float(width))
-    core = core_attention(job, x)
+    core, *further = sparse_attention_operators(job, x) if model.is_sparse else [core_attention(job, x)]
     ring = cp_communication_seconds(job, x, core)
     exchange = Operator(
         name="context-parallel exchange",
@@ -261,7 +264,7 @@ def _attention_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, 
         dgrad=ring[1],
     )
     communication = block_communication(job, x, "attention communication", latent, hidden, column)
-    result = [core, exchange, *attention_pointwise(job, x)]
+    result = [core, *further, exchange, *attention_pointwise(job, x)]
     if model.is_hybrid:
         return [replace(op, layer="attention") for op in (*result, communication)]
     return [*result, *second_norm_and_residual(job, x), communication]
@@ -271,7 +274,7 @@ def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
     """Linear layers by block; blocks that the model lacks are missing."""
     model, groups = job.model, {}
     if not model.is_hybrid:
-        groups["attention"] = attention_gemm_shapes(job, x)
+        groups["attention"] = attention_gemm_shapes(job, x) + indexer_gemm_shapes(job, x)
     elif "attention" in model.kinds:
         groups["attention"] = [
             replace(g, layer="attention", layer_precision=job.quantises_attention) for g in attention_gemm_shapes(job, x)

@@ -61,6 +61,8 @@ class GemmShape:
     layer_precision: bool = True
     """In the layers' precision (fp8 under fp8); False: 16 bits."""
     trainable: bool = True
+    input_gradient: bool = True
+    """False where the input is detached."""
     grouped: bool = False
 
 
@@ -127,7 +129,7 @@ def _price_alike(
             modules=g.modules,
             again=g.again,
             forward=seconds[0, i],
-            dgrad=seconds[1, i],
+            dgrad=seconds[1, i] if g.input_gradient else 0.0 * seconds[1, i],
             wgrad=seconds[2, i] if g.trainable else 0.0 * seconds[2, i],
             flops=flops[i],
             traffic=traffic[i],

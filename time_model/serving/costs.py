@@ -13,7 +13,7 @@ import numpy.typing as npt
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, padded_vocab_size
 from autoconfig.time_model.hardware.efficiency import GridTable
-from autoconfig.time_model.serving import ideal, recurrent
+from autoconfig.time_model.serving import ideal, recurrent, sparse
 from autoconfig.time_model.serving.rows import ServingJob, linear_seconds, reduce_seconds, token_parts
 from autoconfig.time_model.serving.tables import EngineConstants, host_slowness
 
@@ -54,11 +54,13 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
     d = np.asarray(sequences, dtype=np.float64)
     heads, many = model.num_attention_heads / tp, np.maximum(d, 1.0)
     if model.multi_latent_attention:
-        size = np.maximum(length, 1.0) + 0.0 * d
+        size = np.maximum(np.minimum(length, model.dsa_indexer_topk) if model.is_sparse else length, 1.0) + 0.0 * d
+        indexer = sparse.indexer_decode_seconds(model, d, np.maximum(length, 1.0), job.gpu) if model.is_sparse else 0.0
         table = job.tables.latent_attention.get(f"decode:{kv}") or job.tables.latent_attention["decode:bf16"]
         return np.where(
             d > 0,
-            model.num_layers * ideal.latent_decode_seconds(d, heads, size, kv, job.gpu) / table.at(many, heads + 0.0 * d, size),
+            model.num_layers
+            * (ideal.latent_decode_seconds(d, heads, size, kv, job.gpu) / table.at(many, heads + 0.0 * d, size) + indexer),
             0.0,
         )
     groups, total = float(kv_heads_per_rank(model, tp)), 0.0 * d
@@ -77,6 +79,8 @@ def prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) 
     model, tp = job.model, job.plan.tp
     p = np.asarray(prompts, dtype=np.float64)
     heads, many, size = model.num_attention_heads / tp, np.maximum(p, 1.0), np.maximum(length, 1.0) + 0.0 * p
+    if model.is_sparse:
+        return np.where(p > 0, model.num_layers * sparse.sparse_prefill_seconds(model, p, heads, size, job.gpu), 0.0)
     if model.multi_latent_attention:
         table = job.tables.latent_attention.get(f"context:{job.plan.kv}") or job.tables.latent_attention["context:bf16"]
         best = ideal.latent_context_seconds(p, heads, size, job.plan.kv, job.gpu)

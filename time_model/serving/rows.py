@@ -105,6 +105,7 @@ def attention_linear_seconds(job: ServingJob, tokens: Number) -> Number:
     inner = {
         "linear_q_up_proj": float(model.q_lora_rank or 0),
         "linear_proj": model.num_attention_heads * model.v_head_dim / tp,
+        "indexer.linear_wq_b": float(model.q_lora_rank or 0),
     }
     for name, elements in attention_gemms(model, tp).items():
         if name != "linear_kv_up_proj":

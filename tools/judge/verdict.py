@@ -6,7 +6,8 @@
     schedule   forward_backward_pipelining_with_interleaving up to its first micro-batch
 
 Nothing here decides legality. Stand-ins replace what a machine without GPU and Transformer Engine cannot answer: the
-device's compute capability, Transformer Engine's version and optimizer signature, and the first call behind the last check
+device's compute capability, whether kernels of sparse attention are installed,
+Transformer Engine's version and optimizer signature, and the first call behind the last check
 of a function.
 Needs the environment of `make judge`.
 """
@@ -33,6 +34,7 @@ import megatron.core.num_microbatches_calculator as microbatches  # noqa: E402
 import megatron.core.parallel_state as parallel_state  # noqa: E402
 import megatron.core.pipeline_parallel.schedules as schedules  # noqa: E402
 import megatron.core.transformer.moe.moe_utils as moe_utils  # noqa: E402
+import megatron.core.transformer.transformer_config as transformer_config  # noqa: E402
 import megatron.core.utils as core_utils  # noqa: E402
 import megatron.training.argument_utils as argument_utils  # noqa: E402
 import megatron.training.arguments as arguments  # noqa: E402
@@ -238,6 +240,7 @@ def _world(world_size: int, environment: dict[str, str], capability: float) -> I
         with (
             mock.patch.object(arguments, "get_device_arch_version", lambda: major),
             mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (major, minor)),
+            mock.patch.object(transformer_config, "_validate_dsa_kernel_backend_dependencies", lambda *_: None),
             mock.patch.object(torch.distributed, "is_initialized", lambda: False),
             mock.patch.object(parallel_state, "_MPU_PIPELINE_MODEL_PARALLEL_RANK", 0),  # a layout is logged as rank 0 sees it
         ):
