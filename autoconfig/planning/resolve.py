@@ -31,6 +31,7 @@ from autoconfig.specs.scenario import (
     OwnRuns,
 )
 from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of, checkpoint_of_file
+from autoconfig.specs.software.engine import require_sparse_kernels
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
 
 MAX_CHARACTERS = 20
@@ -292,11 +293,7 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: Mo
         raise InputError(
             f"software {stack.name} lacks {model.name}'s sparse attention (DSA); say {option('software')} {DEFAULT_STACK}"
         )
-    if model.is_sparse and not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
-        raise InputError(
-            f"{model.name}: kernels of sparse attention (DSA) are there for Hopper and for Blackwell of data centres (compute "
-            f"capability 9 and 10), not for {gpu.id}; say {option('gpu')} h100 or b200"
-        )
+    require_sparse_kernels(model, gpu)
     gpu.peak_flops_per_s(numerics.gemm_precision)
     capability = gpu.compute_capability
     if capability is not None and capability < stack.least_compute_capability:

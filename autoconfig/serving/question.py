@@ -21,7 +21,14 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.checkpoint import Checkpoint
-from autoconfig.specs.software.engine import DEFAULT_ENGINE, EngineSpec, load_engine, loads_checkpoint, supports
+from autoconfig.specs.software.engine import (
+    DEFAULT_ENGINE,
+    EngineSpec,
+    load_engine,
+    loads_checkpoint,
+    require_sparse_kernels,
+    supports,
+)
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
@@ -197,11 +204,7 @@ def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
     """Raises UnsupportedError for models that serving does not price, or that the engine or its kernels for the GPU lack."""
     if model.is_sparse and engine.framework == "megatron":
         raise UnsupportedError(f"{model.name}: megatron inference has no sparse attention (DSA); {option('engine')} vllm")
-    if model.is_sparse and not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
-        raise UnsupportedError(
-            f"{model.name}: the engines have kernels for sparse attention (DSA) for Hopper and for Blackwell of data centres "
-            f"(compute capability 9 and 10), not for {gpu.id}"
-        )
+    require_sparse_kernels(model, gpu)
     if model.encoder_num_layers:
         raise UnsupportedError(
             f"{model.name} has an encoder: serving prices decoders that generate (vLLM's and SGLang's own T5 are gone, BERT "
