@@ -57,8 +57,22 @@ def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, 
 
 
 def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted."""
-    return mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+    """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted. Where a gate scales
+    their output, also that output, 2 T h / u (megatron-core 0.19.2, transformer/moe/shared_experts.py)."""
+    inside = mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+    gated = numerics.activation_bytes * model.hidden_size if model.moe_shared_expert_gate else 0.0
+    return inside + gated * shape.tokens / shape.sp
+
+
+def expert_forward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """Rows that a layer holds beside what it saves when its experts are done: those that were sent, those that come out of the
+    experts, and those that are sent back; with several local experts over ranks also those that arrived, of which the experts
+    save a copy sorted by expert: 2 R h + 2 R h / etp, of one local expert or one rank 2 R h + R h / etp. The layer's code holds
+    them by name until it returns. Source: megatron-core 0.19.2, transformer/moe/moe_layer.py, MoELayer.forward with the
+    all-to-all dispatcher; read off its traces."""
+    arrived = np.logical_and(np.greater((model.num_moe_experts or 1) / shape.ep, 1), np.greater(shape.ep, 1))
+    width = (2.0 + (1.0 + arrived) / shape.etp) * model.expert_width
+    return numerics.activation_bytes * routed_rows(model, numerics, shape) * width
 
 
 def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
@@ -67,6 +81,11 @@ def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape) -> Numbe
     several = np.where(np.greater((model.num_moe_experts or 1) / shape.ep, 1), 2.0, 1.0)
     width = model.gate_factor * model.moe_ffn_hidden_size / shape.etp + several * model.expert_width
     return numerics.activation_bytes * routed_rows(model, numerics, shape) * width
+
+
+def expert_transients(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
+    """The larger of both: either is the moment at which all that the layer saves is held."""
+    return np.maximum(expert_forward(model, numerics, shape), expert_backward(model, numerics, shape))
 
 
 def expert_activations(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> dict[str, Number]:

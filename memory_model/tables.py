@@ -191,7 +191,7 @@ def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemor
 def _mlp_backward(
     model: ModelSpec, kind: str, numerics: Numerics, memory: StackMemory, shape: Shape, parts: dict[str, Floats]
 ) -> Floats:
-    """Temporaries of the MLP's backward; 0 in layers without one."""
+    """Temporaries of the MLP's backward, of experts also of their forward; 0 in layers without an MLP."""
     if kind in MIXERS:
         return np.zeros_like(shape.tokens)
     moe = kind == "moe"
@@ -200,7 +200,7 @@ def _mlp_backward(
             return np.asarray(transients_unfused.expert_backward(model, numerics, shape, parts))
         return np.asarray(transients_unfused.mlp_backward(model, model.ffn_hidden_size, numerics, shape, parts["mlp_inside"]))
     if moe:
-        return np.asarray(experts.expert_backward(model, numerics, shape))
+        return np.asarray(experts.expert_transients(model, numerics, shape))
     return np.asarray(state.mlp_backward(model, model.ffn_hidden_size, numerics, memory, shape))
 
 

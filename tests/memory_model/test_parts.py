@@ -14,8 +14,8 @@ from autoconfig.memory_model.activations import (
     layer_input,
     warmup_chunks,
 )
-from autoconfig.memory_model.experts import expert_backward
-from autoconfig.memory_model.recurrent import mamba_backward
+from autoconfig.memory_model.experts import expert_backward, expert_forward
+from autoconfig.memory_model.recurrent import gdn_backward, mamba_backward
 from autoconfig.memory_model.serving import kv_sequence_bytes, kv_token_bytes, serving_memory, slot_bytes, weights_bytes
 from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -257,6 +257,13 @@ def test_expert_backward_sorts_only_several_local_experts(ep: int, copies: int) 
     assert got == pytest.approx(2 * rows * (2 * 14336 + copies * 4096))
 
 
+@pytest.mark.parametrize(("ep", "etp", "copies"), [(1, 1, 3), (4, 1, 4), (8, 1, 3), (4, 2, 3)])
+def test_expert_forward_holds_routed_rows_by_name(ep: int, etp: int, copies: float) -> None:
+    rows = etp * 2 * T  # sent, out of the experts, sent back, and of several local experts those that arrived
+    got = expert_forward(MIXTRAL, NO_DROPOUT, shape_of(tp=1, sp=0, ep=ep, etp=etp))
+    assert got == pytest.approx(2 * rows * copies * 4096)
+
+
 def test_mlp_backward() -> None:
     stack = replace(TE, mlp_backward_buffers=1.0, mlp_backward_buffers_no_sp=1.7)
     both = moments.mlp_backward(GPT3, 4 * H, NO_DROPOUT, stack, shape_of(sp=np.array([0, 1])))
@@ -379,7 +386,8 @@ def test_a_hybrids_sublayers_save_what_is_read_in_their_code() -> None:
     nano = 2 * t * (2 * 2688 / 2 + (2 * 4096 + 2 * 1024 + 64) / 2 + 3 * 4096 / 2) + 4 * t / 2
     assert saved("nemotron-3-nano", "mamba") == pytest.approx(nano, rel=1e-12)
     q, v = 16 * 128, 32 * 128
-    delta = 2 * t * (2 * 2048 / 2 + (2 * q + 2 * v) / 2 + 2 * v / 2 + 3 * v / 2) + 128 * t * 32 / 2 + 4 * t / 2
+    columns = (2 * q + 2 * v + 2 * 32) + 2 * q + (2 * v + 2 * v + 2 * 32) + 3 * v + 64 * 32  # in_proj, norms, copies, behind, A
+    delta = 2 * t * 2 * 2048 / 2 + 2 * t * columns / 2 + 4 * t * (2 * 16 + 32 + 32) / 2 + 4 * t / 2
     assert saved("qwen3-next-80b-a3b", "gdn") == pytest.approx(delta, rel=1e-12)
     parts = layer_activations(load_model("nemotron-3-super"), "moe", numerics, stack, shape, gpu)
     assert float(parts["expert_input"]) == 2 * 22 * t / 2 * 1024 * (numerics.moe_capacity_factor or numerics.moe_imbalance)
@@ -394,6 +402,14 @@ def test_scan_backward_holds_what_the_kernel_allocates() -> None:
     shape = Shape.of(seq_length=8192, tp=1, sp=False, cp=1, ep=1, etp=1, mbs=1)
     expected = 161 + 2 * 96 + 4 + 32 + (128 + 128) + (64 + 64)
     assert mamba_backward(load_model("nemotron-3-nano"), Numerics(), shape) == expected * 2**20
+
+
+def test_delta_rule_backward_holds_what_the_kernel_allocates() -> None:
+    """Qwen3-Next, one micro-batch of 4,096 tokens in MiB: one tensor of the values is 32, as are those of keys of 32 heads, and
+    the states of 64 chunks are 64; nine of the first and both of the last, less two that are gone."""
+    shape = Shape.of(seq_length=4096, tp=1, sp=False, cp=1, ep=1, etp=1, mbs=1)
+    expected = (9 - 2) * 32 + 2 * 64 + 4096 * 32 * (4 + 4 + 2) / 2**20
+    assert gdn_backward(load_model("qwen3-next-80b-a3b"), Numerics(), shape) == expected * 2**20
 
 
 def test_gpt_oss_keeps_its_experts_first_product_before_and_behind_the_clamp() -> None:

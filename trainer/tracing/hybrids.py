@@ -1,5 +1,6 @@
 """The real HybridModel of megatron-core 0.19 for a job that is traced (trace.py): its own layer specification, with the
-stand-ins of Transformer Engine and of the kernels of Mamba-2 (te_stand_ins.py, scan_stand_ins.py)."""
+stand-ins of Transformer Engine and of the kernels of Mamba-2 and Gated DeltaNet (te_stand_ins.py, scan_stand_ins.py,
+delta_stand_ins.py)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from autoconfig.specs.layouts import staged_pattern
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.trainer.host.cpu import patched
 from autoconfig.trainer.model import substituted
-from autoconfig.trainer.tracing import scan_stand_ins, te_stand_ins
+from autoconfig.trainer.tracing import delta_stand_ins, scan_stand_ins, te_stand_ins
 from megatron.core import parallel_state
 from torch.autograd import Function
 
-FIELDS = ("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups")
+FIELDS = (
+    *("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_conv_kernel_dim", "attention_output_gate"),
+)
 """Of ModelSpec and of megatron-core's configuration."""
 STAND_INS = {
     "TEColumnParallelLinear": te_stand_ins.ColumnParallelLinear,
@@ -54,12 +59,13 @@ def hybrid_kernels(job: Job) -> Iterator[None]:
     model = job.model
     if job.software != "transformer-engine":
         raise UnsupportedError(f"{model.name} is a hybrid: it is traced with software transformer-engine")
-    if "gdn" in model.layer_kinds:
-        raise UnsupportedError(f"{model.name} has Gated DeltaNet layers: traces have no stand-in for their kernels")
     try:
         import megatron.core.fusions.fused_weighted_squared_relu as fused
         import megatron.core.models.hybrid.hybrid_block as block
+        import megatron.core.ssm.gated_delta_net.common as delta
+        import megatron.core.ssm.gated_delta_net.gdn as delta_layer
         import megatron.core.ssm.mamba_mixer as mixer
+        import megatron.core.transformer.attention as attention
         import megatron.core.transformer.moe.experts as experts
     except ImportError as error:
         raise UnsupportedError(f"{model.name} is a hybrid: it is traced with megatron-core 0.19 or later") from error
@@ -67,6 +73,14 @@ def hybrid_kernels(job: Job) -> Iterator[None]:
         (mixer, "HAVE_MAMBA_SSM", True),
         (mixer, "mamba_split_conv1d_scan_combined", scan_stand_ins.split_conv1d_scan),
         (mixer, "ExtendedRMSNorm", scan_stand_ins.GatedNorm),
+        (delta, "HAVE_FLA", True),
+        (delta, "l2norm", delta_stand_ins.l2norm),
+        (delta_layer, "causal_conv1d", delta_stand_ins.causal_conv1d),
+        (delta_layer, "chunk_gated_delta_rule", delta_stand_ins.chunk_gated_delta_rule),
+        (delta_layer.GatedDeltaNet, "_compute_g_and_beta", delta_stand_ins.compute_g_and_beta),
+        (delta_layer.GatedDeltaNet, "_apply_gated_norm", delta_stand_ins.apply_gated_norm),
+        (attention.Attention, "_apply_output_gate", delta_stand_ins.apply_output_gate),
+        (attention, "TENorm", te_stand_ins.Norm),
         (block, "TENorm", te_stand_ins.Norm),
         (experts, "squared_relu", squared_relu),
         (fused, "weighted_squared_relu", lambda x, weights: torch.empty_like(x)),
