@@ -22,9 +22,9 @@ from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
+from autoconfig.formats.export import export_texts
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, check_request
-from autoconfig.megatron.export import export_texts
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.planning.resolve import parse, shipped
 from autoconfig.planning.resolve import to_json as calibration_json

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autoconfig.accuracy.serving import ServingValidation
     from autoconfig.accuracy.validate import Validation
     from autoconfig.formats.convert import Converted
+    from autoconfig.formats.export import Export
     from autoconfig.keywords import (
         CheckKeywords,
         ConvertKeywords,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         ScalingKeywords,
         SearchKeywords,
     )
-    from autoconfig.megatron.export import Export
     from autoconfig.notebook.answers import (
         CheckFound,
         ComparedFound,
@@ -150,7 +150,7 @@ def export(
     **question: Unpack[QuestionKeywords],
 ) -> Export:
     """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
-    from autoconfig.megatron.export import export_named
+    from autoconfig.formats.export import export_named
     from autoconfig.training.question import request_of
 
     return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)

@@ -6,15 +6,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import os
 import re
 import shlex
 import textwrap
 from pathlib import Path
+from unittest import mock
 
 from autoconfig.cli.main import cli
 
 PAGE = Path(__file__).with_name("inference.md")
-WIDTH = 128
+WIDTH = "124"
 ONE_GPU = "--top 1 --isl 1024 --osl 1024"
 EXAMPLES = {
     "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
@@ -27,23 +29,15 @@ PARETO_SHOWN = 3
 
 @functools.cache
 def printed(command: str) -> str:
-    """What a command prints: long lines folded, without what it assumed, the counts and seconds of the search, and the later
-    rows of the Pareto frontier."""
+    """What a command prints on WIDTH columns without the later rows of the Pareto frontier and what stands below it: counts
+    and seconds of the search, and what it assumed."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDTH):
         cli.main(shlex.split(command), standalone_mode=False)
-    text = re.sub(r"Assumed: .*?priced in [0-9.]+ s\n", "", out.getvalue(), flags=re.DOTALL)
-    lines = [line.rstrip() for line in text.splitlines()]
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
     last = next((i for i, line in enumerate(lines) if line.startswith("Pareto frontier")), len(lines))
     kept = lines[: last + PARETO_SHOWN]
-    return "\n".join(folded for line in kept for folded in _folded(line))
-
-
-def _folded(line: str) -> list[str]:
-    """A line of at most WIDTH columns with its indent, the rest below it."""
-    room = WIDTH - 4
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.wrap(line, room, subsequent_indent=indent, drop_whitespace=True) if len(line) > room else [line]
+    return "\n".join(kept)
 
 
 def block(name: str) -> str:

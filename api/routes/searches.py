@@ -32,7 +32,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response, StreamingResponse
 
-from autoconfig.megatron.export import FORMATS
+from autoconfig.formats.export import FORMATS
 
 POLL_SECONDS = 0.3
 SILENCE_SECONDS = 15.0

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 
 from autoconfig.formats.convert import FORMATS as CONVERTED
-from autoconfig.megatron.export import FORMATS
+from autoconfig.formats.export import FORMATS
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field, Fields, field_names
 

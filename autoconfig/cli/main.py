@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,21 +23,15 @@ if TYPE_CHECKING:
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
-WIDTH_WHEN_PIPED = 180
 WIDTH = 79
 
 
 def console() -> Any:
-    """Where tables go; in a pipe as wide as COLUMNS says, else wide."""
-    from rich.console import Console
+    """Where tables go; whole where the command was asked to be verbose."""
+    from autoconfig.render.screen import terminal
 
-    class PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError
-
-    asked = os.environ.get("COLUMNS", "")
-    piped = int(asked) if re.fullmatch("[1-9][0-9]{1,3}", asked) else WIDTH_WHEN_PIPED
-    return PipeConsole(highlight=False, width=None if sys.stdout.isatty() else piped)
+    context = click.get_current_context(silent=True)
+    return terminal(verbose=bool(context and context.params.get("verbose")))
 
 
 def print_json(body: object) -> None:
@@ -51,17 +44,9 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, name: rows})
         return
-    from rich.table import Table
+    from autoconfig.render.screen import show_records
 
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for column, value in rows[0].items():
-        table.add_column(
-            column.replace("_", " "), justify="right" if isinstance(value, int | float) else "left", overflow="fold"
-        )
-    for row in rows:
-        as_it_is = {name for name, v in row.items() if isinstance(v, bool | str) or v is None or name == "year"}
-        table.add_row(*(str(v) if name in as_it_is else f"{v:,}" for name, v in row.items()))
-    console().print(table)
+    show_records(console(), rows)
 
 
 def progress() -> Callable[[str], None] | None:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
-from autoconfig.cli.options import json_option, options
+from autoconfig.cli.options import json_option, options, verbose_option
 from autoconfig.planning.request_fields import CHECK, CONVERT, QUESTION
 
 LONG_TABLE = 20
@@ -22,8 +22,9 @@ LONG_TABLE = 20
 @click.argument("file", type=click.Path(path_type=Path))
 @options(CHECK)
 @json_option
+@verbose_option
 @click.pass_context
-def check_command(ctx: click.Context, /, file: Path, as_json: bool, **given: Any) -> None:
+def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: bool, **given: Any) -> None:
     """Check a launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan.
 
     Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, or cannot be read; 3: does not fit.

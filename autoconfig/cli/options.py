@@ -19,6 +19,10 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
+verbose_option = click.option("--verbose", is_flag=True, help="Everything that was assumed and rejected, not two lines of it.")
+"""What `console` looks at."""
+
+
 class _Number(click.ParamType[Any]):
     """A number that may have a unit: looked at here, so that the option is named, and read where the request is made."""
 
@@ -132,8 +136,8 @@ class ManyOptions(click.Command):
         for param in self.get_params(ctx):
             field = getattr(param, "field", None)
             record = param.get_help_record(ctx)
-            if field is not None and not ctx.meta.get(HELP_ALL):
-                record = (_signature(field), field.brief) if field.brief else None
+            if not ctx.meta.get(HELP_ALL) and (field is not None or param.name == "verbose"):
+                record = (_signature(field), field.brief) if field is not None and field.brief else None
             if record is not None and record[1]:  # an argument without a text stands in the usage
                 sections.setdefault(SECTIONS[field.group if field is not None else ""], []).append(record)
         for title in sorted(sections, key=lambda title: title == SECTIONS[""]):  # in order, but what has no group last

@@ -17,7 +17,7 @@ from autoconfig.cli.main import (
     progress,
     say_predicted,
 )
-from autoconfig.cli.options import json_option, options
+from autoconfig.cli.options import json_option, options, verbose_option
 from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
 from autoconfig.specs.errors import InputError, option_name
 
@@ -68,8 +68,9 @@ def validate_rl_command(rl: bool, docs: Path | None, as_json: bool) -> None:
 @click.group("rl", invoke_without_command=True)
 @options(POST_TRAINING, POST_TRAINING_OUTPUT)
 @json_option
+@verbose_option
 @click.pass_context
-def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
     """Rank the placements of a step of post-training: training and engine plans, seconds by phase, memory.
 
     autoconfig rl --model qwen2.5-7b --gpus 8 --prompts 512 --group-size 16 --response-length 1600 --max-response-length 8192
@@ -107,8 +108,9 @@ def rl_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @options(POST_TRAINING_FILE)
 @json_option
+@verbose_option
 @click.pass_context
-def check_command(ctx: click.Context, /, file: Path, as_json: bool, **given: Any) -> None:
+def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: bool, **given: Any) -> None:
     """Check a verl or OpenRLHF launch script, a NeMo-RL YAML or a TRL configuration: unknown keys, what cannot run, what fits,
     the step, and the better placement.
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 
 from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, show_rows
-from autoconfig.cli.options import json_option, option, options
+from autoconfig.cli.options import json_option, option, options, verbose_option
 from autoconfig.planning.request_fields import CALIBRATION, SCALING
 from autoconfig.specs.errors import InputError
 
@@ -235,8 +235,9 @@ PLOT_SUFFIXES = (".png", ".svg")
 @click.command("scaling")
 @options([replace(field, many=field.name == "gpu" or field.many) for field in SCALING])
 @json_option
+@verbose_option
 @click.pass_context
-def scaling_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
     """The best plan, throughput, days and cost over GPU counts and types, the same global batch throughout.
 
     autoconfig scaling --model 175b --gpus 256:4096 --gpu h100,a100-80gb --tokens 300B --days 20

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, wants_profile
-from autoconfig.cli.options import ManyOptions, json_option, options
+from autoconfig.cli.options import ManyOptions, json_option, options, verbose_option
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
 from autoconfig.specs.errors import option_name
 
@@ -20,9 +20,10 @@ inference_flag = click.option("--inference", is_flag=True, help="Serve the model
 @click.command("deployments", cls=ManyOptions)
 @options(SERVING, SERVING_OUTPUT)
 @json_option
+@verbose_option
 @options(SERVING_PROFILE)
 @click.pass_context
-def deployments_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
     """Rank the deployments that fit and meet the limits, best first.
 
     autoconfig deployments --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, wants_profile
-from autoconfig.cli.options import ManyOptions, json_option, option, options
+from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import InputError, chance_text
@@ -19,8 +19,8 @@ from autoconfig.specs.errors import InputError, chance_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autoconfig.formats.export import Export
     from autoconfig.megatron.check_input import CheckInput
-    from autoconfig.megatron.export import Export
     from autoconfig.training.answer import SearchAnswer
 
 
@@ -45,14 +45,17 @@ def _plan_options(command: Any) -> Any:
 @_plan_options
 @options(fields.OUTPUT, fields.PROFILE)
 @json_option
+@verbose_option
 @click.pass_context
-def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
+def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
     """Rank the plans that fit, best first; --profile measures them. A repeated --gpu or --precision compares their best plans.
 
     autoconfig search --model 175b --gpus 1024
     """
     given["fix"] += tuple(f"{key}={value}" for key in PLAN_KEYS for value in given.pop(key))
-    asked = fields.several(_with_plans_of_files(given))
+    asked = fields.several(given)
+    include = _plans_of_files(asked[0])
+    asked = [{**one, "include": include} for one in asked]
     if len(asked) > 1:
         _compare(asked, as_json=as_json)
         return
@@ -68,28 +71,16 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     from autoconfig.training.question import request_of
 
     output, report, export, force = (given[field.name] for field in fields.OUTPUT)
-    if output is not None:
-        from autoconfig.render.training import check_table_path, write_table
-
-        check_table_path(Path(output))
-    if report is not None:
-        from autoconfig.render.html import check_report_path, write_report
-
-        check_report_path(Path(report))
-    if export is not None:
-        from autoconfig.megatron.export import check_export_folder, export_plan
-
-        check_export_folder(export, force=force)
-        if given["peft"] not in (None, "none") or given["lora_rank"] is not None:
-            raise InputError(
-                "--export writes scripts of Megatron-LM, which trains all weights, and adapters were asked for: leave --export "
-                "out, and take the plan with autoconfig export PLAN --format plan to a framework that has adapters"
-            )
+    _check_files(output, report, export, force=force)
     answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size, whole=output is not None)
     if output is not None:
+        from autoconfig.render.training import write_table
+
         write_table(answer.ranking, Path(output))
         click.echo(f"{len(answer.ranking.row):,} plans written to {output}", err=True)
     if report is not None:
+        from autoconfig.render.html import write_report
+
         write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), _say_size)
         click.echo(f"report written to {report}", err=True)
     if as_json:
@@ -103,9 +94,27 @@ def search_command(ctx: click.Context, /, as_json: bool, **given: Any) -> None:
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
     if export is not None:
+        from autoconfig.formats.export import export_plan
+
         first = answer.plans[0].report
         _show_export(export_plan(answer.question.scenario, first.plan, first, export, force=force), err=as_json)
         _show_chance(answer, export, err=as_json)
+
+
+def _check_files(output: str | None, report: str | None, export: str | None, *, force: bool) -> None:
+    """Fail before the search, not after it. Raises FileError."""
+    if output is not None:
+        from autoconfig.render.training import check_table_path
+
+        check_table_path(Path(output))
+    if report is not None:
+        from autoconfig.render.html import check_report_path
+
+        check_report_path(Path(report))
+    if export is not None:
+        from autoconfig.formats.export import check_export_folder
+
+        check_export_folder(export, force=force)
 
 
 def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
@@ -140,7 +149,7 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
 
     autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.megatron.export import export_named
+    from autoconfig.formats.export import export_named
     from autoconfig.training.question import request_of
 
     output, form, force, too_large = (given[field.name] for field in fields.EXPORT)
@@ -167,18 +176,19 @@ def _read_file(file: Path, given: Mapping[str, Any]) -> CheckInput:
     return read_any(read_text(file, WANTED), check_request(given))
 
 
-def _with_plans_of_files(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with the plan of every file that --include names in its place."""
+def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What --include names, with the plan of every file in its place."""
     named = ((text, _file_named(text)) for text in given["include"])
-    return {**given, "include": tuple(str(_read_file(file, given).plan) if file else text for text, file in named)}
+    return tuple(str(_read_file(file, given).plan) if file else text for text, file in named)
 
 
 @click.command("explain", cls=ManyOptions)
 @click.argument("plan")
 @options(fields.QUESTION, (fields.BINDS,))
 @json_option
+@verbose_option
 @click.pass_context
-def explain_command(ctx: click.Context, /, plan: str, as_json: bool, **given: Any) -> None:
+def explain_command(ctx: click.Context, /, plan: str, as_json: bool, verbose: bool, **given: Any) -> None:
     """Memory per stage and part, time per part, of one PLAN, or of the plan of a FILE that `check` reads.
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
@@ -223,7 +233,7 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
 
 def _same_question(command: str, gpus: int) -> str:
     """Another command on the question of this process: what only a search has is left out."""
-    left_out = {"as_json", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
+    left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
     mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
     own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
     kept, skip = ["autoconfig", command], False

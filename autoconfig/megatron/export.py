@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.planning.export_files import MADE_BY, check_folder, write_export
+from autoconfig.planning.export_files import MADE_BY
 from autoconfig.planning.schemas import schema
-from autoconfig.specs.errors import GIB, InputError, chance_text
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.json_record import (
@@ -33,9 +30,7 @@ from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.training.nearest import nearest_legal
-from autoconfig.training.price import PlanReport, report_plan, violations
-from autoconfig.training.question import Request, understand
+from autoconfig.training.price import PlanReport
 
 PLAN_SCHEMA_VERSION = 1
 
@@ -224,77 +219,3 @@ def _scenario(body: Mapping[str, Any]) -> Scenario:
         workload=Workload(**body["workload"]),
         given=GivenSettings(**given),
     )
-
-
-FORMATS = ("megatron", "plan")
-PLAN_FILE = "plan.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Export:
-    """What was written, and what to do with it; no files where the plan does not fit and nobody insisted."""
-
-    files: tuple[Path, ...]
-    command: str
-    too_large: str = ""
-    """By how much the plan does not fit; empty where it fits."""
-
-
-def check_export_folder(folder: str, *, force: bool = False) -> None:
-    """Fail before the search, not after it. Raises FileError."""
-    check_folder(Path(folder), (PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT), force=force)
-
-
-def export_named(
-    request: Request, plan_text: str, folder: str, form: str, *, force: bool = False, too_large: bool = False
-) -> Export:
-    """Export a plan that the caller names; one that does not fit is written only where `too_large` says so. Raises InputError:
-    not readable, not legal (with the nearest legal plan), not a format that is written."""
-    question = understand(request)
-    scenario = question.scenario
-    plan = scenario.read_plan(plan_text)
-    broken = violations(scenario, plan)
-    if broken:
-        near = nearest_legal(scenario, plan)
-        advice = f"the nearest legal plan is {near}" if near else "no plan is legal for this model, GPUs and batch"
-        raise InputError(f"{plan} is not legal: {'; '.join(f'{v.rule} {v.text}' for v in broken)}; {advice}")
-    report = report_plan(scenario, plan, None, request.memory_margin)
-    if not (report.fits or too_large):
-        export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
-        return Export(files=(), command="", too_large=_too_large(plan, report))
-    return export_plan(scenario, plan, report, folder, form, force=force)
-
-
-def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
-    """File name -> text. Raises UnsupportedError for models that cannot be written."""
-    texts = {PLAN_FILE: plan_text(scenario, plan, report)}
-    if form == "megatron":
-        texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
-        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report)
-    return texts
-
-
-def _too_large(plan: TrainPlan, report: PlanReport) -> str:
-    short = (report.peak_bytes - report.limit_bytes) / GIB
-    return (
-        f"{plan} is predicted not to fit: {short:.1f} GiB too much on stage {report.worst_stage.stage}, chance to fit "
-        f"{chance_text(report.confidence.fit_probability)}"
-    )
-
-
-def export_plan(
-    scenario: Scenario, plan: TrainPlan, report: PlanReport, folder: str, form: str = "megatron", *, force: bool = False
-) -> Export:
-    """Write one plan; one that does not fit is written, too, and said."""
-    texts = export_texts(scenario, plan, report, form)
-    files = write_export(Path(folder), texts, force=force)
-    too_large = "" if report.fits else _too_large(plan, report)
-    return Export(files=tuple(files), command=_command(scenario, Path(folder), form), too_large=too_large)
-
-
-def _command(scenario: Scenario, folder: Path, form: str) -> str:
-    if form == "plan":
-        return f"autoconfig check {shlex.quote(str(folder / PLAN_FILE))}"
-    if scenario.cluster.num_nodes == 1:
-        return f"MEGATRON_PATH=/path/to/Megatron-LM bash {shlex.quote(str(folder / TORCHRUN_SCRIPT))}"
-    return f"MEGATRON_PATH=/path/to/Megatron-LM sbatch {shlex.quote(str(folder / SBATCH_SCRIPT))}"

@@ -47,9 +47,10 @@ class Answered(Generic[Record]):
     """An answer: `record` holds every field of the command's JSON, and the answer has them as attributes."""
 
     def __init__(self, record: Record, show: Callable[[Any], None]) -> None:
-        """`show` prints the command's screen on a rich console."""
+        """`show` prints the screen of the command on a rich console."""
         self.record = record
-        self._show = show
+        self.show = show
+        """Prints the screen of the command on a rich console."""
 
     def __getattr__(self, name: str) -> Any:
         """A field of the JSON that is no frame. Raises AttributeError."""
@@ -64,10 +65,10 @@ class Answered(Generic[Record]):
         return [name for name in vars(self.record) if not name.startswith("_")]
 
     def __repr__(self) -> str:
-        from rich.console import Console
+        from autoconfig.render.screen import Screen
 
         text = io.StringIO()
-        self._show(Console(file=text, width=WIDTH, highlight=False))
+        self.show(Screen(file=text, width=WIDTH))
         return text.getvalue().rstrip()
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from autoconfig.accuracy.audit import (
     audit_record,
 )
 from autoconfig.render.question_json import AnswerJson
-from autoconfig.render.training import table_of
+from autoconfig.render.screen import table_of
 from autoconfig.runs.table import cell
 from autoconfig.runs.table import write_csv as write_table
 from autoconfig.specs.errors import GIB, FileError, chance_text

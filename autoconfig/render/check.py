@@ -7,13 +7,13 @@ from typing import Annotated
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
-from autoconfig.render.training import seconds_text, show_question, show_remedies, speed_text, table_of
+from autoconfig.render.screen import brief, show_table
+from autoconfig.render.training import seconds_text, show_assumed, show_question, show_remedies, speed_text
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural
@@ -148,17 +148,6 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     """Legal, fits, how fast, better."""
     source = answer.source
     show_question(console, source.question)
-    console.print(f"Plan [bold]{escape(str(source.plan))}[/bold]")
-    for note in source.notes:
-        console.print(f"[dim]{escape(note)}[/dim]")
-    if source.unknown:
-        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(source.unknown))}")
-    for text in source.not_modelled:
-        console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
-    if source.ignored:
-        console.print(
-            f"[dim]Arguments without effect on the answer ({len(source.ignored)}): {escape(' '.join(source.ignored))}[/dim]"
-        )
     _show_legality(console, answer)
     if answer.report is not None:
         _show_report(console, answer, answer.report)
@@ -167,17 +156,23 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     if answer.missing and answer.better is None:
         console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     _show_better(console, answer)
+    if answer.report is not None:
+        _show_stages(console, answer.report, source.question.scenario.cluster.memory_bytes)
+    for text in source.not_modelled:
+        console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
+    brief(console, "From the file", source.notes)
+    brief(console, f"Arguments without effect on the answer ({len(source.ignored)})", source.ignored)
+    show_assumed(console, source.question)
     if source.unknown:
-        count = len(source.unknown)
-        noun = "argument (above) is" if count == 1 else "arguments (above) are"
-        console.print(f"[yellow]{count} unknown {noun} not taken into account.[/yellow]")
+        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(source.unknown))}")
 
 
 def _show_legality(console: Console, answer: CheckAnswer) -> None:
+    plan = f"Plan [bold]{escape(str(answer.source.plan))}[/bold]"
     if not answer.violations:
-        console.print("[bold green]Legal.[/bold green]")
+        console.print(f"{plan} [bold green]Legal.[/bold green]")
         return
-    console.print("[bold red]Not legal:[/bold red]")
+    console.print(f"{plan} [bold red]Not legal:[/bold red]")
     for violation in answer.violations:
         console.print(f"  {violation.rule}: {escape(violation.text)}")
     if answer.source.megatron_fsdp:
@@ -186,23 +181,28 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
         console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
         return
     console.print(f"The nearest legal plan is [bold]{escape(str(answer.nearest))}[/bold]:")
-    console.print(_change_table(answer.fixes))
+    _change_table(console, answer.fixes)
     if answer.better is None:
         _show_environment(console, answer)
 
 
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
-    worst, device = report.worst_stage, answer.source.question.scenario.cluster.memory_bytes
+    worst = report.worst_stage
     verdict = "[bold green]Fits[/bold green]" if report.fits else "[bold red]Does not fit[/bold red]"
     console.print(
-        f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f} "
-        f"({device / GIB:.1f} on the device less allocator, NCCL and CUDA context); chance to fit "
-        f"{chance_text(report.confidence.fit_probability)}."
+        f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f}; "
+        f"chance to fit {chance_text(report.confidence.fit_probability)}."
     )
+    console.print(speed_text(report))
+
+
+def _show_stages(console: Console, report: PlanReport, device_bytes: float) -> None:
     peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in report.stages]
     shown = ", ".join(peaks) if len(peaks) <= STAGES_SHOWN else f"{', '.join(peaks[: STAGES_SHOWN - 1])}, ..., {peaks[-1]}"
-    console.print(f"Peak by stage, GiB: {shown}")
-    console.print(speed_text(report))
+    console.print(
+        f"Peak by stage, GiB: {shown}, of {report.limit_bytes / GIB:.1f} "
+        f"({device_bytes / GIB:.1f} on the device less allocator, NCCL and CUDA context)"
+    )
 
 
 def _show_better(console: Console, answer: CheckAnswer) -> None:
@@ -225,7 +225,7 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
     )
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))
-    console.print(_change_table(answer.changes))
+    _change_table(console, answer.changes)
     _show_environment(console, answer)
 
 
@@ -244,9 +244,10 @@ def _show_environment(console: Console, answer: CheckAnswer) -> None:
         console.print(f"It also needs, in front of the launch: [bold]{escape(line)}[/bold]")
 
 
-def _change_table(changes: tuple[FlagChange, ...]) -> Table:
+def _change_table(console: Console, changes: tuple[FlagChange, ...]) -> None:
     columns = ("argument", "old", "new")
-    return table_of(columns, ([one.flag, _cell(one.old), _cell(one.new)] for one in changes), left=columns, no_wrap=True)
+    rows = [[one.flag, _cell(one.old), _cell(one.new)] for one in changes]
+    show_table(console, columns, rows, left=columns, below=("new",))
 
 
 def _cell(values: tuple[str, ...] | None) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.export import export_texts as start_scripts
-from autoconfig.megatron.export import export_texts
+from autoconfig.formats.export import export_texts
 from autoconfig.planning.request_fields import QUESTION
 from autoconfig.render.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from autoconfig.formats.post_training.check import RlCheck
 from autoconfig.post_training.answer import PricedPlacement, RlAnswer
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
+from autoconfig.render.screen import brief, show_table
 from autoconfig.specs.errors import GIB
 
 
@@ -21,57 +21,57 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     job = found.job
     console.print(
         f"{job.policy.name}, {job.algorithm.name} with {job.framework.name} on {found.gpus} {job.gpu.name}: "
-        f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens",
-        highlight=False,
+        f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
-    if found.assumed:
-        console.print(f"[dim]Assumed: {escape('; '.join(found.assumed))}[/dim]", highlight=False)
     if not found.ranked:
-        console.print(f"[bold]None of {found.considered:,} placements fits; {escape(found.remedy)}[/bold]", highlight=False)
+        console.print(f"[bold]None of {found.considered:,} placements fits; {escape(found.remedy)}[/bold]")
         if found.nearest:
-            console.print(_table("Nearest", [found.nearest]))
-            console.print(f"It does not fit: {found.nearest.memory.reason}", highlight=False)
+            _show_placed(console, "Nearest", [found.nearest])
+            console.print(f"It does not fit: {found.nearest.memory.reason}")
+        brief(console, "Assumed", found.assumed)
         return
-    console.print(_table(f"Placements that fit, of {found.considered:,}", found.ranked))
+    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked)
     best = found.ranked[0]
     console.print(_phases(best))
     if found.one_more_node:
         helps = found.one_more_node < best.seconds
         said = "With one more node a step takes" if helps else "One more node does not help, a step would take"
-        console.print(f"{said} {found.one_more_node:,.1f} s.", highlight=False)
+        console.print(f"{said} {found.one_more_node:,.1f} s.")
+    brief(console, "Assumed", found.assumed)
 
 
-def _table(title: str, rows: Sequence[PricedPlacement]) -> Table:
-    table = Table(title=title, title_justify="left")
-    for name in ("placement", "training", "engines", "share", "offload", "step", "5 to 95 %", "binds", "GPU GiB", "host GiB"):
-        table.add_column(name)
-    for one in rows:
-        p, memory = one.placement, one.memory
-        table.add_row(
-            kind_of(p),
-            f"{p.train.world_size}: {p.train}",
-            f"{p.engine.replicas} x tp={p.engine.tp}" if one.phases.generation else "none",
-            f"{p.memory_share:g}" if one.phases.generation else "-",
-            "yes" if p.offload else "no",
+def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement]) -> None:
+    names = ("#", "step", "5 to 95 %", "binds", "GPU GiB", "host GiB", "share", "offload", "placement")
+    cells = [
+        [
+            str(number),
             f"{one.seconds:,.1f} s",
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
             one.binds.replace("_", " "),
-            f"{max(memory.generation_bytes, memory.training_bytes) / GIB:.1f}",
-            f"{memory.host_bytes / GIB:.0f}",
-        )
-    return table
+            f"{max(one.memory.generation_bytes, one.memory.training_bytes) / GIB:.1f}",
+            f"{one.memory.host_bytes / GIB:.0f}",
+            f"{one.placement.memory_share:g}" if one.phases.generation else "-",
+            "yes" if one.placement.offload else "no",
+            _placed(one),
+        ]
+        for number, one in enumerate(rows, 1)
+    ]
+    show_table(console, names, cells, left=("binds", "placement"), below=("placement",), title=title)
 
 
-def _phases(one: PricedPlacement) -> Table:
-    table = Table(title="Seconds of the first by phase", title_justify="left")
-    table.add_column("phase")
-    table.add_column("seconds", justify="right")
-    for name in PHASES:
-        if (seconds := float(getattr(one.phases, name))) > 0:
-            table.add_row(name.replace("_", " "), f"{seconds:,.1f}")
-    if one.phases.beside:
-        table.add_row("of these hidden beside others", f"{one.phases.beside:,.1f}")
-    return table
+def _placed(one: PricedPlacement) -> str:
+    """Who runs where."""
+    p = one.placement
+    engines = f"{p.engine.replicas} {'engine' if p.engine.replicas == 1 else 'engines'} of tp={p.engine.tp}"
+    trained = f"training on {p.train.world_size}: {p.train}"
+    return f"{kind_of(p)}; {engines}; {trained}" if one.phases.generation else f"{kind_of(p)}; {trained}"
+
+
+def _phases(one: PricedPlacement) -> str:
+    """The seconds of every phase in a line."""
+    phases = [f"{name.replace('_', ' ')} {seconds:,.1f}" for name in PHASES if (seconds := one.phases.of((name,))) > 0]
+    hidden = f"; of these {one.phases.beside:,.1f} hidden beside others" if one.phases.beside else ""
+    return f"Seconds by phase: {', '.join(phases)}{hidden}"
 
 
 def show_check(console: Console, found: RlCheck) -> None:
@@ -80,22 +80,20 @@ def show_check(console: Console, found: RlCheck) -> None:
     console.print(
         f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm} on "
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
-        highlight=False,
     )
-    if run.notes:
-        console.print(f"[dim]Assumed: {escape('; '.join(run.notes))}[/dim]", highlight=False)
+    brief(console, "Assumed", run.notes)
     for text in found.unknown:
-        console.print(f"[bold]Unknown key[/bold] {escape(text)}", highlight=False)
+        console.print(f"[bold]Unknown key[/bold] {escape(text)}")
     for text in found.broken:
-        console.print(f"[bold]Cannot run[/bold]: {escape(text)}", highlight=False)
+        console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
     if found.priced is None:
         return
-    console.print(_table("This run", [found.priced]))
+    _show_placed(console, "This run", [found.priced])
     console.print(_phases(found.priced))
     if not found.fits:
-        console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}", highlight=False)
+        console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}")
     if found.better:
-        console.print(_table("Better on the same GPUs", [found.better]))
+        _show_placed(console, "Better on the same GPUs", [found.better])
         if found.fits:
             saved = 1.0 - found.better.seconds / found.priced.seconds
             console.print(

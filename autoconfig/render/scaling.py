@@ -8,11 +8,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
-from autoconfig.render.training import table_of
+from autoconfig.render.screen import brief, show_table
 from autoconfig.render.training_json import PlanReportJson, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import MAX_TRIED, ScalingAnswer, ScalingPoint, tokens_per_second
@@ -23,7 +22,6 @@ from autoconfig.training.remedies import OtherBatch
 
 PLOT_HEIGHT = 16
 MIN_POINTS = 2
-NARROW = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +117,10 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
         f"[bold]{escape(scenario.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
         f"{workload.global_batch_size:,}, {scenario.numerics.precision}, {scenario.software.name}"
     )
-    for assumed in answer.question.assumed:
-        console.print(f"  assumed: {escape(assumed)}", style="dim")
     for gpu, kept in answer.kept.items():
         if kept:
             console.print(f"  kept on {gpu}: " + escape(", ".join(f"{k}={_plain(v)}" for k, v in kept.items())), style="dim")
-    console.print(_table(answer, narrow=console.width < NARROW))
+    _table(console, answer)
     rates = {gpu: _curve(answer, gpu) for gpu in answer.kept}
     if console.is_terminal and max(len(curve) for curve in rates.values()) >= MIN_POINTS:
         console.print(Text.from_ansi(_terminal_plot(rates, console.width)))
@@ -134,14 +130,14 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     _show_failures(console, answer)
     if answer.request.days is not None:
         console.print(_deadline(answer))
+    brief(console, "Assumed", answer.question.assumed)
 
 
-def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
+def _table(console: Console, answer: ScalingAnswer) -> None:
     with_days = any(point.days is not None for point in answer.points)
     with_cost = any(point.cost is not None for point in answer.points)
-    speedup = [] if narrow else ["speedup"]
     money = [*["days"] * with_days, *["cost"] * with_cost]
-    right = ["GPUs", "step s", "tokens/s", *speedup, "efficiency", "goodput", *money, "fit"]
+    right = ["GPUs", "step s", "tokens/s", "speedup", "efficiency", "goodput", *money, "fit"]
     rows = []
     for point in answer.points:
         if point.report is None or point.goodput is None:
@@ -151,14 +147,16 @@ def _table(answer: ScalingAnswer, *, narrow: bool) -> Table:
             f"{point.num_gpus:,}",
             f"{point.report.step_seconds:,.2f}",
             f"{tokens_per_second(point):,.0f}",
-            *(f"{point.speedup:.2f}x" for _ in speedup),
+            f"{point.speedup:.2f}x",
             f"{point.efficiency:.0%}",
             f"{point.goodput.share:.1%}",
         ]
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
         rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
-    wrapped = ("GPU", "best plan")
-    return table_of(["GPU", *right, "best plan"], rows, left=wrapped, fold=wrapped, no_wrap=True)
+    show_table(
+        console, ["GPU", *right, "best plan"], rows, left=("GPU", "best plan"), below=("best plan",),
+        spare=("speedup", "goodput", "efficiency", "tokens/s"),
+    )  # fmt: skip
 
 
 def _days(days: float | None) -> str:

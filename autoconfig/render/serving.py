@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.render.screen import brief, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
@@ -26,28 +26,27 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     q, d = answer.question, answer.deployments
     limits = [f"{name} <= {milliseconds(limit)}" for name, limit in (("TTFT", q.ttft_s), ("TPOT", q.tpot_s)) if limit]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
-    console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}", highlight=False)
-    console.print(f"[dim]Assumed: {escape('; '.join(q.assumed))}[/dim]", highlight=False)
-    console.print(
-        f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
-        f"{len(d.order):,} meet the limits, priced in {d.seconds:.2f} s",
-        highlight=False,
-    )
+    console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
     if answer.reports:
-        console.print(_table("Best deployment of each layout", answer.reports))
+        _show_deployments(console, "Best deployment of each layout", q, answer.reports)
         _show_first(console, answer)
     else:
-        console.print(f"[bold]{escape(answer.infeasible)}[/bold]", highlight=False)
+        console.print(f"[bold]{escape(answer.infeasible)}[/bold]")
         if answer.nearest:
-            console.print(_table("Nearest", [answer.nearest]))
+            _show_deployments(console, "Nearest", q, [answer.nearest])
             show_latency(console, answer.nearest, limits=True)
     if answer.pareto:
-        console.print(_table("Pareto frontier: speed of a user against throughput of a GPU", answer.pareto))
+        _show_deployments(console, "Pareto frontier: speed of a user against throughput of a GPU", q, answer.pareto)
     for text, found, why in answer.included:
         if found is None:
-            console.print(f"--include {escape(text)}: {escape(why)}", highlight=False)
+            console.print(f"--include {escape(text)}: {escape(why)}")
         else:
-            console.print(_table(f"--include {text}", [found]))
+            _show_deployments(console, f"--include {text}", q, [found])
+    console.print(
+        f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
+        f"{len(d.order):,} meet the limits, priced in {d.seconds:.2f} s"
+    )
+    brief(console, "Assumed", q.assumed)
 
 
 def load_text(question: ServeQuestion) -> str:
@@ -63,45 +62,51 @@ def load_text(question: ServeQuestion) -> str:
     return ", ".join([*words, f"{question.rate:.4g} requests/s" if question.rate else "full queue"])
 
 
-def _table(title: str, reports: Sequence[DeploymentReport]) -> Table:
-    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
-    columns = ("#", "deployment", "GPUs", "users", "tok/s/GPU", "tok/s/user", "TTFT", "TPOT", "KV room")
-    for name in columns:
-        table.add_column(
-            name, justify="left" if name == "deployment" else "right", no_wrap=name != "deployment", overflow="fold"
-        )
-    for number, one in enumerate(reports, 1):
-        table.add_row(
+OVER = "!"
+"""Behind a time over its limit."""
+
+
+def _show_deployments(console: Console, title: str, question: ServeQuestion, reports: Sequence[DeploymentReport]) -> None:
+    rows = [
+        [
             str(number),
-            escape(str(one.plan)),
             str(one.gpus),
             f"{one.concurrency:,}",
             f"{one.tokens_per_s_per_gpu:,.0f}",
             f"{one.tokens_per_s_per_user:,.1f}" if one.tpot_s else "-",
-            milliseconds(one.ttft_s),
-            milliseconds(one.tpot_s) if one.tpot_s else "-",
+            _limited(one.ttft_s, question.ttft_s),
+            _limited(one.tpot_s, question.tpot_s) if one.tpot_s else "-",
             f"{one.max_concurrency / max(one.concurrency, 1):.1f}x",
-        )
-    return table
+            str(one.plan),
+        ]
+        for number, one in enumerate(reports, 1)
+    ]
+    names = ("#", "GPUs", "users", "tok/s/GPU", "tok/s/user", "TTFT", "TPOT", "KV room", "deployment")
+    show_table(console, names, rows, left=("deployment",), below=("deployment",), title=title)
+    if any(OVER in row[5] + row[6] for row in rows):
+        console.print(f"{OVER} over the limit that was asked for", style="dim")
+
+
+def _limited(seconds: float, limit: float | None) -> str:
+    return milliseconds(seconds) + (f" {OVER}" if limit and seconds > limit else "")
 
 
 def _show_first(console: Console, answer: ServeAnswer) -> None:
     best = answer.reports[0]
-    console.print(f"Recommended: [bold]{escape(str(best.plan))}[/bold]", highlight=False)
+    console.print(f"Recommended: [bold]{escape(str(best.plan))}[/bold]")
     for line in answer.why:
-        console.print(f"  {escape(line)}", highlight=False)
+        console.print(f"  {escape(line)}")
     if best.cost_per_million_tokens is not None:
-        console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price", highlight=False)
+        console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price")
     if len(answer.reports) > 1:
         other = answer.reports[1]
         user = f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""
         console.print(
             f"  runner-up {escape(str(other.plan))}: "
             f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",
-            highlight=False,
-        )
+            )
     for line in answer.sensitivity:
-        console.print(f"  {escape(line)}", highlight=False)
+        console.print(f"  {escape(line)}")
     show_parts(console, best)
     for one in answer.reports:
         if one.latency:
@@ -124,17 +129,15 @@ def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> No
     said = f"{found.requests:,} requests, {found.tokens_per_second_per_gpu:,.0f} tok/s/GPU"
     console.print(
         f"  simulated {escape(str(one.plan))}: {said}{f', {found.goodput_ratio:.0%} within limits' if limits else ''}",
-        highlight=False,
-        soft_wrap=True,
     )
     for name in ("TTFT", "TPOT", "ITL", "E2E"):
         if name in ("TPOT", "ITL") and not one.tpot_s:
             continue
         seconds: dict[str, float] = vars(getattr(found, f"{name.lower()}_seconds"))
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
-        console.print(f"    {name:<4} {figures}", highlight=False, soft_wrap=True)
+        console.print(f"    {name:<4} {figures}")
     if not 1 / APART < one.ttft_s / found.ttft_seconds.mean < APART:
-        console.print(f"    the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}", soft_wrap=True)
+        console.print(f"    the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}")
 
 
 def show_parts(console: Console, one: DeploymentReport) -> None:
@@ -145,15 +148,13 @@ def show_parts(console: Console, one: DeploymentReport) -> None:
     pieces = [f"{name} {size / GIB:.1f}" for name, size in one.weight_parts.items() if size > 0.05 * GIB]
     console.print(
         memory_text("memory of a GPU", m, f"{each:.3f} a sequence: {one.max_concurrency:,} at once in all{longest}", pieces),
-        highlight=False,
-        soft_wrap=True,
     )
     if one.prefill_memory is not None:
         prompt = f"{float(one.prefill_memory.kv_bytes_per_sequence) / GIB:.3f} a prompt"
-        console.print(memory_text("memory of a prefill GPU", one.prefill_memory, prompt), highlight=False, soft_wrap=True)
+        console.print(memory_text("memory of a prefill GPU", one.prefill_memory, prompt))
     total = sum(one.step_parts.values())
     steps = [f"{name} {s * 1e3:.2f}" for name, s in one.step_parts.items() if s > 0.002 * total]
-    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}", highlight=False, soft_wrap=True)
+    console.print(f"  decode step {total * 1e3:.2f} ms = {' + '.join(steps)}")
 
 
 def memory_text(name: str, m: ServingMemory, cache: str, pieces: Sequence[str] = ()) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TextIO, cast
 
 from optuna.trial import FrozenTrial
 
-from autoconfig.render.training import table_of
+from autoconfig.render.screen import table_of
 from autoconfig.study import trials as names
 from autoconfig.study.serving.session import ServingFound
 from autoconfig.study.serving.work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TPOT, TTFT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.render.screen import brief, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
+from autoconfig.specs.scenario import Numerics
 from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
 from autoconfig.training.question import Question
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_SUFFIXES = (".parquet", ".csv")
-RULES_SHOWN = 4
 COUNTS_SHOWN = 4
 
 
@@ -45,45 +46,27 @@ def speed_text(report: PlanReport) -> str:
     )
 
 
-def table_of(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[str] = (), fold: Collection[str] = (),
-    no_wrap: bool = False, title: str | None = None,
-) -> Table:  # fmt: skip
-    """A table without a box: numbers but for the columns in `left`; long texts of `fold` go on in another line."""
-    table = Table(box=None, padding=(0, 1), header_style="bold", title=title, title_justify="left")
-    for name in columns:
-        side, rest = "left" if name in left else "right", "fold" if name in fold else "ellipsis"
-        table.add_column(name, justify=side, overflow=rest, no_wrap=no_wrap and name not in fold)  # type: ignore[arg-type]
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
 def show_search(console: Console, answer: SearchAnswer, command: str = "autoconfig explain ...") -> None:
     """The whole answer of `search`; `command` explains a plan when its short form is put behind it."""
     show_question(console, answer.question)
     funnel = answer.ranking.funnel
-    console.print(
-        f"{funnel.enumerated:,} layouts enumerated -> {funnel.legal:,} legal -> {funnel.fit:,} fit -> "
-        f"{funnel.priced:,} plans ranked in {funnel.seconds:.2f} s"
-    )
-    shown = list(funnel.rejected_by_rule.items())[:RULES_SHOWN]
-    for rule, count in shown:
-        console.print(f"  [dim]{count:>12,} rejected: {escape(_rule_text(rule))}[/dim]")
-    if len(funnel.rejected_by_rule) > len(shown):
-        console.print(
-            f"  [dim]{sum(funnel.rejected_by_rule.values()) - sum(count for _, count in shown):>12,} by other rules "
-            "(--json lists them)[/dim]"
-        )
     if not answer.plans:
         show_nothing_fits(console, answer)
     else:
         show_plans(console, answer)
-        console.print(f"[dim]Every number: {escape(command)} {escape(str(answer.plans[0].report.plan))}[/dim]", soft_wrap=True)
     for included in answer.included:
         show_included(console, included, answer)
     if answer.gpus_tried:
         show_gpus_tried(console, answer)
+    console.print(
+        f"{funnel.enumerated:,} layouts enumerated -> {funnel.legal:,} legal -> {funnel.fit:,} fit -> "
+        f"{funnel.priced:,} plans ranked in {funnel.seconds:.2f} s"
+    )
+    brief(console, "Rejected", [f"{count:,} {_rule_text(rule)}" for rule, count in funnel.rejected_by_rule.items()])
+    show_assumed(console, answer.question)
+    if answer.plans:
+        console.print("[dim]Every number:[/dim]")
+        console.print(f"{command} {answer.plans[0].report.plan}", markup=False, soft_wrap=True)
 
 
 def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
@@ -97,7 +80,7 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         figures = ["nothing fits", *[""] * 5] if best is None else [*_figures(best), chance]
         rows.append([name, *figures, "" if best is None else str(best.plan)])
     names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit", "plan"]
-    console.print(table_of(names, rows, left=("GPUs", "plan"), no_wrap=False))
+    show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=("TFLOPS", "MFU"))
 
 
 def show_gpus_tried(console: Console, answer: SearchAnswer) -> None:
@@ -120,7 +103,7 @@ def _rule_text(rule: str) -> str:
 
 
 def show_question(console: Console, question: Question) -> None:
-    """Model, cluster, workload, and everything that was assumed."""
+    """Model, cluster and workload."""
     scenario = question.scenario
     model, cluster, numerics = scenario.model, scenario.cluster, scenario.numerics
     network = f"{cluster.link_bytes_per_s / 1e9:g} GB/s {cluster.gpu.link} in groups of {cluster.link_domain_size}"
@@ -128,22 +111,30 @@ def show_question(console: Console, question: Question) -> None:
         network = f"{cluster.hbm_bytes_per_s / 1e12:g} TB/s of memory, {network}"
     if cluster.power_limit_watts is not None:
         network = f"{cluster.power_limit_watts:g} W, {network}"
+    types = f"{numerics.precision}{_adapters(numerics)}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
-        f"({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {numerics.precision}, sequence "
+        f"({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {types}, sequence "
         f"{scenario.workload.seq_length:,}"
         + (f" packed from sequences of {scenario.workload.packed_length:,}" if scenario.workload.packed_length else "")
         + f", global batch {scenario.workload.global_batch_size:,}; "
         f"software {scenario.software.name}; calibration {escape(question.scenario.calibration.version)}"
     )
-    if question.assumed:
-        console.print("[dim]Assumed: " + escape("; ".join(question.assumed)) + "[/dim]")
+
+
+def _adapters(numerics: Numerics) -> str:
+    if numerics.peft == "none":
+        return ""
+    return f", LoRA of rank {numerics.lora_rank} on {' '.join(numerics.lora_target_modules)}"
+
+
+def show_assumed(console: Console, question: Question) -> None:
+    """What was assumed."""
+    brief(console, "Assumed", question.assumed)
 
 
 LAYOUT = "--pipeline-model-parallel-layout"
-TABLE_WIDTH = 150
-"""Below this width every plan gets a line of its own under its figures."""
 
 
 def show_plans(console: Console, answer: SearchAnswer) -> None:
@@ -202,8 +193,7 @@ def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
 def _plan_table(console: Console, answer: SearchAnswer) -> None:
     """One row per plan; on a narrow terminal the plan stands under its figures, so that nothing is cut."""
     reports = [p.report for p in answer.plans]
-    wide = console.width >= TABLE_WIDTH
-    names = ["step", "tokens/s/GPU", f"TFLOPS ({FLOPS_CONVENTION})" if wide else "TFLOPS", "MFU", "peak / limit GiB", "fit"]
+    names = ["step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit"]
     names += ["days"] if reports[0].days_to_train is not None else []
     names += ["cost"] if reports[0].cost is not None else []
     rows = []
@@ -213,19 +203,8 @@ def _plan_table(console: Console, answer: SearchAnswer) -> None:
         cells += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         cells += [f"{report.cost:,.0f}"] if report.cost is not None else []
         rank = f"{ranked.rank}{'=' if ranked.tie_group == 1 and answer.ties > 1 else ''}"
-        rows.append([rank, *([str(report.plan)] if wide else []), *cells])
-    table = table_of(["#", *(["plan"] if wide else []), *names], rows, left=("plan",), no_wrap=True)
-    if wide:
-        console.print(table)
-        _layouts(console, answer)
-        return
-    with console.capture() as capture:
-        console.print(table)
-    header, *drawn = capture.get().rstrip("\n").split("\n")
-    console.print(header, markup=False, soft_wrap=True)
-    for line, report in zip(drawn, reports, strict=True):
-        console.print(line, markup=False, soft_wrap=True)
-        console.print(f"    {report.plan}", markup=False, soft_wrap=True)
+        rows.append([rank, *cells, str(report.plan)])
+    show_table(console, ["#", *names, "plan"], rows, left=("plan",), below=("plan",), spare=("TFLOPS",))
     _layouts(console, answer)
 
 
@@ -267,7 +246,7 @@ def show_remedies(console: Console, remedies: Iterable[Remedy]) -> None:
     """One line each: whether it fits, and with what plan."""
     for remedy in remedies:
         mark = "[green]fits[/green]" if remedy.fits else "[dim]no[/dim]  "
-        console.print(f"  {mark} {escape(str(remedy))}", soft_wrap=True)
+        console.print(f"  {mark} {escape(str(remedy))}")
 
 
 def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
@@ -300,6 +279,7 @@ def show_explain(console: Console, explanation: Explanation) -> None:
             console.print(f"  {violation.rule}: {escape(violation.text)}")
         if explanation.nearest_legal is not None:
             console.print(f"The nearest legal plan is [bold]{escape(str(explanation.nearest_legal))}[/bold]")
+        show_assumed(console, question)
         return
     report = included.report
     assert report is not None
@@ -311,21 +291,23 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
     console.print(_time_table(report))
-    console.print(_operator_table(explanation))
+    _operator_table(console, explanation)
     console.print(_memory_table(report, console.width))
     if explanation.gains_note:
-        console.print(explanation.gains_note, markup=False, soft_wrap=True)
-    for gain in explanation.gains:
-        console.print(
-            f"  {gain.change:24}  this plan {_gain(gain.same_plan_ratio)}, the best plan {_gain(gain.best_plan_ratio)} tokens/s"
-            f"{'' if gain.best_plan is None else f' ({gain.best_plan})'}",
-            markup=False,
-            soft_wrap=True,
-        )
+        console.print(explanation.gains_note, markup=False)
+    if explanation.gains:
+        names = ("more", "tokens/s of this plan", "of the best plan", "which is")
+        rows = [
+            [gain.change, _gain(gain.same_plan_ratio), _gain(gain.best_plan_ratio), gain.best_plan or ""]
+            for gain in explanation.gains
+        ]
+        left = ("more", "which is")
+        show_table(console, names, rows, left=left, below=("which is",), title="What more of everything would buy")
     if explanation.switches:
         console.print("What switches would buy (step time of this plan):")
     for switch in explanation.switches:
-        console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False, soft_wrap=True)
+        console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False)
+    show_assumed(console, question)
     console.print(
         "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
     )
@@ -335,7 +317,7 @@ def _gain(ratio: float | None) -> str:
     return "not possible" if ratio is None else f"{ratio - 1:+.1%}"
 
 
-def _operator_table(explanation: Explanation) -> Table:
+def _operator_table(console: Console, explanation: Explanation) -> None:
     rows = []
     for row in explanation.operators:
         times = (row.forward_seconds, row.dgrad_seconds, row.wgrad_seconds, row.recompute_seconds)
@@ -344,7 +326,7 @@ def _operator_table(explanation: Explanation) -> Table:
         rows.append([row.operator, row.layer, *(f"{value * 1e3:.3f}" if value else "" for value in times), flops, share])
     columns = ("operator", "layer", "forward ms", "dgrad ms", "wgrad ms", "again ms", "GFLOP", "of peak")
     title = "Operators of one layer (and the ends), one micro-batch"
-    return table_of(columns, rows, left=("operator", "layer"), no_wrap=True, title=title)
+    show_table(console, columns, rows, left=("operator", "layer"), spare=("GFLOP", "of peak", "layer"), title=title)
 
 
 def _time_table(report: PlanReport) -> Table:

@@ -30,16 +30,13 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
 from autoconfig.specs.run_settings import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings, read_graphs
-from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario, Workload
+from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
+from autoconfig.training.workload import read_workload, trains_adapters
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
-DEFAULT_SEQ_LENGTH = 8192
-DEFAULT_TOKENS_PER_STEP = 4_194_304
-"""About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
-
 SWITCH_NAMES = field_names(SWITCHES)
 FUSED = "mxfp8"
 """How GEMMs are scaled where Transformer Engine fuses a grouped MLP (GroupedMLP_CuTeGEMMSwiGLU_MXFP8, on Blackwell)."""
@@ -135,7 +132,7 @@ def understand(request: Request) -> Question:
         model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
     stack = read_stack(request.software, cluster.gpu, assumed)
-    workload = _workload(request, model, assumed)
+    workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
         assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
@@ -206,57 +203,8 @@ def _check(request: Request) -> None:
         raise InputError(f"give either {option('gpus')} N (exactly N) or {option('gpus_at_most')} N (N or fewer), not both")
 
 
-def _workload(request: Request, model: ModelSpec, assumed: list[str]) -> Workload:
-    seq = request.seq_length
-    if seq is None:
-        seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
-        source = (
-            _provenance(model, "default_seq_length") if model.default_seq_length else "what the model allows, at most 8,192"
-        )
-        assumed.append(f"sequence length {seq}, {source} (--seq-length)")
-    batch = request.global_batch_size
-    if batch is None:
-        same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
-        batch = model.default_global_batch_size if same else None
-        source = _provenance(model, "default_global_batch_size")
-        if batch is None:
-            batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
-            source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
-        assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
-    return Workload(
-        seq_length=seq,
-        global_batch_size=batch,
-        decoder_seq_length=_decoder_seq_length(request, model, seq, assumed),
-        packed_length=request.packed_length,
-    )
-
-
-def _decoder_seq_length(request: Request, model: ModelSpec, seq: int, assumed: list[str]) -> int | None:
-    """Tokens of one sample in the decoder; None without an encoder before it. Raises InputError where one is given there."""
-    given = request.decoder_seq_length
-    if not model.is_encoder_decoder:
-        if given is not None:
-            said = f"{model.name} has no decoder behind an encoder; leave it out"
-            raise InputError(f"{option('decoder_seq_length')} {given}: {said}")
-        return None
-    if given is None:
-        given = model.default_decoder_seq_length or seq
-        source = _provenance(model, "default_decoder_seq_length") if model.default_decoder_seq_length else "as the encoder's"
-        assumed.append(f"decoder sequence length {given}, {source} (--decoder-seq-length)")
-    return given
-
-
-def _provenance(model: ModelSpec, key: str) -> str:
-    """Where a default of the model comes from."""
-    return (
-        "the model's published training"
-        if model.published_parameters
-        else model.sources.get(key, "as similar models are trained")
-    )
-
-
 def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]) -> Numerics:
-    given = {key: value for key, value in request.numerics.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in request.numerics.items() if value is not None}
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
         assumed.append(f"precision {given['precision']} (--precision)")
@@ -269,10 +217,13 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
         assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
     if "lora_target_modules" in given:
-        given["lora_target_modules"] = tuple(str(given["lora_target_modules"]).replace(",", " ").split())
-    if ("lora_rank" in given or "lora_target_modules" in given) and "peft" not in given:
+        modules = given["lora_target_modules"]
+        given["lora_target_modules"] = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
+    if trains_adapters(given) and "peft" not in given:
         given["peft"] = "lora"
         assumed.append("peft lora, as its adapters are given (--peft)")
+    if trains_adapters(given) and "lora_rank" not in given:
+        assumed.append(f"adapters of rank {Numerics.lora_rank} (--lora-rank)")
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
@@ -286,7 +237,7 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     if missing:
         why = "Megatron's default" if default else "as models of this kind are trained"
         assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
-    return Numerics(**given)  # type: ignore[arg-type]
+    return Numerics(**given)
 
 
 def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics) -> GivenSettings:

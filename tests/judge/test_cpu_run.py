@@ -15,7 +15,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 
 from autoconfig.core.trace import Traces, compare, trace_request
-from autoconfig.megatron.export import export_texts
+from autoconfig.formats.export import export_texts
 from autoconfig.megatron.scripts import TORCHRUN_SCRIPT
 from autoconfig.planning.export_files import write_export
 from autoconfig.training.question import Request, understand

@@ -9,7 +9,7 @@ import pytest
 from autoconfig.specs.plan import parse_plan
 from tables import table
 
-from autoconfig.megatron.export import export_texts
+from autoconfig.formats.export import export_texts
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments, train_arguments
 from autoconfig.megatron.write_model import words

@@ -5,10 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from autoconfig.formats.fine_tuning import fine_tuning_texts, refused_by_trl
+from autoconfig.formats.writers.accelerate import WISH
+from autoconfig.training.question import request_of, understand
+from autoconfig.training.rank import rank_plans
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("AUTOCONFIG_RL_JUDGE", ROOT / ".venv-judge-rl" / "bin" / "python"))
@@ -49,6 +55,27 @@ def test_the_real_parser_takes_what_is_written(framework):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_the_real_parser_takes_50_plans(framework):
     accepted(framework, 50, seed=int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")))
+
+
+def sft_texts(count):
+    """sft.yaml of random plans of fine-tuning, of those that TRL trains."""
+    texts = []
+    for model, peft, packed in (("llama3-8b", "lora", None), ("qwen3-4b", "lora", 200), ("llama3-8b", "none", 300)):
+        question = {"model": model, "gpus": 4, "gpu": "h200", "peft": peft, "packed_length": packed, "global_batch_size": 32}
+        scenario = understand(request_of({**question, "seq_length": 2048})).scenario
+        ranking = rank_plans(scenario, WISH, 0.0)
+        rows = random.Random(3).sample(range(len(ranking.row)), min(count, len(ranking.row)))
+        written = (fine_tuning_texts(scenario, plan) for row in rows if not refused_by_trl(scenario, plan := ranking.plan(row)))
+        texts += [files["sft.yaml"] for files in written]
+    return texts
+
+
+def test_fine_tuning_with_trl_is_parsed():
+    texts = sft_texts(4)
+    assert len(texts) >= 4
+    assert [said for said in judged([("trl-sft", text) for text in texts]) if not said["ok"]] == []
+    odd = texts[0].replace("max_length", "max_lenght")
+    assert not judged([("trl-sft", odd)])[0]["ok"]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tables import table, tabled
 
+from autoconfig.formats.export import PLAN_FILE
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.megatron.export import PLAN_FILE, plan_text, read_plan_text
+from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import environment, mock_arguments, tp_comm_overlap
 from autoconfig.megatron.write_model import pattern_text, words

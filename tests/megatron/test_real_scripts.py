@@ -105,8 +105,3 @@ def test_what_the_prediction_assumes_is_switched_on(start):
     assert "expandable_segments" in torchrun(scenario_of()) and "expandable_segments" not in graphs
     local = scenario_of(software="megatron-local")
     assert "--no-create-attention-mask-in-dataloader" not in start(torchrun(local))[0], "its kernels read the mask"
-
-
-def test_adapters_are_refused_before_the_search(autoconfig, tmp_path):
-    run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(tmp_path / "x"))
-    assert run.exit_code == 2 and "adapters were asked for" in run.stderr and run.stdout == ""

@@ -197,7 +197,7 @@ def test_separate_prefill_queues_prompts():
 
 
 def test_answers_list_what_they_assumed(autoconfig, tmp_path):
-    bare = autoconfig.run("search", "--inference", "--model", "mixtral-8x7b", "--gpus", "2", "--simulate", "0")
+    bare = autoconfig.run("search", "--inference", "--model", "mixtral-8x7b", "--gpus", "2", "--simulate", "0", "--verbose")
     line = " ".join(" ".join(bare.stdout.split("Assumed: ")[1].split("\n\n")[0].split()).split("; "))
     for words in (
         "GPU h100-sxm-80gb (--gpu)",

@@ -70,6 +70,19 @@ def trl(text: str) -> None:
     )
 
 
+def trl_sft(text: str) -> None:
+    """TRL's own parser of the command `trl sft --config`, and PEFT's LoraConfig of what it says of adapters."""
+    import yaml
+
+    trl, transformers = import_module("trl"), import_module("transformers")
+    _, model = transformers.HfArgumentParser((trl.SFTConfig, trl.ModelConfig)).parse_dict(
+        {**yaml.safe_load(text), "use_cpu": True, "bf16": False, "model_name_or_path": "checkpoint"}
+    )
+    adapters = trl.get_peft_config(model)
+    if adapters is not None and not adapters.target_modules:
+        raise RuntimeError("no layers have adapters")
+
+
 class _Module(types.ModuleType):
     """A package that is not there: every name of it is another."""
 
@@ -130,7 +143,7 @@ def main() -> None:
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), tempfile.TemporaryDirectory() as folder:
                 os.chdir(folder)
-                {"verl": verl, "trl": trl, "openrlhf": openrlhf}[case["framework"]](case["text"])
+                {"verl": verl, "trl": trl, "trl-sft": trl_sft, "openrlhf": openrlhf}[case["framework"]](case["text"])
                 os.chdir(Path(folder).parent)
             answer = {"ok": True, "said": ""}
         except BaseException as error:

@@ -1,0 +1,70 @@
+"""`python tests/helpers/screens.py`: records what commands show on terminals of 80, 120 and 200 columns.
+
+Digits are recorded as 0: the shape is held, not the constants.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import autoconfig
+from autoconfig.notebook.answers import Answered
+from autoconfig.render import listings
+from autoconfig.render.screen import Screen, show_records
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "tests" / "render" / "screens"
+WIDTHS = (80, 120, 200)
+SCRIPT = ROOT / "tests" / "megatron" / "scripts" / "megatron_2021_gpt_345m_mp.sh"
+SMALL = {"model": "llama3-8b", "gpus": 8, "calibration": "none", "top": 4}
+LARGE = {"model": "llama3-70b", "tokens": "1T", "calibration": "none"}
+PLAN = "tp=2,pp=4,mbs=1,recompute=full:block:1"
+SERVED = {"model": "llama3-70b", "gpus": 8, "gpu": "h200", "osl": 500, "ttft": "2s", "tpot": "50ms", "top": 3, "simulate": 1}
+SCREENS: dict[str, tuple[str, Callable[[], Answered[object] | Callable[[Screen], None]]]] = {
+    "search": ("tokens/s/GPU", lambda: autoconfig.search(**SMALL, tokens="1T", price=2.5, include="tp=8,mbs=1")),
+    "nothing_fits": ("Nothing fits", lambda: autoconfig.search(**{**SMALL, "model": "llama3-70b"})),
+    "comparison": ("tokens/s/GPU", lambda: autoconfig.search(**SMALL, gpu=["h100", "a100-80gb"], precision="bf16")),
+    "explain": ("seconds", lambda: autoconfig.explain(PLAN, model="llama3-8b", gpus=8, calibration="none")),
+    "scaling": ("tokens/s", lambda: autoconfig.scaling(**LARGE, gpus="64:256", days=60)),
+    "deployments": ("tok/s/GPU", lambda: autoconfig.deployments(**SERVED)),
+    "rl": ("binds", lambda: autoconfig.rl(model="qwen2.5-7b", gpus=8)),
+    "check": ("argument", lambda: autoconfig.check(SCRIPT)),
+    "models": ("parameters", lambda: lambda screen: show_records(screen, listings.model_rows()[:6])),
+    "gpus": ("memory", lambda: lambda screen: show_records(screen, listings.gpu_rows()[:6])),
+    "software": ("year", lambda: lambda screen: show_records(screen, listings.software_rows())),
+    "rules": ("enforced in", lambda: lambda screen: show_records(screen, listings.rule_rows())),
+}  # fmt: skip
+"""Name -> a word of the head of its table, and what shows it."""
+
+
+@cache
+def _shown(name: str) -> Answered[object] | Callable[[Screen], None]:
+    return SCREENS[name][1]()
+
+
+def screen(name: str, width: int) -> str:
+    """What a terminal of this width shows."""
+    text, found = io.StringIO(), _shown(name)
+    (found.show if isinstance(found, Answered) else found)(Screen(file=text, width=width))
+    return text.getvalue()
+
+
+def recorded(text: str) -> str:
+    """The shape of a screen: digits are 0, runs of spaces one."""
+    return re.sub(r" +", " ", re.sub(r"[0-9]+([.,][0-9]+)*", "0", re.sub(r" +\n", "\n", text)))
+
+
+def path(name: str, width: int) -> Path:
+    """Where a screen is recorded."""
+    return FOLDER / f"{name}.{width}.txt"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name in SCREENS:
+        for width in WIDTHS:
+            path(name, width).write_text(recorded(screen(name, width)), encoding="utf-8")

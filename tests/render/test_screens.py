@@ -1,0 +1,81 @@
+"""Screens of 80, 120 and 200 columns: no line over the width, no broken word, the table at the top; as they were recorded."""
+
+import io
+import re
+
+import pytest
+import screens
+from rich.text import Text
+
+from autoconfig.render.screen import Screen, brief, broken, show_table
+
+COMMAND = ("autoconfig ", "--")
+"""How lines begin that are there to be copied, and stay whole."""
+EDGE = r"[,;+/)]"
+UNBOUNDED = 4_000
+
+
+@pytest.mark.parametrize("width", screens.WIDTHS)
+@pytest.mark.parametrize("name", screens.SCREENS)
+def test_a_screen_holds_its_answer(name, width):
+    lines = screens.screen(name, width).splitlines()
+    assert [line for line in lines if len(line.rstrip()) > width and not line.startswith(COMMAND)] == []
+    assert any(screens.SCREENS[name][0] in line for line in lines[:12]), "the table begins below line 12"
+    whole = screens.screen(name, UNBOUNDED)
+    said = [line for line in lines if "(--json" not in line and "(--verbose)" not in line and "Not on this screen" not in line]
+    for word in {word.removesuffix(";") for line in said for word in line.split()} - {"all)"}:
+        bounded = rf"(?:^|\s|(?<={EDGE})){re.escape(word)}(?:[\s;]|$|(?<={EDGE}))"
+        assert re.search(bounded, whole), f"{word} is a piece of a word"
+    assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("width", screens.WIDTHS)
+@pytest.mark.parametrize("name", screens.SCREENS)
+def test_screens_are_as_recorded(name, width):
+    said = screens.recorded(screens.screen(name, width))
+    held = screens.path(name, width).read_text(encoding="utf-8")
+    assert said == held, "run python tests/helpers/screens.py, read what changed"
+
+
+def lines_of(text, width):
+    return [line.plain for line in broken(Text(text), width)]
+
+
+def test_words_stay_whole_and_plans_break_behind_their_keys():
+    assert lines_of("one two three", 7) == ["one two", "three"]
+    assert lines_of("  one two three", 9) == ["  one two", "  three"]
+    assert lines_of("is tp=2,pp=4,mbs=1 here", 10) == ["is", "tp=2,pp=4,", "mbs=1 here"]
+    assert lines_of("    tp=2,pp=4,mbs=1,sp=1", 14) == ["    tp=2,pp=4,", "    mbs=1,sp=1"]
+    assert lines_of("unbreakablewords", 5) == ["unbreakablewords"]
+    assert lines_of("", 5) == [""]
+
+
+def printed(draw, width, **settings):
+    text = io.StringIO()
+    draw(Screen(file=text, width=width, **settings))
+    return text.getvalue()
+
+
+def test_what_is_long_is_said_in_two_lines_and_counted():
+    texts = [f"thing number {number}" for number in range(20)]
+    short = printed(lambda screen: brief(screen, "Assumed", texts), 60).splitlines()
+    assert len(short) == 2 and short[1].endswith("more (--verbose)")
+    said = " ".join(short)
+    assert said.count("thing") + int(re.search(r"([0-9]+) more", said)[1]) == 20
+    whole = printed(lambda screen: brief(screen, "Assumed", texts), 60, verbose=True)
+    assert whole.count("thing") == 20 and "--verbose" not in whole
+    assert printed(lambda screen: brief(screen, "Assumed", texts[:2]), 60) == "Assumed: thing number 0; thing number 1\n"
+    assert printed(lambda screen: brief(screen, "Assumed", []), 60) == ""
+
+
+def test_a_table_loses_nothing_that_is_not_said():
+    rows = [["a", "1", "2", "tp=1,pp=2"], ["b", "10", "20", "tp=4,pp=8"]]
+    names = ("name", "first", "second", "plan")
+
+    def draw(screen):
+        show_table(screen, names, rows, left=("name", "plan"), below=("plan",), spare=("second",))
+
+    assert [line.split() for line in printed(draw, 60).splitlines()] == [list(names), *rows]
+    narrow = printed(draw, 26).splitlines()
+    assert narrow[1].split() == ["a", "1", "2"] and narrow[2] == "    tp=1,pp=2" and len(narrow) == 5
+    assert "Not on this screen: second" in " ".join(printed(draw, 18).split())
