@@ -112,7 +112,7 @@ def fitted() -> dict[str, dict[str, float]]:
     for name, numbers in found.items():
         own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
         for key, missing in (("scatter", False), ("scatter_assumed", True)):
-            errors_there = [error for s, error in own if bool(s.missing) == missing]
+            errors_there = [(s.model, error) for s, error in own if bool(s.missing) == missing]
             if len(errors_there) >= ENOUGH:
                 numbers[key] = scatter(errors_there)
     lacking: dict[str, float] = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
@@ -134,15 +134,16 @@ def after_one(column: str, sample: MeasuredStep) -> list[float]:
     ]
 
 
-def _job(sample: MeasuredStep) -> tuple[str, str, str]:
-    return sample.framework, sample.model, sample.gpu
+def _job(sample: MeasuredStep) -> tuple[str, str, str, bool]:
+    """Runs that say of each other how far off they are: a step of dynamic sampling says nothing of one without."""
+    return sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
 
 
 @cache
 def trust(column: str, framework: str, without: str) -> float:
     """How much of one measured error to take off: between / (between + within), the share of the variance of blind errors
     that runs of one model and GPU have in common, over the other models; 1/2 where these say nothing."""
-    groups: dict[tuple[str, str, str], list[float]] = {}
+    groups: dict[tuple[str, str, str, bool], list[float]] = {}
     for sample in blind().samples:
         error = blind().error(sample).get(column)
         if sample.framework == framework and sample.model != without and error is not None and not sample.missing:
@@ -259,8 +260,9 @@ def _bands() -> Iterable[AccuracyLine]:
         own = [(s, e["step_s"]) for s in blind().samples if s.framework == framework and "step_s" in (e := blind().error(s))]
         inside = []
         for sample, error in own:
-            alike = [e for s, e in own if s.model != sample.model and bool(s.missing) == bool(sample.missing)]
-            others = alike if len(alike) >= ENOUGH else [e for s, e in own if s.model != sample.model]
+            unseen = [(s, e) for s, e in own if s.model != sample.model]
+            alike = [(s.model, e) for s, e in unseen if bool(s.missing) == bool(sample.missing)]
+            others = alike if len(alike) >= ENOUGH else [(s.model, e) for s, e in unseen]
             inside.append(abs(error) <= 1.645 * scatter(others))
         yield AccuracyLine(
             name=f"{framework}, steps inside the 90 % band", rows=len(inside), value=100.0 * float(np.mean(inside)), bar=None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -150,7 +150,7 @@ def _robust(found: Vector, scale: float = 1.5) -> Vector:
 def hidden_rounds(sample: MeasuredStep) -> bool:
     """Dynamic sampling generates until enough groups are left, in rounds that no table counts: what generation takes of such a
     step says nothing of the engine."""
-    return sample.job.algorithm.name == "dapo" and sample.framework == "verl"
+    return sample.job.algorithm.name == "dapo"
 
 
 def _unfitted(sample: MeasuredStep) -> tuple[str, ...]:
@@ -186,10 +186,30 @@ def errors(sample: MeasuredStep, phases: Phases) -> dict[str, float]:
     return found
 
 
-def scatter(found: Iterable[float]) -> float:
-    """Standard deviation of a normal law whose 90 % interval holds 90 % of these errors."""
-    values = np.abs(np.array(list(found)))
-    return float(np.quantile(values, 0.9) / 1.645) if len(values) else 0.4
+RELIABLE_RUNS = 2.0
+"""Runs of a model from which its mean error says as much as its runs scatter: a model weighs n / (n + 2), as a source of training
+runs does (accuracy/bands.py)."""
+
+
+def scatter(found: Sequence[tuple[str, float]]) -> float:
+    """Standard deviation of ln(measured / predicted) of a step whose model nobody has measured, from (model, error) pairs:
+
+        s^2 = sum w x^2 + K / (K - 1) sum W^2 m^2
+
+    x: errors, w: weight of a run, 1 / (n + RELIABLE_RUNS) of its model's n, sum 1; m: mean error of a model, W: its weight,
+    K = 1 / sum W^2 models in effect. The second term is the variance of the mean, counted by model because runs of one model
+    err together (Higgins, Thompson and Spiegelhalter 2009, J. R. Stat. Soc. A 172, section 2.2, about zero).
+    """
+    names = sorted({name for name, _ in found})
+    member = np.array([names.index(name) for name, _ in found])
+    x = np.array([error for _, error in found])
+    w = 1.0 / (np.bincount(member)[member] + RELIABLE_RUNS)
+    w /= w.sum()
+    model = np.bincount(member, w)
+    effective = 1.0 / float((model**2).sum())
+    means = np.bincount(member, w * x) / model
+    unsure = effective / (effective - 1.0) * float((model**2 * means**2).sum()) if len(names) > 1 else 0.0
+    return float(np.sqrt((w * x**2).sum() + unsure))
 
 
 def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:

@@ -19,7 +19,7 @@ from autoconfig.formats.post_training.export import export_texts
 from autoconfig.formats.post_training.log import log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
-from autoconfig.post_training.job import PostTrainingJob
+from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.placements import placements
 
@@ -76,24 +76,29 @@ def read_back(framework: str, texts: dict[str, str], gpus: int, tokens: float):
     return run, placement_of(run, tokens)
 
 
+def same_after_reading(framework: str, job: PostTrainingJob, placement: Placement, texts: dict[str, str]) -> None:
+    """What the files hold reads back as the placement and the job."""
+    run, back = read_back(framework, texts, placement.gpus, job.tokens)
+    assert back.train == placement.train
+    assert (back.engine.tp, back.engine.pp, back.engine.replicas) == (
+        placement.engine.tp,
+        placement.engine.pp,
+        placement.engine.replicas,
+    )
+    for name in ("colocated", "staleness", "memory_share", "tokens_per_gpu", "cuda_graphs"):
+        assert getattr(back, name) == getattr(placement, name), name
+    if framework in ("verl", "openrlhf"):
+        assert back.offload == placement.offload
+    if framework == "openrlhf":
+        assert back.critic_gpus == placement.critic_gpus
+    assert (run.prompts, run.group, run.minibatch) == (job.prompts, job.group, job.minibatch)
+    assert run.algorithm == job.algorithm.name
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_written_reads_back_as_the_same_placement(framework):
-    for job, placement, texts in random_cases(framework, 50):
-        run, back = read_back(framework, texts, placement.gpus, job.tokens)
-        assert back.train == placement.train
-        assert (back.engine.tp, back.engine.pp, back.engine.replicas) == (
-            placement.engine.tp,
-            placement.engine.pp,
-            placement.engine.replicas,
-        )
-        for name in ("colocated", "staleness", "memory_share", "tokens_per_gpu", "cuda_graphs"):
-            assert getattr(back, name) == getattr(placement, name), name
-        if framework in ("verl", "openrlhf"):
-            assert back.offload == placement.offload
-        if framework == "openrlhf":
-            assert back.critic_gpus == placement.critic_gpus
-        assert (run.prompts, run.group, run.minibatch) == (job.prompts, job.group, job.minibatch)
-        assert run.algorithm == job.algorithm.name
+    for case in random_cases(framework, 50):
+        same_after_reading(framework, *case)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
