@@ -122,13 +122,12 @@ def fitted() -> dict[str, dict[str, float]]:
 
 def after_one(column: str, sample: MeasuredStep) -> list[float]:
     """Errors of a run where one other run of the same model, GPU and framework has been measured, each of these in turn: what
-    was measured over what was predicted there scales the prediction here, to the power of `trust`."""
+    was measured over what was predicted there scales the prediction here, as `rl calibrate` does."""
     mine = blind().error(sample)
     if column not in mine:
         return []
-    weight = trust(column, sample.framework, sample.model)
     return [
-        mine[column] - weight * other
+        mine[column] - other
         for s in blind().samples
         if s is not sample and _job(s) == _job(sample) and (other := blind().error(s).get(column)) is not None
     ]
@@ -137,24 +136,6 @@ def after_one(column: str, sample: MeasuredStep) -> list[float]:
 def _job(sample: MeasuredStep) -> tuple[str, str, str, bool]:
     """Runs that say of each other how far off they are: a step of dynamic sampling says nothing of one without."""
     return sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
-
-
-@cache
-def trust(column: str, framework: str, without: str) -> float:
-    """How much of one measured error to take off: between / (between + within), the share of the variance of blind errors
-    that runs of one model and GPU have in common, over the other models; 1/2 where these say nothing."""
-    groups: dict[tuple[str, str, str, bool], list[float]] = {}
-    for sample in blind().samples:
-        error = blind().error(sample).get(column)
-        if sample.framework == framework and sample.model != without and error is not None and not sample.missing:
-            groups.setdefault(_job(sample), []).append(error)
-    several = [found for found in groups.values() if len(found) > 1]
-    if len(several) < 2:
-        return 0.5
-    within = float(np.mean([np.var(found, ddof=1) for found in several]))
-    size = float(np.mean([len(found) for found in several]))
-    between = max(0.0, float(np.var([np.mean(found) for found in several])) - within / size)
-    return between / (between + within) if between + within > 0 else 0.5
 
 
 def validate_rl() -> RlValidation:
@@ -182,7 +163,8 @@ RLHF: global batch 64, 512 rollouts, up to 1,024 tokens, half of the nodes actor
 
 
 def engine_gain(nodes: int = 32) -> float:
-    """The same ratio as predicted: static batches without CUDA graphs against continuous batching, on these nodes."""
+    """The same ratio as predicted: the training modules generate on their own layout without CUDA graphs, against engines of
+    tensor parallelism alone; both in NeMo-Aligner's rollout micro-batches, on these nodes."""
     model, gpus = load_model("llama2-70b"), nodes // 2 * 8
     job = PostTrainingJob(
         policy=model,
@@ -197,7 +179,7 @@ def engine_gain(nodes: int = 32) -> float:
     )
     plan = TrainPlan(tp=8, pp=4, dp=gpus // 32, mbs=1, sp=True)
     engine = Placement(train=plan, engine=EnginePlan(tp=8, replicas=gpus // 8), critic_gpus=gpus, offload=False)
-    without = replace(engine, continuous=False, cuda_graphs=False)
+    without = replace(engine, engine=EnginePlan(tp=8, pp=4, replicas=gpus // 32), cuda_graphs=False)
     return price(job, without).seconds / price(job, engine).seconds
 
 

@@ -214,7 +214,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     alone = algorithm.critic or not algorithm.generates
     group = _whole(given, "group_size", 1 if alone else framework.group, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
-    responses = _responses(given, assumed)
+    responses = _responses(given, assumed, algorithm.response_tokens)
     staleness = given.get("staleness")
     if staleness is not None and (not isinstance(staleness, int) or not 0 <= staleness <= MOST_STALENESS):
         raise InputError(f"{option('staleness')} {staleness!r}: use 0 (synchronous) to {MOST_STALENESS} steps")
@@ -234,7 +234,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 
-def _responses(given: Mapping[str, Any], assumed: list[str]) -> ResponseLengths:
+def _responses(given: Mapping[str, Any], assumed: list[str], usual_tokens: int) -> ResponseLengths:
     """Lengths of responses; what is not said of mean and cap follows from the other."""
     usual = section("lengths")
     mean, cap = (
@@ -242,7 +242,7 @@ def _responses(given: Mapping[str, Any], assumed: list[str]) -> ResponseLengths:
         for name in ("response_length", "max_response_length")
     )
     if cap is None:
-        cap = 4 * (mean or usual["response_tokens"])
+        cap = 4 * (mean or usual_tokens or usual["response_tokens"])
         assumed.append(f"responses of at most {cap:,} tokens")
     if mean is None:
         mean = min(max(1, round(usual["response_share_of_cap"] * cap)), usual["response_tokens_at_most"])

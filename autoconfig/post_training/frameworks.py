@@ -31,6 +31,8 @@ class Algorithm:
     """A value model is evaluated and trained."""
     generates: bool = True
     sequences_per_sample: int = 1
+    response_tokens: int = 0
+    """Of a response where no length is given; 0: the usual of `[lengths]`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,10 @@ class Framework:
     sync_gpus: int = 0
     """GPUs for which `sync` is the rate, which grows with them; 0: the same for any number."""
     minibatch_in_prompts: bool = False
+    continuous: bool = True
+    """Engines batch continuously; False: static batches, one after the other."""
+    rollout_batch: int = 0
+    """Sequences of a static batch; 0: all that an engine has room for."""
     removes_padding: bool = False
     """A micro-batch of given sequences holds their tokens alone."""
     tokens_per_gpu: int = 0

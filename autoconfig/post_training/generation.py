@@ -90,8 +90,8 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     batch = max(1, min(engine.max_batch_size, int(room / plan.pp)))
     kv_tokens = max(room / plan.pp, 1.0) * job.tokens
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
-    if not placement.continuous:
-        seconds, tail = _static(job, table, count, batch), 0.0
+    if not (placement.continuous and job.framework.continuous):
+        seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
     elif placement.staleness > 0:
         seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
     else:
@@ -131,8 +131,9 @@ def _steady(job: PostTrainingJob, table: IterationTable, slots: float, count: in
 
 
 def _static(job: PostTrainingJob, table: IterationTable, count: int, batch: int) -> float:
-    """Batches one after the other, each padded to the longest of its responses (Hugging Face generate)."""
-    size = min(batch, count)
+    """Batches one after the other, each padded to the longest of its responses (Hugging Face generate, NeMo-Aligner's rollout
+    micro-batches); of pipeline stages one works at a time."""
+    size = min(batch, count, job.framework.rollout_batch or count)
     longest = job.responses.longest(size)
     prefill = table.seconds(0.0, 1.0, size, size * job.prompt_tokens, max(job.prompt_tokens, 1.0))
     return ceil(count / size) * (prefill + longest * table.seconds(size, job.prompt_tokens + longest / 2.0, 0.0, 0.0, 1.0))

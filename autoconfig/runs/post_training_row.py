@@ -33,6 +33,10 @@ USUAL_TOKENS_PER_GPU = 8192
 GRADIENT_STATE_BYTES = 6.0
 """16-bit weights and fp32 gradients of a parameter on every data-parallel rank; 12 bytes of optimizer state are shared."""
 
+EAGER_ENGINES = ("hf", "megatron")
+"""Training modules that generate: no CUDA graphs."""
+STATIC_ENGINES = (*EAGER_ENGINES, "deepspeed-inference")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PostTrainingCase:
@@ -118,7 +122,7 @@ def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
         algorithm = load_algorithm("grpo")
         r.assume("algorithm grpo")
     prompts, group, kept = _batch(r, framework)
-    prompt, responses = _lengths(r, framework.total_tokens)
+    prompt, responses = _lengths(r, framework.total_tokens, algorithm.response_tokens)
     minibatch = r.count("train_batch")
     if minibatch is None:
         minibatch = kept or prompts * group
@@ -178,7 +182,7 @@ def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
     return prompts, group, samples if samples and samples < prompts * group else 0
 
 
-def _lengths(r: _RunRow, total_tokens: int) -> tuple[float, ResponseLengths]:
+def _lengths(r: _RunRow, total_tokens: int, usual_response: int) -> tuple[float, ResponseLengths]:
     usual = section("lengths")
     prompt, most_prompt = r.positive("prompt_len_mean"), r.positive("prompt_len_max")
     if prompt is None:
@@ -192,7 +196,7 @@ def _lengths(r: _RunRow, total_tokens: int) -> tuple[float, ResponseLengths]:
         cap = max(total_tokens - prompt, 1.0)
         r.assume(f"prompt and response of at most {total_tokens:,} tokens together")
     if mean is None:
-        mean = float(usual["response_tokens"])
+        mean = float(usual_response or usual["response_tokens"])
         if cap:
             mean = min(usual["response_share_of_cap"] * cap, float(usual["response_tokens_at_most"]))
         r.assume(f"responses of {mean:g} tokens", "lengths")
@@ -231,8 +235,8 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         forward_tokens_per_gpu=forward,
         memory_share=_share(r, job.framework),
         offload=r.text("offload").lower() not in ("false", "none"),
-        cuda_graphs=job.framework.cuda_graphs,
-        continuous=r.text("rollout_engine").lower() not in ("hf", "deepspeed-inference", "megatron"),
+        cuda_graphs=job.framework.cuda_graphs and r.text("rollout_engine").lower() not in EAGER_ENGINES,
+        continuous=r.text("rollout_engine").lower() not in STATIC_ENGINES,
     )
 
 

@@ -26,7 +26,7 @@ GOOD = {
 }  # fmt: skip
 ODD = [
     *("", "0", "-4", "3.5", "1e9", "9" * 12, "9" * 40, "nan", "inf", "-inf", "no", "None", "null", "true", "[]", "{}", "☃"),
-    *("h100", "8", "0x10", "1,000", "--json", "/dev/null", "/", "../..", "a" * 3000, "\x00", "\x1b[0m", "tp=8", "1" * 5, "16777217"),
+    *("h100", "8", "0x10", "1,000", "--json", "/dev/null", "/", "../..", "a" * 3000, "\x00", "\x1b[0m", "tp=8", "16777217"),
 ]
 
 
@@ -47,7 +47,7 @@ def random_words(rng: random.Random) -> list[str]:
         flag = f"--{name.replace('_', '-')}"
         words += rng.choice([[f"{flag}={value}"], [flag, value]])
     if rng.random() < 0.1:
-        words.insert(rng.randint(0, len(words)), rng.choice(["--x", "check", "-", "--", "--calibration=/dev/null", "--gpus", "--json"]))
+        words.insert(rng.randint(0, len(words)), rng.choice(["--x", "check", "-", "--", "--calibration=/dev/null", "--gpus"]))
     return words
 
 
@@ -87,7 +87,7 @@ def twice(text: str, rng: random.Random) -> str:
     return "".join(lines)
 
 
-DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (cut, without_a_line, other_value, other_value, other_characters, twice)
+DAMAGES: tuple[Callable[[str, random.Random], str], ...] = (cut, without_a_line, other_value, other_characters, twice)
 
 
 def damaged(rng: random.Random, texts: list[str]) -> bytes:
@@ -114,7 +114,8 @@ def files_end_well(count: int, seed: int, folder) -> set[int]:
     for number in range(count):
         path = folder / f"file{number}"
         path.write_bytes(damaged(rng, texts))
-        found.add(asked("check", str(path), *rng.choice([[], ["--gpus", "8"], ["--json"], ["--response-length", "900"]])).exit_code)
+        more = rng.choice([[], ["--gpus", "8"], ["--json"], ["--response-length", "900"]])
+        found.add(asked("check", str(path), *more).exit_code)
     return found
 
 
