@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from scipy.optimize import least_squares
 
 from autoconfig.post_training.frameworks import FACTORS, Constants, constants_of
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.phases import Phases
+from autoconfig.post_training.phases import REST, Phases
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
 from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.table import Row, cell, number
@@ -132,7 +133,7 @@ def _fit(samples: Sequence[MeasuredStep], framework: str) -> dict[str, float]:
             told = errors(sample, sample.predicted(known))
             found += [weight * error / NOISE for column, error in told.items() if column not in _unfitted(sample)]
             if (rest := _rest(sample)) is not None:
-                other = sample.predicted(known).other
+                other = sample.predicted(known).of(REST)
                 found.append(weight * (rest - other) / (REST_NOISE * sample.measured["step_s"]))
         return np.array([*_robust(np.array(found)), *((x - prior) / width)])
 
@@ -192,24 +193,11 @@ training runs does (accuracy/bands.py)."""
 
 
 def scatter(found: Sequence[tuple[str, float]]) -> float:
-    """Standard deviation of ln(measured / predicted) of a step whose model nobody has measured, from (model, error) pairs:
-
-        s^2 = sum w x^2 + K / (K - 1) sum W^2 m^2
-
-    x: errors, w: weight of a run, 1 / (n + RELIABLE_RUNS) of its model's n, sum 1; m: mean error of a model, W: its weight,
-    K = 1 / sum W^2 models in effect. The second term is the variance of the mean, counted by model because runs of one model
-    err together (Higgins, Thompson and Spiegelhalter 2009, J. R. Stat. Soc. A 172, section 2.2, about zero).
-    """
-    names = sorted({name for name, _ in found})
-    member = np.array([names.index(name) for name, _ in found])
-    x = np.array([error for _, error in found])
-    w = 1.0 / (np.bincount(member)[member] + RELIABLE_RUNS)
-    w /= w.sum()
-    model = np.bincount(member, w)
-    effective = 1.0 / float((model**2).sum())
-    means = np.bincount(member, w * x) / model
-    unsure = effective / (effective - 1.0) * float((model**2 * means**2).sum()) if len(names) > 1 else 0.0
-    return float(np.sqrt((w * x**2).sum() + unsure))
+    """Standard deviation of ln(measured / predicted) of a step whose model nobody has measured, from (model, error) pairs: the
+    root of the mean square about zero, a run weighing 1 / (n + RELIABLE_RUNS) of its model's n."""
+    runs = Counter(name for name, _ in found)
+    weights = [1.0 / (runs[name] + RELIABLE_RUNS) for name, _ in found]
+    return float(np.sqrt(np.average([error**2 for _, error in found], weights=weights)))
 
 
 def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:

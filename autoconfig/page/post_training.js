@@ -5,8 +5,9 @@ import { h, hover, replace, responsive, s, summaryBox, table } from "./dom.js";
 import { count, gib, markText, marks, seconds } from "./format.js";
 
 /** Phases in their order: the name in the answer, the fill, and the name as it is shown. */
-const PHASES = [["generation", "forward", "generation"], ["logprob", "backward", "log-probabilities"],
-  ["reference", "backward-odd", "reference"], ["values", "gradients", "values"], ["reward", "temporary", "reward"],
+const PHASES = [["generation", "forward", "generation"], ["samples", "idle", "samples: rules, padding, moving"],
+  ["logprob", "backward", "log-probabilities"], ["reference", "backward-odd", "reference"], ["values", "gradients", "values"],
+  ["reward", "temporary", "reward"],
   ["training", "weights", "training"], ["critic_training", "optimizer", "training of the critic"],
   ["weight_sync", "wait", "weights to the engines"], ["other", "beyond", "rest"]];
 const NAMES = Object.fromEntries(PHASES.map(([phase, , name]) => [phase, name]));

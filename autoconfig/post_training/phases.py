@@ -7,9 +7,15 @@ from dataclasses import dataclass
 
 from autoconfig.post_training.job import Placement
 
-PHASES = ("generation", "logprob", "reference", "values", "reward", "training", "critic_training", "weight_sync", "other")
+PHASES = (
+    *("generation", "samples", "logprob", "reference", "values", "reward", "training", "critic_training", "weight_sync"),
+    "other",
+)
+GENERATION = ("generation", "samples")
 ACTOR = ("logprob", "reference", "training")
 CRITIC = ("values", "reward", "critic_training")
+REST = ("samples", "other")
+"""What no phase of a framework's own timing holds."""
 LAST = ("weight_sync", "other")
 """What every GPU waits for at the end of a step."""
 
@@ -19,6 +25,8 @@ class Phases:
     """Seconds of each phase, as priced or as scaled by constants; 0 where an algorithm has none."""
 
     generation: float = 0.0
+    samples: float = 0.0
+    """Of scoring them by rules, padding, and moving them between workers."""
     logprob: float = 0.0
     """Of the policy."""
     reference: float = 0.0
@@ -45,14 +53,15 @@ class Phases:
 def exposed(phases: Phases, placement: Placement) -> tuple[str, ...]:
     """The phases that the step waits for, in their order.
 
-    Synchronous: one after the other. `staleness` above 0: generation of later steps runs beside passes and training, the longer
-    decides. Critic and reward model on their own GPUs run beside the actor's passes and training, the longer decides.
+    Synchronous: one after the other. `staleness` above 0: later steps are generated and their samples collected beside passes
+    and training, the longer decides. Critic and reward model on their own GPUs run beside the actor's passes and training, the
+    longer decides.
     """
     chain = max(_chains(placement), key=phases.of)
     if placement.staleness:
-        chain = max(("generation",), chain, key=phases.of)
+        chain = max(GENERATION, chain, key=phases.of)
     else:
-        chain = ("generation", *chain)
+        chain = (*GENERATION, *chain)
     return (*chain, *LAST)
 
 
@@ -82,10 +91,10 @@ class GpuGroup:
 def timeline(phases: Phases, placement: Placement) -> tuple[GpuGroup, ...]:
     """The step over groups of GPUs; the last interval of each ends with the step."""
     apart = bool(phases.generation) and (not placement.colocated or placement.staleness > 0)
-    begin = 0.0 if placement.staleness else phases.generation
+    begin = 0.0 if placement.staleness else phases.of(GENERATION)
     ready = phases.of(exposed(phases, placement)[: -len(LAST)])
     end = _laid(LAST, ready, phases)
-    generation = _laid(("generation",), 0.0, phases)
+    generation = _laid(GENERATION, 0.0, phases)
     chains = [_laid(chain, begin, phases) for chain in _chains(placement)]
     name = "training" if apart or not phases.generation else "training and engines"
     found = [GpuGroup(name="engines", gpus=placement.engine.gpus, intervals=generation + end)] if apart else []

@@ -86,6 +86,7 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
     per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
     found = Phases(
         generation=phases.generation * c.generation,
+        samples=c.seconds_per_sample * job.trained if job.algorithm.generates else 0.0,
         logprob=phases.logprob * c.forward,
         reference=phases.reference * c.forward,
         values=phases.values * c.forward,
@@ -93,9 +94,7 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
         training=phases.training * c.training,
         critic_training=phases.critic_training * c.training,
         weight_sync=phases.weight_sync,
-        other=c.fixed_s + c.seconds_per_sample * job.trained + per_gb * weight_gigabytes(job)
-        if job.algorithm.generates
-        else 0.0,
+        other=c.fixed_s + per_gb * weight_gigabytes(job) if job.algorithm.generates else 0.0,
     )
     shown = exposed(found, placement)
     return replace(found, beside=found.of(name for name in PHASES if name not in shown))

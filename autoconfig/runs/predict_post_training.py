@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from autoconfig.post_training.frameworks import Constants, shipped_constants
 from autoconfig.post_training.memory import phase_memory
+from autoconfig.post_training.phases import REST
 from autoconfig.post_training.step import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import NEVER_READ, PostTrainingCase, read_case
 from autoconfig.runs.table import Row, TableKind, number_text
@@ -58,7 +59,7 @@ class StepPrediction:
                 "values": found.values,
                 "reward": found.reward,
                 "train_critic": found.critic_training,
-                "other": found.other,
+                "other": found.of(REST),
             }
         first, later = ("gen", "logprob", "train", "weight_sync"), ("ref", "values", "reward", "train_critic", "other")
         return {

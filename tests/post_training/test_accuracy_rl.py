@@ -46,7 +46,7 @@ def test_leaving_a_model_out_changes_its_constants():
 
 
 def test_an_engine_in_the_loop_pays_as_was_published():
-    """Published: up to 5.6 times. Predicted: less, as generation without an engine is priced as static batches of the same
-    kernels; the direction and order hold."""
-    assert 1.3 < engine_gain() < PUBLISHED_GAIN
-    assert engine_gain(32) > engine_gain(8)
+    """Published: up to 5.6 times, 6.96 in an ablation of NeMo-Aligner v0.3.0.trtllm, nodes not said. The more nodes, the less
+    of a step is generation."""
+    assert PUBLISHED_GAIN / 1.6 < engine_gain(64) < engine_gain(32) < 1.6 * PUBLISHED_GAIN
+    assert engine_gain(32) < engine_gain(8)

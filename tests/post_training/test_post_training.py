@@ -87,6 +87,15 @@ def test_static_batches_wait_for_their_longest():
     assert generate(JOB, replace(PLACED, continuous=False)).seconds > 1.5 * generate(JOB, PLACED).seconds
 
 
+def test_frameworks_with_static_batches_generate_one_after_the_other():
+    """NeMo-Aligner: 8 sequences a batch; twice the sequences of a batch take about half as long."""
+    aligner = load_framework("nemo-aligner")
+    eights = generate(replace(JOB, framework=aligner), PLACED).seconds
+    sixteens = generate(replace(JOB, framework=replace(aligner, rollout_batch=16)), PLACED).seconds
+    assert eights > 5.0 * generate(JOB, PLACED).seconds
+    assert eights / sixteens == pytest.approx(2.0, rel=0.35)
+
+
 def test_eager_engines_are_slower():
     assert generate(JOB, replace(PLACED, cuda_graphs=False)).seconds > 1.1 * generate(JOB, PLACED).seconds
 
@@ -227,4 +236,11 @@ def test_one_odd_run_does_not_outweigh_the_priors():
     from autoconfig.calibration.post_training_fit import _robust
 
     assert np.allclose(_robust(np.array([0.01, -0.01])), [0.01, -0.01], rtol=1e-3)
-    assert _robust(np.array([100.0]))[0] < 20.0
+    assert _robust(np.array([100.0]))[0] < 5.0
+
+
+def test_usual_responses_are_those_of_the_algorithm():
+    """Median of the sources that print a mean: chat for PPO; reasoning else."""
+    said = {algorithm: read_case({**ROW, "algorithm": algorithm, "response_len_max": ""}) for algorithm in ("PPO", "GRPO")}
+    assert {name: case.job.responses.mean for name, case in said.items()} == {"PPO": 256.0, "GRPO": 1024.0}
+    assert all("lengths" in case.missing for case in said.values())

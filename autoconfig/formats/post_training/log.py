@@ -11,7 +11,7 @@ from typing import Any
 
 from autoconfig.formats.post_training.check import check_file
 from autoconfig.post_training.calibration import LEAST, MOST, StepCalibration
-from autoconfig.post_training.phases import Phases
+from autoconfig.post_training.phases import REST, Phases
 from autoconfig.specs.errors import FileError, InputError
 
 MAX_BYTES = 50_000_000
@@ -117,7 +117,7 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
         forward = [(seconds["passes"], phases.logprob + phases.reference)]
     known = seconds.get("generation", phases.generation) + sum(pair[0] for pair in forward)
     known += sum(seconds.get(name, 0.0) for name in ("training", "critic_training", "weight_sync", "reward"))
-    rest = seconds.get("step", 0.0) - known
+    rest, told = seconds.get("step", 0.0) - known, phases.of(REST)
     found = StepCalibration(
         framework=measured.framework,
         model=checked.job.policy.name,
@@ -126,7 +126,7 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
         generation=_ratio("generation", seconds.get("generation"), phases.generation),
         forward=_ratio("log-probabilities", sum(m for m, _ in forward) or None, sum(t for _, t in forward)),
         training=_ratio("training", seconds.get("training"), phases.training),
-        other=min(max(rest / phases.other, LEAST), MOST) if rest > 0 and phases.other > 0 and "step" in seconds else 1.0,
+        other=min(max(rest / told, LEAST), MOST) if rest > 0 and told > 0 and "step" in seconds else 1.0,
     )
     return found, phases, measured
 
