@@ -141,11 +141,10 @@ def experts_seconds(job: ServingJob, tokens: Number) -> Number:
     active = np.maximum(local * -np.expm1(-rows), min(1.0, local))
     busiest = rows * (job.imbalance if plan.ep > 1 and job.imbalance is not None else 1.0)
     best = ideal.experts_seconds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
-    sizes = (model.expert_width + 0.0 * rows, width + 0.0 * rows, local + 0.0 * rows)
     near = stand_in(job.tables.experts, job.formats.experts)
-    even = best / job.tables.experts[near].at(busiest, *sizes)
+    even = best / job.tables.experts_share(near, busiest, float(model.expert_width), width, local)
     skew = job.tables.skew.get(f"{near}:{'many' if plan.ep > 1 else 'one'}") if job.imbalance is None else None
-    return even if skew is None else even * skew.at(rows, sizes[2])
+    return even if skew is None else even * skew.at(rows, local + 0.0 * rows)
 
 
 def reduce_seconds(job: ServingJob, ranks: int, total_bytes: Number) -> Number:

@@ -217,8 +217,18 @@ class ServingTables:
     skew: dict[str, GridTable] = field(default_factory=dict)
     """`format:one` (a rank that holds all experts) and `format:many`: seconds of routed experts under skewed routing over those
     under even routing, by rows an expert and local experts; empty where even routing was not measured."""
+    shapes: dict[str, dict[tuple[float, ...], Vector]] = field(default_factory=dict)
+    """Logs of the shares of `experts` on its axis of rows, by format, then by (hidden, width, local experts), as measured."""
     latent_attention: dict[str, GridTable] = field(default_factory=dict)
     all_reduce: AllReduceTable
+
+    def experts_share(self, kind: str, rows: Number, hidden: float, width: float, local: float) -> Number:
+        """Share of the roofline that `local` experts of `hidden` x `width` reach with `rows` rows each: of this very shape where
+        it was measured, else of the table over all shapes."""
+        table, curve = self.experts[kind], self.shapes.get(kind, {}).get((hidden, width, local))
+        if curve is not None:
+            return np.exp(np.interp(np.log(rows), table.axes[0], curve))
+        return table.at(rows, *(size + 0.0 * rows for size in (hidden, width, local)))
 
 
 def _chip_of(gpu: GpuSpec) -> str:
@@ -282,6 +292,10 @@ def _load(chip: str) -> ServingTables:
         elsewhere=elsewhere,
         **grids,
         skew=skews,
+        shapes={
+            key: {tuple(map(float, shape.split("x"))): np.log(curve) for shape, curve in one["shapes"].items()}
+            for key, one in data["experts"].items()
+        },
         all_reduce=AllReduceTable(
             link_bytes_per_s=load_gpu(chip).link_bytes_per_s,
             ranks=np.array(reduce["axes"]["ranks"], dtype=np.float64),
