@@ -223,7 +223,7 @@ class ServingTables:
     all_reduce: AllReduceTable
 
     def experts_share(self, kind: str, rows: Number, hidden: float, width: float, local: float) -> Number:
-        """Share of the roofline that `local` experts of `hidden` x `width` reach with `rows` rows each: of this very shape where
+        """Share of the roofline that `local` experts of `hidden` x `width` reach with `rows` rows each: of this shape where
         it was measured, else of the table over all shapes."""
         table, curve = self.experts[kind], self.shapes.get(kind, {}).get((hidden, width, local))
         if curve is not None:
