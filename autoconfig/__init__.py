@@ -194,11 +194,11 @@ def scaling(**question: Unpack[ScalingKeywords]) -> ScalingFound:
 
 
 @_question()
-def model(model: str | Path | Mapping[str, Any]) -> ModelCountJson:
+def model(model: str | Path | Mapping[str, Any], *, like: str | None = None, download: bool = False) -> ModelCountJson:
     """Family, exact parameters and what they leave out, of a name, a size, a config.json or its content: `autoconfig model`."""
     from autoconfig.render.model import describe
 
-    return describe(model if isinstance(model, Mapping) else str(model))
+    return describe(model if isinstance(model, Mapping) else str(model), like=like, download=download)
 
 
 @_question()

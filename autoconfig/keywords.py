@@ -13,6 +13,8 @@ class _Common(TypedDict, total=False):
     """Of every question about training."""
 
     model: str | Mapping[str, Any]
+    like: str
+    download: bool
     cluster: str | Mapping[str, Any]
     gpus_per_node: int | str
     software: str
@@ -124,6 +126,8 @@ class DeploymentsKeywords(TypedDict, total=False):
     """Of `deployments`."""
 
     model: str | Mapping[str, Any]
+    like: str
+    download: bool
     gpus: int | str
     gpu: str
     gpus_per_node: int | str

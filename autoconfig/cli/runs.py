@@ -11,7 +11,7 @@ import click
 
 from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, show_rows
 from autoconfig.cli.options import json_option, option, options, verbose_option
-from autoconfig.planning.request_fields import CALIBRATION, SCALING
+from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, SCALING
 from autoconfig.specs.errors import InputError
 
 
@@ -187,8 +187,10 @@ def _listing(name: str, rows: str, text: str) -> click.Command:
 
 @click.command("model")
 @click.argument("model", metavar="FILE_OR_NAME")
+@option(LIKE)
+@option(DOWNLOAD)
 @json_option
-def model_command(model: str, as_json: bool) -> None:
+def model_command(model: str, as_json: bool, like: str | None, download: bool) -> None:
     """One model: family, exact parameters, active ones, and what the count leaves out. Exit code 2, with the reason, where it
     cannot be planned.
 
@@ -196,7 +198,7 @@ def model_command(model: str, as_json: bool) -> None:
     """
     from autoconfig.render.model import describe, model_text
 
-    found = describe(model)
+    found = describe(model, like=like, download=download)
     if as_json:
         print_json(found)
     else:

@@ -103,6 +103,7 @@ CONVERT: Fields = (
     *_all("convert"),
 )
 EXPORT: Fields = _all("export")
+LIKE, DOWNLOAD = _some("question", "like", "download")
 BINDS, CALIBRATION = _GROUPS["explain"]["binds"], _GROUPS["question"]["calibration"]
 SORTS = _GROUPS["search"]["sort_by"].choices
 DEFAULT_MTBF_HOURS_PER_GPU, DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE, DEFAULT_RESTART_SECONDS, DEFAULT_REPAIR_HOURS = (

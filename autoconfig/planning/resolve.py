@@ -16,7 +16,7 @@ from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
-from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
+from autoconfig.specs.models.huggingface import config_notes, model_from_mapping, read_like
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
 from autoconfig.specs.scenario import (
@@ -33,9 +33,6 @@ from autoconfig.specs.scenario import (
 from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of, checkpoint_of_file
 from autoconfig.specs.software.engine import require_sparse_kernels
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
-
-MAX_CHARACTERS = 20
-"""Of a number that a message repeats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +131,7 @@ def check_bounds(fields: Iterable[Field], request: object) -> None:
         if field.bounds is not None:
             value = getattr(request, field.attribute or field.name)
             if value is not None and value not in field.bounds:
-                raise InputError(f"{option(field.name)} {str(value)[:MAX_CHARACTERS]}: {field.bounds}")
+                raise InputError(f"{option(field.name)} {str(value)[:20]}: {field.bounds}")
 
 
 def field_names(*groups: Fields) -> tuple[str, ...]:
@@ -184,10 +181,14 @@ class HardwareNames(Protocol):
     def measured_here(self) -> bool: ...
 
 
-def read_model(model: str | Mapping[str, Any], *, local_files: bool) -> tuple[ModelSpec, list[str]]:
-    """The model of this name, or with these fields, with the assumptions made. Raises InputError."""
+def read_model(
+    model: str | Mapping[str, Any], *, local_files: bool, like: str | None = None, download: bool = False
+) -> tuple[ModelSpec, list[str]]:
+    """The model of a name or of these fields, with what was assumed; the rest as of `resolve_model`. Raises InputError."""
     if isinstance(model, str):
-        return resolve_model(model, paths=local_files)
+        return resolve_model(model, paths=local_files, like=like, download=download and local_files)
+    if like is not None:
+        return read_like(model, "model", INLINE_MODEL, like)
     return model_from_mapping(model, "model", INLINE_MODEL), config_notes(model)
 
 

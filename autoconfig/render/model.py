@@ -33,14 +33,16 @@ class ModelCountJson:
     assumed: tuple[str, ...]
 
 
-def describe(model: str | Mapping[str, Any], *, local_files: bool = True) -> ModelCountJson:
-    """A catalogue name, a size, the path of a config.json or (a mapping) its content. Raises InputError, and UnsupportedError
-    with the reason where the model cannot be planned."""
-    spec, assumed = read_model(model, local_files=local_files)
+def describe(
+    model: str | Mapping[str, Any], *, local_files: bool = True, like: str | None = None, download: bool = False
+) -> ModelCountJson:
+    """A catalogue name, a size, the path of a config.json or (a mapping) its content, read as one of the family `like` where
+    given. Raises InputError, and UnsupportedError with the reason where the model cannot be planned."""
+    spec, assumed = read_model(model, local_files=local_files, like=like, download=download)
     total = total_parameters(spec)
     return ModelCountJson(
         name=spec.name,
-        family=_family(model, spec),
+        family=like or _family(model, spec),
         parameters=total,
         active_parameters=total - _idle_parameters(spec),
         left_out=_left_out(spec, total),

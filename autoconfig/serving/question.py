@@ -215,7 +215,7 @@ def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
 def understand(request: ServeRequest) -> ServeQuestion:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_request(request)
-    model, notes = read_model(request.model, local_files=request.local_files)
+    model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     gpu, engine = load_gpu(request.gpu or DEFAULT_GPU), load_engine(request.engine or DEFAULT_ENGINE)
     _check_served(model, gpu, engine)
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))

@@ -178,6 +178,10 @@ class ServeRequest:
     model: str | Mapping[str, Any]
     """A name or, over the network, what a config.json would hold."""
     gpus: int
+    like: str | None = None
+    """Family of Hugging Face as which a config.json is read."""
+    download: bool = False
+    """Whether the config.json of a hub's model may be fetched."""
     gpu: str | None = None
     gpus_per_node: int | None = None
     engine: str | None = None

@@ -51,6 +51,10 @@ class Request:
     """
 
     model: str | Mapping[str, Any]
+    like: str | None = None
+    """Family of Hugging Face as which a config.json is read, whatever its type says."""
+    download: bool = False
+    """Whether the config.json of a hub's model may be fetched."""
     gpus: int | None = None
     gpu: str | None = None
     gpu_table: str | None = None
@@ -126,7 +130,7 @@ def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
     assumed: list[str] = []
-    model, notes = read_model(request.model, local_files=request.local_files)
+    model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     assumed += notes
     if request.architecture:
         model = apply_overrides(model, request.architecture)

@@ -47,14 +47,25 @@ class ConfigReader:
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         """`where` opens every message: the file, or the file and a key."""
         self._values = values
+        self._asked: set[str] = set()
         self.where = where
 
     def __contains__(self, key: str) -> bool:
+        self._asked.add(key)
         return self._values.get(key) is not None
 
     def has_key(self, key: str) -> bool:
         """Whether the key is there at all, be it null."""
+        self._asked.add(key)
         return key in self._values
+
+    def unread(self) -> list[str]:
+        """Keys that have a value and that nobody asked for, in the file's order."""
+        return [key for key, value in self._values.items() if value is not None and key not in self._asked]
+
+    def missed(self) -> list[str]:
+        """Keys that were asked for and have no value."""
+        return [key for key in self._asked if self._values.get(key) is None]
 
     def fail(self, text: str) -> InputError:
         """An InputError about this file, to raise."""
@@ -107,12 +118,14 @@ class ConfigReader:
 
     def section(self, key: str) -> ConfigReader:
         """A nested object, empty where absent or null."""
+        self._asked.add(key)
         value = self._values.get(key)
         if value is not None and not isinstance(value, dict):
             raise self.fail(f"{key}={_short(value)} must be an object")
         return ConfigReader(value or {}, f"{self.where}: {key}")
 
     def _get(self, key: str, default: Any, what: str) -> Any:
+        self._asked.add(key)
         value = self._values.get(key)
         if value is not None:
             return value

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import FileError, InputError, UnsupportedError
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
 from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
@@ -26,7 +26,7 @@ _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "d
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 """For messages."""
 REFUSED = json.loads((Path(__file__).parents[1] / "catalogue" / "refused.json").read_text(encoding="utf-8"))
-"""`model_types` of configs, and `names`, by why they cannot be planned."""
+"""`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
 
 
@@ -39,10 +39,13 @@ def model_from_config(path: str | Path) -> ModelSpec:
     return read_config(path)[0]
 
 
-def read_config(path: str | Path) -> tuple[ModelSpec, list[str]]:
-    """The same with what was taken for granted, as sentences. Raises as `model_from_config`."""
+def read_config(path: str | Path, like: str | None = None) -> tuple[ModelSpec, list[str]]:
+    """The same with what was taken for granted, as sentences; `like`: the family that it is read as. Raises as
+    `model_from_config`."""
     file = config_file(path)
     data = read_json_object(file)
+    if like is not None:
+        return read_like(data, str(file), _name(file), like)
     return model_from_mapping(data, str(file), _name(file)), config_notes(data)
 
 
@@ -111,7 +114,7 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
     model_type = _model_type(reader)
     build = FAMILIES.get(model_type)
     if build is None:
-        raise UnsupportedError(_refusal(where, model_type))
+        raise UnsupportedError(_refusal(where, model_type, reader))
     if without := [key for key in TEXT_PARTS if key in whole and _text_reader(whole) is whole]:
         raise UnsupportedError(f"{where}: {without[0]} has no model_type, so its language model's family is not known")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
@@ -140,10 +143,62 @@ def _model_type(reader: ConfigReader) -> str:
     raise reader.fail(f"has no model_type, so it is no Hugging Face model's config.json; model_type is one of {KNOWN}")
 
 
-def _refusal(where: str, model_type: str) -> str:
+def _refusal(where: str, model_type: str, reader: ConfigReader) -> str:
     shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
     reason = _REFUSED.get(model_type, "an architecture this project does not know")
-    return f"{where}: model_type {shown!r} is {reason}; supported are {KNOWN}"
+    near = likely_family(reader.values()) if model_type not in _REFUSED else None
+    offer = f"; its keys are those of {near[0]}: say {option('like')} {near[0]} to read it so" if near else ""
+    if near and near[1]:
+        offer += f" (left out then: {', '.join(near[1])})"
+    return f"{where}: model_type {shown!r} is {reason}{offer}; supported are {KNOWN}"
+
+
+NOT_THE_SHAPE = frozenset(REFUSED["no_shape"])
+OFFERED = ("llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "glm4_moe", "deepseek_v3", "gemma2", "gpt2")
+"""Families that a file of an unknown type may be read as, plainest first."""
+MAX_LEFT_OUT = 3
+"""Keys that a family may leave out of a file of an unknown type and still be offered."""
+
+
+def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tuple[ModelSpec, list[str]]:
+    """The model of a config.json read as one of `family`, whatever its type says; what of it nothing reads, and what has the
+    family's defaults. Raises InputError where the family is unknown or a value that it needs is missing."""
+    if family not in FAMILIES:
+        raise UnknownNameError("family", family, FAMILIES, "docs/families.md has them", field="like")
+    reader = _unified(ConfigReader(data, where))
+    if (kind := reader.values().get("model_type")) in _REFUSED:
+        raise UnsupportedError(f"{where}: model_type {kind!r} is {_REFUSED[kind]}, which {option('like')} does not change")
+    fields, unread, absent = _built(reader.values(), where, family)
+    fields.setdefault("sources", {"*": where})
+    notes = [f"{where} is read as {family} (--like)"]
+    notes += [f"what {family} does not read of it is left out: {', '.join(unread)}"] if unread else []
+    notes += [f"what it does not say is as {family} has it: {', '.join(absent)}"] if absent else []
+    return ModelSpec(name=name, **fields), notes
+
+
+def _built(values: Mapping[str, Any], where: str, family: str) -> tuple[dict[str, Any], list[str], list[str]]:
+    """(Fields of ModelSpec, keys that the family does not read, keys that it looks for in vain). Raises InputError."""
+    reader = ConfigReader({**values, "model_type": family}, where)
+    fields = FAMILIES[family](reader)
+    unread = [key for key in reader.unread() if key not in NOT_THE_SHAPE and values[key] not in (False, 0, [], {})]
+    if len(set(_EXPERT_KEYS) & set(unread)) < len(_EXPERT_KEYS):  # one of the spellings is read
+        unread = [key for key in unread if key not in _EXPERT_KEYS]
+    return fields, unread, sorted(key for key in reader.missed() if key not in NOT_THE_SHAPE)
+
+
+def likely_family(values: Mapping[str, Any]) -> tuple[str, list[str]] | None:
+    """The family of OFFERED that reads most of a file's keys, with those that it leaves out; None where none reads all but
+    MAX_LEFT_OUT."""
+    found = []
+    for family in OFFERED:
+        try:
+            fields, unread, _ = _built(values, "config.json", family)
+            ModelSpec(name="model", **fields)
+        except InputError:
+            continue
+        if len(unread) <= MAX_LEFT_OUT:
+            found.append((len(unread), OFFERED.index(family), family, unread))
+    return None if not found else (min(found)[2], min(found)[3])
 
 
 def _name(file: Path) -> str:

@@ -15,7 +15,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, nearest, parse_count
+from autoconfig.specs.errors import (
+    CatalogueError,
+    FileError,
+    InputError,
+    UnknownNameError,
+    UnsupportedError,
+    nearest,
+    option,
+    parse_count,
+)
 from autoconfig.specs.models.huggingface import REFUSED, config_file, read_config
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
@@ -216,19 +225,34 @@ def load_model(name: str) -> ModelSpec:
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 
 
-def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str]]:
-    """The model that `text` means: a catalogue name, else the path of a config.json or of its folder, else a bare size.
+_ADDRESS = re.compile(r"https?://[^/\s]+/(?:models/)?([\w.-]+/[\w.-]+)(?:[/?#].*)?")
+"""Of a model's page on a hub: its id."""
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def resolve_model(
+    text: str, *, paths: bool = True, like: str | None = None, download: bool = False
+) -> tuple[ModelSpec, list[str]]:
+    """The model that `text` means: a catalogue name, a hub's id or address of one, else the path of a config.json or of its
+    folder (read as one of the family `like`), with `download` the config.json of a hub's id, else a bare size.
 
     Also returns the assumptions made, as sentences to print. Without `paths` no file is looked for, for questions that come
     over the network. Raises UnknownNameError for a word that is none of these, UnsupportedError for what is known and refused
     (T5, BERT, ...), FileError, InputError or UnsupportedError for a config.json or a size that cannot be used.
     """
+    if address := _ADDRESS.fullmatch(text.strip()):
+        text = address[1]
     try:
-        return load_model(text), []
+        model = load_model(text)
+        if like is not None:
+            raise InputError(f"{option('like')} is for a config.json, and {model.name} is in the catalogue: drop it")
+        return model, []
     except UnknownNameError as unknown:
         if paths and _looks_like_path(text):
-            model, notes = read_config(text)
+            model, notes = read_config(text, like)
             return model, [f"model {model.name} is read from {text.strip()}", *notes]
+        if _HUB_ID.fullmatch(text.strip()) and paths:
+            return _from_hub(text.strip(), unknown, like=like, download=download)
         refused, size = _REFUSED_NAME.match(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
         if refused and size is None:
             raise UnsupportedError(
@@ -238,6 +262,35 @@ def resolve_model(text: str, *, paths: bool = True) -> tuple[ModelSpec, list[str
         if size is None or len(size[1]) > 24:
             raise
         return _from_size(text.strip(), size[1], unknown)
+
+
+def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, download: bool) -> tuple[ModelSpec, list[str]]:
+    """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched."""
+    if not download:
+        raise InputError(
+            f"{unknown}; {name[:80]} is not in the catalogue: give its config.json, or say {option('download')} to fetch that",
+            field="model",
+        ) from unknown
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError as error:
+        raise InputError(
+            f"{option('download')} needs the package huggingface_hub: pip install huggingface_hub, or give the config.json of "
+            f"{name[:80]}",
+            field="download",
+        ) from error
+    try:
+        file = hf_hub_download(name, "config.json")
+    except Exception as error:  # the hub's own errors, those of requests and of the file system
+        reason = str(error).strip().splitlines()
+        raise FileError(
+            f"{option('download')}: config.json of {name[:80]} cannot be fetched ({reason[0][:200] if reason else error!r}); "
+            "give the file itself",
+            field="download",
+        ) from error
+    model, notes = read_config(file, like)
+    model = model.replace(name=name.rpartition("/")[2])
+    return model, [f"model {model.name} is read from the config.json of {name}, as downloaded", *notes]
 
 
 def config_file_of(text: str) -> Path | None:

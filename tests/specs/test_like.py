@@ -1,0 +1,123 @@
+"""A config.json of an unknown type, read as a known family when asked; ids and addresses of hubs; what is fetched."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.models.huggingface import FAMILIES, OFFERED, likely_family, model_from_mapping, read_like
+from autoconfig.specs.models.model_catalogue import load_model, resolve_model
+from autoconfig.specs.models.parameters import total_parameters
+
+import autoconfig
+
+LLAMA3_8B = {
+    "model_type": "my_new_model", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192,
+    "rope_theta": 500000.0, "hidden_act": "silu", "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+    "architectures": ["MyForCausalLM"], "use_cache": True,
+}  # fmt: skip
+
+
+def test_a_new_type_is_read_as_the_family_that_is_said_and_what_it_leaves_out_is_listed():
+    model, notes = read_like({**LLAMA3_8B, "my_gate": "sigmoid"}, "config.json", "new", "llama")
+    assert total_parameters(model) == total_parameters(load_model("llama3-8b"))
+    assert notes[:2] == ["config.json is read as llama (--like)", "what llama does not read of it is left out: my_gate"]
+    assert "attention_bias" in notes[2] and "as llama has it" in notes[2]
+    assert not any("left out" in note for note in read_like(LLAMA3_8B, "config.json", "new", "llama")[1])
+
+
+def test_it_is_offered_where_the_keys_are_those_of_a_family():
+    with pytest.raises(UnsupportedError, match=r"'my_new_model'.*its keys are those of llama: say --like llama to read it so;"):
+        model_from_mapping(LLAMA3_8B, "config.json", "new")
+    with pytest.raises(UnsupportedError, match=r"\(left out then: my_gate\)"):
+        model_from_mapping({**LLAMA3_8B, "my_gate": "sigmoid"}, "config.json", "new")
+    odd = {**LLAMA3_8B, **{f"my_{name}": 1 for name in range(9)}}
+    with pytest.raises(UnsupportedError) as refused:
+        model_from_mapping(odd, "config.json", "new")
+    assert "--like" not in str(refused.value)
+    experts = {**LLAMA3_8B, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1024, "norm_topk_prob": True}
+    assert likely_family(experts)[0] == "qwen3_moe" and set(OFFERED) <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("kind", "says"), [("lama", "did you mean llama"), ("gpt2", "is missing")])
+def test_a_family_that_does_not_exist_or_does_not_fit(kind, says):
+    with pytest.raises(InputError, match=says):
+        read_like(LLAMA3_8B, "config.json", "new", kind)
+
+
+def test_what_is_known_and_refused_stays_refused():
+    with pytest.raises(UnsupportedError, match="encoder-decoder"):
+        read_like({**LLAMA3_8B, "model_type": "bart"}, "config.json", "new", "llama")
+    with pytest.raises(InputError, match=r"is for a config.json, and llama3-8b is in the catalogue"):
+        resolve_model("llama3-8b", like="llama")
+
+
+def test_every_edge_takes_it(autoconfig, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(LLAMA3_8B))
+    asked = ("--model", str(file), "--gpus", "8", "--json")
+    assert autoconfig.run("search", *asked).exit_code == 2
+    found = json.loads(autoconfig.run("search", *asked, "--like", "llama", "--top", "1").stdout)
+    assert any("read as llama" in text for text in found["assumed"]) and found["plans"]
+    served = json.loads(autoconfig.run("deployments", *asked, "--like", "llama", "--simulate", "0", "--top", "1").stdout)
+    assert any("read as llama" in text for text in served["question"]["assumed"])
+    assert autoconfig.run("model", str(file), "--like", "llama").stdout.startswith(f"{tmp_path.name} (llama): 8,030,261,248")
+
+
+def test_python_takes_it_too():
+    assert autoconfig.model(LLAMA3_8B, like="llama").parameters == 8_030_261_248
+    with pytest.raises(InputError, match="say like llama to read it so"):
+        autoconfig.model(LLAMA3_8B)
+
+
+@pytest.mark.parametrize("before", ["", "https://hub.invalid/", "https://hub.invalid/models/", " http://hub.invalid/"])
+@pytest.mark.parametrize("behind", ["", "/", "/tree/main?x=1"])
+def test_ids_and_addresses_of_hubs(before, behind):
+    if before or not behind:
+        assert resolve_model(f"{before}Qwen/Qwen3-8B{behind}")[0].name == "qwen3-8b"
+
+
+def test_nothing_is_fetched_unless_asked():
+    with pytest.raises(InputError, match=r"some-org/New-7B is not in the catalogue: give its config.json, or say --download"):
+        resolve_model("https://hub.invalid/some-org/New-7B")
+    with pytest.raises(UnknownNameError):
+        resolve_model("some-org/New-7B", paths=False)
+
+
+FETCH = """
+import sys
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model_catalogue import resolve_model
+if sys.argv[1] == "missing":
+    sys.modules["huggingface_hub"] = None
+try:
+    model, notes = resolve_model("some-org/New-7B", download=True, like="llama")
+    print(model.name, model.num_layers, notes[0])
+except InputError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def fetched(home, case="there"):
+    """In a process of its own without a network: the hub's client reads its cache alone."""
+    environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", FETCH, case], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
+    pytest.importorskip("huggingface_hub")
+    assert fetched(tmp_path).startswith("FileError --download: config.json of some-org/New-7B cannot be fetched (")
+    folder = tmp_path / "hub" / "models--some-org--New-7B"
+    (folder / "snapshots" / "abc").mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("abc")
+    (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
+    assert fetched(tmp_path).startswith("New-7B 32 model New-7B is read from the config.json of some-org/New-7B, as downloaded")
+
+
+def test_without_the_client_the_message_says_what_to_install(tmp_path):
+    assert "needs the package huggingface_hub: pip install huggingface_hub" in fetched(tmp_path, "missing")
