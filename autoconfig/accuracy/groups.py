@@ -194,6 +194,8 @@ class Bar:
     reached: Figures | None
     in_sample: bool = False
     """The constants have seen the rows: the line is printed and not judged."""
+    median: float | None = None
+    """Most median absolute error; None: not held."""
     bias: float | None = None
     """Most median error either way; None: not held."""
 
@@ -203,7 +205,15 @@ class Bar:
         if self.in_sample:
             return None
         found = self.reached
-        return found is not None and found.mean <= self.most and (self.bias is None or abs(found.bias) <= self.bias)
+        if found is None:
+            return False
+        reached = ((found.mean, self.most), (found.median, self.median), (abs(found.bias), self.bias))
+        return all(most is None or figure <= most for figure, most in reached)
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """What is held beside the mean error, by its name."""
+        return {name: most for name, most in (("median", self.median), ("bias", self.bias)) if most is not None}
 
 
 def figures_of(errors: Sequence[tuple[str, float]]) -> Figures:
@@ -265,6 +275,7 @@ def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
             most=bar.most,
             reached=figures([p for p in predicted if p.run.large and _counts(bar, p)]),
             in_sample=leave_out is None,
+            median=bar.median,
             bias=bar.bias,
         )
         for bar in bars_held()
@@ -274,7 +285,8 @@ def bars(predicted: Sequence[Predicted], leave_out: str | None) -> list[Bar]:
 
 def _counts(bar: HeldTo, predicted: Predicted) -> bool:
     release = predicted.run.case.scenario.software.release
-    return bool(re.fullmatch(bar.match, predicted.source)) and source_of(predicted.source).whole_step and release >= bar.since
+    counted = release >= bar.since and (not bar.before or release < bar.before)
+    return bool(re.fullmatch(bar.match, predicted.source)) and source_of(predicted.source).whole_step and counted
 
 
 def resisting(predicted: Iterable[Predicted], least: float = 0.15) -> list[Predicted]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from autoconfig.accuracy.bands import POOLED, Coverage
 from autoconfig.accuracy.blind import BlindBar
 from autoconfig.accuracy.first_plans import summaries
-from autoconfig.accuracy.groups import Figures
+from autoconfig.accuracy.groups import Bar, Figures
 from autoconfig.accuracy.memory import GpuRun, labelled_source
 from autoconfig.accuracy.serving import Figure, ServingValidation
 from autoconfig.accuracy.validate import PlacedPlan, Validation, judged_lines, plans_summary
@@ -118,12 +118,16 @@ def bar_sheet(found: Validation) -> Sheet:
         "group: {name} | rule: rule | rows: rows | mean: {reached.mean:.1%} | median: {reached.median:.1%} | "
         "bias: {reached.bias:+.1%} | worst: worst | at most: most | holds: {holds!y}",
         texts={
-            "most": lambda b: share(b.most) + (f", bias {share(b.bias)}" if b.bias else ""),
+            "most": _asked,
             "rule": lambda b: f"{'in-sample; asked for ' if b.in_sample else ''}without its {b.leave_out}",
             "rows": lambda b: str(b.reached.rows) if b.reached else "0",
             "worst": lambda b: _worst(b.reached),
         },
     )
+
+
+def _asked(bar: Bar) -> str:
+    return ", ".join((share(bar.most), *(f"{name} {share(most)}" for name, most in bar.asked.items())))
 
 
 def blind_sheet(found: Sequence[BlindBar]) -> Sheet:
@@ -133,9 +137,10 @@ def blind_sheet(found: Sequence[BlindBar]) -> Sheet:
         found,
         "group: {bar.name} | rows: {bar.reached.rows} | blind, mean: {blind.mean:.1%} | bias: {blind.bias:+.1%} | "
         "worst: worst | at most: {most:.1%} | holds: {holds!y} | with its own stack, without its: {bar.leave_out} | "
-        "mean: {bar.reached.mean:.1%} | median: {bar.reached.median:.1%} | at most: {bar.most:.1%} | holds: {bar.holds!y}",
-        "Models above 1B parameters.",
-        {"worst": lambda b: _worst(b.blind)},
+        "mean: {bar.reached.mean:.1%} | median: {bar.reached.median:.1%} | bias: {bar.reached.bias:+.1%} | at most: asked | "
+        "holds: {bar.holds!y}",
+        "Models above 1B parameters. At most: of the mean, and where they are named of the median and of the bias, either way.",
+        {"worst": lambda b: _worst(b.blind), "asked": lambda b: _asked(b.bar)},
     )
 
 

@@ -31,6 +31,10 @@ class HeldTo:
     """Pattern of the sources; empty: the source that the bar stands in."""
     since: str = ""
     """First release of the software whose rows count."""
+    before: str = ""
+    """First release whose rows no longer count; empty: none."""
+    median: float | None = None
+    """Most median absolute error, where that is held too."""
     bias: float | None = None
     """Most median error either way, where that is held too."""
 
