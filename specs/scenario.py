@@ -294,10 +294,10 @@ def all_biases(model: ModelSpec) -> bool:
     return model.add_bias_linear or (model.add_attention_output_bias and model.moe_expert_bias)
 
 
-def not_buildable(model: ModelSpec, *, encoders: bool = False) -> list[str]:
+def not_buildable(model: ModelSpec, *, encoders: bool = False, gemma: bool = False) -> list[str]:
     """What of this architecture Megatron has no setting for, in words; empty where it can be built. `encoders`: T5 and BERT
-    can, with --quick-geglu for a gated GELU."""
-    geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers)
+    can, with --quick-geglu for a gated GELU; `gemma`: so can it, without the norms behind its blocks."""
+    geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers) and not gemma
     reasons = {
         "an encoder": model.encoder_num_layers > 0 and not encoders,
         "alibi positions": model.position_embedding_type == "alibi",
@@ -305,7 +305,8 @@ def not_buildable(model: ModelSpec, *, encoders: bool = False) -> list[str]:
         "a norm behind the embedding": model.embedding_layernorm,
         "a LayerNorm without bias": model.normalization == "LayerNorm" and not model.layernorm_bias,
         f"the activation {model.activation}": geglu or model.activation == "relu",
-        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2 and not model.parallel_attention,
+        "norms behind attention and MLP (four a layer)": model.num_layernorms_per_layer > 2
+        and not (model.parallel_attention or gemma),
         "norms over all channels of queries and keys": model.qk_layernorm_full,
         "biases in some linear layers only": not model.add_bias_linear
         and (model.add_mlp_bias or model.add_attention_output_bias != all_biases(model)),

@@ -61,7 +61,8 @@ RECOMMENDED_COEFFICIENT = 0.01
 def model_arguments(scenario: Scenario) -> list[Argument]:
     """Shape, attention, positions, experts. Raises UnsupportedError for what Megatron-LM cannot build."""
     model = scenario.model
-    if found := (*not_buildable(model, encoders=True), *(unwritable(model) if model.encoder_num_layers else ())):
+    encoder = unwritable(model) if model.encoder_num_layers else ()
+    if found := (*not_buildable(model, encoders=True, gemma=is_gemma(model)), *encoder):
         raise UnsupportedError(
             f"{model.name} has {' and '.join(found)}: Megatron-LM has no argument for it, so no launch script is written; "
             f"plans can still be searched, and {option('format')} plan writes plan.json"
@@ -115,6 +116,11 @@ def _layers(out: Collector, model: ModelSpec) -> None:
         return
     out.add("num-layers", None if model.is_hybrid else model.num_layers)  # a hybrid's pattern sets it
     out.add("bert-no-binary-head", model.is_encoder_only and not model.bert_binary_head, why="no next-sentence head")
+
+
+def is_gemma(model: ModelSpec) -> bool:
+    """Known by its gated GELU in a decoder with RMS norms: weights of norms count from 1, embeddings are times h ** 0.5."""
+    return model.activation == "geglu" and model.normalization == "RMSNorm" and not model.encoder_num_layers
 
 
 def vocabulary_words(model: ModelSpec) -> tuple[int, int]:
@@ -233,6 +239,10 @@ def _norm_and_activation(out: Collector, model: ModelSpec) -> None:
         out.add("swiglu")
     elif model.activation == "geglu":
         out.add("quick-geglu", why="its GELU is x * sigmoid(1.702 x): Megatron-LM has no other gated one")
+        out.add("apply-layernorm-1p", is_gemma(model), why="weights of norms count from 1")
+        out.add("use-mup", is_gemma(model), why="for the next line alone: of its own width, nothing else is scaled")
+        out.add("mup-embedding-mult", f"{model.hidden_size**0.5:.6g}" if is_gemma(model) else None, why="hidden_size ** 0.5")
+        out.add("mup-attn-scale-power", 0.5 if is_gemma(model) else None, why="scores over kv_channels ** 0.5, as without mup")
     elif model.activation == "squared-relu":
         out.add("squared-relu")
         out.add("use-fused-weighted-squared-relu", model.is_moe, why="experts keep one product less, as memory is counted")
@@ -294,6 +304,19 @@ def router_arguments(out: Collector, model: ModelSpec) -> None:
     out.add("moe-router-dtype", "fp32")
 
 
+def unsaid(model: ModelSpec) -> list[str]:
+    """What of the model a script leaves out because Megatron-LM 0.19 has no argument for it: of positions, and of Gemma 2 and 3
+    (transformers, models/gemma2 and gemma3)."""
+    scaling = unsaid_scaling(model)
+    found = [f"scaling of rotary positions, {scaling}"] if scaling else []
+    if not is_gemma(model) or model.num_layernorms_per_layer < 4:
+        return found
+    found.append("norms behind attention and MLP; the job that starts has two a layer, and needs a little less than planned")
+    if model.qk_layernorm:
+        return [*found, "rotary positions of their own in sliding layers (Gemma 3: base 10000, not scaled)"]
+    return [*found, "caps of scores and logits by tanh (Gemma 2: 50 and 30)"]
+
+
 def not_written(model: ModelSpec) -> list[str]:
     """Arguments that this model may need and whose values are not known: they change no time and no memory."""
     found = []
@@ -303,4 +326,6 @@ def not_written(model: ModelSpec) -> list[str]:
         names = ["score-function", "pre-softmax", "topk-scaling-factor", "num-groups", "group-topk"]
         names += ["bias-update-rate"] if model.moe_router_enable_expert_bias else []
         found += [f"--moe-router-{name}" for name in names]
+    if is_gemma(model) and model.num_layernorms_per_layer == 4:
+        found.append("--softmax-scale (query_pre_attn_scalar ** -0.5, where that is not kv_channels)")
     return found

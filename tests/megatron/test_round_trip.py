@@ -156,7 +156,7 @@ def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
         assert plan.tp == 1
 
 
-NOT_WRITTEN = ("bloom", "falcon", "gemma", "gpt-j", "gpt-neox", "minimax", "olmo", "opt")
+NOT_WRITTEN = ("bloom", "falcon", "gpt-j", "gpt-neox", "minimax", "olmo", "opt")
 """Families that Megatron-LM has no arguments for."""
 
 
@@ -167,6 +167,11 @@ def test_every_model_reads_back_whole(name):
     if scaling is not None and scaling.type == "other":  # Megatron-LM has no argument for it; the script says so
         assert "NOT WRITTEN" in torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
         scenario = dataclasses.replace(scenario, model=scenario.model.replace(rope_scaling=None))
+    if scenario.model.num_layernorms_per_layer == 4:  # Gemma 2 and 3
+        text = torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
+        assert "argument for it: norms behind" in text and "--softmax-scale (query_pre_attn_scalar" in text
+        assert f"--mup-embedding-mult '{scenario.model.hidden_size**0.5:.6g}'" in text and "--apply-layernorm-1p" in text
+        scenario = dataclasses.replace(scenario, model=scenario.model.replace(num_layernorms_per_layer=2))
     assert_reads_back(scenario, parse_plan("tp=1,mbs=1", 8), torchrun_script)
 
 
