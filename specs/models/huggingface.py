@@ -25,7 +25,9 @@ FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 """For messages."""
-REFUSED = json.loads((Path(__file__).parents[1] / "catalogue" / "refused.json").read_text(encoding="utf-8"))
+_CATALOGUE = Path(__file__).parents[1] / "catalogue"
+DEFAULTS = json.loads((_CATALOGUE / "huggingface_defaults.json").read_text(encoding="utf-8"))
+REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
 
@@ -103,7 +105,14 @@ def _unified(reader: ConfigReader) -> ConfigReader:
     given = [key for key in _EXPERT_KEYS if values.get(key) is not None]
     if len(given) == 1:
         values = {**dict.fromkeys(_EXPERT_KEYS, values[given[0]]), **values}
-    return ConfigReader(values, text.where)
+    return ConfigReader(_completed(values), text.where)
+
+
+def _completed(values: dict[str, Any]) -> dict[str, Any]:
+    """With what the family's class in transformers takes for keys that are not there under any name; null stays null."""
+    usual: dict[str, Any] = DEFAULTS["defaults"].get(str(values.get("model_type")), {})
+    absent = {key for key in usual if not {key, *DEFAULTS["aliases"].get(key, ())} & values.keys()}
+    return {**values, **{key: usual[key] for key in absent}}
 
 
 def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoconfig.specs.models.config_reader import ConfigReader
-from autoconfig.specs.models.huggingface_families import Fields, biases, decoder, deepseek, layer_types, sliding, unsupported
+from autoconfig.specs.models.huggingface_families import (
+    Fields,
+    biases,
+    decoder,
+    deepseek,
+    every_nth_full,
+    layer_types,
+    sliding,
+    unsupported,
+)
 from autoconfig.specs.models.huggingface_hybrids import needs
 
 MAX_EXPERTS = 100_000
@@ -62,9 +71,8 @@ def _solar_open(cfg: ConfigReader) -> Fields:
 def _exaone_moe(cfg: ConfigReader) -> Fields:
     """Norms over the channels of each head, sliding layers by `layer_types`."""
     fields = decoder(cfg) | {"qk_layernorm": True}
-    layers, every = fields["num_layers"], cfg.optional_integer("sliding_window_pattern") or 4
-    slides = layer_types(cfg, layers) or [(i + 1) % every != 0 for i in range(layers)]
-    fields |= sliding(cfg, layers, cfg.optional_integer("sliding_window"), slides)
+    layers = fields["num_layers"]
+    fields |= sliding(cfg, layers, cfg.optional_integer("sliding_window"), every_nth_full(cfg, layers, 4))
     pattern = sparse_layers(cfg, layers, cfg.integer("first_k_dense_replace", 1, low=0))
     return _with_experts(cfg, fields, "num_experts", "num_shared_experts", pattern)
 

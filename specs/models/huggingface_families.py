@@ -76,6 +76,18 @@ def layer_types(cfg: ConfigReader, layers: int) -> list[bool] | None:
     return [kind == "sliding_attention" for kind in types]
 
 
+def every_nth_full(cfg: ConfigReader, layers: int, every: int) -> list[bool]:
+    """Which layers slide, by `layer_types`, else by `sliding_window_pattern`: all but every n-th, or letters L and G over and
+    over."""
+    given = cfg.values().get("sliding_window_pattern", every)
+    if isinstance(given, str) and given and not set(given) - {"L", "G"}:
+        usual = [given[i % len(given)] == "L" for i in range(layers)]
+    else:
+        number = cfg.integer("sliding_window_pattern", every)
+        usual = [(i + 1) % number != 0 for i in range(layers)]
+    return layer_types(cfg, layers) or usual
+
+
 def decoder(
     cfg: ConfigReader,
     *,

@@ -17,6 +17,7 @@ from autoconfig.specs.models.huggingface_families import (
     biases,
     decoder,
     deepseek,
+    every_nth_full,
     gemma,
     gpt_like,
     layer_count,
@@ -31,10 +32,10 @@ from autoconfig.specs.models.huggingface_hybrids import granite_hybrid, needs, n
 LAYER_NORM = {"normalization": "LayerNorm"}
 
 
-def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None) -> Fields:
-    """Sliding layers by `layer_types`; none where the file does not say them."""
+def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None, every: int | None = None) -> Fields:
+    """Sliding layers by `layer_types`; where the file does not say them all but every n-th, or none."""
     layers = fields["num_layers"]
-    slides = layer_types(cfg, layers)
+    slides = every_nth_full(cfg, layers, every) if every else layer_types(cfg, layers)
     return {} if slides is None else sliding(cfg, layers, cfg.optional_integer("sliding_window") or default, slides)
 
 
@@ -108,7 +109,7 @@ def _ernie_moe(cfg: ConfigReader) -> Fields:
 def _exaone4(cfg: ConfigReader) -> Fields:
     """Norms behind attention and MLP, as many as others have before them."""
     fields = decoder(cfg) | {"qk_layernorm": True}
-    return fields | _windows(cfg, fields)
+    return fields | _windows(cfg, fields, every=4)
 
 
 def _glm(cfg: ConfigReader) -> Fields:
@@ -217,7 +218,7 @@ def _cohere(cfg: ConfigReader) -> Fields:
             "add_attention_output_bias": out,
         }
     )
-    return fields | _windows(cfg, fields)
+    return fields | (_windows(cfg, fields, 4096, every=4) if cfg.text("model_type") == "cohere2" else {})
 
 
 def _phi(cfg: ConfigReader) -> Fields:
@@ -250,7 +251,7 @@ def _jais2(cfg: ConfigReader) -> Fields:
 def _gemma3(cfg: ConfigReader) -> Fields:
     needs(cfg, "use_bidirectional_attention", False, False, "an encoder")
     fields = gemma(cfg) | {"qk_layernorm": True, "num_layernorms_per_layer": 4}
-    return fields | _windows(cfg, fields, 4096)
+    return fields | _windows(cfg, fields, 4096, every=6)
 
 
 def _vaultgemma(cfg: ConfigReader) -> Fields:
@@ -330,7 +331,10 @@ def _gpt_neo(cfg: ConfigReader) -> Fields:
 
 
 def _latent_attention(cfg: ConfigReader) -> Fields:
-    """DeepSeek's latent attention and a dense MLP."""
+    """DeepSeek's latent attention and a dense MLP; MiniCPM's values are as wide as a head where the file does not say it."""
+    if cfg.text("model_type") == "minicpm3" and "v_head_dim" not in cfg:
+        width = cfg.integer("hidden_size") // cfg.integer("num_attention_heads")
+        cfg = ConfigReader({**cfg.values(), "v_head_dim": width}, cfg.where)
     return deepseek(cfg) | {"untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True)}
 
 

@@ -115,6 +115,51 @@ def test_parameters_are_those_of_the_class(model_type: str) -> None:
     assert exact >= 3, refused
 
 
+NO_SHAPE = (
+    *("model_type", "architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "_name_or_path"),
+    *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "initializer_range"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "chunk_size_feed_forward"),
+)
+
+
+def loaded(model_type: str, config: dict[str, Any]) -> int | None:
+    """Parameters of the class that `transformers` builds of this config.json; None where it builds none."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            model = getattr(transformers, CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(config)))
+    except Exception:
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
+
+
+def without_one_key(model_type: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The small model's config.json with one key after another left out."""
+    usual = CONFIGS[model_type]().to_dict()
+    found = built(model_type, {key: value for key, value in SMALL.items() if key in usual})
+    config = found[0] if found else {}
+    for key in set(config) - set(NO_SHAPE):
+        yield key, {name: value for name, value in config.items() if name != key}
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+def test_a_key_that_is_left_out_is_what_the_class_takes_or_asked_for(model_type: str) -> None:
+    wrong = []
+    for key, config in without_one_key(model_type):
+        try:
+            ours = total_parameters(model_from_mapping(config, model_type, model_type))
+        except InputError:
+            continue
+        count = loaded(model_type, config)
+        if count not in (None, ours):
+            wrong.append(f"{key}: {ours:,}, the class has {count:,}")
+    assert wrong == []
+
+
 CATALOGUE = json.loads((Path(__file__).parent / "catalogue_configs.json").read_text(encoding="utf-8"))
 """Models of the catalogue whose config.json this project does not hold, as changes to the defaults of their class."""
 
