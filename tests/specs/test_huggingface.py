@@ -252,6 +252,30 @@ GPT = load_model("175b")
 LLAMA3_8B = load_model("llama3-8b")
 
 
+GEMMA3_4B = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+             "sliding_window": 1024}  # fmt: skip
+"""text_config of google/gemma-3-4b-it: all else is left to the class."""
+
+
+def test_keys_that_are_left_out_are_what_the_class_takes(tmp_path: Path) -> None:
+    model = model_from_config(write(tmp_path, GEMMA3_4B))
+    assert total_parameters(model) == load_model("gemma3-4b").published_parameters
+    assert (model.window_size, model.sliding_pattern) == (1024, load_model("gemma3-4b").sliding_pattern)
+    half = {key: value for key, value in DEEPSEEK_V3.items() if key not in ("n_routed_experts", "n_shared_experts")}
+    assert total_parameters(model_from_config(write(tmp_path, half))) == 671_026_419_200
+
+
+@pytest.mark.parametrize(("config", "sliding"), [
+    ({"sliding_window": 512}, 6), ({"sliding_window": 512, "sliding_window_pattern": "LG"}, 4), ({"sliding_window": None}, 0),
+    ({"sliding_window": 512, "sliding_window_pattern": 2, "layer_types": ["full_attention"] * 8}, 0),
+])  # fmt: skip
+def test_windows_that_the_file_does_not_place_are_where_the_class_has_them(
+    config: dict[str, Any], sliding: int, tmp_path: Path
+) -> None:
+    llama = {**LLAMA, "model_type": "exaone4", "num_hidden_layers": 8}
+    assert sum(model_from_config(write(tmp_path, {**llama, **config})).sliding_pattern) == sliding
+
+
 SPARSE = {**DEEPSEEK_V3, "model_type": "deepseek_v32", "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 
 
