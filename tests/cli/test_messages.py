@@ -101,7 +101,7 @@ def test_what_has_no_group_stands_last_in_the_help(autoconfig, name):
 
 
 def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig):
-    asked = {"model": "mixtral-8x7b", "gpus": 1, "gpu": "h100", "osl": 200, "rate": 20.0}
+    asked = {"model": "llama3-8b", "gpus": 1, "gpu": "h100", "osl": 200, "rate": 40.0}
     first = api.deployments(**asked).best
     apart = not 1 / 1.5 < first.ttft_seconds / first.simulated.ttft_seconds.mean < 1.5
     run = autoconfig.run("deployments", *(str(word) for name, value in asked.items() for word in (f"--{name}", value)))

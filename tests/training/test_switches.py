@@ -71,7 +71,7 @@ def test_two_recipes_and_a_gpu_without_the_format_are_refused():
 
 
 def test_the_answer_names_what_it_assumed_and_the_release_it_is_priced_as(autoconfig):
-    text = " ".join(autoconfig.run("explain", *WORDS, "--no-ep-overlap", "--no-binds", PLAN).stdout.split())
+    text = " ".join(autoconfig.run("explain", *WORDS, "--no-ep-overlap", "--no-binds", "--verbose", PLAN).stdout.split())
     for said in ("nemo-26.05, of which nothing is known here, priced as nemo-26.04", "(--dispatcher)", "(--cuda-graphs)"):
         assert said in text
     assert "(--ep-overlap)" not in text and "What switches would buy" not in text
