@@ -210,8 +210,11 @@ def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, sh
 
 
 def final_norm(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """Input and output of the norm before the output layer: 4 T h / u."""
-    return 2.0 * numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+    """Input and output of the norm before the output layer, 4 T h / u; of each multi-token-prediction depth 10 T h / u more:
+    the embedding that its norm reads, both normed inputs of its projection, input and output of its own last norm
+    (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
+    depth = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+    return (2.0 + 5.0 * model.mtp_num_layers) * depth
 
 
 def masked_lm_head(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

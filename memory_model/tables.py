@@ -323,7 +323,7 @@ def _end_moments(
 
 
 def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, chunks: Floats) -> dict[str, Floats]:
-    """Layers x micro-batches held per kind: chunk by chunk, because chunks of a stage may hold different kinds."""
+    """Layers x micro-batches held per kind: chunk by chunk, as chunks of a stage hold different kinds, the last one MTP's."""
     rest = stages.chunk_layers * chunks
     short = chunks_by_layout(model, layouts)
     some = np.flatnonzero(short.placed)
@@ -339,7 +339,12 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
                 held[kind][rows] += counts * by_chunk[chunk][rows]
     for layers in held.values():
         rest = rest - layers
-    return {kind: held.get(kind, rest) for kind in kinds_of(model)}
+    found = {kind: held.get(kind, rest) for kind in kinds_of(model)}
+    if not model.mtp_num_layers:
+        return found
+    pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
+    depths = model.mtp_num_layers * stages.is_last * chunk_counts(pp, vpp, chunks, vpp - 1)
+    return {kind: layers + depths * model.mtp_kinds.count(kind) for kind, layers in found.items()}
 
 
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
@@ -371,13 +376,9 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
     ]
     if model.is_moe:
         expert_shard = np.maximum(shard * layouts.tp[:, None] / (layouts.etp * layouts.ep)[:, None], 1.0)
+        trainable = 0.0 * experts if frozen else experts
         groups.append(
-            state.ParameterGroup(
-                parameters=experts,
-                gemm_weights=expert_gemms,
-                trainable=0.0 * experts if frozen else experts,
-                shard=expert_shard,
-            )
+            state.ParameterGroup(parameters=experts, gemm_weights=expert_gemms, trainable=trainable, shard=expert_shard)
         )
     return groups
 

@@ -63,16 +63,13 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     if wants_profile(ctx):
         from autoconfig.cli.studies import run_profile, training
 
-        if named := [name for name in ("output", "report", "export") if given[name] is not None]:
+        if named := [name for name in ("output", "report", "export", "format") if given[name] is not None]:
             raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
         run_profile(ctx, given, training(given), as_json=as_json)
         return
-    from autoconfig.training.answer import search
-    from autoconfig.training.question import request_of
-
-    output, report, export, force = (given[field.name] for field in fields.OUTPUT)
+    output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
-    answer = search(request_of(given), None if given["gpus_at_most"] is None else _say_size, whole=output is not None)
+    answer = _searched(given, whole=output is not None)
     if output is not None:
         from autoconfig.render.training import write_table
 
@@ -117,9 +114,24 @@ def _check_files(output: str | None, report: str | None, export: str | None, *, 
         check_export_folder(export, force=force)
 
 
+def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
+    """The answer; with --format of what the format can say, and what it leaves out is said."""
+    from autoconfig.training.answer import search
+    from autoconfig.training.question import request_of
+
+    progress = None if given["gpus_at_most"] is None else _say_size
+    if given["format"] is None:
+        return search(request_of(given), progress, whole=whole)
+    from autoconfig.formats.narrow import narrowed, said
+
+    answer, lines = said(search(request_of(narrowed(given, given["format"])), progress, whole=whole), given["format"])
+    click.echo("\n".join(lines), err=True)
+    return answer
+
+
 def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
     """The best plan of each GPU and precision. Raises InputError for what one search only can write or measure."""
-    if named := [name for name in ("output", "report", "export", "profile") if asked[0][name]]:
+    if named := [name for name in ("output", "report", "export", "profile", "format") if asked[0][name]]:
         raise InputError(f"--{named[0]} is for one --gpu and one --precision")
     from autoconfig.training.answer import compare
 

@@ -27,7 +27,8 @@ SLIP = 0.88
 """Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
 _REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|biencoder|retriever)(?=[_./]|$)")
 _NOT_TRAINING = re.compile(
-    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava)(?=[_./]|$)"
+    r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava|"
+    r"analyze_data|tools|convert_ckpt|convert_checkpoint)(?=[_./]|$)"
 )
 
 

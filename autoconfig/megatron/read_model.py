@@ -17,6 +17,8 @@ _KINDS = {
     "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio"),
     "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
     "a retrieval model": ("--retro-add-retriever",),
+    "attention with a local filter (Yuan 2.0)": ("--use-lf-gate",),
+    "compressed or multi-stream attention (DeepSeek-V4)": ("--kv-compress", "--enable-mhc"),
     "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
 }
 _REFUSED = {name: kind for kind, names in _KINDS.items() for name in names}
@@ -147,6 +149,7 @@ def _activation(a: Arguments) -> tuple[str, bool]:
         ("--swiglu", ("swiglu", True)),
         ("--squared-relu", ("squared-relu", False)),
         ("--geglu", ("geglu", True)),
+        ("--gelu-tanh", ("geglu", True)),  # MindSpeed-LLM, core/transformer/mlp.py: gated, with a GELU by tanh
         ("--quick-geglu", ("swiglu" if clamped else "geglu", True)),
     ):
         if a.has(name):
@@ -337,13 +340,13 @@ def _expert_biases(freq: int | tuple[int, ...]) -> dict[str, Any]:
 def _layer_frequency(a: Arguments, layers: int, deepspeed: bool) -> int | tuple[int, ...]:
     text, dense = a.text("--moe-layer-freq"), a.whole("--first-k-dense-replace")
     if dense is not None:  # MindSpeed: the first layers are dense, of the others every so many is not
-        every = a.count("--moe-layer-freq") or 1
+        every = abs(a.whole("--moe-layer-freq") or 1)  # -1, as MindSpeed's scripts have it, divides what 1 does
         idle = idle_layers(a)
         return tuple(int(i >= dense and i % every == 0) for i in range(layers + len(idle)) if i not in idle)
     if text is None:
         every = a.count("--expert-interval") or (2 if deepspeed else 1)
         return every if every == 1 else tuple(int(i % every == every - 1) for i in range(layers))
-    pattern = read_pattern(text, "--moe-layer-freq")
+    pattern = read_pattern("1" if text == "-1" else text, "--moe-layer-freq")  # every layer's number modulo -1 is 0
     return pattern if isinstance(pattern, int) else tuple(pattern)
 
 

@@ -289,11 +289,12 @@ def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:
     old = a.has("--checkpoint-activations") or old_method is not None
     if short and granularity == "full":
         raise InputError("--recompute-activations (selective) contradicts --recompute-granularity full; drop one of them")
-    if old and (short or granularity):
-        raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity; give one of them")
+    if old and (short or granularity not in (None, "full")):
+        raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity full; give one of them")
     count = a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
     if old:
-        return Recompute("full", (), _method(old_method or "uniform", "--activations-checkpoint-method"), count)
+        named = old_method or a.text("--recompute-method") or "uniform"
+        return Recompute("full", (), _method(named, "--activations-checkpoint-method"), count)
     if granularity == "full":
         method = a.text("--recompute-method")
         if method is None:

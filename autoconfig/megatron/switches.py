@@ -68,6 +68,9 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, moder
     dispatcher = a.text("--moe-token-dispatcher-type")
     if dispatcher == "flex" or a.has("--moe-enable-deepep"):
         dispatcher = a.text("--moe-flex-dispatcher-backend") or "deepep"
+    if dispatcher == "alltoall_seq":
+        dispatcher = "alltoall"
+        assumed.append("dispatcher alltoall_seq (MindSpeed: the same exchange in another order) priced as alltoall")
     if moe and modern and dispatcher is None:
         dispatcher = "allgather"
         assumed.append("dispatcher allgather, Megatron's default: --moe-token-dispatcher-type is not given")

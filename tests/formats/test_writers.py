@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import FORMATS, convert, write_plan
+from autoconfig.formats.narrow import NARROWS
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.planning.schemas import schema
@@ -158,6 +159,33 @@ def test_the_formats_are_those_of_the_request_field():
 
     table = tomllib.loads((Path(__file__).parents[2] / "autoconfig/data/request_fields.toml").read_text())
     assert tuple(table["convert"]["format"]["choices"]) == FORMATS
+    assert tuple(table["output"]["format"]["choices"]) == NARROWS
+
+
+@pytest.mark.parametrize(("recipe", "form"), [("blockwise", "e4m3"), ("mxfp8", "e4m3"), ("delayed", "hybrid")])
+def test_the_form_of_fp8_is_the_recipes_own(recipe, form):
+    scenario = understand(request_of({**SMALL, "gpu": "b200", "precision": "fp8", "fp8_recipe": recipe})).scenario
+    text = write_plan(scenario, parse_plan("tp=2,pp=1,mbs=1,sp=1", 16), "transformer-config").text
+    assert f"fp8='{form}'" in text.replace(" ", "") and f"fp8_recipe='{recipe}'" in text.replace(" ", "")
+
+
+@pytest.mark.parametrize(("form", "more"), [("deepspeed", ("--software", "deepspeed")), ("accelerate", ()), ("nanotron", ()),
+                                            ("torchtitan", ("--software", "torchtitan")), ("bridge", ())])  # fmt: skip
+def test_a_search_for_a_format_offers_what_it_can_say(autoconfig, form, more):
+    asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--gpu", "h100", "--seq-length", "4096", "--global-batch-size",
+             "64", "--top", "5", "--format", form, *more)  # fmt: skip
+    run = autoconfig.run(*asked, "--json")
+    plans = [parse_plan(one["short"], 8) for one in json.loads(run.stdout)["plans"]]
+    scenario = understand(request_of({**SMALL, "gpus": 8, **({"software": more[1]} if more else {})})).scenario
+    assert plans and not [plan for plan in plans if WRITERS[form].refused(scenario, plan)]
+    assert run.stderr.startswith(f"format {form}")
+    refused = autoconfig.run(*asked, "--export", "folder")
+    assert refused.exit_code == 2 and "autoconfig convert plan.json" in refused.stderr
+
+
+def test_a_format_and_a_fixed_key_that_it_cannot_say(autoconfig):
+    run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--format", "deepspeed", "--fix", "tp=2")
+    assert run.exit_code == 2 and "--format deepspeed says tp=1, and --fix asks for tp=2" in run.stderr
 
 
 def test_a_deepspeed_file_is_json():

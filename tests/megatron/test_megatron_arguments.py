@@ -1,5 +1,7 @@
 """Megatron-LM's arguments of every year as a question and a plan; what our export writes reads back to the same plan."""
 
+from pathlib import Path
+
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
@@ -19,6 +21,11 @@ BASE = SMALL + "--micro-batch-size 1 --global-batch-size 16 --bf16 "
 
 def read(text, gpus=8, **overrides):
     return read_arguments((BASE + text).split(), cluster_of(load_gpu("a100-80gb"), gpus), **overrides)
+
+
+def test_the_page_says_how_many_names_there_are():
+    page = (Path(__file__).parents[2] / "docs" / "check.md").read_text(encoding="utf-8")
+    assert f"holds {len(known_arguments()):,} names" in page
 
 
 def test_the_table_is_whole_and_sorted():
@@ -193,3 +200,22 @@ def test_what_no_formula_reads_is_named_one_by_one():
     ]  # fmt: skip
     assert not found.ignored or set(found.ignored) == {"--num-distributed-optimizer-instances"}
     assert read("--num-distributed-optimizer-instances 2").not_modelled and not read("--optimizer adam").not_modelled
+
+
+def test_mindspeeds_words():
+    """mindspeed_llm/core/transformer/mlp.py (--gelu-tanh is gated) and transformer_block.py (layers modulo -1)."""
+    moe = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --expert-model-parallel-size 4 "
+    assert read("--gelu-tanh").scenario.model.gated_linear_unit and not read("").scenario.model.gated_linear_unit
+    dense = read(moe + "--moe-layer-freq -1 --first-k-dense-replace 2 --moe-token-dispatcher-type alltoall_seq")
+    assert dense.scenario.model.moe_pattern == (0, 0, 1, 1, 1, 1, 1, 1)
+    assert any("alltoall_seq" in line for line in dense.assumed)
+    assert all(read(moe + "--moe-layer-freq -1").scenario.model.moe_pattern)
+    with pytest.raises(UnsupportedError, match="local filter"):
+        read("--use-lf-gate")
+
+
+def test_the_older_spelling_beside_the_newer_one():
+    both = read("--checkpoint-activations --recompute-granularity full --recompute-method block --recompute-num-layers 3")
+    assert str(both.plan.recompute) == "full:block:3"
+    with pytest.raises(InputError, match="older spelling"):
+        read("--checkpoint-activations --recompute-granularity selective")

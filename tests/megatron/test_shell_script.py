@@ -72,6 +72,19 @@ def test_every_script_names_its_source_and_is_a_shell_script():
         assert subprocess.run(["bash", "-n", str(file)], capture_output=True, check=False).returncode == 0
 
 
+def test_a_script_that_submits_itself_is_read_as_inside_of_its_job():
+    again = 'if [ -z $SLURM_JOB_ID ]; then\n  sbatch "$0"\n  exit\nfi\n'
+    assert read("#SBATCH --nodes=2\n" + again + launch("", "--tensor-model-parallel-size 4")).plan.tp == 4
+    with pytest.raises(InputError, match="ends with the exit"):
+        read(again + launch("", "--tensor-model-parallel-size 4"))
+
+
+def test_mindspores_launcher_says_the_processes_of_all_nodes():
+    started = "msrun --worker_num 16 --local_worker_num 8"
+    text = launch("", "--tensor-model-parallel-size 4").replace("torchrun --nproc_per_node 8", started)
+    assert read(text).question.scenario.cluster.num_gpus == 16
+
+
 @tabled
 def test_the_shell_is_followed(before, arguments, tp):
     assert read(launch(before, arguments)).plan.tp == tp

@@ -79,6 +79,7 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
     for name in ("num_experts", "moe_num_experts"):
         if (section.whole(name) or 1) > 1:
             raise UnsupportedError(f"{section.place(name)}: mixtures of experts of GPT-NeoX are not read")
+    _plain_attention(section)
     activation, norm = section.word("activation") or "gelu", section.word("norm") or "layernorm"
     hidden, heads = needed(section.count("hidden_size"), section, "hidden_size"), section.count("num_attention_heads")
     heads = needed(heads, section, "num_attention_heads")
@@ -106,6 +107,20 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
         untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
         vocab_size=vocabulary, make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
     )  # fmt: skip
+
+
+def _plain_attention(section: Section) -> None:
+    """attention_config lists [[kinds], layers]: read are attention over all of the past, by whichever kernel. Raises
+    UnsupportedError."""
+    found: list[Any] = [value for path, value in section.flat.items() if path.startswith("attention_config")]
+    kinds: set[str] = set()
+    while found:
+        one = found.pop()
+        found += one if isinstance(one, list) else []
+        kinds |= {one} if isinstance(one, str) else set()
+    if other := kinds - {"global", "flash", "all"}:
+        raise UnsupportedError(f"{section.place('attention_config')}: attention of kind {sorted(other)[0][:40]!r} is not read")
+    section.used |= {path for path in section.flat if path.startswith("attention_config")}
 
 
 def _recompute(section: Section) -> Recompute:

@@ -8,7 +8,7 @@ from autoconfig.formats.record import Document, TrainerRun, model_named, needed,
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.nanotron import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute
@@ -44,6 +44,8 @@ def _model(document: Document, assumed: list[str]) -> ModelSpec:
     values = (document.values.get("model") or {}).get("model_config")
     if not isinstance(values, dict):
         raise InputError("model.model_config is not in the file: add it, or say --model NAME")
+    if values.get("moe_num_experts") not in (None, 1) or isinstance(values.get("moe_config"), dict):
+        raise UnsupportedError("model.model_config: mixtures of experts of nanotron are not read")
     family = "qwen2" if values.get("is_qwen2_config") else "llama"
     shared = {"attention_bias": False} if family == "llama" else {}
     model = model_from_mapping({**shared, **values, "model_type": family}, "model.model_config", "model of the file")

@@ -16,6 +16,7 @@ WISH = Constraints(
     fixed={
         **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},
         "fsdp": frozenset({0, 2, 3}),
+        "dist_opt": frozenset({False}),
         "recompute": frozenset({NONE, FULL}),
     }
 )

@@ -28,7 +28,12 @@ FLAVOURS = {
 
 
 WISH = Constraints(
-    fixed={"recompute": frozenset({NONE, FULL, BY_OPERATOR}), "fsdp": frozenset({0, 2, 3}), "offload": frozenset({0.0})}
+    fixed={
+        "recompute": frozenset({NONE, FULL, BY_OPERATOR}),
+        "fsdp": frozenset({0, 2, 3}),
+        "dist_opt": frozenset({False}),
+        "offload": frozenset({0.0}),
+    }
 )
 """Plans that a file can say."""
 

@@ -57,12 +57,12 @@ def keywords(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     }
     if recompute.modules:
         found["recompute_modules"] = repr(list(recompute.modules))
+    flags = dict(n.format.flags)
+    for kind in ("fp8", "fp4"):
+        if form := flags.get(f"{kind}-format"):
+            found |= {kind: repr(form), f"{kind}_recipe": repr(flags[f"{kind}-recipe"])}
     if n.precision == "fp8":
-        found |= {
-            "fp8": "'hybrid'" if n.fp8_recipe != "mxfp8" else "'e4m3'",
-            "fp8_recipe": repr(n.fp8_recipe),
-            "fp8_param": n.fp8_param_gather,
-        }
+        found["fp8_param"] = n.fp8_param_gather
     if m.is_moe:
         freq = m.moe_layer_freq
         found |= {

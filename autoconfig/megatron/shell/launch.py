@@ -12,11 +12,12 @@ from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_o
 _NOT_LAUNCHERS = re.compile(
     "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
 )
-_TASKS = frozenset({"--ntasks", "-n", "-np", "--np"})
+_TASKS = frozenset({"--ntasks", "-n", "-np", "--np", "--worker-num"})
+"""Processes of all nodes; --worker-num: of MindSpore's msrun."""
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
 _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node", "--gpus-on-node"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
-_STARTS_TASKS = frozenset({"srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
+_STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
@@ -130,7 +131,7 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
         return _product(per_node, nodes or plain_value("1"))
     merged = {**slurm, **options} if "srun" in launchers or not options else options
     if launchers & _STARTS_TASKS or not launch.before:
-        tasks = _first(merged, ("--ntasks", "-n", "-np", "--np"))
+        tasks = _first(merged, ("--ntasks", "-n", "-np", "--np", "--worker-num"))
         if tasks is not None:
             return _product(tasks, plain_value("1"))
         nodes = _first(merged, ("--nodes", "-N", "--nnodes"))
@@ -209,4 +210,6 @@ def slurm_variables(text: str) -> dict[str, str]:
     ):
         if value is not None:
             variables |= dict.fromkeys(names, value)
+    if options:  # inside of the job: a script that submits itself where these are not set goes on
+        variables |= dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), "1")
     return variables

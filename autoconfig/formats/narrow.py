@@ -1,0 +1,56 @@
+"""`autoconfig search --format`: the space narrowed to the plans that a trainer's format can say, and what that leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoconfig.formats.writers.table import WRITERS
+from autoconfig.specs.errors import InputError, option
+from autoconfig.training.answer import SearchAnswer
+
+NARROWS = tuple(WRITERS)
+
+
+def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
+    """The fields of a search with --fix and --exclude of what the format says. Raises InputError where --fix asks for more, and
+    beside --export."""
+    if given.get("export") is not None:
+        raise InputError(
+            f"{option('export')} writes Megatron-LM scripts; leave {option('format')} out, or take the plan to another format "
+            "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
+        )
+    wish = WRITERS[form].wish
+    asked: dict[str, set[str]] = {}
+    for text in given["fix"]:
+        for part in text.split(","):
+            key, _, value = part.partition("=")
+            asked.setdefault(key.strip(), set()).add(value.strip())
+    fix = list(given["fix"])
+    for key, allowed in wish.fixed.items():
+        words = {str(int(value)) if isinstance(value, bool) else str(value) for value in allowed}
+        if other := asked.get(key, set()) - words:
+            raise InputError(
+                f"{option('format')} {form} says {key}={' or '.join(sorted(words))}, and {option('fix')} asks for "
+                f"{key}={', '.join(sorted(other))}; leave one of them out"
+            )
+        if key not in asked:
+            fix += [f"{key}={word}" for word in sorted(words)]
+    more = [f"{key}={value}" for key, values in wish.excluded.items() for value in sorted(map(str, values))]
+    return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more)}
+
+
+def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
+    """The plans of an answer that the format can say, and what it left out, as sentences."""
+    writer, scenario = WRITERS[form], answer.question.scenario
+    refused = {one.report.plan: writer.refused(scenario, one.report.plan) for one in answer.plans}
+    kept = tuple(one for one in answer.plans if not refused[one.report.plan])
+    wish = writer.wish
+    keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]
+    keys += [f"no {key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.excluded.items()]
+    lines = [f"format {form}: searched are plans with {', '.join(keys)}" if keys else f"format {form} says every plan's keys"]
+    lines += [f"left out: {plan}: {form} cannot say {'; '.join(words)}" for plan, words in refused.items() if words]
+    if kept and (unsaid := writer.write(scenario, kept[0].report.plan).unsaid):
+        lines.append(f"not in a {form} file: {'; '.join(unsaid)}")
+    return replace(answer, plans=kept), lines
