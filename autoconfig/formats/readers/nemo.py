@@ -41,6 +41,8 @@ NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm1p": "LayerNo
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes. Raises InputError, UnsupportedError."""
     trainer, model = document.section("trainer"), document.section("model")
+    if model.has("mm_cfg"):
+        raise UnsupportedError(f"{model.place('mm_cfg')}: multi-modal models are not read; only language models are")
     words: list[Value] = []
     for key in SAME:
         _add(words, model, key, f"--{key.replace('_', '-')}")
@@ -71,7 +73,7 @@ def _add(words: list[Value], section: Section, path: str, name: str) -> None:
     except InputError as error:
         words += [word(name), not_known(path, str(error))]
         return
-    if value is None:
+    if value is None or (name == "--recompute-num-layers" and value == "0"):  # 0: nothing is recomputed by layers
         return
     if path == "normalization":
         value = NORMS.get(value.lower(), value)
