@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,15 @@ MAX_CHARACTERS = 300_000
 MAX_ALIASES = 200
 MAX_DEPTH = 40
 MAX_NODES = 50_000
+_COMPUTED = re.compile(r"\$\{(multiply|divide_floor|divide_ceil):([^,]{1,100}),([^,]{1,100})\}")
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "multiply": lambda a, b: a * b,
+    "divide_floor": lambda a, b: a // b,
+    "divide_ceil": lambda a, b: -(-a // b),
+}
+"""Resolvers that NeMo-Framework-Launcher registers (launcher_scripts/main.py)."""
+MAX_REFERENCES = 5
+"""References to references."""
 _INTERPOLATED = re.compile(r"\$\{([^${}]{0,200})\}")
 _DEFAULTED = re.compile(r"(?:oc\.env:)?[A-Za-z_]\w*\s*[:,]-?(.*)", re.DOTALL)
 Tree = Mapping[str, Any]
@@ -160,8 +169,11 @@ class Section:
             raise InputError(f"{path} is not known: {value.reason}")
         if not isinstance(value, str):
             return value
+        computed = _COMPUTED.fullmatch(value.strip())
+        if computed and depth < MAX_REFERENCES:
+            return self._computed(path, computed, depth)
         whole = _INTERPOLATED.fullmatch(value.strip())
-        if whole and depth < 5:
+        if whole and depth < MAX_REFERENCES:
             inner = whole[1].strip()
             beside = f"{path.rpartition('.')[0]}{inner}".lstrip(".")
             for other in [beside] if inner.startswith(".") else [inner, inner.removeprefix(f"{self.prefix}.")]:
@@ -173,6 +185,18 @@ class Section:
         if whole or _INTERPOLATED.search(value) or value.strip() in self.open_words or re.fullmatch(r"\$\w+", value.strip()):
             raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
         return value
+
+    def _computed(self, path: str, match: re.Match[str], depth: int) -> int:
+        """Of two whole numbers, or references to such."""
+        numbers: list[int] = []
+        for text in (match[2], match[3]):
+            found = str(self._known(path, text.strip(), depth + 1)).strip()
+            if not re.fullmatch(r"[0-9]{1,15}", found):
+                raise InputError(f"{self.place(path)} is {match[0][:60]!r}, and {found[:30]!r} is no whole number")
+            numbers.append(int(found))
+        if match[1] != "multiply" and not numbers[1]:
+            raise InputError(f"{self.place(path)} is {match[0][:60]!r}: division by zero")
+        return _OPERATIONS[match[1]](*numbers)
 
     def place(self, path: str) -> str:
         """`path (line N)`, where one line only has such a key."""

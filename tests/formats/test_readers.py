@@ -1,8 +1,10 @@
 """Files of other launchers: public ones (facts re-typed with their source) read right, hostile ones refused, nothing run."""
 
+import json
 import random
 import re
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,9 @@ from autoconfig.megatron.check_input import CheckRequest
 
 FILES = Path(__file__).parent / "files"
 PUBLIC = table(__file__, "public_files")[1:]
+RETYPED = json.loads((Path(__file__).parent / "public_files.json").read_text())["rows"]
+FEW = {"bridge": 2}
+"""Readers with fewer than 5 public files: no further command lines of overrides were found."""
 REFUSED = "primus_2025_deepseek_v2_lite.yaml"
 """A catalogue model with another kind of attention: no model of ours."""
 
@@ -35,6 +40,41 @@ def test_public_files_are_read(file, given, gpus, plan, batch, seq, precision, b
     assert scenario.numerics.precision == precision and scenario.software.name == software
     assert total_parameters(scenario.model) / 1e9 == pytest.approx(billions, rel=0.015)
     assert plan_violations(scenario, found.plan, found.split) == []
+
+
+@pytest.mark.parametrize("row", RETYPED, ids=lambda row: row[0].split("/")[-1])
+def test_retyped_public_files_are_read(row):
+    _, given, kind, gpus, plan, batch, seq, precision, billions, software, peft, broken, text = row
+    found = read_any(text, CheckRequest(**given))
+    scenario = found.question.scenario
+    assert (found.kind, str(found.plan), scenario.cluster.num_gpus) == (kind, plan, gpus)
+    assert (scenario.workload.global_batch_size, scenario.workload.seq_length) == (batch, seq)
+    numerics = scenario.numerics
+    assert (numerics.precision, numerics.peft, scenario.software.name) == (precision, peft, software)
+    assert total_parameters(scenario.model) / 1e9 == pytest.approx(billions, abs=0.001)
+    assert sorted({violation.rule for violation in plan_violations(scenario, found.plan, found.split)}) == broken
+
+
+def test_every_reader_has_five_public_files():
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ \S+ \([0-9a-f]{8}\)", row[0]) for row in RETYPED)
+    counts = Counter(row[2] for row in RETYPED)
+    counts.update(recognise((FILES / row[0]).read_text())[0] for row in PUBLIC)
+    assert set(counts) == set(READERS) and all(counts[kind] >= FEW.get(kind, 5) for kind in READERS), counts
+
+
+def test_what_nemo_configurations_compute_and_name():
+    text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("gpt3/175b.yaml"))
+    for value, size in (("${multiply:1, 2}", 2), ("${divide_ceil:9,8}", 2), ("${divide_floor:${model.tensor_model_parallel_size},4}", 1)):
+        changed = re.sub(r"micro_batch_size: 1\b", f"micro_batch_size: {value}", text, count=1)
+        assert read_any(changed, CheckRequest()).plan.mbs == size
+    for value, said in (("${divide_floor:1,0}", "division by zero"), ("${multiply:x,2}", "not known|whole number")):
+        with pytest.raises(InputError, match=said):
+            read_any(re.sub(r"micro_batch_size: 1\b", f"micro_batch_size: {value}", text, count=1), CheckRequest())
+    with pytest.raises(UnsupportedError, match="vision models"):
+        read_any(text.replace("model:\n", "model:\n  img_h: 224\n"), CheckRequest())
+    plain = text.replace("model:\n", "model:\n  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n")
+    if "tokenizer:" not in text:
+        assert read_any(plain, CheckRequest()).question.scenario.model.vocab_size == 50257
 
 
 def test_every_file_is_read_names_its_source_and_every_reader_has_one():
@@ -102,13 +142,13 @@ def mutated(text, rng):
     return text or " "
 
 
-def check_mutations(count, seed):
+def check_mutations(count, seed, every=6):
     rng = random.Random(seed)
-    for row in PUBLIC:
-        whole = (FILES / row[0]).read_text()
+    texts = [((FILES / row[0]).read_text(), row[1]) for row in PUBLIC] + [(row[-1], row[1]) for row in RETYPED[::every]]
+    for whole, given in texts:
         for _ in range(count):
             try:
-                read_any(mutated(whole, rng), CheckRequest(**row[1]))
+                read_any(mutated(whole, rng), CheckRequest(**given))
             except InputError as error:
                 assert len(str(error)) > 20
 
@@ -119,4 +159,6 @@ def test_mutated_files_are_read_or_refused():
 
 @pytest.mark.soak
 def test_mutated_files_are_read_or_refused_long():
-    check_mutations(1_000, time.time_ns())
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    check_mutations(1_000, seed)

@@ -35,14 +35,19 @@ ACTIVATIONS = {
     "gelu": "", "swiglu": "--swiglu", "fast-swiglu": "--swiglu", "geglu": "--geglu", "fast-geglu": "--geglu",
     "squared-relu": "--squared-relu",
 }  # fmt: skip
+FOREIGN = {
+    "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
+    "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
+}  # fmt: skip
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
 
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes. Raises InputError, UnsupportedError."""
     trainer, model = document.section("trainer"), document.section("model")
-    if model.has("mm_cfg"):
-        raise UnsupportedError(f"{model.place('mm_cfg')}: multi-modal models are not read; only language models are")
+    for key, kind in FOREIGN.items():
+        if model.has(key):
+            raise UnsupportedError(f"{model.place(key)}: {kind} are not read; only language models of attention layers are")
     words: list[Value] = []
     for key in SAME:
         _add(words, model, key, f"--{key.replace('_', '-')}")
@@ -58,8 +63,9 @@ def read(document: Document) -> CheckInput:
         words.append(word("--use-distributed-optimizer"))
         words += [word("--overlap-grad-reduce")] * model.flag("optim.overlap_grad_sync", default=True)
         words += [word("--overlap-param-gather")] * model.flag("optim.overlap_param_sync")
-    for key, name in (("tokenizer.model", "--tokenizer-model"), ("tokenizer.type", "--tokenizer-name-or-path")):
-        _add(words, model, key, name)
+    _add(words, model, "tokenizer.model", "--tokenizer-model")
+    own = (model.word("tokenizer.library") or "") == "megatron"  # else the name of a Hugging Face tokenizer
+    _add(words, model, "tokenizer.type", "--tokenizer-type" if own else "--tokenizer-name-or-path")
     devices, nodes = trainer.whole("devices"), trainer.count("num_nodes")
     gpus = devices * nodes if devices and nodes and devices > 0 else None
     reason = "trainer.devices x trainer.num_nodes is not in the file"
@@ -77,7 +83,7 @@ def _add(words: list[Value], section: Section, path: str, name: str) -> None:
         return
     if path == "normalization":
         value = NORMS.get(value.lower(), value)
-    words += [word(name), word(value)]
+    words += [word(name), word(value.lower() if path == "position_embedding_type" else value)]
 
 
 def _shape(words: list[Value], model: Section) -> None:

@@ -10,7 +10,6 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.software.software import DEFAULT_STACK
 
-
 DEFAULTS = {"bf16": True, "use_distributed_optimizer": True}
 """What pre_trainer.yaml sets and an experiment need not say (primus/configs/modules/megatron/pre_trainer.yaml and
 trainer_base.yaml, fd1eeabb)."""
