@@ -64,7 +64,8 @@ def test_every_reader_has_five_public_files():
 
 def test_what_nemo_configurations_compute_and_name():
     text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("gpt3/175b.yaml"))
-    for value, size in (("${multiply:1, 2}", 2), ("${divide_ceil:9,8}", 2), ("${divide_floor:${model.tensor_model_parallel_size},4}", 1)):
+    shared = "${divide_floor:${model.tensor_model_parallel_size},4}"
+    for value, size in (("${multiply:1, 2}", 2), ("${divide_ceil:9,8}", 2), (shared, 1)):
         changed = re.sub(r"micro_batch_size: 1\b", f"micro_batch_size: {value}", text, count=1)
         assert read_any(changed, CheckRequest()).plan.mbs == size
     for value, said in (("${divide_floor:1,0}", "division by zero"), ("${multiply:x,2}", "not known|whole number")):
