@@ -15,8 +15,17 @@ import numpy as np
 from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.memory_model.sparse import sparse_attention_backward
 from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.layouts import Layouts, StageTable
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
-from autoconfig.specs.models.parameters import attention_gemms, kv_heads_per_rank, mlp_gemms
+from autoconfig.specs.models.parameters import (
+    attention_gemms,
+    embedding_parameters,
+    final_norm_parameters,
+    kv_heads_per_rank,
+    mlp_gemms,
+    output_bias_parameters,
+    output_layer_parameters,
+)
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
 from autoconfig.specs.software.software import StackMemory
 
@@ -207,6 +216,19 @@ def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, sh
     table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
     tied = np.logical_and(not model.untie_embeddings_and_output_weights, np.equal(pp, 1))
     return np.where(tied, table, 0.0)
+
+
+def end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Number:
+    """[n, S]: parameters of the embedding on the first stage, of final norm and output layer on the last. A tied output layer
+    is a copy of its own where pp > 1, and MTP depths need a copy of the embedding there (megatron-core
+    models/gpt/gpt_model.py)."""
+    tp, pp = layouts.tp[:, None], layouts.pp[:, None]
+    head = output_layer_parameters(model, tp)
+    untied = model.untie_embeddings_and_output_weights
+    copies = np.where(np.logical_or(untied, pp > 1), 1, 0)
+    copies = copies + np.where(np.logical_and(model.mtp_num_layers > 0, pp > 1), int(untied), 0)
+    last = copies * head + final_norm_parameters(model) + output_bias_parameters(model, tp)
+    return stages.is_first * embedding_parameters(model, tp) + stages.is_last * last
 
 
 def final_norm(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

@@ -24,13 +24,9 @@ from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
     dense_gemm_weights,
-    embedding_parameters,
-    final_norm_parameters,
     layer_parameters,
     mtp_depths_held,
     mtp_layer_parameters,
-    output_bias_parameters,
-    output_layer_parameters,
     padded_vocab_size,
 )
 from autoconfig.specs.models.pattern import MIXERS
@@ -242,6 +238,10 @@ def _kind_table(
     )
 
 
+STATE_COLUMNS = ("tp", "pp", "vpp", "first", "last", "ep", "etp", "dist_opt", "fsdp", "offload")
+"""Columns of layouts that weights, gradients and optimizer state depend on, beside dp x cp: many rows share them."""
+
+
 def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     """[n]: a lower bound of what the fullest stage holds all the time: weights, gradients, optimizer state of the mean stage.
 
@@ -250,6 +250,8 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     stage has 1/p of the layers, of the embedding and of the output layer.
     """
     model, numerics, gpu = scenario.model, scenario.numerics, scenario.cluster.gpu
+    distinct, number = layouts.unique(*STATE_COLUMNS, also=[layouts.dp * layouts.cp])
+    layouts = layouts.take(distinct)
     share: Number = 1.0 / layouts.pp[:, None]
     mean = StageTable(
         index=np.zeros(share.shape, np.int64),
@@ -267,7 +269,7 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     for group in _parameter_groups(model, numerics, layouts, mean):
         total = total + state.weight_bytes(group, numerics, gpu, fsdp, fp8) + state.gradient_bytes(group, numerics, fsdp)
         total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
-    return np.asarray(total[:, 0])
+    return np.asarray(total[number, 0])
 
 
 def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTerms:
@@ -279,8 +281,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, layouts.num_microbatches[:, None])
     in_flight = state.on_gpu(scenario, pp, _layers_in_flight(model, layouts, stages, chunks))
-    groups = _parameter_groups(model, numerics, layouts, stages)
-    parts = _state_parts(scenario, layouts, groups)
+    parts, optimizer_step = _state_terms(scenario, layouts, every)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
@@ -304,8 +305,17 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         output_layer_backward=np.where(stages.is_last, (head + depths)[:, None], -np.inf),
         embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
         tied_weight_gradient=stages.is_first * tied[:, None],
-        optimizer_step_bytes=sum((state.optimizer_step_bytes(g, numerics) for g in groups), np.zeros_like(stages.index, float)),
+        optimizer_step_bytes=optimizer_step,
     )
+
+
+def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dict[str, Floats], Floats]:
+    """[n, S]: the parts of the state and what the optimizer's step needs, worked out once for rows alike in STATE_COLUMNS."""
+    first, number = layouts.unique(*STATE_COLUMNS, also=[layouts.dp * layouts.cp])
+    rows, model = layouts.take(first), scenario.model
+    groups = _parameter_groups(model, scenario.numerics, rows, stage_table(model, rows, every=every))
+    parts = {name: part[number] for name, part in _state_parts(scenario, rows, groups).items()}
+    return parts, sum((state.optimizer_step_bytes(group, scenario.numerics) for group in groups), np.zeros(1))[number]
 
 
 def _end_moments(
@@ -366,7 +376,7 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
         depths = mtp_depths_held(model)
         dense = dense + stages.is_last * depths * gathered(depth.dense)
         experts = experts + stages.is_last * depths * gathered(depth.experts)
-    dense = dense + _end_parameters(model, layouts, stages)
+    dense = dense + state.end_parameters(model, layouts, stages)
     frozen = numerics.peft != "none"
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
     groups = [
@@ -381,19 +391,6 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
             state.ParameterGroup(parameters=experts, gemm_weights=expert_gemms, trainable=trainable, shard=expert_shard)
         )
     return groups
-
-
-def _end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Floats:
-    """Embedding on the first stage; final norm and output layer on the last. A tied output layer is a copy of its own where
-    pp > 1, and MTP depths need a copy of the embedding there (megatron-core models/gpt/gpt_model.py)."""
-    tp, pp = layouts.tp[:, None], layouts.pp[:, None]
-    head = output_layer_parameters(model, tp)
-    copies = np.where(np.logical_or(model.untie_embeddings_and_output_weights, pp > 1), 1, 0)
-    copies = copies + np.where(
-        np.logical_and(model.mtp_num_layers > 0, pp > 1), int(model.untie_embeddings_and_output_weights), 0
-    )
-    last = copies * head + final_norm_parameters(model) + output_bias_parameters(model, tp)
-    return np.asarray(stages.is_first * embedding_parameters(model, tp) + stages.is_last * last)
 
 
 def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.ParameterGroup]) -> dict[str, Floats]:

@@ -60,15 +60,14 @@ class Layouts:
     def unique(self, *names: str, also: Sequence[npt.ArrayLike] = ()) -> tuple[IntColumn, IntColumn]:
         """(first row of each distinct combination of the columns and of `also`, for every row the position of its
         combination)."""
-        chosen = [getattr(self, name) for name in names]
-        columns = [np.asarray(column).astype(np.int64) for column in (*chosen, *also)]
         span, key = 1, np.zeros(len(self), dtype=np.int64)
-        for column in columns:
-            radix = int(column.max(initial=0)) + 1
-            span *= radix
-            key = key * radix + column
-        if span >= 2**62:
-            key = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+        for column in map(np.asarray, (*(getattr(self, name) for name in names), *also)):
+            whole = column if column.dtype.kind in "biu" else np.unique(column, return_inverse=True)[1]
+            radix = int(whole.max(initial=0)) + 1
+            if span * radix >= 2**62:
+                distinct, key = np.unique(key, return_inverse=True)
+                span = len(distinct)
+            span, key = span * radix, key * radix + whole
         _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
         return first, inverse
 
@@ -188,9 +187,8 @@ def stage_table(model: ModelSpec, layouts: Layouts, *, every: bool = False) -> S
 
 
 def priced_together(model: ModelSpec, layouts: Layouts, most: int) -> list[IntColumn]:
-    """Rows in groups of at most so many, in order, apart by the number of stages that `stage_table` needs (up to three alike):
-    the row with the most decides how many each row of its group is priced with."""
-    stages = np.maximum(_priced_stages(model, layouts), 1 if _is_irregular(model) else 3)
+    """Rows in groups of at most so many, in order, apart by the number of stages that `stage_table` needs."""
+    stages = _priced_stages(model, layouts)
     groups = [np.flatnonzero(stages == size) for size in np.flatnonzero(np.bincount(stages))]
     return [group[start : start + most] for group in groups for start in range(0, len(group), most)]
 

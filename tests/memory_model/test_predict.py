@@ -1,6 +1,6 @@
 """The sum: parts add up, one row equals many, and every knob moves memory the way it must."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -61,6 +61,21 @@ def test_parts_sum_to_the_peak_of_every_stage(model: str, text: str, gpus: int) 
     assert found.per_stage_bytes.shape[2] == parse_plan(text, gpus).pp
     assert found.peak_bytes[0, 0] == found.per_stage_bytes.max()
     assert set(np.unique(found.moment)) <= set(range(len(MOMENTS)))
+
+
+def test_rows_that_differ_in_one_degree_are_priced_together_as_alone() -> None:
+    """State is worked out once for rows that share it: no degree that it depends on may be forgotten."""
+    base = {"tp": "2", "pp": "4", "ep": "2", "mbs": "1", "sp": "1"}
+    changes = ["mbs=2", "cp=2", "dist_opt=0", "offload=0.5", "offload=1.0", "vpp=2", "first=9,last=7", "etp=2", "ep=4", "tp=4"]
+    changes += ["pp=2", "dp=4", "pp=1,ep=1,dist_opt=0,fsdp=3", "pp=1,ep=1,dist_opt=0,fsdp=2", "pp=1"]
+    texts = [base | dict(pair.split("=") for pair in change.split(",")) for change in changes]
+    plans = [parse_plan(",".join(f"{key}={value}" for key, value in text.items()), 64) for text in texts]
+    scenario = replace(LLAMA, model=load_model("mixtral-8x7b"))
+    together = estimate_memory(scenario, scenario.layouts(plans), [NONE]).peak_bytes
+    alone = [estimate_memory(scenario, scenario.layouts([plan]), [NONE]).peak_bytes[0, 0] for plan in plans]
+    assert together[:, 0].tolist() == alone
+    fits = plans_that_fit(scenario, scenario.layouts(plans), [NONE], np.ones((len(plans), 1), bool))
+    assert fits.fits[:, 0].tolist() == [peak <= limit for peak, limit in zip(alone, fits.limit_bytes, strict=True)]
 
 
 @pytest.mark.parametrize(("model", "text", "gpus"), CASES)

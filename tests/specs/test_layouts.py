@@ -379,9 +379,20 @@ def test_chunks_that_do_not_divide_are_placed_by_a_layout(name, text, layout):
         assert words[0].split("|")[0].count("t") == chunks[0][0] and words[-1].count("t") == chunks[-1][-1]
 
 
-def test_rows_priced_together_are_all_rows_once_and_of_one_depth_where_kinds_alternate():
-    plans = [parse_plan(f"pp={pp}", 1) for pp in (1, 4, 2, 4, 1, 2, 4)]
-    for freq, groups in ((None, [[0, 1, 2], [3, 4, 5], [6]]), (2, [[0, 4], [2, 5], [1, 3, 6]])):
+def test_rows_priced_together_are_all_rows_once_and_need_as_many_stages():
+    plans = [parse_plan(f"pp={pp}", 1) for pp in (1, 4, 2, 4, 1, 2, 12)]
+    for freq, groups in ((None, [[0, 4], [2, 5], [1, 3], [6]]), (2, [[0, 4], [2, 5], [1, 3], [6]])):
         spec = model(12, freq)
-        found = [rows.tolist() for rows in priced_together(spec, layouts_of(plans, spec, 1), 3)]
+        found = [rows.tolist() for rows in priced_together(spec, layouts_of(plans, spec, 1), 2)]
         assert found == groups
+
+
+def test_distinct_rows_are_found_among_wide_columns_and_fractions():
+    rows = layouts_of(
+        [parse_plan(f"tp={tp},offload={share}", 64) for tp in (1, 2, 1) for share in (0.25, 0.5, 0.25)], model(12), 64
+    )
+    wide = [np.arange(9) % 2 * 2**40, np.zeros(9, int) + 2**30, np.arange(9) // 8]
+    first, number = rows.unique("tp", "offload", also=wide)
+    keys = list(zip(rows.tp, rows.offload, *wide, strict=True))
+    assert len(first) == len(set(keys))
+    assert [keys[first[at]] for at in number] == keys
