@@ -120,7 +120,7 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str
     even = _spread(job.prompts, gpus)
     if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness):
         return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
-    shorter = max(1024, tokens // 2)
+    shorter = max(1024, tokens // 2, round(job.tokens))
     if shorter < tokens and _any_fits(job, gpus, shorter, staleness):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
     for times in GROWTH:

@@ -23,6 +23,7 @@ from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.placements import placements
 
+DATA = Path(__file__).resolve().parents[2] / "autoconfig" / "data"
 FRAMEWORKS = ("verl", "nemo-rl", "openrlhf", "trl")
 VERL = """#!/bin/bash
 GPUS=8
@@ -156,6 +157,26 @@ def test_a_value_of_another_type_is_named():
         check_text(odd, {})
 
 
+def test_a_nemo_rl_file_without_defaults_must_have_what_its_master_config_requires():
+    text = export_texts(*random_cases("nemo-rl", 1)[0][:2])["grpo.yaml"]
+    alone = text.replace("defaults: grpo_math_1B.yaml\n", "")
+    assert alone != text and check_text(text, {}).legal
+    found = check_text(alone, {})
+    assert not found.legal and "requires" in found.broken[0] and "grpo.seed" in found.broken[0]
+    assert "grpo.num_prompts_per_step" not in found.broken[0]
+    assert check_text(alone, {"version": "0.6.0"}).broken == ()
+
+
+def test_the_base_of_nemo_rl_has_what_its_master_config_requires():
+    """So that an export, which lies over it, is whole."""
+    table = json.loads((DATA / "post_training_keys.json").read_text())["nemo-rl"]
+    assert len(table["required"]) > 40 and "v0.7.0" in table["required_source"]
+    base = set(table["types"]) | {key for key, digits in table["any"].items() if digits.endswith("1")}
+    for key, kind in table["required"].items():
+        assert any(one == key or one.startswith(f"{key}.") for one in base), key
+        assert not kind or table["types"].get(key, kind) == kind, key
+
+
 def test_openrlhf_engines_must_fill_the_colocated_gpus():
     """OpenRLHF looks at this only after Ray has started."""
     _, placement, texts = next(case for case in random_cases("openrlhf", 20) if case[1].colocated)
@@ -242,7 +263,6 @@ def test_export_writes_files_and_keeps_foreign_ones(tmp_path):
 
 
 def test_keys_of_releases_have_their_source():
-    path = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
-    for name, told in json.loads(path.read_text()).items():
+    for name, told in json.loads((DATA / "post_training_keys.json").read_text()).items():
         if name != "about":
             assert told["source"] and told["versions"], name

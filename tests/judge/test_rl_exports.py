@@ -1,4 +1,5 @@
-"""What `rl --export` writes, judged by the real parsers of verl 0.9.1, TRL 1.16.0 and OpenRLHF 0.11.2."""
+"""What `rl --export` writes, judged by the real parsers of verl 0.9.1, TRL 1.16.0 and OpenRLHF 0.11.2, and of NeMo-RL where
+NEMO_RL_PATH names its source (v0.7.0; it has no wheel)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from autoconfig.training.rank import rank_plans
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("AUTOCONFIG_RL_JUDGE", ROOT / ".venv-judge-rl" / "bin" / "python"))
-FRAMEWORKS = ("verl", "trl", "openrlhf")
+NEMO_RL = ("nemo-rl",) if os.environ.get("NEMO_RL_PATH") else ()
+FRAMEWORKS = ("verl", "trl", "openrlhf", *NEMO_RL)
 
 spec = importlib.util.spec_from_file_location("rl_files", ROOT / "tests" / "formats" / "test_rl_files.py")
 rl_files = importlib.util.module_from_spec(spec)
@@ -89,9 +91,11 @@ def test_fine_tuning_with_trl_is_parsed():
         ("verl", "data.train_batch_size", "data.train_batch_sise"),
         ("trl", "num_generations", "num_generation"),
         ("openrlhf", "--vllm.num_engines", "--vllm.num_engine_s"),
+        *[(name, "num_prompts_per_step: ", "num_prompts_per_step: x") for name in NEMO_RL],
+        *[(name, "defaults: grpo_math_1B.yaml", "") for name in NEMO_RL],
     ],
 )
-def test_the_judge_refuses_an_unknown_key(framework, old, new):
+def test_the_judge_refuses_an_unknown_key_or_value(framework, old, new):
     ((_, text),) = texts(framework, 1, seed=3)
     assert old in text
     assert not judged([(framework, text.replace(old, new))])[0]["ok"]

@@ -2,6 +2,7 @@
 
 python -m tools.distil.post_training_keys FOLDER NEMO_RL.git TRANSFORMERS/training_args.py, where FOLDER holds unpacked wheels:
 verl-0.9.1, ..., trl-1.16.0, openrlhf-0.11.2. Names, and the types of NeMo-RL's values, nothing else.
+What NeMo-RL requires is written by tools/distil/nemo_rl_required.py.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def main(folder: Path, repository: Path, arguments: Path) -> None:
             "source": "examples/configs of NVIDIA-NeMo/RL at the release tags: GRPO and DAPO configurations",
             "versions": NEMO_RL,
             "any": bits(set(one) for one in nemo.values()),
+            **{key: value for key, value in json.loads(TARGET.read_text())["nemo-rl"].items() if key.startswith("required")},
             "types": {key: kind for key, kind in sorted(nemo[NEMO_RL[-1]].items()) if kind},
         },
         "trl": {

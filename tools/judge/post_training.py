@@ -1,6 +1,7 @@
 """The real parsers of post-training frameworks: {"framework", "name", "text"} as JSON lines in, {"ok", "said"} out.
 
 Runs in an environment of its own (`make judge`: .venv-judge-rl) with verl, trl and openrlhf; heavy imports are replaced.
+NeMo-RL has no wheel: its source is where NEMO_RL_PATH says.
 """
 
 from __future__ import annotations
@@ -134,6 +135,59 @@ def openrlhf(text: str) -> None:
     raise RuntimeError("Ray was not started")
 
 
+class _Names(type):
+    """Of classes whose every name is another class like them."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Names(name, (), {"__init__": lambda self, *words, **named: None, "__call__": _Names.decorate})
+
+    @staticmethod
+    def decorate(self: Any, *words: Any, **named: Any) -> Any:
+        """What a decorator gives back."""
+        return words[0] if words else self
+
+
+NOT_READ = ("absl", "mlflow", "pynvml", "soundfile", "swanlab", "torch.utils.tensorboard", "torchdata", "wandb", "zmq")
+"""Packages that NeMo-RL imports beside its configuration."""
+
+
+class _Missing(_Finder):
+    """Finds NOT_READ; the names of these are classes, which others inherit."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        inside = any(name == one or name.startswith(f"{one}.") for one in NOT_READ)
+        return ModuleSpec(name, self, is_package=True) if inside else None
+
+    def exec_module(self, module: Any) -> None:
+        module.__getattr__ = lambda name: getattr(_Names(module.__name__, (), {}), name)
+
+
+def nemo_rl_master_config(root: Path) -> Any:
+    """NeMo-RL's MasterConfig from the source of a release, what it imports beside its configuration replaced."""
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+        sys.meta_path.insert(0, _Missing())
+        import_module("transformers.models.auto.processing_auto")  # after which the package is another object
+        import_module("transformers").__version__ = "5.11.0"  # 0.7.0 patches tokenizers, and refuses 5.12; none is read
+    return import_module("nemo_rl.algorithms.grpo").MasterConfig
+
+
+def nemo_rl(text: str) -> None:
+    """The configuration over its defaults as NeMo-RL's own loader merges them, read by its MasterConfig (NEMO_RL_PATH)."""
+    root = Path(os.environ["NEMO_RL_PATH"])
+    master, tools = nemo_rl_master_config(root), import_module("nemo_rl.utils.config")
+    file = Path.cwd() / "grpo.yaml"
+    file.write_text(text, encoding="utf-8")
+    merged = tools.load_config_with_inheritance(file, root / "examples" / "configs")
+    tools.register_omegaconf_resolvers()
+    master(**import_module("omegaconf").OmegaConf.to_container(merged, resolve=True))
+
+
+JUDGES = {"verl": verl, "trl": trl, "trl-sft": trl_sft, "openrlhf": openrlhf, "nemo-rl": nemo_rl}
+
+
 def main() -> None:
     """Judge every line of the standard input."""
     out = sys.stdout
@@ -143,7 +197,7 @@ def main() -> None:
         try:
             with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said), tempfile.TemporaryDirectory() as folder:
                 os.chdir(folder)
-                {"verl": verl, "trl": trl, "trl-sft": trl_sft, "openrlhf": openrlhf}[case["framework"]](case["text"])
+                JUDGES[case["framework"]](case["text"])
                 os.chdir(Path(folder).parent)
             answer = {"ok": True, "said": ""}
         except BaseException as error:

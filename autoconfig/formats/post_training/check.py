@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
-from autoconfig.formats.post_training.keys import key_types, unknown_keys, version_of
+from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.run import RlRun, broken, broken_of_model, job_of, placement_of
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
@@ -56,6 +56,8 @@ class _Input:
     framework: str
     section: Section
     config_name: str = ""
+    given: tuple[str, ...] = ()
+    """Keys of a file that stands alone: it names no defaults to lie over."""
 
 
 def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
@@ -95,7 +97,8 @@ def _recognise(text: str) -> _Input:
         if "actor_rollout_ref" in keys:
             return _Input(framework="verl", section=Section(values, text))
         if "policy" in keys or "grpo" in keys:
-            return _Input(framework="nemo-rl", section=Section(values, text))
+            section = Section(values, text)
+            return _Input(framework="nemo-rl", section=section, given=() if "defaults" in keys else tuple(section.flat))
         if keys & {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size"}:
             return _Input(framework="trl", section=Section(values, text))
         raise UnsupportedError(f"this YAML is of none of the post-training frameworks that are read; give {WANTED}")
@@ -148,6 +151,8 @@ def check_text(text: str, given: Mapping[str, Any], constants: Constants | None 
     names = [key for key in names if key in document.section.text or key.rpartition(".")[2] in document.section.text]
     odd = [*unknown_keys(run.framework, run.back_end, version, names), *_types(run.framework, document.section)]
     wrong = broken(run)
+    if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
+        wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong))
     job = job_of(run, gpu, given.get("prompt_length"), given.get("response_length"))

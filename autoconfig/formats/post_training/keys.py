@@ -46,6 +46,13 @@ def key_types(framework: str) -> dict[str, str]:
     return found
 
 
+def lacking_keys(framework: str, version: str, given: Iterable[str]) -> list[str]:
+    """Keys that the newest release requires and a whole configuration does not have; none where that is not known."""
+    there = list(given)
+    wanted = _data()[framework].get("required", {}) if version == versions(framework)[-1] else {}
+    return [key for key in wanted if not any(one == key or one.startswith(f"{key}.") for one in there)]
+
+
 def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str]) -> list[str]:
     """What is wrong with keys that this release does not take: gone, not there yet, or meant another."""
     table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
