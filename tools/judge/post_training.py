@@ -170,7 +170,8 @@ def nemo_rl_master_config(root: Path) -> Any:
         sys.path.insert(0, str(root))
         sys.meta_path.insert(0, _Missing())
         import_module("transformers.models.auto.processing_auto")  # after which the package is another object
-        import_module("transformers").__version__ = "5.11.0"  # 0.7.0 patches tokenizers, and refuses 5.12; none is read
+        transformers: Any = import_module("transformers")
+        transformers.__version__ = "5.11.0"  # 0.7.0 patches tokenizers, and refuses 5.12; none is read here
     return import_module("nemo_rl.algorithms.grpo").MasterConfig
 
 
