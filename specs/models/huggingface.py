@@ -128,6 +128,9 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
         raise UnsupportedError(f"{where}: {without[0]} has no model_type, so its language model's family is not known")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
+    for key in ("tie_encoder_decoder", "torchscript"):
+        if reader.boolean(key, False):
+            raise UnsupportedError(f"{where}: {key} must be false: transformers 4 shares or clones weights by it")
     fields = build(reader)
     fields.setdefault("sources", {"*": where})
     return ModelSpec(name=name, **fields)

@@ -252,6 +252,21 @@ GPT = load_model("175b")
 LLAMA3_8B = load_model("llama3-8b")
 
 
+OF_RELEASE_4 = json.loads((Path(__file__).parent / "configs_of_transformers_4.json").read_text(encoding="utf-8"))["files"]
+
+
+@pytest.mark.parametrize("model_type", OF_RELEASE_4)
+def test_files_saved_by_transformers_4_give_the_count_of_their_class(model_type: str, tmp_path: Path) -> None:
+    parameters, config = OF_RELEASE_4[model_type]
+    assert total_parameters(model_from_config(write(tmp_path, config))) == parameters
+
+
+@pytest.mark.parametrize("key", ["tie_encoder_decoder", "torchscript"])
+def test_weights_that_release_4_shares_or_clones_are_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=f"{key} must be false"):
+        model_from_config(write(tmp_path, {**OF_RELEASE_4["t5"][1], key: True}))
+
+
 GEMMA3_4B = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
              "sliding_window": 1024}  # fmt: skip
 """text_config of google/gemma-3-4b-it: all else is left to the class."""
