@@ -52,9 +52,9 @@ def _manifest(folder: Path) -> dict[str, str]:
 
 
 def _edited(path: Path) -> bool:
-    """A file of ours that was changed since; one that no manifest names counts as it was."""
+    """A file of ours that was changed since, or that no manifest names, so that nobody knows."""
     line = _manifest(path.parent).get(path.name)
-    return line is not None and line.split()[0] != _digest(path.read_bytes())
+    return line is None or line.split()[0] != _digest(path.read_bytes())
 
 
 def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[Path]:
@@ -92,7 +92,9 @@ def check_folder(folder: Path, files: Iterable[str], *, force: bool) -> None:
                 continue
             ours, edited = _ours(path), _edited(path)
             if edited or not ours:
-                how = "was edited since autoconfig wrote it" if ours else "was not written by autoconfig"
+                known = path.name in _manifest(folder)
+                changed = "was edited since autoconfig wrote it" if known else f"may have been edited: no {MANIFEST} names it"
+                how = changed if ours else "was not written by autoconfig"
                 raise FileError(f"{path} {how}; name another folder, or say {option('force')} to replace it")
     except OSError as error:
         raise FileError(f"export folder {name} cannot be used: {error.strerror or error}") from error

@@ -28,9 +28,12 @@ def _share(given: str | float) -> float:
     """A share like 0.9 or 90%. Raises ValueError."""
     text = str(given).strip()
     try:
-        return float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
+        share = float(text.removesuffix("%")) / (100.0 if text.endswith("%") else 1.0)
     except ValueError:
         raise ValueError(f"{text[:20]!r} is no share; write it like 0.9 or 90%") from None
+    if 2.0 <= share <= 100.0 and not text.endswith("%"):
+        raise ValueError(f"{text[:20]} is above 1; for percent write {text[:20]}% or {share / 100:g}")
+    return share
 
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}

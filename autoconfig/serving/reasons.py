@@ -109,7 +109,7 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
         needed = int(np.ceil(question.num_gpus * question.rate / most))
         return (
             f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
-            f"(about {needed:,} GPUs would, --gpus)"
+            f"(at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
         )
     ways = exceeded_limits(question, float(found.columns["ttft_s"][row]), float(found.columns["tpot_s"][row]))
     return f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"

@@ -154,7 +154,9 @@ class _Curve:
         if training < 1:
             return replace(empty, why_not="the spares leave no GPU to train on")
         if training > self.per_node and training % self.per_node:
-            return replace(empty, why_not=f"no whole nodes of {self.per_node} GPUs")
+            less = training // self.per_node * self.per_node
+            said = f"{training} GPUs are no whole nodes of {self.per_node}: use {less} or {less + self.per_node}"
+            return replace(empty, why_not=f"{said} (60:72 doubles from 60, 64:72:8 goes in steps of 8)")
         question = self._understood(training)
         self.question = self.question or question
         ranking = plainest_first(_ranked(question, None))

@@ -260,6 +260,9 @@ def resolve_model(
                 "name (autoconfig models), a size like 13b, or a config.json"
             ) from unknown
         if size is None or len(size[1]) > 24:
+            if re.fullmatch("[0-9]{1,4}", text.strip()):
+                said = f"unknown model {text.strip()!r}; did you mean {text.strip()}b, in billions?"
+                raise InputError(said, field="model") from unknown
             raise
         return _from_size(text.strip(), size[1], unknown)
 

@@ -11,6 +11,8 @@ from autoconfig.specs.errors import UnsupportedError
 from tables import tabled
 
 from autoconfig.engines.export import export_texts
+from autoconfig.serving.answer import answer
+from autoconfig.serving.request import request_of
 from tools.judge.engine_arguments import arguments_of
 from tools.judge.serving_plans import deployments
 
@@ -50,6 +52,32 @@ def test_every_script_is_sound_shell(exported):
     checker = Path(sysconfig.get_path("scripts")) / "shellcheck"
     done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+SERVED = [
+    {"model": "llama3-8b", "gpus": 1},
+    {"model": "llama3-70b", "gpus": 8, "gpu": "h200", "ttft": "2s", "tpot": "50ms"},
+    {"model": "llama3-70b", "gpus": 4, "rate": 2.0, "goal": "gpus", "engine": "vllm"},
+    {"model": "qwen3-30b-a3b", "gpus": 2, "tpot": "30ms", "engine": "sglang"},
+    {"model": "mixtral-8x7b", "gpus": 3, "isl": 4000, "osl": 200, "engine": "vllm"},
+    {"model": "llama3-8b", "gpus": 1, "gpu": "l40s", "ttft": "1s", "tpot": "40ms"},
+]
+"""With and without limits, odd numbers of GPUs."""
+
+
+@pytest.mark.parametrize("question", SERVED, ids=lambda question: " ".join(map(str, question.values())))
+def test_the_first_deployment_meets_its_limits_and_its_scripts_are_sound(question, tmp_path):
+    found = answer(request_of({**question, "simulate": 0, "top": 1}))
+    first, asked = found.reports[0], found.question
+    assert first.gpus <= asked.num_gpus and first.memory.kept_free_bytes >= 0 and first.max_concurrency >= first.concurrency
+    assert asked.ttft_s is None or first.ttft_s <= asked.ttft_s
+    assert asked.tpot_s is None or first.tpot_s <= asked.tpot_s
+    for file, text in export_texts(asked, first).items():
+        (tmp_path / file).write_text(text, encoding="utf-8")
+    scripts = list(tmp_path.glob("*.s[hb]*"))
+    checker = Path(sysconfig.get_path("scripts")) / "shellcheck"
+    done = subprocess.run([checker, *scripts], capture_output=True, text=True, check=False)
+    assert scripts and done.returncode == 0, done.stdout
 
 
 def test_sglang_divides_requests_and_chunk_by_the_attention_ranks(exported):

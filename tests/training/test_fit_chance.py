@@ -11,10 +11,10 @@ from autoconfig.training.rank import rank_plans
 
 DENSE = [
     ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),
-    ("gpt3-175b", 96), ("13b", 1), ("13b", 40), ("gpt3-1.7b", 7), ("1t", 3072), ("qwen2.5-0.5b", 4),
+    ("gpt3-175b", 96), ("13b", 7), ("13b", 40), ("gpt3-1.7b", 7), ("1t", 3072), ("qwen2.5-0.5b", 4),
 ]  # fmt: skip
 MIXTURES = [
-    ("mixtral-8x7b", 64), ("mixtral-8x7b", 8), ("deepseek-v3", 1024), ("deepseek-v2-lite", 8), ("qwen3-30b-a3b", 16),
+    ("mixtral-8x7b", 64), ("mixtral-8x7b", 48), ("deepseek-v3", 1024), ("deepseek-v2-lite", 8), ("qwen3-30b-a3b", 16),
     ("qwen3-235b-a22b", 256), ("gpt-oss-120b", 64), ("gpt-oss-20b", 8),
 ]  # fmt: skip
 QUESTIONS = [
@@ -34,14 +34,15 @@ QUESTIONS = [
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: " ".join(map(str, question.values())))
 def test_the_first_plan_runs(question):
     found = search(Request(**question, top=3))
-    assert found.ranking.fit_chance_met and all(plan.report.confidence.fit_probability >= 0.9 for plan in found.plans)
+    assert found.plans and found.ranking.fit_chance_met
+    assert all(plan.report.confidence.fit_probability >= 0.9 for plan in found.plans)
     if found.riskier is not None:
         assert 0.5 <= found.riskier.confidence.fit_probability < 0.9
         assert found.riskier.step_seconds <= found.ranking.step_seconds[0]
 
 
 def test_there_are_forty_questions():
-    assert len(QUESTIONS) >= 36
+    assert len(QUESTIONS) >= 40
 
 
 @pytest.mark.parametrize("chance", [0.6, 0.9, 0.99])
