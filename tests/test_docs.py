@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import screens
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
 from command_line import run_in_process, run_process
 
@@ -115,6 +116,23 @@ def test_the_readmes_example_is_what_the_command_prints():
     shown = [" ".join(line.split()).split(" ranked in ")[0] for line in block.splitlines() if line.strip() not in ("", "...")]
     assert len(shown) >= 5
     assert [text for text in shown if not any(line.startswith(text) for line in said)] == [], "renew the block in README.md"
+
+
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+def test_the_tutorial_shows_what_its_commands_print(tmp_path, monkeypatch):
+    """In order, in one folder; every line that is shown is there, its figures aside."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+    blocks = re.findall(r"^```\n\$ autoconfig ([^\n]*)\n(.*?)^```", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 7
+    for command, shown in blocks:
+        done = run_in_process(*shlex.split(command))
+        assert done.exit_code == 0, command
+        printed = screens.recorded(done.output).splitlines()
+        wanted = [line for line in screens.recorded(shown).splitlines() if line not in ("", "...")]
+        assert [line for line in wanted if line.rstrip() not in [one.rstrip() for one in printed]] == [], f"renew {command}"
 
 
 DOCS = Path(__file__).parents[1] / "docs"

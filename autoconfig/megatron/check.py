@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.omissions import omissions
 from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
@@ -99,6 +100,8 @@ class CheckAnswer:
     """Lines that the script needs for the better (else the nearest legal) plan and does not have."""
     missing: tuple[MissingOverlap, ...] = ()
     """Overlaps that the file's legal plan could have and that are not given."""
+    omitted: tuple[str, ...] = ()
+    """What the script leaves out that its job will miss, beside overlaps."""
     remedies: tuple[Remedy, ...] = ()
     """What would make it fit, where nothing does."""
 
@@ -140,6 +143,7 @@ def check(source: CheckInput) -> CheckAnswer:
         environment=missing_environment(source, better or nearest),
         plans_ranked=len(ranking.row),
         missing=missing_overlaps(scenario, plan) if report and source.script else (),
+        omitted=omissions(source) if report else (),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
 

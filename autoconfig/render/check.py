@@ -77,6 +77,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Null where the file's plan is as good as any, or nothing fits."""
     missing_overlap: tuple[MissingOverlap, ...]
     """Overlaps that are legal for the file's plan and not given: `--apply-to` writes them."""
+    omitted: tuple[str, ...]
+    """What the script leaves out that its job will miss, with what it costs."""
     environment: tuple[str, ...]
     """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
     plans_ranked: Natural
@@ -139,6 +141,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         report=None if report is None else report_json(report, question),
         better=found if better else None,
         missing_overlap=answer.missing,
+        omitted=answer.omitted,
         environment=answer.environment,
         plans_ranked=answer.plans_ranked,
     )
@@ -153,6 +156,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         _show_report(console, answer, answer.report)
     for one in answer.missing:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
+    for text in answer.omitted:
+        console.print(f"Not given: {escape(text)}")
     if answer.missing and answer.better is None:
         console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     _show_better(console, answer)
