@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -250,7 +249,8 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
     plot = given["plot"]
     if plot is not None:
         check_output_path(Path(plot), PLOT_SUFFIXES)
-    answer = scale(scaling_request(given), _progress if sys.stderr.isatty() else None)
+    answer = scale(scaling_request(given), progress())
+    clear_progress()
     if plot is not None:
         from autoconfig.render.scaling import draw
 
@@ -267,6 +267,3 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
     if all(point.report is None for point in answer.points):
         ctx.exit(EXIT_NOTHING_FITS)
 
-
-def _progress(text: str) -> None:
-    click.echo(f"\r{text} ...        ", nl=False, err=True)

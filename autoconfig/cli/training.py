@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, wants_profile
+from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
+    EXIT_NOTHING_FITS,
+    clear_progress,
+    console,
+    print_json,
+    progress,
+    wants_profile,
+)
 from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field
@@ -70,6 +78,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
     answer = _searched(given, whole=output is not None)
+    clear_progress()
     if output is not None:
         from autoconfig.render.training import write_table
 
@@ -78,7 +87,8 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     if report is not None:
         from autoconfig.render.html import write_report
 
-        write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), _say_size)
+        write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), progress())
+        clear_progress()
         click.echo(f"report written to {report}", err=True)
     if as_json:
         from autoconfig.render.training_json import search_json
@@ -119,12 +129,12 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
     from autoconfig.training.answer import search
     from autoconfig.training.question import request_of
 
-    progress = None if given["gpus_at_most"] is None else _say_size
+    shown = None if given["gpus_at_most"] is None else progress()
     if given["format"] is None:
-        return search(request_of(given), progress, whole=whole)
+        return search(request_of(given), shown, whole=whole)
     from autoconfig.formats.narrow import narrowed, said
 
-    answer, lines = said(search(request_of(narrowed(given, given["format"])), progress, whole=whole), given["format"])
+    answer, lines = said(search(request_of(narrowed(given, given["format"])), shown, whole=whole), given["format"])
     click.echo("\n".join(lines), err=True)
     return answer
 
@@ -269,8 +279,3 @@ def _show_export(export: Export, *, err: bool = False) -> None:
     click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
     click.echo(f"run: {export.command}", err=err)
 
-
-def _say_size(text: str) -> None:
-    """Says on a terminal which cluster size is being tried."""
-    if sys.stderr.isatty():
-        click.echo(f"\rtrying {text} ...   ", nl=False, err=True)

@@ -54,15 +54,16 @@ class Answered(Generic[Record]):
 
     def __getattr__(self, name: str) -> Any:
         """A field of the JSON that is no frame. Raises AttributeError."""
-        if not name.startswith("_") and hasattr(self.record, name):
-            return getattr(self.record, name)
+        record = vars(self).get("record")  # not there yet while an answer is copied
+        if not name.startswith("_") and hasattr(record, name):
+            return getattr(record, name)
         raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self._names())}")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self._names()})
 
     def _names(self) -> list[str]:
-        return [name for name in vars(self.record) if not name.startswith("_")]
+        return [name for name in vars(vars(self).get("record", self)) if not name.startswith("_")]
 
     def __repr__(self) -> str:
         from autoconfig.render.screen import Screen

@@ -33,8 +33,8 @@ def search(found: SearchJson) -> str:
         f"{found.workload.seq_length:,}, global batch {found.workload.global_batch_size:,}"
     )
     rows = [
-        [str(number), one.short, f"{one.step_seconds:,.3g} s", f"{one.tokens_per_second_per_gpu:,.0f}", f"{one.mfu:.1%}",
-         f"{one.memory.peak_gib:.1f} / {one.memory.limit_gib:.1f}", chance_text(one.confidence.fit_probability)]
+        [str(number), f"{one.step_seconds:,.3g} s", f"{one.tokens_per_second_per_gpu:,.0f}", f"{one.mfu:.1%}",
+         f"{one.memory.peak_gib:.1f} / {one.memory.limit_gib:.1f}", chance_text(one.confidence.fit_probability), one.short]
         for number, one in enumerate(found.plans[:ROWS], 1)
     ]  # fmt: skip
     points = [(one.memory.peak_gib, one.step_seconds, one.short, False) for one in found.plans]
@@ -42,7 +42,7 @@ def search(found: SearchJson) -> str:
     more = len(found.plans) - len(rows)
     return "".join([
         _title(head),
-        _table(("#", "plan", "step", "tokens/s/GPU", "MFU", "peak / limit GiB", "fit"), rows),
+        _table(("#", "step", "tokens/s/GPU", "MFU", "peak / limit GiB", "fit", "plan"), rows),
         _note(f"{more} more in .plans") if more > 0 else "",
         _memory(first),
         _time(first),
@@ -67,9 +67,9 @@ def deployments(found: ServeJson) -> str:
     q, first = found.question, found.deployments[0]
     head = f"{q.model} served on {q.num_gpus:,} x {q.gpu} with {q.engine}, {q.isl:,.0f} tokens in, {q.osl:,.0f} out"
     rows = [
-        [str(number), one.plan, str(one.gpus), str(one.users), f"{one.tokens_per_second_per_gpu:,.0f}",
+        [str(number), str(one.gpus), str(one.users), f"{one.tokens_per_second_per_gpu:,.0f}",
          "" if one.tokens_per_second_per_user is None else f"{one.tokens_per_second_per_user:,.1f}",
-         f"{one.ttft_seconds * 1e3:,.0f} ms", "" if one.tpot_seconds is None else f"{one.tpot_seconds * 1e3:,.1f} ms"]
+         f"{one.ttft_seconds * 1e3:,.0f} ms", "" if one.tpot_seconds is None else f"{one.tpot_seconds * 1e3:,.1f} ms", one.plan]
         for number, one in enumerate(found.deployments[:ROWS], 1)
     ]  # fmt: skip
     points = [
@@ -81,7 +81,7 @@ def deployments(found: ServeJson) -> str:
     parts = {"weights": m.weights, "activations": m.activations, "runtime": m.runtime, "KV cache": m.kv_pool}
     return "".join([
         _title(head),
-        _table(("#", "deployment", "GPUs", "users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT"), rows),
+        _table(("#", "GPUs", "users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT", "deployment"), rows),
         _bars("Memory of a GPU of the first, GiB", {"": parts}, "GiB"),
         _bars("Decode step of the first, ms", {"": {k: 1e3 * v for k, v in first.decode_step_seconds.items()}}, "ms"),
         _scatter("Throughput of a GPU over speed of a user; the frontier is filled", "tokens/s/user", "tokens/s/GPU", points),
@@ -141,7 +141,8 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         "<tr>" + "".join(f'<td style="text-align:left;white-space:nowrap">{escape(cell)}</td>' for cell in row) + "</tr>"
         for row in rows
     )
-    return f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f'<table style="font-size:inherit"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<div style="overflow-x:auto">{table}</div>'
 
 
 def _bars(title: str, bars: Mapping[str, Mapping[str, float]], unit: str, limit: float = 0.0) -> str:
@@ -182,7 +183,8 @@ def _scatter(title: str, across: str, up: str, points: Sequence[tuple[float, flo
     dots = "".join(
         f'<circle cx="{edge + (x - left) / (right - left) * (width - 2 * edge):.1f}" '
         f'cy="{height - edge - (y - low) / (high - low) * (height - 2 * edge):.1f}" r="4" stroke="{COLOURS[0]}" '
-        f'fill="{COLOURS[0] if filled else "none"}"><title>{escape(name)}: {x:,.4g} {across}, {y:,.4g} {up}</title></circle>'
+        f'fill="{COLOURS[0] if filled else "none"}">'
+        f"<title>{escape(name)}: {_short(x)} {across}, {_short(y)} {up}</title></circle>"
         for x, y, name, filled in points
     )
     line = f'stroke="{COLOURS[-1]}" fill="none"'
@@ -190,11 +192,16 @@ def _scatter(title: str, across: str, up: str, points: Sequence[tuple[float, flo
     return (
         f'{_note(title)}<svg width="{width}" height="{height}" role="img" aria-label="{escape(title)}">'
         f'<path d="M{edge} {edge / 2}V{height - edge}H{width - edge}" {line}/>'
-        f'<text x="{edge}" y="{edge / 2 - 6}" {text}>{high:,.4g} {up}</text>'
-        f'<text x="2" y="{height - edge}" {text}>{low:,.4g}</text>'
-        f'<text x="{edge}" y="{height - edge + 16}" {text}>{left:,.4g}</text>'
-        f'<text x="{width - edge}" y="{height - edge + 16}" text-anchor="end" {text}>{right:,.4g} {across}</text>{dots}</svg>'
+        f'<text x="{edge}" y="{edge / 2 - 6}" {text}>{_short(high)} {up}</text>'
+        f'<text x="2" y="{height - edge}" {text}>{_short(low)}</text>'
+        f'<text x="{edge}" y="{height - edge + 16}" {text}>{_short(left)}</text>'
+        f'<text x="{width - edge}" y="{height - edge + 16}" text-anchor="end" {text}>{_short(right)} {across}</text>'
+        f"{dots}</svg>"
     )
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
