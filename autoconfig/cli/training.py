@@ -56,7 +56,7 @@ def _plan_options(command: Any) -> Any:
 @verbose_option
 @click.pass_context
 def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
-    """Rank the plans that fit, best first; --profile measures them. A repeated --gpu or --precision compares their best plans.
+    """Rank the plans that fit, best first. Several --gpu or --precision compare.
 
     autoconfig search --model 175b --gpus 1024
     """
