@@ -20,7 +20,7 @@ from typing import Any
 import megatron.core.pipeline_parallel.schedules as schedules
 import torch
 import torch._dynamo
-from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest
+from autoconfig.specs.job import Job, RankTrace, SavedTensor, TraceRequest, pipeline_stage
 from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.software.software import StackMemory
 from autoconfig.trainer.host.cpu import cpu_for_cuda, patched, without_engine
@@ -46,7 +46,7 @@ SAVED_LAYER = ".layers.1."
 def trace_rank(request: TraceRequest, rank: int) -> RankTrace:
     """What rank `rank` of the request's job holds. Raises InputError for a job that megatron-core cannot build."""
     started = time.perf_counter()
-    job = enough_microbatches(request.job)
+    job = enough_microbatches(request.job, pipeline_stage(request.job.plan, rank))
     with _machine(job, request, rank), MemoryLog() as log:
         training = _build(job, request.memory)
         for category, tensors in state_tensors(training.chunks, training.optimizer).items():
