@@ -64,6 +64,8 @@ class Framework:
     """Most tokens of prompt and response together where no length is given; 0: the usual lengths."""
     back_ends: tuple[str, ...] = ("megatron", "fsdp")
     """What trains: Megatron's parallelism, or sharding over all GPUs (FSDP, ZeRO-3)."""
+    recomputes: tuple[str, ...] = ("megatron", "fsdp")
+    """Back ends that recompute activations where a run does not say."""
     splits: tuple[str, ...] = ("sync", "async")
     """How engines may have GPUs of their own: waiting for training, or ahead of the weights."""
     critic_apart: bool = True

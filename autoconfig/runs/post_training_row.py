@@ -33,6 +33,7 @@ USUAL_TOKENS_PER_GPU = 8192
 GRADIENT_STATE_BYTES = 6.0
 """16-bit weights and fp32 gradients of a parameter on every data-parallel rank; 12 bytes of optimizer state are shared."""
 
+FULL = Recompute.parse("full")
 EAGER_ENGINES = ("hf", "megatron")
 """Training modules that generate: no CUDA graphs."""
 STATIC_ENGINES = (*EAGER_ENGINES, "deepspeed-inference")
@@ -47,6 +48,8 @@ class PostTrainingCase:
     assumed: tuple[str, ...] = field(default=())
     missing: frozenset[str] = frozenset()
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
+    recompute_assumed: bool = False
+    """Recomputation is not said: all of it is as good a guess."""
     tokens_assumed: bool = False
     """The size of a micro-batch is not said: one that fits is as good a guess as the usual one."""
 
@@ -93,6 +96,7 @@ def read_case(row: Row) -> PostTrainingCase:
         assumed=tuple(r.assumed),
         missing=frozenset(r.missing),
         tokens_assumed=r.count("micro_batch") is None,
+        recompute_assumed=not r.text("recompute"),
     )
 
 
@@ -296,7 +300,7 @@ def train_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
     if not back_end and not given:
         shards = True
         r.assume("fully sharded training")
-    recompute = _recompute(r, job)
+    recompute = _recompute(r, job, shards)
     if shards:
         tp, cp = given.get("tp", 1), given.get("cp", given.get("sp", 1))
         if gpus % (tp * cp):
@@ -331,13 +335,16 @@ def _experts(model: ModelSpec, given: dict[str, int], ranks: int) -> int:
     return min(given.get("ep", 1), ranks)
 
 
-def _recompute(r: _RunRow, job: PostTrainingJob) -> Recompute:
+def _recompute(r: _RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
     text = r.text("recompute").lower()
     if text in ("none", "false", "no", "0"):
         return NONE
+    if not text and ("fsdp" if shards else "megatron") not in job.framework.recomputes:
+        r.assume("no recomputation")
+        return NONE
     if not text:
         r.assume("full recomputation")
-    return Recompute.parse("full")
+    return FULL
 
 
 def _ends(model: ModelSpec, pp: int, last: int | None) -> tuple[int | None, int | None]:

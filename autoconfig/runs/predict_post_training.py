@@ -13,7 +13,7 @@ from autoconfig.post_training.frameworks import Constants, shipped_constants
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.step import StepEstimate, estimate_step
-from autoconfig.runs.post_training_row import NEVER_READ, PostTrainingCase, read_case
+from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
 from autoconfig.runs.table import Row, TableKind, number_text
 from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import AutoconfigError
@@ -124,11 +124,15 @@ def predict_row(row: Row, constants: Constants) -> StepPrediction:
 
 
 def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
-    """Whether it fits, and what does not. Where the row does not say its micro-batch, one of a single usual sequence counts
-    too."""
-    memory = phase_memory(case.job, case.placement, step.generation)
+    """Whether it fits, and what does not. Where the row does not say its recomputation all of it counts too, and where it does
+    not say its micro-batch one of a single usual sequence."""
+    placement = case.placement
+    memory = phase_memory(case.job, placement, step.generation)
+    if not memory.fits and case.recompute_assumed:
+        placement = replace(placement, train=replace(placement.train, recompute=FULL))
+        memory = phase_memory(case.job, placement, step.generation)
     if not memory.fits and case.tokens_assumed:
         least = max(LEAST_TOKENS, round(case.job.tokens))
-        smaller = replace(case.placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
+        smaller = replace(placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
         memory = phase_memory(case.job, smaller, step.generation)
     return memory.fits, memory.reason

@@ -244,3 +244,16 @@ def test_usual_responses_are_those_of_the_algorithm():
     said = {algorithm: read_case({**ROW, "algorithm": algorithm, "response_len_max": ""}) for algorithm in ("PPO", "GRPO")}
     assert {name: case.job.responses.mean for name, case in said.items()} == {"PPO": 256.0, "GRPO": 1024.0}
     assert all("lengths" in case.missing for case in said.values())
+
+
+def test_recomputation_that_is_not_said_is_the_frameworks_default():
+    """verl 0.9.1: Megatron's recompute_granularity is null, FSDP checkpoints activations."""
+    megatron, sharded = {"train_backend": "megatron", "train_plan": "tp=2"}, {"train_backend": "fsdp"}
+    said = {name: read_case({**ROW, **more}) for name, more in (("megatron", megatron), ("fsdp", sharded))}
+    assert {name: str(case.placement.train.recompute) for name, case in said.items()} == {
+        "megatron": "none",
+        "fsdp": "full:uniform:1",
+    }
+    assert str(read_case({**ROW, **megatron, "recompute": "full"}).placement.train.recompute) == "full:uniform:1"
+    other = read_case({**ROW, **megatron, "framework": "nemo-rl"})
+    assert str(other.placement.train.recompute) == "full:uniform:1" and other.recompute_assumed
