@@ -131,7 +131,10 @@ def test_harder_readings_stand_beside(by_source: Validation, by_model: Validatio
     assert by_source.readings == by_model.readings and not validate().readings
     for line in by_source.readings:
         print(f"{line.name}: {line.rows} rows, {line.usual:.1%}, harder {line.harder:.1%} ({line.why})")
-        assert 0 < line.usual < 1 and 0 < line.harder < 1 and line.harder != line.usual and line.why
+        if line.name.startswith("Step time"):  # an error
+            assert 0 < line.usual < line.harder < 1 and line.why
+        elif "every row" not in line.why:  # a share inside; other weights of the rows may raise it
+            assert 0 < line.harder < line.usual < 1 and line.why
     later = bars(predictions("pair"), "pair")
     means = {bar.name: bar.reached.mean for bar in (*by_model.bars, *later) if bar.reached}
     for line in by_source.readings:
@@ -277,6 +280,10 @@ def test_best_offset_finds_the_shift() -> None:
     assert 2 * 2**30 < offset < 3 * 2**30
 
 
+MOST_OFF = {"SP + selective, 22B": 0.3, "SP + selective, 530B": 0.7, "SP + selective, 1T": 0.8, "batch 12": 2.0}
+"""Headlines missed by more than 16 %: a few per cent of a layer's time, and what interleaving gains at the least batch."""
+
+
 def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
     found = headlines()
     assert len({line.title for line in found}) == 10
@@ -285,6 +292,8 @@ def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
         assert line.source
         far = line.deviation is None or abs(line.deviation) > FAR
         assert bool(line.cause) == far, f"{line.title}, {line.label}: {line.deviation}"
+        if line.deviation is not None:
+            assert abs(line.deviation) < MOST_OFF.get(line.label, 0.16), f"{line.title}, {line.label}: {line.deviation}"
     ours = {(line.title.split(":")[0], line.label): line.ours for line in found}
     missing = [line.label for line in found if line.ours is None]
     assert missing == ["70B on 8 H200"], "16 bytes for each of 69e9 parameters are 138 GB on each of 8 GPUs"
@@ -377,5 +386,7 @@ def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
     runs = unseen_runs()
     assert len(runs) == 15 and not {run.id for run in runs} & {run.case.id for run in published_runs().runs}
     nvlink_700w = [run for run in runs if run.remark == "700 W"]
-    assert mean_error_of_short(runs) <= MOST
+    short = [abs(run.error) for run in runs if run.seq_length <= 8192]
+    assert mean_error_of_short(runs) == pytest.approx(np.mean(short)) and np.mean(short) <= MOST == 0.08 and len(short) == 11
     assert len(nvlink_700w) == 2 and all(abs(run.error) < 0.1 and run.inside for run in nvlink_700w)
+    assert sum(run.inside for run in runs) >= 12 and all(-0.3 < run.error < 0.1 for run in runs), "none is predicted slow"

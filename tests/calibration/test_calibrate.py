@@ -20,7 +20,7 @@ from tables import tabled, write
 from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import calibrate as local_benchmark
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration
-from autoconfig.calibration.observe import predicted_seconds
+from autoconfig.calibration.observe import Observation, predicted_seconds, refine
 from autoconfig.planning.resolve import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
@@ -237,6 +237,21 @@ def test_the_shipped_bands_are_fresh() -> None:
         committed = shipped_bands()[name]
         assert (band.p5, band.p95) == pytest.approx((committed.p5, committed.p95), abs=1e-3), "run `make calibration`"
         assert (band.rows, band.sources) == (committed.rows, committed.sources)
+
+
+@pytest.mark.parametrize("rows", [8, 80, 800])
+def test_a_source_weighs_eight_runs_however_many_it_has(rows: int) -> None:
+    """Eight runs of one source 4 % slower than predicted, any number of another's 4 % faster: neither side wins."""
+
+    def runs(source: str, count: int, log_ratio: float) -> list[Observation]:
+        seen = Observation(
+            id=source, source=source, model="m", architecture="hopper", gpu="h100", generation="g", moe=False,
+            log_ratio=log_ratio, shares=(1.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+        )  # fmt: skip
+        return [seen] * count
+
+    (entry,) = refine(Calibration(version="none", entries=()), runs("a", 8, 0.04) + runs("b", rows, -0.04), "test").entries
+    assert entry.factors.step == pytest.approx(1.0, abs=1e-12)
 
 
 @tabled

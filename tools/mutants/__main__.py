@@ -1,0 +1,160 @@
+"""Draws mutants of the pure packages, runs each against the tests that reach it and writes tests/mutants.json.
+
+    python -m tools.mutants [--sample N] [--seed N] [--only PATH] [--jobs N]     (what `make mutants` runs)
+
+Once, a run of TESTS writes down which test runs which functions (build/mutants/reach.json, made anew where tests or the names
+of functions change). A mutant is then run against the tests that reach its function, those of its own package first, cheap
+ones first, up to --budget seconds of them: the share of survivors is never too small. tests/mutants.json names what killed each mutant
+(tried first the next time) and gives each survivor's reason, written by hand and kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tools.mutants.changes import ROOT, Mutant, drawn, names_by_owner
+from tools.mutants.child import ask, preload
+
+FOLDER = ROOT / "build" / "mutants"
+RECORD = ROOT / "tests" / "mutants.json"
+TESTS = (
+    "memory_model", "time_model", "specs", "training", "planning", "serving", "sizing", "runs", "calibration",
+    "megatron/test_check.py", "trainer/test_schedules.py",
+)  # fmt: skip
+"""Of tests/: what runs in one process, without servers."""
+BUDGET_S = 40.0
+TIMEOUT_S, RECORD_S = 240, 900
+"""Of the processor: a mutant that hangs is killed."""
+SEED, SAMPLE = 16, 200
+Reach = dict[str, tuple[float, list[tuple[str, str]]]]
+"""Seconds and functions (path, owner) of each test."""
+Names = dict[tuple[str, str], set[str]]
+"""What each function (path, owner) mentions."""
+
+
+def reach(jobs: int) -> Reach:
+    """What each test runs, recorded again for the files of tests that changed, or all where a function came or went."""
+    kept = FOLDER / "reach.json"
+    known: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    functions = repr(sorted(names_by_owner())).encode()
+    places = [ROOT / "tests" / name for name in TESTS]
+    files = [path for place in places for path in ([place] if place.is_file() else sorted(place.glob("test_*.py")))]
+    hashes = {str(path.relative_to(ROOT)): _hash([path, path.with_name("tables.json")], functions) for path in files}
+    todo = [name for name, value in hashes.items() if name not in known or known[name]["hash"] != value]
+    with ThreadPoolExecutor(jobs) as pool:
+        for name, found in zip(todo, pool.map(lambda name: ask({"files": [name]}, RECORD_S), todo), strict=True):
+            if found["failed"]:
+                raise RuntimeError(f"{found['failed']} fail without a mutation; mend them first")
+            known[name] = {"hash": hashes[name], "tests": found["tests"]}
+            kept.write_text(json.dumps({name: known[name] for name in hashes if name in known}), encoding="utf-8")
+            print(f"reach of {len(found['tests'])} tests of {name}", flush=True)
+    return {test: value for name in hashes for test, value in known[name]["tests"].items()}
+
+
+def _hash(paths: Iterable[Path], more: bytes = b"") -> str:
+    texts = (path.read_bytes() for path in paths if path.is_file())
+    return hashlib.sha256(b"".join([more, *texts])).hexdigest()[:16]
+
+
+def selected(mutant: Mutant, tests: Reach, names: Names, budget_s: float) -> list[list[str]]:
+    """Test ids to run, in rounds: the package's own, then the others; each round by file, cheap ones first."""
+    wanted = {(mutant.path, mutant.owner)}
+    if (mutant.path, mutant.owner) not in names:  # it runs on import: functions that name what it sets
+        users = {key for key, used in names.items() if used.intersection(mutant.targets)}
+        wanted = users or {key for key in names if key[0] == mutant.path}
+    reaching = {test: seconds for test, (seconds, owners) in tests.items() if wanted.intersection(map(tuple, owners))}
+    own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/"
+    rounds, left = [], budget_s
+    for mine in (True, False):
+        chosen = list[str]()
+        for test in sorted((one for one in reaching if one.startswith(own) == mine), key=lambda one: reaching[one]):
+            left -= reaching[test]
+            if left >= 0 or not chosen:
+                chosen.append(test)
+        cost: dict[str, float] = {}
+        for test in chosen:
+            cost[_file(test)] = cost.get(_file(test), 0.0) + reaching[test]
+        rounds.append(sorted(chosen, key=lambda one: (cost[_file(one)], _file(one), reaching[one])))
+    return [chosen for chosen in rounds if chosen]
+
+
+def _file(test: str) -> str:
+    return test.split("::")[0]
+
+
+def killer_of(mutant: Mutant, tests: Reach, names: Names, budget_s: float, last: str | None) -> str | None:
+    """The first test that fails with the mutation, or None."""
+    rounds = selected(mutant, tests, names, budget_s)
+    if last in tests:
+        rounds = [[last], *rounds]
+    for chosen in rounds:
+        files = list(dict.fromkeys(map(_file, chosen)))
+        found = ask({"mutant": [mutant.path, mutant.number], "tests": chosen, "files": files}, TIMEOUT_S)
+        killer = found.get("killer", f"no answer within {TIMEOUT_S} s of the processor")
+        if killer is not None:
+            return str(killer)
+    return None
+
+
+def state_of(mutant: Mutant) -> str:
+    """What a result depends on; the tests may only have become better."""
+    return _hash([ROOT / mutant.path])
+
+
+def main() -> None:
+    """Draw, run, print the survivors and their share, write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="how many mutants are drawn (0: all)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the draw")
+    parser.add_argument("--only", default="", help="only files whose path starts with this; tests/mutants.json stays as it is")
+    parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of tests for a mutant")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
+    asked = parser.parse_args()
+    os.nice(10)
+    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(FOLDER / "hypothesis")}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    preload()
+    chosen = [one for one in drawn(asked.seed, asked.sample) if one.path.startswith(asked.only)]
+    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.is_file() else {}
+    tests, names = reach(asked.jobs), names_by_owner()
+    place = FOLDER / "killed.json"
+    known: dict[str, str] = json.loads(place.read_text(encoding="utf-8")) if place.is_file() else {}
+
+    def run(mutant: Mutant) -> tuple[Mutant, str | None]:
+        key = f"{mutant.name} {state_of(mutant)}"
+        killer = known.get(key) or killer_of(mutant, tests, names, asked.budget, record.get("killed", {}).get(mutant.name))
+        if killer:
+            known[key] = killer
+        return mutant, killer
+
+    killed, survivors = dict[str, str](), list[Mutant]()
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for count, (mutant, killer) in enumerate(pool.map(run, chosen), 1):
+            if killer is None:
+                survivors.append(mutant)
+            else:
+                killed[mutant.name] = killer
+            place.write_text(json.dumps(dict(known), indent=0), encoding="utf-8")
+            print(f"{count}/{len(chosen)} {'killed by ' + killer if killer else 'SURVIVES'}: {mutant.name}", flush=True)
+    share = 100 * len(survivors) / max(len(chosen), 1)
+    print(f"seed {asked.seed}: {len(survivors)} of {len(chosen)} mutants survive ({share:.1f} %)")
+    for mutant in survivors:
+        print(f"  {mutant.path}:{mutant.line} {mutant.name}")
+    if (asked.seed, asked.only, asked.sample, asked.budget) == (SEED, "", SAMPLE, BUDGET_S):
+        reasons = record.get("survivors", {})
+        record = {
+            "seed": asked.seed, "mutants": len(chosen), "survive": len(survivors), "percent": round(share, 1),
+            "survivors": {one.name: reasons.get(one.name, "") for one in survivors}, "killed": killed,
+        }  # fmt: skip
+        RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
