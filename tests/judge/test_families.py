@@ -4,11 +4,7 @@ configures it, and small with one field after another changed. Equal, or refused
 from __future__ import annotations
 
 import json
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
@@ -16,79 +12,10 @@ from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 
-transformers = pytest.importorskip("transformers")
-torch = pytest.importorskip("torch")
-auto = pytest.importorskip("transformers.models.auto.modeling_auto")
-CONFIGS = pytest.importorskip("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-
-LISTS = ("CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM")
-CLASSES: dict[str, str] = {}
-for _list in LISTS:
-    for _type, _class in getattr(auto, f"MODEL_FOR_{_list}_MAPPING_NAMES").items():
-        CLASSES.setdefault(_type, _class if isinstance(_class, str) else _class[0])
+pytest.importorskip("transformers")
+families = pytest.importorskip("tools.judge.families")
+COUNTS, built, variants = families.COUNTS, families.built, families.variants
 NO_CLASS = {"kimi_k2": "built by code of its own repository, as DeepSeek-V3"}
-CORRECTION = "e_score_correction_bias"
-"""A buffer that is published among the weights, and counted."""
-SMALL = {
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 5),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "n_embed"), 96),
-    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), 6),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner"), 80),
-    **dict.fromkeys(("max_position_embeddings", "n_positions"), 64),
-    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 8),
-    **dict.fromkeys(("num_experts_per_tok", "moe_k"), 3),
-    **{"num_key_value_heads": 3, "vocab_size": 1003, "head_dim": 16, "moe_intermediate_size": 48, "num_decoder_layers": 3},
-    **{"shared_expert_intermediate_size": 40, "n_shared_experts": 2, "first_k_dense_replace": 2, "moe_layer_end_index": 4},
-    **{"n_group": 1, "topk_group": 1, "max_window_layers": 3, "pad_token_id": 0},
-    "mamba_n_heads": 12, "mamba_d_state": 8,
-    "attention_types": [[["global", "local"], 2], [["local"], 1]],
-}  # fmt: skip
-OTHER = {
-    "num_key_value_heads": (6, 2, 1), "num_kv_heads": (2,), "head_dim": (24,), "vocab_size": (1024,), "num_hidden_layers": (7,),
-    "num_decoder_layers": (5,), "type_vocab_size": (1, 3), "shared_intermediate_size": (32,), "d_kv": (24,), "n_inner": (200,),
-    "relative_attention_num_buckets": (16,), "moe_num_shared_experts": (0, 1), "num_nextn_predict_layers": (1,),
-    "first_k_dense_replace": (0, 1), "moe_layer_freq": (2,), "decoder_sparse_step": (2,), "q_lora_rank": (None, 40),
-    "kv_lora_rank": (24,), "v_head_dim": (40,), "qk_rope_head_dim": (8,), "feed_forward_proj": ("gated-gelu", "relu"),
-    "num_ln_in_parallel_attn": (1, 2), "moe_layer_interval": (2,), "word_embed_proj_dim": (48,), "ffn_hidden_size": (200,),
-    "mlp_layer_types": (["dense", "sparse", "dense", "sparse", "sparse"],), "num_shared_experts": (0, 2), "rotary_dim": (8,),
-    "mamba_n_groups": (2,), "mamba_d_conv": (3,), "num_local_experts": (0,),
-    "layer_types": (["linear_attention", "full_attention", "linear_attention", "full_attention", "linear_attention"],
-                    ["full_attention"] * 5, ["sliding_attention", "full_attention"] * 2 + ["full_attention"]),
-    "linear_num_value_heads": (16,), "linear_conv_kernel_dim": (3,), "partial_rotary_factor": (0.5,), "hidden_act": ("relu",),
-}  # fmt: skip
-"""Values that single fields take, beside every switch turned over."""
-
-
-def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
-    """(config.json, parameters) of the real class; None where `transformers` itself does not build it."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
-            config = CONFIGS[model_type](**changes)
-            model = getattr(transformers, CLASSES[model_type])(config)
-    except Exception:  # whatever a class says of a configuration that it does not know
-        return None
-    finally:
-        logging.disable(logging.NOTSET)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    count += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
-    return json.loads(config.to_json_string(use_diff=False)), count
-
-
-def variants(model_type: str) -> Iterator[dict[str, Any]]:
-    """The defaults, a small model, and small ones with one field changed."""
-    yield {}
-    usual = CONFIGS[model_type]().to_dict()
-    small = {key: value for key, value in SMALL.items() if key in usual}
-    yield small
-    for key, value in usual.items():
-        if isinstance(value, bool) and key not in ("use_cache", "return_dict", "is_decoder", "is_encoder_decoder"):
-            yield {**small, key: not value}
-        for other in OTHER.get(key, ()):
-            yield {**small, key: other}
-
-
 def compare(model_type: str) -> tuple[int, list[str], list[str]]:
     """(exact, wrong, refused) of the variants that `transformers` builds."""
     exact, wrong, refused = 0, [], []
@@ -190,6 +117,6 @@ def test_models_of_the_catalogue_count_what_their_class_has(name: str) -> None:
 
 def test_every_other_text_class_is_refused_with_a_reason() -> None:
     assert len(FAMILIES) >= 85
-    for model_type in sorted(set(CLASSES) - set(FAMILIES)):
+    for model_type in sorted(set(families.classes()) - set(FAMILIES)):
         with pytest.raises(InputError, match=r"model_type|has (text|vision|audio)_config|is_encoder_decoder"):
             model_from_mapping({"model_type": model_type}, "config.json", "model")

@@ -4,8 +4,8 @@
 
 Once, a run of TESTS writes down which test runs which functions (build/mutants/reach.json, made anew where tests or the names
 of functions change). A mutant is then run against the tests that reach its function, those of its own package first, cheap
-ones first, up to --budget seconds of them: the share of survivors is never too small. tests/mutants.json names what killed each mutant
-(tried first the next time) and gives each survivor's reason, written by hand and kept.
+ones first, up to --budget seconds of them: the share of survivors is never too small. tests/mutants.json names what killed
+each mutant (tried first the next time) and gives each survivor's reason, written by hand and kept.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Asked `{"mutant": [path, number], "files": [...], "tests": [...]}`, it collects the files and runs these tests in this order up
 to the first failure; the answer is `{"killer": id or null}`. Without "tests" it runs all tests of the files, and the answer is
-`{"tests": {id: [seconds, [[path, owner], ...]]}, "failed": [...]}`. Nothing is written to the tree; processes that a test starts
-run the code as it is.
+`{"tests": {id: [seconds, [[path, owner], ...]]}, "failed": [...]}`. Nothing is written to the tree; processes that a test
+starts run the code as it is.
 """
 
 from __future__ import annotations
