@@ -1,0 +1,101 @@
+"""What a step pays once, beside its layers: gradients reduced, weights gathered, the optimizer, FSDP's traffic by layer. By
+hand for a small model: which parameters a rank holds, which ranks share them, how many bytes each sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import NONE, parse_plan
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
+from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, rate_share, send_seconds
+from autoconfig.time_model.predict import StepTimes
+from autoconfig.time_model.step.rows import Rows, optimizer_seconds
+from small_models import MODELS
+
+PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
+PLANS = [f"tp={tp},pp={pp},cp={cp},mbs=1,sp={int(tp > 1)},{more}" for tp, pp, cp in ((1, 1, 1), (4, 2, 2), (2, 4, 1))
+         for more in ("dist_opt=1", "dist_opt=0", "fsdp=2", "fsdp=3", "dist_opt=1,offload=0.5")]  # fmt: skip
+
+
+def rows_of(model: ModelSpec, text: str) -> tuple[TrainingJob, Rows, Any]:
+    plan = parse_plan(text, 64)
+    scenario = Scenario(
+        model=model, cluster=cluster_of(load_gpu("h100"), 64), numerics=Numerics(), software=load_stack("transformer-engine"),
+        workload=Workload(seq_length=240, global_batch_size=64),
+    )  # fmt: skip
+    job = TrainingJob(scenario)
+    return job, StepTimes.of(job, scenario.layouts([plan]), [NONE]).rows(np.array([0])), plan
+
+
+def seconds(job: TrainingJob, kind: str, total: float, size: int, stride: int) -> float:
+    """Of a group of `size` ranks `stride` apart in nodes of 8."""
+    group = Group(size=np.float64(size), local=np.float64(min(size, max(8 // stride, 1))))
+    return float(collective_seconds(kind, total, group, job.links))
+
+
+def adam(job: TrainingJob, updated: float, held: float, owners: int, offload: float) -> float:
+    gpu = job.gpu
+    found = optimizer_seconds(
+        updated, held, owners, offload, numerics=job.numerics, stack=job.software, gradient_bytes=4,
+        hbm_bytes_per_s=job.hbm_bytes_per_s, host_bytes_per_s=gpu.host_bytes_per_s,
+        cpu_memory_bytes_per_s=gpu.cpu_memory_bytes_per_s,
+    )  # fmt: skip
+    return float(found)
+
+
+@pytest.mark.parametrize(("text", "tied"), [*((text, False) for text in PLANS), *((text, True) for text in PLANS[5:])])
+def test_a_dense_model(text: str, tied: bool) -> None:
+    model = ModelSpec(**{**MODELS["gpt"], **PLAIN, "untie_embeddings_and_output_weights": not tied})
+    job, rows, plan = rows_of(model, text)
+    h, q, kv, f, t, p = 96, 240, 80, 200, plan.tp, plan.pp
+    layer = (h * (q + 2 * kv) + q * h + 2 * h * f) / t + 2 * h  # qkv, projection, fc1 and fc2; two norms
+    table = 1024 * h / t
+    ends = table if p > 1 else 2 * table  # the last stage has the output layer, the first the embedding
+    held, ranks = 4 / p * layer + ends + h, plan.dp * plan.cp  # a final norm
+    sharded = plan.dist_opt or plan.fsdp > 0
+    reduce = "reduce_scatter" if sharded else "all_reduce"
+    assert rows.reduction[0] == pytest.approx(0 if plan.fsdp else seconds(job, reduce, 4 * held, ranks, t))
+    gathered = sharded and plan.fsdp < 3
+    assert rows.gather[0] == pytest.approx(seconds(job, "all_gather", 2 * held, ranks, t) if gathered else 0)
+    expected = adam(job, held / ranks if sharded else held, held, ranks if sharded else 0, plan.offload)
+    assert rows.optimizer[0] == pytest.approx(expected)
+    summed = float(send_seconds(4 * table, True, job.links)) if tied and p > 1 else 0
+    assert rows.embedding_gradient[0] == pytest.approx(summed)
+    if plan.fsdp:
+        assert rows.fsdp_gather[0][0] == pytest.approx(seconds(job, "all_gather", 2 * layer, ranks, t))
+        assert rows.fsdp_scatter[0][0] == pytest.approx(seconds(job, "reduce_scatter", 4 * layer, ranks, t))
+        assert rows.fsdp_interference[0][0] == pytest.approx(0.7 * float(rate_share(
+            "all_gather", Group(size=np.float64(ranks), local=np.float64(min(ranks, 8 // t))), job.links)))  # fmt: skip
+    else:
+        assert rows.fsdp_gather == [] and rows.fsdp_outside[0] == 0
+
+
+@pytest.mark.parametrize("text", ["tp=1,pp=1,ep=8,mbs=1", "tp=4,pp=2,ep=4,etp=2,mbs=1,sp=1", "tp=2,pp=1,ep=16,mbs=1,sp=1",
+                                  "tp=1,pp=1,ep=8,mbs=1,fsdp=3", "tp=4,pp=2,ep=4,mbs=1,sp=1,dist_opt=0"])  # fmt: skip
+def test_experts_are_reduced_over_their_own_ranks(text: str) -> None:
+    model = ModelSpec(**{**MODELS["moe"], **PLAIN, "moe_shared_expert_intermediate_size": 0,
+                         "untie_embeddings_and_output_weights": True})  # fmt: skip
+    job, rows, plan = rows_of(model, text)
+    h, t, p = 96, plan.tp, plan.pp
+    ends = (1024 * h / t) * (2 if p == 1 else 1) + h
+    dense = 4 / p * ((h * 400 + 240 * h) / t + 2 * h + h * 16) + ends  # attention, norms, router
+    expert = 4 / p * 16 / plan.ep * 3 * h * 56 / plan.etp
+    ranks, own, stride = plan.dp * plan.cp, 64 // (p * plan.ep * plan.etp), plan.ep * plan.etp
+    if plan.fsdp:
+        both = [(dense - ends) / 4, expert / 4]
+        for found, kind, width in ((rows.fsdp_gather, "all_gather", 2), (rows.fsdp_scatter, "reduce_scatter", 4)):
+            each = seconds(job, kind, width * both[0], ranks, t) + seconds(job, kind, width * both[1], own, stride)
+            assert found[model.kinds.index("moe")][0] == pytest.approx(each)
+        return
+    kind = "reduce_scatter" if plan.dist_opt else "all_reduce"
+    reduced = seconds(job, kind, 4 * dense, ranks, t) + seconds(job, kind, 4 * expert, own, stride)
+    assert rows.reduction[0] == pytest.approx(reduced)
+    weights = seconds(job, "all_gather", 2 * dense, ranks, t) + seconds(job, "all_gather", 2 * expert, own, stride)
+    assert rows.gather[0] == pytest.approx(weights if plan.dist_opt else 0)
+    updated = dense / ranks + expert / own if plan.dist_opt else dense + expert
+    assert rows.optimizer[0] == pytest.approx(adam(job, updated, dense + expert, ranks if plan.dist_opt else 0, 0.0))

@@ -1,0 +1,97 @@
+"""The simulated scheduler of a serving engine, iteration by iteration, by hand: every iteration takes one second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from autoconfig.time_model.serving.simulation import Requests, SchedulerLimits, SimulatedStream, _linear, _position, simulate
+
+
+class OneSecond:
+    """A table of iterations that remembers what it was asked: sequences that decode, their mean length, prompts that end, new
+    tokens, length of a prompt, tokens computed of each sequence, share of a prompt that is cached."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[float, ...]] = []
+
+    def seconds(self, *work: float) -> float:
+        self.asked.append(tuple(round(one, 6) for one in work))
+        return 1.0
+
+
+def run(
+    sizes: list[tuple[float, float]], *, arrival: list[float] | None = None, cached: float = 0.0, users: int | None = None,
+    **limits: Any,
+) -> tuple[SimulatedStream, list[tuple[float, ...]]]:  # fmt: skip
+    table, (isl, osl) = OneSecond(), np.array(sizes, dtype=float).T
+    requests = Requests(arrival_s=np.array(arrival or [0.0] * len(isl)), isl=isl, osl=osl, cached=cached)
+    given = {"batch": 2, "tokens": 100, "kv_tokens": 1000.0, **limits}
+    return simulate(table, requests, SchedulerLimits(**given), request_s=0.25, users=users), table.asked  # type: ignore[arg-type]
+
+
+THREE = [(60, 3), (60, 2), (50, 1)]
+FIRST = (0, 0, 1, 100, 60, 1, 0)  # one prompt of 60 ends, 40 tokens of the next
+
+
+def test_a_prompt_is_cut_where_the_iteration_is_full_and_a_third_request_waits_for_a_place():
+    served, asked = run(THREE)
+    assert asked == [FIRST, (1, 60, 1, 20, 60, 1, 0), (2, 60.5, 0, 0, 1, 1, 0), (0, 0, 1, 50, 50, 1, 0)]
+    assert (served.ttft_s - 0.25).tolist() == [1, 2, 4] and (served.e2e_s - 0.25).tolist() == [3, 3, 4]
+    assert served.tpot_s[:2].tolist() == [1, 1] and np.isnan(served.tpot_s[2])
+    assert (served.duration_s, served.iterations, served.requests_per_s) == (4, 4, 3 / 4)
+    assert served.step_end_s.tolist() == [2, 3] and served.step_tokens.tolist() == [1, 2] and served.step_s.tolist() == [1, 1]
+
+
+def test_a_whole_cache_is_reserved_until_a_request_ends():
+    """63 and 62 tokens with their outputs: both in 125, one after the other in 124, with what the third has left over."""
+    assert run(THREE, kv_tokens=125.0)[1] == run(THREE)[1]
+    served, asked = run(THREE, kv_tokens=124.0)
+    assert asked == [(0, 0, 1, 60, 60, 1, 0), (1, 60, 0, 0, 1, 1, 0), FIRST, (1, 60, 1, 10, 50, 1, 0)]
+    assert (served.e2e_s - 0.25).tolist() == [3, 5, 5]
+
+
+def test_prompts_alone_are_asked_for_where_running_requests_may_pause():
+    """60 + 60 in 120; one token less holds one prompt beside none."""
+    assert run(THREE, kv_tokens=120.0, whole=False)[1][0] == FIRST
+    assert run(THREE, kv_tokens=119.0, whole=False)[1][0] == (0, 0, 1, 60, 60, 1, 0)
+
+
+def test_whole_prompts_wait_for_an_iteration_that_takes_them():
+    _, asked = run(THREE, chunked=False)
+    assert asked[:2] == [(0, 0, 1, 60, 60, 1, 0), (1, 60, 1, 60, 60, 1, 0)]
+
+
+def test_drafts_shorten_the_answer_and_take_tokens_of_the_iteration():
+    """Two tokens a step, three computed: 5 tokens are the first and two steps; beside it 97 of the next prompt's 100."""
+    served, asked = run([(60, 5), (100, 1)], steps_per_token=0.5, checked=3.0, arrival=[0.0, 0.5])
+    assert asked == [(0, 0, 1, 60, 60, 3, 0), (1, 60, 0, 97, 100, 3, 0), (1, 62, 1, 3, 100, 3, 0)]
+    assert (served.e2e_s - 0.25).tolist() == [3, 2.5]
+
+
+def test_decoding_stops_where_a_request_arrives():
+    served, asked = run([(60, 10), (50, 2)], arrival=[0.0, 3.5])
+    assert asked == [(0, 0, 1, 60, 60, 1, 0), (1, 60, 0, 0, 1, 1, 0), (1, 63, 1, 50, 50, 1, 0), (2, 57, 0, 0, 1, 1, 0),
+                     (1, 65, 0, 0, 1, 1, 0)]  # fmt: skip
+    assert (served.ttft_s - 0.25).tolist() == [1, 1.5] and (served.e2e_s - 0.25).tolist() == [10, 2.5]
+
+
+def test_a_cached_prefix_is_not_computed_but_held():
+    """40 of 100 tokens are there: 60 new ones of a prompt of 100, which is 103 tokens with its output."""
+    served, asked = run([(60, 3)], cached=40.0, kv_tokens=103.0)
+    assert asked == [(0, 0, 1, 60, 100, 1, 0.4), (1, 100, 0, 0, 1, 1, 0)] and served.iterations == 3
+
+
+def test_a_user_asks_again_when_he_has_his_answer():
+    served, asked = run([(60, 2)] * 3, users=1)
+    assert [work[0] for work in asked] == [0, 1] * 3 and (served.ttft_s - 0.25).tolist() == [1, 1, 1]
+    assert served.duration_s == 6
+
+
+@pytest.mark.parametrize(("x", "place", "value"), [(0.5, (0, 0.0), 10.0), (1, (0, 0.0), 10.0), (1.5, (0, 0.5), 15.0),
+                                                    (3, (1, 0.5), 30.0), (4, (1, 1.0), 40.0), (9, (1, 1.0), None)])  # fmt: skip
+def test_tables_are_linear_between_their_points_and_constant_outside(x, place, value):
+    assert _position([1.0, 2.0, 4.0], x) == place
+    if value is not None and x >= 1:
+        assert _linear([1.0, 2.0, 4.0], [10.0, 20.0, 40.0], x) == value
