@@ -96,6 +96,23 @@ def test_few_priced_stages_bound_all(model: str, text: str, gpus: int) -> None:
     )  # type: ignore[arg-type]
 
 
+def test_short_sequences_peak_where_a_tied_embeddings_gradient_meets_the_output_layers() -> None:
+    """GPT-3 126M, 128 tokens: both gradients of the table, 2 x 2 V h, and one of the hidden states, when the last micro-batch's
+    activations are gone: nothing of them stays."""
+    options = {"seq": 128, "batch": 64}
+    found = estimate("gpt3-126m", "tp=1,pp=1,mbs=1", 8, **options)  # type: ignore[arg-type]
+    assert found.moment is not None and MOMENTS[found.moment[0, 0, 0]] == "embedding_backward"
+    spec, parts = load_model("gpt3-126m"), {name: float(value[0, 0, 0]) for name, value in found.parts.items()}
+    state = total_parameters(spec) * (2 + 4 + 12 / 8)
+    table, hidden = 2 * 50304 * spec.hidden_size, 2 * 128 * spec.hidden_size
+    assert parts["embedding_backward"] == table + hidden and parts["tied_weight_gradient"] == table
+    saved = sum(parts[name] for name in ("norm_inputs", "norm_outputs", "query_key_value", "mlp_inside", "attention_output"))
+    assert saved > 0 and parts["chunk_released"] < -saved
+    rest = table + table + hidden + state + parts["dummy_weight_gradients"] + parts["workspace_bytes"] + parts["final_norm"]
+    assert found.peak_bytes[0, 0] == pytest.approx(rest, rel=1e-3)
+    assert estimate("gpt3-126m", "tp=1,pp=1,mbs=1", 8, detail=False, **options).peak_bytes == found.peak_bytes  # type: ignore[arg-type]
+
+
 def test_one_row_equals_many() -> None:
     texts = [f"tp={tp},pp={pp},mbs={mbs},sp={int(tp > 1)}" for tp in (1, 2, 4, 8) for pp in (1, 2, 4) for mbs in (1, 2)]
     plans = [parse_plan(text, 64) for text in texts]

@@ -5,18 +5,32 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.activations import Shape, checkpoints_per_chunk, norm_statistics
+from autoconfig.memory_model.activations import (
+    Shape,
+    checkpoints_per_chunk,
+    kept_by_operator,
+    norm_statistics,
+    returning_layers,
+)
+from autoconfig.memory_model.after_step import STAYS, allocated_after_step, unsplit_bytes
 from autoconfig.memory_model.experts import router
 from autoconfig.memory_model.predict import NCCL_BYTES_PER_GROUP, allocatable_bytes, estimate_memory, nccl_bytes
+from autoconfig.memory_model.serving import weight_parts_bytes
 from autoconfig.memory_model.state import fsdp_unit_bytes
+from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import NONE, parse_plan
+from autoconfig.specs.models.parameters import padded_vocab_size, total_parameters
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import module_formats
 from autoconfig.specs.software.software import load_stack
+from small_models import MODELS
 
+H100 = load_gpu("h100")
 SHAPE = Shape.of(seq_length=1024, tp=4, sp=1, cp=2, ep=1, etp=1, mbs=3)  # 1,536 tokens, over 4 ranks where sequence parallel
 
 
@@ -72,3 +86,79 @@ def test_all_gpus_together_hold_the_optimizers_state_of_each_parameter_once(text
     found = estimate_memory(scenario, scenario.layouts([plan]), [NONE], detail=True)
     held = found.parts["optimizer_bytes"][0, 0].sum() * 64 / plan.pp
     assert held == pytest.approx(12 * total_parameters(model), rel=1e-3)
+
+
+def test_returning_layers_of_full_recomputation():
+    """A uniform group at most; of block one layer where all are recomputed, none where some are left alone."""
+    layers = np.array([4, 6, 8])
+    for text, expected in (("uniform:6", [4, 6, 6]), ("block:6", [1, 1, 0]), ("block:1", [0, 0, 0])):
+        assert returning_layers(Recompute.parse(f"full:{text}"), layers).tolist() == expected
+    assert returning_layers(Recompute.parse("selective:mlp"), layers).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("text", ["tp=1,pp=1,mbs=2", "tp=4,pp=1,mbs=1,sp=1", "tp=4,pp=1,mbs=1", "tp=2,pp=1,cp=2,mbs=1,sp=1"])
+@pytest.mark.parametrize("kind", ["gpt", "gated", "mla", "moe"])
+def test_what_recomputation_by_operator_keeps(kind, text):
+    """Its line in docs/memory_model.md, in 16 bits: the layer's input, q and v, output and logsumexp of attention, the first
+    product of a dense MLP, a gated MLP's last one, and both reduced outputs of tensor parallelism."""
+    model, plan = ModelSpec(**MODELS[kind]), parse_plan(text, 8)
+    numerics, memory = Numerics(), load_stack("torchtitan").memory
+    shape = Shape.of(seq_length=240, tp=plan.tp, sp=plan.sp, cp=plan.cp, ep=1, etp=1, mbs=plan.mbs)
+    layer = "moe" if kind == "moe" else "dense"
+    kept = kept_by_operator(model, layer, numerics, shape, layer_activations(model, layer, numerics, memory, shape, H100)).kept
+    t, u, tokens, h = plan.tp, plan.tp if plan.sp else 1, 240 * plan.mbs / plan.cp, 96
+    q, v, out = (24 * 20, 24 * 18, 24 * 18) if kind == "mla" else (240, 80, 240)
+    expected = 2 * tokens * h / u + 2 * tokens * (q + v) / t + 2 * tokens * out / t + 4 * tokens * 24 / t
+    expected += 4 * tokens * h / u if t > 1 else 0
+    if kind != "moe":
+        expected += 2 * tokens * 200 / t + (0 if kind == "gpt" else 2 * tokens * h)
+    assert float(sum(kept.values())) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("plan", ["tp=1,pp=1", "tp=2,pp=4"])
+def test_adapters_add_their_weights_gradients_and_state_and_the_rest_has_none(plan):
+    """Llama-3-8B, rank 16 on all linear layers: 16 (in + out) each, 2 + 4 + 12 / dp bytes; a stage has 32 / pp layers."""
+    parts = {}
+    for peft in ("none", "lora"):
+        numerics = Numerics(peft=peft, lora_rank=16)
+        scenario = Scenario(
+            model=load_model("llama3-8b"), cluster=cluster_of(H100, 8), numerics=numerics,
+            software=load_stack("transformer-engine"), workload=Workload(seq_length=4096, global_batch_size=64),
+        )  # fmt: skip
+        found = estimate_memory(scenario, scenario.layouts([parse_plan(f"{plan},mbs=1", 8)]), [NONE], detail=True)
+        parts[peft] = {name: float(value[0, 0, 0]) for name, value in found.parts.items()}
+    read = parse_plan(plan, 8)
+    t, h, kv, f = read.tp, 4096, 1024, 14336
+    adapters = 16 * ((h + (h + 2 * kv) / t) + (h / t + h) + (h + 2 * f / t) + (f / t + h)) * 32 / read.pp
+    assert parts["lora"]["weight_bytes"] - parts["none"]["weight_bytes"] == pytest.approx(2 * adapters)
+    assert parts["lora"]["gradient_bytes"] == pytest.approx(4 * adapters)
+    assert parts["lora"]["optimizer_bytes"] == pytest.approx(12 * adapters / read.dp)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("mixtral-8x7b", 46_702_792_704), ("llama3-8b", 8_030_261_248)])
+def test_a_served_model_holds_its_parameters_once(name, weights):
+    """Published counts in 16 bits, less the final norm; a quarter on each of four ranks but for norms and routers."""
+    model = load_model(name)
+    formats = module_formats(model, "bf16", H100)
+    parts = weight_parts_bytes(model, EnginePlan(), formats)
+    assert sum(parts.values()) == pytest.approx(2 * (weights - 4096), rel=1e-12)
+    shared = 2 * (2 * 4096 + (8 * 4096 if model.is_moe else 0)) * 32
+    assert parts["norms and routers"] == shared
+    quarter = weight_parts_bytes(model, EnginePlan(tp=4), formats)
+    assert sum(quarter.values()) == pytest.approx((2 * (weights - 4096) - shared) / 4 + shared, rel=1e-3)
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("dist_opt=0", 1), ("dist_opt=1", 8), ("dist_opt=0,fsdp=2", 8)])
+def test_blocks_of_the_allocator_are_those_of_a_ranks_part(text, ranks):
+    """GPT-3 126M: 12 layers of qkv, projection, fc1 and fc2, and the embedding, tied on one stage."""
+    scenario = Scenario(
+        model=load_model("gpt3-126m"), cluster=cluster_of(load_gpu("a100-80gb"), 8), numerics=Numerics(),
+        software=load_stack("transformer-engine"), workload=Workload(seq_length=2048, global_batch_size=64),
+    )  # fmt: skip
+    layouts = scenario.layouts([parse_plan(f"tp=1,pp=1,mbs=1,{text}", 8)])
+    state = stage_terms(scenario, layouts, every=True).state_parts
+    held = sum(float(state[name][0, 0]) for name in STAYS)
+    layer = (768 * 2304.0, 768 * 768.0, 768 * 3072.0, 3072 * 768.0)
+    table = 768.0 * padded_vocab_size(scenario.model, 1) + 768 * 2048  # and positions
+    beside = unsplit_bytes(((table,), *(layer,) * 12), 2, (4, 4, 4), ranks)
+    assert allocated_after_step(scenario, layouts)[0] == pytest.approx(held + beside)

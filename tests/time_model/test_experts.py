@@ -14,7 +14,7 @@ from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings, RunSettings, read_graphs
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_stack
-from autoconfig.time_model.job import TrainingJob, shapes_of
+from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, shapes_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.time_model.operators.moe import expert_exchange_seconds, permute_bytes
@@ -90,6 +90,10 @@ def test_every_dispatcher_costs_nothing_for_one_rank_and_allgather_grows_with_th
     for dispatcher in DISPATCHERS:
         assert _exchange(dispatcher, "h100", 1, 8) == (0.0, 0.0)
     assert _exchange("allgather", "h100", 8, 8)[1] > 3 * _exchange("allgather", "h100", 2, 8)[1]
+    job, whole = _job("transformer-engine", "h100"), 8 * 4096 * 2048 * 2  # every token of 8 ranks
+    group = Group(size=8.0, local=8.0)
+    both = sum(float(collective_seconds(kind, whole, group, job.links)) for kind in ("all_gather", "reduce_scatter"))
+    assert _exchange("allgather", "h100", 8, 8)[1] == pytest.approx(both)
 
 
 def _step(plan: str, gpu: str, settings: GivenSettings, recompute: str = "none") -> tuple[float, dict[str, float]]:

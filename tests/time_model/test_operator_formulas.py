@@ -3,8 +3,8 @@ all different, 16-bit, fp32 and fp8. Rows of operator_formulas.json, in the page
 
 gemms: model, changes, name, rows m, columns n, depth k, number of them.
 memory_bound: model, changes, name, bytes forward and backward at 16 bits, launches of both.
-communication: model, changes, name, seconds forward and backward. AR, AG, RS: tensor-parallel collectives of so many bytes, ex
-what is exposed of communication beside compute, dgrad and wgrad the seconds of a linear layer's two gradients.
+communication: model, changes, name, seconds forward and backward. AR, AG, RS: tensor-parallel collectives of so many bytes, EA2A,
+XAG and XRS those of experts, ex what is exposed of communication beside compute, dgrad and wgrad a linear layer's gradients.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def collectives(job: TrainingJob, x: Shapes, operators: dict[str, Operator]) -> 
     short = {"AR": "all_reduce", "AG": "all_gather", "RS": "reduce_scatter"}
     return {
         **{name: seconds(kind, x.tensor_group) for name, kind in short.items()},
-        "A2A": seconds("all_to_all", x.context_group), "ex": exposed,
+        "A2A": seconds("all_to_all", x.context_group), "EA2A": seconds("all_to_all", x.expert_group), "ex": exposed,
+        "XAG": seconds("all_gather", x.expert_tensor_group), "XRS": seconds("reduce_scatter", x.expert_tensor_group),
         "dgrad": lambda name: float(operators[name].dgrad[0]), "wgrad": lambda name: float(operators[name].wgrad[0]),
     }  # fmt: skip
 

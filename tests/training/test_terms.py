@@ -1,0 +1,112 @@
+"""Single rules of the training lane by hand, where a slip would hide in an answer."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
+from autoconfig.specs.scenario import Numerics
+
+from autoconfig.training.nearest import _recomputes, distance, odd_factor, useful_batches
+from autoconfig.training.order import pareto_positions
+from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting
+from autoconfig.training.question import Request, odd_graphs, understand
+from autoconfig.training.rules import chunk_layers
+
+
+@pytest.mark.parametrize(("layers", "total", "ends"), [
+    ((8, 8, 8, 8), 32, (None, None)), ((7, 8, 8, 7), 30, (7, 7)), ((6, 8, 8, 9), 31, (6, 9)), ((32,), 32, (None, None)),
+    ((5, 9, 8, 8), 30, (5, 9)),  # uneven inside: middle stages of ceil(30 / 4) = 8, the rest shared out
+    ((5, 9, 8, 10), 32, (None, None)),  # 32 layers are even over 4 stages
+    ((0, 9, 8, 9), 26, (1, 11)),  # middle stages of 7; no stage is empty
+    ((20, 1, 2, 3), 26, (11, 1)), ((7, 8, 8, 7), 32, (None, None)),
+])  # fmt: skip
+def test_ends_of_the_plan_that_stands_for_a_split(layers, total, ends):
+    assert PipelineSplit(vpp=1, layers=layers).ends(total) == ends
+
+
+@pytest.mark.parametrize(("layers", "vpp", "embedding", "loss", "stages", "broken"), [
+    (30, 1, True, True, (7, 8, 8, 7), ()), (31, 1, True, False, (7, 8, 8, 8), ()), (31, 2, False, True, (8, 8, 8, 7), ()),
+    (32, 1, True, False, None, ("NV024",)), (30, 3, True, True, (7, 8, 8, 7), ("NV044",)),
+])  # fmt: skip
+def test_embedding_and_loss_count_as_a_layer(layers, vpp, embedding, loss, stages, broken):
+    found = split_by_accounting(layers, 4, vpp, embedding=embedding, loss=loss)
+    assert found.broken == broken and stages in (None, found.layers)
+
+
+@pytest.mark.parametrize(("first", "last", "vpp", "legal"), [
+    (8, 8, 4, True), (8, 6, 4, True), (6, 8, 4, True), (6, 6, 4, True), (5, 8, 4, False), (9, 7, 4, False), (8, 8, 3, False),
+    (8, 6, 1, True), (10, 6, 2, True), (12, 4, 4, True), (8, 4, 4, True), (7, 9, 1, True),
+])  # fmt: skip
+def test_stages_of_whole_chunks_or_short_ends(first, last, vpp, legal):
+    """Four stages, two of 8 layers between the ends: an end is of whole chunks, or lacks at most one chunk's layers."""
+    software = SimpleNamespace(supports_pipeline_layout=True)
+    asked = SimpleNamespace(model=SimpleNamespace(num_layers=16 + first + last, is_hybrid=False), software=software)
+    columns = {name: np.array([value]) for name, value in (("pp", 4), ("first", first), ("last", last), ("vpp", vpp))}
+    assert chunk_layers(asked, columns).tolist() == [legal]
+
+
+@pytest.mark.parametrize(("gpus", "batch", "found"), [
+    (24, 512, [504, 513]),  # 3 x 8 = 24: 21 of them; 3: 171 of them
+    (72, 512, [504, 513]), (96, 512, [480, 513]), (192, 512, [480, 513]), (24, 504, []), (64, 512, []), (88, 9, [11]),
+])  # fmt: skip
+def test_batches_that_an_odd_number_of_gpus_divides(gpus, batch, found):
+    scenario = understand(Request(model="llama3-8b", gpus=gpus, global_batch_size=batch)).scenario
+    assert useful_batches(scenario) == found
+
+
+def test_the_odd_factor_is_what_batch_heads_and_sequence_leave_over():
+    """72 = 8 x 9; 96 = 32 x 3 sequences take one 3, 32 heads and 8,192 tokens none."""
+    scenario = understand(Request(model="llama3-8b", gpus=72, global_batch_size=96, seq_length=8192)).scenario
+    assert odd_factor(scenario).startswith("72 GPUs have the factor 9, ") and "leave 3 of it" in odd_factor(scenario)
+    assert odd_factor(scenario.with_batch(288)) == "" and "leave 9 of it" in odd_factor(scenario.with_batch(64))
+
+
+def test_recomputations_to_try_and_how_far_they_are():
+    scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
+    plan = parse_plan("tp=2,pp=4,mbs=1,recompute=full:block:3", 8)
+    tried = [str(one) for one in _recomputes(scenario, plan)]
+    assert tried == ["full:block:3", "full:block:2", "full:block:1", "none"]
+    most = [str(one) for one in _recomputes(scenario, plan.replace(recompute=Recompute.parse("full:uniform:99")))]
+    assert most == ["full:uniform:99", *(f"full:uniform:{n}" for n in range(8, 0, -1)), "none"]
+    for text, far in (("full:block:1", 0.02), ("full:uniform:3", 1.0), ("selective:mlp", 3.0)):
+        assert distance(plan.replace(recompute=Recompute.parse(text)), plan) == (1, pytest.approx(far))
+    assert distance(plan.replace(tp=8, recompute=NONE), plan) == (2, pytest.approx(2 + 3))
+    ends = plan.replace(first=7, last=9)
+    assert distance(ends, plan) == (2, pytest.approx(2.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
+
+
+@pytest.mark.parametrize(("model", "scope", "capacity", "rule"), [
+    ("mixtral-8x7b", {"moe", "moe_router"}, 1.0, "NV147"), ("mixtral-8x7b", {"moe"}, 1.0, ""),
+    ("mixtral-8x7b", {"moe"}, None, "NV149"),
+    ("mixtral-8x7b", {"moe_preprocess"}, None, "NV148"), ("mixtral-8x7b", {"moe_router", "moe_preprocess"}, None, ""),
+    ("mixtral-8x7b", {"mlp"}, None, "NV150"), ("deepseek-v3", {"mlp"}, None, ""), ("llama3-8b", {"moe_router"}, None, "NV150"),
+    ("llama3-8b", {"attn", "mlp"}, None, ""), ("llama3-8b", {"full"}, None, ""), ("llama3-8b", {"full", "attn"}, None, "alone"),
+    ("mixtral-8x7b", {"attn", "moe", "moe_router"}, 1.0, "NV147"),
+])  # fmt: skip
+def test_graphs_that_megatron_has_not(model, scope, capacity, rule):
+    said = odd_graphs(frozenset(scope), load_model(model), Numerics(moe_capacity_factor=capacity))
+    assert rule in said and bool(rule) == bool(said)
+
+
+def test_at_most_twelve_points_of_the_front_from_the_fastest_to_the_smallest():
+    count = 40
+    ranking = SimpleNamespace(
+        row=np.arange(count), step_seconds=np.geomspace(10.0, 15.0, count), limit_bytes=np.full(count, 80.0),
+        peak_bytes=np.linspace(79.0, 20.0, count),
+    )  # fmt: skip
+    found = pareto_positions(ranking)
+    assert len(found) == 12 and found[0] == 0 and found[-1] == count - 1 and np.ptp(np.diff(found)) <= 1
+
+
+@pytest.mark.parametrize(("model", "given", "seq", "batch"), [
+    ("gpt3-175b", {}, 2048, 1536), ("gpt3-175b", {"seq_length": 4096}, 4096, 1024), ("llama3.2-1b", {}, 8192, 512),
+    ("qwen2.5-0.5b", {"seq_length": 2**23}, 2**23, 1), ("gpt3-175b", {"global_batch_size": 7}, 2048, 7),
+])  # fmt: skip
+def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):
+    """The model's own; else what it allows, at most 8,192 tokens, and about 4 million tokens a step."""
+    workload = understand(Request(model=model, gpus=1024, **given)).scenario.workload
+    assert (workload.seq_length, workload.global_batch_size) == (seq, batch)
