@@ -3,8 +3,8 @@ all different, 16-bit, fp32 and fp8. Rows of operator_formulas.json, in the page
 
 gemms: model, changes, name, rows m, columns n, depth k, number of them.
 memory_bound: model, changes, name, bytes forward and backward at 16 bits, launches of both.
-communication: model, changes, name, seconds forward and backward. AR, AG, RS: tensor-parallel collectives of so many bytes, EA2A,
-XAG and XRS those of experts, ex what is exposed of communication beside compute, dgrad and wgrad a linear layer's gradients.
+communication: model, changes, name, seconds forward and backward. AR, AG, RS: tensor-parallel collectives of so many bytes;
+EA2A, XAG, XRS: experts'; ex: what is exposed of communication beside compute, dgrad and wgrad a linear layer's gradients.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Seconds of a serving engine's operators against their docstrings, in numbers: small models whose sizes are all different on a
-machine that reaches its roofline, once bound by its memory and once by its matrix units.
+machine that reaches a known share of its roofline, once bound by its memory and once by its matrix units.
 
 A row of serving_formulas.json: function, model and changes, and the formula in the pages' letters (small_models.symbols) with m
 tokens, D sequences of `len` cached tokens, P prompts of s tokens. lin(m, n, k): bytes of a linear layer, its weights and inputs
-in fp8 (lin16: in 16 bits), or its FLOPs; either(bytes, FLOPs); AR(n, bytes): an all-reduce; j: ranks of attention data
-parallelism. Under "operators" a formula gives bytes or FLOPs, and `kernels` launches come beside them; under "seconds" seconds.
+in fp8 (lin16: in 16 bits), or its FLOPs, over the reached share; S(sizes): that share; either(bytes, FLOPs); AR(n, bytes): an
+all-reduce; j: ranks of attention data parallelism. Under "operators" a formula gives bytes or FLOPs, and `kernels` launches come
+beside them; under "seconds" seconds.
 """
 
 from __future__ import annotations
@@ -32,13 +33,20 @@ from small_models import MODELS, symbols
 H100 = load_gpu("h100")
 PLANS = tuple({"tp": tp, "adp": adp, "ep": ep} for tp, adp, ep in ((1, 1, 1), (4, 1, 4), (2, 8, 16), (16, 1, 1)))
 ROWS = json.loads(Path(__file__).with_name("serving_formulas.json").read_text(encoding="utf-8"))
-RATE, LINK_S = 1e12, 1e-12
+RATE, LINK_S, POWER = 1e12, 1e-12, 0.01
 """Bytes or FLOPs a second, and seconds of an all-reduce for each byte and rank: as good as any."""
 
 
 def reached(axes: int) -> GridTable:
-    """All of the roofline, whatever the sizes."""
-    return GridTable(axes=(np.array([-40.0, 40.0]),) * axes, logs=np.zeros(2**axes))
+    """share(sizes) of the roofline: a product of powers is linear in logarithms, so that two points an axis hold all of it."""
+    ends = np.meshgrid(*[(-40.0, 40.0)] * axes, indexing="ij")
+    logs = sum(POWER * (place + 1) * end for place, end in enumerate(ends))
+    return GridTable(axes=(np.array([-40.0, 40.0]),) * axes, logs=np.ravel(logs))
+
+
+def share(*sizes: float) -> float:
+    """The first size to the power 0.01, the second to 0.02, ..."""
+    return math.prod(size ** (POWER * (place + 1)) for place, size in enumerate(sizes))
 
 
 TABLES = SimpleNamespace(
@@ -57,10 +65,11 @@ def letters_of(model: ModelSpec, plan: EnginePlan, bound: str) -> dict[str, Any]
 
     return symbols(model, Numerics(), degrees, 240) | {
         "m": 40.0, "D": 12.0, "len": 700.0, "P": 3.0, "s": 90.0, "j": plan.adp, "L": model.num_layers, "exp": math.exp,
-        "either": either, "lin": lambda m, n, k: either(n * k + m * k + 2 * m * n, 2 * m * n * k / 2),
-        "lin16": lambda m, n, k: either(2 * (n * k + m * k + m * n), 2 * m * n * k),
+        "either": either, "S": share,
+        "lin": lambda m, n, k: either(n * k + m * k + 2 * m * n, 2 * m * n * k / 2) / share(m, n, k),
+        "lin16": lambda m, n, k: either(2 * (n * k + m * k + m * n), 2 * m * n * k) / share(m, n, k),
         "AR": lambda ranks, total: LINK_S * ranks * total if ranks > 1 else 0.0,
-        "share": efficiency_of(H100).recurrent,
+        "own": efficiency_of(H100).recurrent,
     }  # fmt: skip
 
 

@@ -29,8 +29,8 @@ TESTS = (
     "megatron/test_check.py", "trainer/test_schedules.py",
 )  # fmt: skip
 """Of tests/: what runs in one process, without servers."""
-BUDGET_S = 40.0
-TIMEOUT_S, RECORD_S = 240, 900
+BUDGET_S = 20.0
+TIMEOUT_S, RECORD_S = 100, 900
 """Of the processor: a mutant that hangs is killed."""
 SEED, SAMPLE = 16, 200
 Reach = dict[str, tuple[float, list[tuple[str, str]]]]
