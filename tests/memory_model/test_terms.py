@@ -115,6 +115,11 @@ def test_what_recomputation_by_operator_keeps(kind, text):
     assert float(sum(kept.values())) == pytest.approx(expected)
 
 
+def test_recomputation_by_operator_leaves_hybrids_alone():
+    kept = kept_by_operator(ModelSpec(**MODELS["hybrid"]), "mamba", Numerics(), SHAPE, {"a": 7.0})
+    assert (kept.kept, kept.back_in_mlp, kept.back_in_attention) == ({"a": 7.0}, 0.0, 0.0)
+
+
 @pytest.mark.parametrize("plan", ["tp=1,pp=1", "tp=2,pp=4"])
 def test_adapters_add_their_weights_gradients_and_state_and_the_rest_has_none(plan):
     """Llama-3-8B, rank 16 on all linear layers: 16 (in + out) each, 2 + 4 + 12 / dp bytes; a stage has 32 / pp layers."""

@@ -116,3 +116,17 @@ def test_layers_that_slide_where_no_list_says_which(model_type, change, pattern)
 def test_two_of_robertas_positions_are_none():
     config = CONFIGS["roberta"][0] | {"max_position_embeddings": 66}
     assert model_from_mapping(config, "roberta", "roberta").default_seq_length == 64
+
+
+@pytest.mark.parametrize(("model_type", "key"), [
+    ("gpt2", "n_inner"), ("gptj", "n_inner"), ("codegen", "n_inner"), ("gpt_bigcode", "n_inner"), ("xglm", "ffn_dim"),
+    ("biogpt", "intermediate_size"), ("gpt_neo", "intermediate_size"), ("megatron-bert", "intermediate_size"),
+])  # fmt: skip
+def test_an_mlp_is_four_times_as_wide_where_its_width_is_left_out(model_type, key):
+    config = {name: value for name, value in CONFIGS[model_type][0].items() if name != key}
+    assert model_from_mapping(config, model_type, model_type).ffn_hidden_size == 4 * 96
+
+
+def test_shared_experts_have_a_limit():
+    with pytest.raises(InputError, match="100000"):
+        model_from_mapping(CONFIGS["dots1"][0] | {"n_shared_experts": 100_001}, "config.json", "model")

@@ -4,7 +4,7 @@ machine that reaches a known share of its roofline, once bound by its memory and
 A row of serving_formulas.json: function, model and changes, and the formula in the pages' letters (small_models.symbols) with m
 tokens, D sequences of `len` cached tokens, P prompts of s tokens. lin(m, n, k): bytes of a linear layer, its weights and inputs
 in fp8 (lin16: in 16 bits), or its FLOPs, over the reached share; S(sizes): that share; either(bytes, FLOPs); AR(n, bytes): an
-all-reduce; j: ranks of attention data parallelism. Under "operators" a formula gives bytes or FLOPs, and `kernels` launches come
+all-reduce; j: ranks of attention data parallelism. Under "operators" a formula gives bytes or FLOPs, with `kernels` launches
 beside them; under "seconds" seconds.
 """
 

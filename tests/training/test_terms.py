@@ -103,7 +103,8 @@ def test_at_most_twelve_points_of_the_front_from_the_fastest_to_the_smallest():
 
 
 @pytest.mark.parametrize(("model", "given", "seq", "batch"), [
-    ("gpt3-175b", {}, 2048, 1536), ("gpt3-175b", {"seq_length": 4096}, 4096, 1024), ("llama3.2-1b", {}, 8192, 512),
+    ("gpt3-175b", {}, 2048, 1536), ("deepseek-v3", {}, 4096, 15360),
+    ("gpt3-175b", {"seq_length": 4096}, 4096, 1024), ("llama3.2-1b", {}, 8192, 512),
     ("qwen2.5-0.5b", {"seq_length": 2**23}, 2**23, 1), ("gpt3-175b", {"global_batch_size": 7}, 2048, 7),
 ])  # fmt: skip
 def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):

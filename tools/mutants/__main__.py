@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,23 @@ def _hash(paths: Iterable[Path], more: bytes = b"") -> str:
 
 
 def selected(mutant: Mutant, tests: Reach, names: Names, budget_s: float) -> list[list[str]]:
-    """Test ids to run, in rounds: the package's own, then the others; each round by file, cheap ones first."""
+    """Test ids to run, in two rounds: of files that name the function and of the package, then the others; each round by file,
+    cheap ones first."""
     wanted = {(mutant.path, mutant.owner)}
     if (mutant.path, mutant.owner) not in names:  # it runs on import: functions that name what it sets
         users = {key for key, used in names.items() if used.intersection(mutant.targets)}
         wanted = users or {key for key in names if key[0] == mutant.path}
     reaching = {test: seconds for test, (seconds, owners) in tests.items() if wanted.intersection(map(tuple, owners))}
     own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/"
+    called = {owner.split(".")[-1] for _, owner in wanted}
+
+    def far(test: str) -> bool:
+        return not (test.startswith(own) or any(name in _text(_file(test)) for name in called))
+
     rounds, left = [], budget_s
-    for mine in (True, False):
+    for distant in (False, True):
         chosen = list[str]()
-        for test in sorted((one for one in reaching if one.startswith(own) == mine), key=lambda one: reaching[one]):
+        for test in sorted((one for one in reaching if far(one) == distant), key=lambda one: reaching[one]):
             left -= reaching[test]
             if left >= 0 or not chosen:
                 chosen.append(test)
@@ -83,6 +90,11 @@ def selected(mutant: Mutant, tests: Reach, names: Names, budget_s: float) -> lis
             cost[_file(test)] = cost.get(_file(test), 0.0) + reaching[test]
         rounds.append(sorted(chosen, key=lambda one: (cost[_file(one)], _file(one), reaching[one])))
     return [chosen for chosen in rounds if chosen]
+
+
+@cache
+def _text(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 def _file(test: str) -> str:
