@@ -50,8 +50,9 @@ def share(*sizes: float) -> float:
 
 
 TABLES = SimpleNamespace(
-    gemm={"bf16": reached(3)}, experts={"bf16": reached(4)}, skew={}, decode_attention={"bf16:128": reached(3)},
-    context_attention={"bf16:128": reached(2)}, latent_attention={"decode:bf16": reached(3), "context:bf16": reached(3)},
+    gemm={"bf16": reached(3)}, experts={"bf16": reached(4)}, skew={}, experts_share=lambda name, *sizes: share(*sizes),
+    decode_attention={"bf16:128": reached(3)}, context_attention={"bf16:128": reached(2)},
+    latent_attention={"decode:bf16": reached(3), "context:bf16": reached(3)},
     all_reduce=SimpleNamespace(seconds=lambda ranks, total, _: LINK_S * ranks * total),
 )  # fmt: skip
 
