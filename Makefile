@@ -36,7 +36,7 @@ help:
 	@echo "make inference-docs  write the examples of docs/inference.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
-	@echo "make mutants share of small mutations of the formulas that survive the tests (make mutants SAMPLE=50; resumable)"
+	@echo "make mutants share of small mutations of the formulas that survive the tests (writes tests/mutants.json; SAMPLE=50: a try)"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -107,7 +107,8 @@ soak: $(DEV)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
 	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
 
-# Small mutations of the pure packages, each against its tests; goes on where it was stopped. SAMPLE=0: all of them.
+# Small mutations of the pure packages, each against the tests that reach it; goes on where it was stopped. With 200, writes
+# tests/mutants.json. SAMPLE=0: all of them.
 SAMPLE ?= 200
 mutants: $(DEV)
 	$(BIN)/python -m tools.mutants --sample $(SAMPLE)

@@ -410,4 +410,4 @@ def test_small_models_of_every_family_count_what_transformers_counts(model_type:
 
 
 def test_every_family_is_counted_by_its_class() -> None:
-    assert set(FAMILIES) - set(COUNTS) <= {"kimi_k2", "deepseek_v32", "glm_moe_dsa"}
+    assert set(FAMILIES) - set(COUNTS) == {"kimi_k2"}, "built by code of its own repository, as DeepSeek-V3"

@@ -17,8 +17,8 @@ import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
-from transformers.models.auto import modeling_auto
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIGS
+from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIGS  # type: ignore[import-not-found]
 
 COUNTS = Path(__file__).resolve().parents[2] / "tests" / "specs" / "family_counts.json"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"

@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     asked = parser.parse_args()
     os.nice(10)
-    os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(FOLDER / "hypothesis")}
+    os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(FOLDER / "hypothesis")
     FOLDER.mkdir(parents=True, exist_ok=True)
     preload()
     chosen = [one for one in drawn(asked.seed, asked.sample) if one.path.startswith(asked.only)]

@@ -162,6 +162,7 @@ def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
 
 def _work(question: dict[str, Any], cpu_s: int, sender: Any) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         sender.send(answer(question))
 
