@@ -101,6 +101,33 @@ def test_bash_says_the_same(tmp_path, before, arguments, tp):
     assert words[words.index("--tensor-model-parallel-size") + 1] == str(tp), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("before", "line"),
+    [("set -e\nfalse", 2), ("set -euo pipefail\ntest 1 -eq 2", 2), ("set -o errexit\nf() { [ 1 = 2 ]; }\nf", 2),
+     ("set -e\n((X=0))", 2), ("set -e\nreadonly X=1\nX=2", 3)],
+)  # fmt: skip
+def test_set_e_ends_a_script_as_in_bash(before, line):
+    done = subprocess.run(["bash", "-c", f"{before}\necho goes on"], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode and not done.stdout
+    with pytest.raises(InputError, match=f"ends with the exit of line {line}"):
+        read(launch(before, "--tensor-model-parallel-size 2"))
+
+
+def test_a_launch_over_ssh_is_read_with_variables_of_its_own():
+    plain = launch("TP=2", "--tensor-model-parallel-size $TP")
+    head, _, command = plain.rpartition("torchrun")
+    over = f"{head}for H in a b; do ssh -p 22 $H \"cd /x && torchrun{command.rstrip()}\" &\ndone\nwait\n"
+    found = read(over)
+    assert found.plan.tp == 2 and "on another machine" in " ".join(found.notes)
+    with pytest.raises(InputError, match="TP in line"):
+        read(over.replace("$TP", "\\$TP"))
+
+
+def test_variables_of_unknown_names_are_said():
+    found = read(launch("while read -r LINE; do export \"$LINE\"; done < x.env", "--tensor-model-parallel-size 2"))
+    assert "whose names are not known" in " ".join(found.notes)
+
+
 def test_words_are_bashs():
     """Expansions beside each other, in and out of quotes: the grammar has its troubles with `$A/$B-c` and `$10`."""
     names = ("1", "b", "_x", "{b}", "?", "2b", "(echo h)", "((3/2))")

@@ -6,8 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 
 from autoconfig.megatron.shell.commands import Assignment, Word
-from autoconfig.megatron.shell.values import Piece, Value, Variables, fields_of, plain_value, reason_of, text_of, value_of
+from autoconfig.megatron.shell.values import (
+    Piece,
+    Value,
+    Variables,
+    fields_of,
+    mapped,
+    plain_value,
+    reason_of,
+    text_of,
+    value_of,
+)
 
+MAX_READ = 10_000
 Held = dict[str, Value | list[Value] | None]
 
 
@@ -20,10 +31,12 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
         return True
     if isinstance(token.value, Word):
         value = value_of(token.value, variables)
-        if token.name not in variables.fixed:
+        if token.name not in variables.fixed | variables.locked:
             _store(variables, token.name, value, append=token.append)
         return True
     elements = [value for word in token.value for value in fields_of(word, variables)]
+    if token.name in variables.maps and _map(variables, token.name, elements):
+        return True
     before = variables.values.get(token.name, []) if token.append else []
     variables.set(token.name, [*(before if isinstance(before, list) else [before]), *elements])
     return True
@@ -31,6 +44,9 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
 
 def _element(variables: Variables, token: Assignment) -> None:
     """NAME[INDEX]=VALUE: of an array whose elements are known, else the array is not known any more."""
+    if token.name in variables.maps and isinstance(token.value, Word) and not token.append:
+        variables.set(f"{token.name}[{mapped(token.index, variables)}]", value_of(token.value, variables))
+        return
     found = variables.values.get(token.name, [])
     index = int(token.index) if token.index.isdigit() and len(token.index) < 5 else -1
     if isinstance(found, list) and isinstance(token.value, Word) and 0 <= index <= len(found) and not token.append:
@@ -39,6 +55,35 @@ def _element(variables: Variables, token: Assignment) -> None:
     else:
         why = f"an element of ${token.name} is set to what is not followed: say --set {token.name}=VALUE"
         variables.set(token.name, (Piece(text=f"${token.name}", unknown=why),))
+
+
+def _map(variables: Variables, name: str, elements: Sequence[Value]) -> bool:
+    """`declare -A NAME=([KEY]=VALUE ...)`; False where the elements are written otherwise."""
+    found = [re.fullmatch(r"\[([^\]]+)\]=(.*)", text_of(value), re.DOTALL) for value in elements]
+    if not all(found) or any(map(reason_of, elements)):
+        return False
+    for match in found:
+        if match is not None:
+            variables.set(f"{name}[{mapped(match[1], variables)}]", plain_value(match[2]))
+    return True
+
+
+def _named(variables: Variables, fields: Sequence[Value], names: Sequence[str]) -> None:
+    """What `declare -A` says of names; their elements together are not known."""
+    words = [text_of(value) for value in fields]
+    options = "".join(word[1:] for word in words[1:] if re.fullmatch(r"-[A-Za-z]+", word))
+    if "A" in options and words[0] != "readonly":
+        variables.maps |= frozenset(names)
+        for name in names:
+            why = f"the elements of ${name} together are not followed"
+            variables.set(name, (Piece(text=f"${name}", unknown=why),))
+
+
+def _kept(variables: Variables, fields: Sequence[Value], names: Sequence[str], *, inside: bool) -> None:
+    """`readonly`, and `declare -r` outside of functions."""
+    words = [text_of(value) for value in fields]
+    if words[0] == "readonly" or (not inside and any(re.fullmatch(r"-[A-Za-z]*r[A-Za-z]*", word) for word in words[1:])):
+        variables.locked |= frozenset(names)
 
 
 def _store(variables: Variables, name: str, value: Value, *, append: bool) -> None:
@@ -57,7 +102,7 @@ def restore(variables: Variables, before: Mapping[str, Value | list[Value] | Non
         if value is None:
             variables.values.pop(name, None)
         else:
-            variables.set(name, value)
+            variables.values[name] = value
 
 
 def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:
@@ -67,12 +112,43 @@ def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Ass
         names = [name for name, _ in found] + [text_of(value).partition("=")[0] for value in fields[1:]]
         for name in names:
             frames[-1].setdefault(name, variables.values.get(name))
+    named = [name for name, _ in found] + [text_of(value).partition("=")[0] for value in fields[1:]]
+    named = [name for name in named if re.fullmatch(r"[A-Za-z_]\w*", name)]
+    free = not variables.locked & set(named)
+    _named(variables, fields, named)
     for _, token in found:
         assign(variables, token)
     for value in fields[1:]:  # `declare "$NAME=4"`
         name, equals, text = text_of(value).partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
             variables.set(name, (Piece(text=f"${name}", unknown=reason_of(value)),) if reason_of(value) else plain_value(text))
+    _kept(variables, fields, named, inside=bool(frames))
+    return free
+
+
+def take(variables: Variables, words: Sequence[Word | Assignment], fields: Sequence[Value], given: Word | None) -> bool:
+    """`[IFS=,] read [-r] [-a] NAMES <<< WORD`; False where it is written otherwise, or the word is not known."""
+    options = [text_of(value) for value in fields[1:] if text_of(value).startswith("-")]
+    names = [text_of(value) for value in fields[1:]][len(options) :]
+    value = value_of(given, variables) if given is not None else ()
+    split: Value | list[Value] | None = variables.values.get("IFS")
+    for token in words:
+        if isinstance(token, Assignment) and token.name == "IFS" and isinstance(token.value, Word):
+            split = value_of(token.value, variables)
+    signs = " \t\n" if split is None else "" if isinstance(split, list) or reason_of(split) else text_of(split)
+    plain = all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in names) and set(options) <= {"-r", "-a", "-ra", "-ar"}
+    text = text_of(value)
+    if given is None or reason_of(value) or not (plain and names and signs) or "\\" in text or len(text) > MAX_READ:
+        return False
+    text, blank = text.partition("\n")[0], signs.isspace()
+    text = text.strip(signs) if blank else text
+    every = re.compile(f"[{re.escape(signs)}]{'+' if blank else ''}")
+    if any("a" in option for option in options):
+        variables.set(names[0], [plain_value(word) for word in every.split(text) if word or not blank])
+        return True
+    cut = every.split(text, maxsplit=len(names) - 1) if len(names) > 1 else [text]
+    for at, name in enumerate(names):
+        variables.set(name, plain_value(cut[at]) if at < len(cut) and cut[at] else ())
     return True
 
 

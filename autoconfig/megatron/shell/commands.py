@@ -108,6 +108,8 @@ class Simple:
 
     words: tuple[Word | Assignment, ...]
     line: int
+    given: Word | None = None
+    """The word of `<<< WORD`."""
 
 
 @dataclass(frozen=True, kw_only=True)

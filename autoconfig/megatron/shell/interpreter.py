@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
-from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore
+from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore, take
 from autoconfig.megatron.shell.branches import merged
 from autoconfig.megatron.shell.commands import (
     Arithmetic,
@@ -29,7 +30,7 @@ from autoconfig.megatron.shell.commands import (
     While,
     Word,
 )
-from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of
+from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, remote_command
 from autoconfig.megatron.shell.printed import formatted, substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
@@ -64,6 +65,10 @@ class Leave(Exception):
     """`break`, `continue` or `return` was reached; holds the word."""
 
 
+class Dropped(Exception):
+    """A `readonly` name was assigned: bash drops the command of the script that does so; holds the line."""
+
+
 @dataclass
 class Reader:
     """Follows the commands of one script."""
@@ -84,7 +89,10 @@ class Reader:
     frames: list[Held] = field(default_factory=list)
     """Of each function that runs: what its local names were before."""
     ended: int = 0
-    """Line of the `exit` that ended the script."""
+    """Line of the `exit` that ended the script, or of the command that failed under `set -e`."""
+    errexit: bool = False
+    tested: int = 0
+    """How many conditions the command stands in: `set -e` does not end the script there."""
 
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
@@ -93,8 +101,15 @@ class Reader:
 
     def run_script(self, nodes: Sequence[Command]) -> None:
         """Follow a whole script."""
+        line = 0
         try:
-            self.run(nodes)
+            for node in nodes:
+                if node.line != line or not line:
+                    try:
+                        self.run((node,))
+                        line = 0
+                    except Dropped as dropped:
+                        line = dropped.args[0]
         except Exit as end:
             self.ended = end.args[0] if end.args else 0
         except Leave:
@@ -114,7 +129,7 @@ class Reader:
 
     def _node(self, node: Command) -> bool | None:
         if isinstance(node, Not):
-            result = self._node(node.command)
+            result = self._tested((node.command,))
             return None if result is None else not result
         if isinstance(node, Function):
             self.functions[node.name] = node.body
@@ -125,17 +140,29 @@ class Reader:
             Simple: self._simple, Arithmetic: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
             Loop: self._loop, While: self._while,
         }  # fmt: skip
-        return follow[type(node)](node)
+        result = follow[type(node)](node)
+        if result is False and isinstance(node, Simple | Arithmetic) and self.errexit and not self.tested:
+            raise Exit(node.line)
+        return result
 
-    def _apart(self, nodes: Sequence[Command]) -> bool | None:
-        """Commands of a shell of their own: what they set is gone behind them, their `exit` ends only them."""
-        before, self.variables = self.variables, self.variables.copy()
+    def _tested(self, nodes: Sequence[Command]) -> bool | None:
+        """Follow commands whose failure a condition reads."""
+        self.tested += 1
         try:
             return self.run(nodes)
-        except Exit:
+        finally:
+            self.tested -= 1
+
+    def _apart(self, nodes: Sequence[Command], *, errexit: bool | None = None) -> bool | None:
+        """Commands of a shell of their own: what they set is gone behind them, their `exit` ends only them."""
+        before, self.variables, outer = self.variables, self.variables.copy(), self.errexit
+        self.errexit = outer if errexit is None else errexit
+        try:
+            return self.run(nodes)
+        except (Exit, Dropped):
             return None
         finally:
-            self.variables = before
+            self.variables, self.errexit = before, outer
 
     def _compute(self, node: Arithmetic) -> bool | None:
         try:
@@ -146,16 +173,16 @@ class Reader:
 
     def _chain(self, node: Chain) -> bool | None:
         result: bool | None = True
-        for joint, command in node.links:
+        for at, (joint, command) in enumerate(node.links, 1):
             if not joint or (joint == "&&" and result is True) or (joint == "||" and result is False):
-                result = self._node(command)
+                result = self._node(command) if at == len(node.links) else self._tested((command,))
             elif result is None:
                 self._either([(command,), ()], node.line)
         return result
 
     def _if(self, node: If) -> bool | None:
         for number, (test, body) in enumerate(node.branches):
-            holds = True if not test else self.run(test)
+            holds = True if not test else self._tested(test)
             if holds:
                 return self.run(body)
             if holds is None:
@@ -200,7 +227,7 @@ class Reader:
         if not any(name.isdigit() for name in values):  # read as started without arguments
             values.setdefault("#", plain_value("0"))
         for _ in range(MAX_ROUNDS):
-            holds = self.run(node.test) if node.test else True
+            holds = self._tested(node.test) if node.test else True
             if holds is None:
                 break
             if holds == node.until:
@@ -233,7 +260,7 @@ class Reader:
         for _ in range(3):
             before, inner = self.variables, self.variables.copy()
             self.variables = inner
-            with contextlib.suppress(Exit, Leave):
+            with contextlib.suppress(Exit, Leave, Dropped):
                 self.run(body)
             self.variables = before
             changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
@@ -247,19 +274,19 @@ class Reader:
     def _either(self, bodies: Sequence[Sequence[Command]], line: int) -> None:
         """A condition is not known: follow every branch apart. What they set differently is not known but for what is common in
         front: a variable that one branch appends to keeps what it had."""
-        before, outcomes, why = self.variables, [], self.why
+        before, outcomes, why, errexit = self.variables, [], self.why, self.errexit
         for body in bodies:
-            self.variables = before.copy()
+            self.variables, self.errexit = before.copy(), errexit
             try:
                 self.run(body)
-            except Exit:
+            except (Exit, Dropped):
                 continue  # this branch ends the script: what follows is the other one
             except Leave as leave:
                 if str(leave) == "return":
                     continue
                 self.left = True
             outcomes.append(self.variables)
-        self.variables = before
+        self.variables, self.errexit = before, errexit
         if not outcomes:
             raise Exit(line)
         names = {name for outcome in outcomes for name in outcome.values}
@@ -275,14 +302,24 @@ class Reader:
     def _simple(self, node: Simple) -> bool | None:
         words = list(node.words)
         if words and all(isinstance(token, Assignment) for token in words):
+            if any(isinstance(token, Assignment) and token.name in self.variables.locked for token in words):
+                raise Exit(node.line) if self.errexit else Dropped(node.line)
             return all(assign(self.variables, token) for token in words)
         fields: list[Value] = []
         for token in words:
             if isinstance(token, Word):
                 compared = len(fields) > 1 and text_of(fields[0]) == "[[" and text_of(fields[-1]) in ("=", "==", "!=")
                 fields += [pattern_of(token, self.variables)] if compared else fields_of(token, self.variables)
+        while fields and text_of(fields[0]) == "time":  # a word of the shell in front of a command, or of assignments
+            fields = fields[2:] if text_of(fields[1]) == "-p" else fields[1:] if len(fields) > 1 else []
+            if all(re.match(r"[A-Za-z_]\w*=", text_of(value)) for value in fields):
+                return declare(self.variables, [], (), [plain_value("export"), *fields])
         name = text_of(fields[0]) if fields else ":"
+        if name == "read" and take(self.variables, words, fields, node.given):
+            return True
         if name in _DECLARES:
+            if any(reason_of(value) and not re.match(r"[A-Za-z_]\w*(?:=|$)|-", text_of(value)) for value in fields[1:]):
+                self.notes.append(f"line {node.line}: {name} sets variables whose names are not known")
             return declare(self.variables, self.frames, words, fields)
         return self._with_prefix(words, lambda: self._command(name, fields, node.line))
 
@@ -320,6 +357,9 @@ class Reader:
         if name in ("read", "mapfile", "readarray", "unset"):
             forget(self.variables, fields[1:], name, line)
             return True
+        remote = remote_command(fields)
+        if remote is not None:
+            return self._elsewhere(*remote, line)
         commands = inner_script(name, fields)
         if commands is not None:
             return self._inner(*commands, apart=name != "eval")
@@ -356,6 +396,10 @@ class Reader:
         if name == "shift":
             self.variables.shift(int(words[0]) if words and words[0].isdigit() and len(words[0]) < 4 else 1)
             return True
+        if name == "set":
+            for at, word in enumerate(words):
+                if re.fullmatch(r"[-+][a-z]*e[a-z]*", word) or (word[1:] == "o" and words[at + 1 : at + 2] == ["errexit"]):
+                    self.errexit = word[0] == "-"
         if name == "set" and words[:1] == ["--"]:
             self.variables.set_positional(fields[1:])
             return True
@@ -380,6 +424,17 @@ class Reader:
         finally:
             self.calls -= 1
 
+    def _elsewhere(self, value: Value, before: list[Value], line: int) -> bool | None:
+        """A command that `ssh` and the like start on another machine, where no variable of this script is set."""
+        self.notes.append(f"line {line}: {text_of(before[0])} starts this on another machine, with variables of its own")
+        outer = self.variables
+        self.variables = Variables(budget=outer.budget, fixed=outer.fixed, substitute=outer.substitute)
+        self.variables.values = {name: outer.values[name] for name in outer.fixed if name in outer.values}
+        try:
+            return self._inner(value, before, [], apart=True)
+        finally:
+            self.variables = outer
+
     def _inner(self, value: Value, before: list[Value], handed_over: list[Value], *, apart: bool) -> bool | None:
         self.calls += 1
         if self.calls > MAX_CALLS:
@@ -401,7 +456,7 @@ class Reader:
             self.variables.values["@"] = handed_over
         try:
             nodes = parse(Source(text=text, origin=origin, file_text=self.text))
-            result = self._apart(nodes) if apart else self.run(nodes)
+            result = self._apart(nodes, errexit=False) if apart else self.run(nodes)
         finally:
             self.calls -= 1
             if outer is not None:

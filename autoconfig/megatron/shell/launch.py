@@ -19,6 +19,12 @@ _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "-
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
+_REMOTE = {
+    "ssh": frozenset(f"-{letter}" for letter in "bcDEeFIiJLlmOopQRSWw"),
+    "pdsh": frozenset({"-w", "-x", "-g", "-X", "-f", "-l", "-R", "-t", "-u"}),
+    "clush": frozenset({"-w", "-x", "-g", "-X", "-f", "-l", "-o", "-t", "-u"}),
+}
+"""Programs that start text on other machines, and their options with a value of their own."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
 _RANKED = re.compile(r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES)")
@@ -97,6 +103,24 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
         if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
     return None
+
+
+def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:
+    """(commands as text, words before them) of `ssh [OPTIONS] HOST COMMAND` and of pdsh and clush, which hand over text."""
+    kind = text_of(fields[0]).rsplit("/", 1)[-1]
+    if kind not in _REMOTE:
+        return None
+    at, hosts = 1, kind == "ssh"
+    while at < len(fields) and (text_of(fields[at]).startswith("-") or hosts):
+        text = text_of(fields[at])
+        hosts &= text.startswith("-")
+        at += 2 if text in _REMOTE[kind] else 1
+    if at >= len(fields):
+        return None
+    joined: list[Piece] = []
+    for value in fields[at:]:
+        joined += [*plain_value(" "), *value] if joined else value
+    return tuple(joined), list(fields[:at])
 
 
 def argument_name(text: str) -> str:

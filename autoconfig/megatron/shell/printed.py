@@ -5,10 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from autoconfig.megatron.shell.arithmetic import whole_number
-from autoconfig.megatron.shell.commands import Assignment, Block, Command, Part, Simple, Source, Word
+from autoconfig.megatron.shell.arithmetic import NotKnownError, whole_number
+from autoconfig.megatron.shell.commands import (
+    Arithmetic,
+    Assignment,
+    Block,
+    Chain,
+    Command,
+    If,
+    Not,
+    Part,
+    Simple,
+    Source,
+    Word,
+)
 from autoconfig.megatron.shell.syntax import parse
-from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, reason_of, text_of, value_of
+from autoconfig.megatron.shell.values import (
+    Value,
+    Variables,
+    computed,
+    condition,
+    fields_of,
+    pattern_of,
+    plain_value,
+    reason_of,
+    text_of,
+    value_of,
+)
 from autoconfig.specs.errors import InputError
 
 MAX_INSIDE = 500
@@ -116,6 +139,72 @@ def _joined(first: Command, second: Command, variables: Variables) -> Value | No
     return plain_value(text_of(value_of(assigned.value, variables))[:1].join(map(text_of, found)))
 
 
+def _decided(nodes: Sequence[Command], variables: Variables) -> tuple[str, bool] | None:
+    """(what tests, `&&`, `||` and `if` around echo and the like print, whether they succeed); None where it cannot be said."""
+    shown, result = "", True
+    for node in nodes:
+        one: tuple[str, bool] | None = ("", result)
+        if isinstance(node, Chain):
+            for joint, command in node.links:
+                if joint and (joint == "&&") != result:
+                    continue
+                found = _decided((command,), variables)
+                if found is None:
+                    return None
+                shown, result = shown + found[0], found[1]
+            continue
+        if isinstance(node, If):
+            one = _branch(node, variables)
+        elif isinstance(node, Not):
+            inner = _decided((node.command,), variables)
+            one = inner and (inner[0], not inner[1])
+        elif isinstance(node, Simple | Arithmetic):
+            one = _leaf(node, variables)
+        else:
+            return None
+        if one is None:
+            return None
+        shown, result = shown + one[0], one[1]
+    return shown, result
+
+
+def _branch(node: If, variables: Variables) -> tuple[str, bool] | None:
+    shown = ""
+    for test, body in node.branches:
+        holds = _decided(test, variables) if test else ("", True)
+        if holds is None:
+            return None
+        shown += holds[0]
+        if holds[1]:
+            found = _decided(body, variables)
+            return found and (shown + found[0], found[1])
+    return shown, True
+
+
+def _leaf(node: Simple | Arithmetic, variables: Variables) -> tuple[str, bool] | None:
+    if isinstance(node, Arithmetic):
+        try:
+            return "", bool(computed(node.part, variables.copy()))
+        except NotKnownError:
+            return None
+    if not node.words or not all(isinstance(word, Word) for word in node.words):
+        return None
+    fields = [value for word in node.words if isinstance(word, Word) for value in fields_of(word, variables)]
+    name = text_of(fields[0]) if fields else ""
+    if name in ("[", "[[", "test"):
+        if name == "[[" and any(text_of(value) in ("=", "==", "!=") for value in fields[2:]):
+            compared = [pattern_of(word, variables) for word in node.words[3:] if isinstance(word, Word)]
+            fields = [*fields[:3], *compared] if len(fields) == len(node.words) else fields
+        holds = condition(fields[1:] if name == "test" else fields[1:-1], patterns=name == "[[")
+        return None if holds is None else ("", holds)
+    if not fields or any(map(reason_of, fields)):
+        return None
+    if name in ("true", ":", "false"):
+        return "", name != "false"
+    text = output_of([text_of(value) for value in fields])
+    return None if text is None else (text if name == "printf" or not text else f"{text}\n", True)
+
+
 def substituted(part: Part, variables: Variables, file_text: str) -> Value | None:
     """The output of a command substitution of echo, printf, expr and the like; None where it cannot be said."""
     inside = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1] if part.text.startswith("`") else ""
@@ -125,6 +214,9 @@ def substituted(part: Part, variables: Variables, file_text: str) -> Value | Non
         nodes = parse(Source(text=inside, origin=[None] * len(inside), file_text=file_text))
         if len(nodes) == 2:
             return _joined(nodes[0], nodes[1], variables)
+        if len(nodes) == 1 and isinstance(nodes[0], Chain | If):
+            shown = _decided(nodes, variables)
+            return None if shown is None else plain_value(shown[0].rstrip("\n"))
         if len(nodes) != 1:
             return None
         text: str | None = ""

@@ -133,8 +133,10 @@ class _Reader:
 
     def _simple(self, node: Node) -> commands.Command:
         words: list[commands.Word | commands.Assignment] = []
+        given: commands.Word | None = None
         for child in node.children:
             if child.type in _REDIRECTS:
+                given = self._word(child.named_children[-1]) if child.type == "herestring_redirect" else given
                 words += self._behind_redirect(child)
             elif child.type == "variable_assignment":
                 words += self._assignment(child)
@@ -143,7 +145,7 @@ class _Reader:
         first = words[0] if words else None
         if isinstance(first, commands.Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
             raise _unreadable(self.source, node)
-        return commands.Simple(words=tuple(words), line=self._line(node))
+        return commands.Simple(words=tuple(words), line=self._line(node), given=given)
 
     def _assignment(self, node: Node) -> list[commands.Assignment]:
         """Of a variable, or of an element of an array."""
@@ -276,6 +278,8 @@ class _Reader:
         command: commands.Command = commands.Simple(words=(), line=self._line(node)) if body is None else self._command(body)
         for redirect in node.children_by_field_name("redirect"):
             command = _with_words(command, self._behind_redirect(redirect))
+            if redirect.type == "herestring_redirect" and isinstance(command, commands.Simple):
+                command = replace(command, given=self._word(redirect.named_children[-1]))
             for child in redirect.named_children:
                 if child.type == "pipeline":
                     command = commands.Block(body=(command, *self.body(child.named_children)), line=command.line)

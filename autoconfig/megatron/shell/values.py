@@ -72,6 +72,10 @@ class Variables:
 
     fixed: frozenset[str] = frozenset()
     """Names whose value the caller said: the script does not change them."""
+    locked: frozenset[str] = frozenset()
+    """Names that `readonly` keeps as they are."""
+    maps: frozenset[str] = frozenset()
+    """Names of `declare -A`: an element is kept as `NAME[KEY]`."""
     substitute: Callable[[Part], Value | None] | None = None
     """What a command substitution prints, where that can be said without running it."""
 
@@ -79,7 +83,7 @@ class Variables:
         return replace(self, values=dict(self.values))
 
     def set(self, name: str, value: Value | list[Value]) -> None:
-        if name not in self.fixed:
+        if name not in self.fixed | self.locked:
             self.values[name] = value
 
     def positional(self) -> dict[str, Value | list[Value]]:
@@ -249,6 +253,8 @@ def part_value(part: Part, variables: Variables) -> Value:
 
 def _variable(part: Part, variables: Variables) -> Value:
     name, how = part.text, part.operator
+    if name in variables.maps and (key := re.match(r"\[([^\]]+)\]", how)):
+        name, how = f"{name}[{mapped(key[1], variables)}]", how[key.end() :]
     index = re.match(r"\[([0-9]+)\]", how)
     found = variables.values.get(name)
     if index:
@@ -287,6 +293,12 @@ def _variable(part: Part, variables: Variables) -> Value:
     if text is None or pattern is None or found is None:
         return _unknown(part)
     return _trimmed(text, how, pattern, part)
+
+
+def mapped(key: str, variables: Variables) -> str:
+    """The key of an element of an associative array, `tp`, `"tp"` or `$NAME`."""
+    bare = re.sub(r"""["']""", "", key)
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: text_of(variables.scalar(match[1], 0)), bare)
 
 
 def _never_empty(base: Value, rest: Value) -> Value:
