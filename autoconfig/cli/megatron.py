@@ -32,6 +32,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
     """
     from autoconfig.formats.check import check_file
+    from autoconfig.formats.edit import improved_text
     from autoconfig.megatron.check_input import check_request
     from autoconfig.megatron.edit import apply_to as write_improved
     from autoconfig.render.check import check_json, show_check
@@ -39,7 +40,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     request, apply_to = check_request(given), given["apply_to"]
     answer = check_file(file, request)
     if apply_to is not None:
-        write_improved(answer, request, Path(apply_to), force=given["force"])
+        write_improved(answer, request, Path(apply_to), improve=improved_text, force=given["force"])
     if as_json:
         print_json(check_json(answer))
     else:

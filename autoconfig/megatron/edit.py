@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,13 +58,21 @@ OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step
 _ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")
 
 
-def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: bool = False) -> None:
-    """Write the improved file to `path`. Raises InputError where it cannot be edited, FileError where it cannot be written."""
+def apply_to(
+    answer: CheckAnswer,
+    request: CheckRequest,
+    path: Path,
+    *,
+    improve: Callable[[CheckAnswer, CheckRequest], str],
+    force: bool = False,
+) -> None:
+    """Write the file as `improve` makes it to `path`. Raises InputError where it cannot be edited, FileError where it cannot be
+    written."""
     if path.is_dir() or not path.parent.is_dir():
         raise FileError(f"--apply-to {str(path)[:200]!r}: name a file in a folder that exists")
     if path.exists() and not force:
         raise FileError(f"--apply-to {str(path)[:200]!r} exists: name another file, or say --force to replace it")
-    text = improved_text(answer, request)
+    text = improve(answer, request)
     mode = path.stat().st_mode & 0o777 if path.exists() else None
     write_atomically(path, lambda file: file.write_bytes(text.encode("utf-8")))
     if mode is not None:
@@ -72,18 +80,14 @@ def apply_to(answer: CheckAnswer, request: CheckRequest, path: Path, *, force: b
 
 
 def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
-    """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
+    """The text of a script, an argument list or a plan.json with the better plan in it. Raises InputError listing the changes
+    where it cannot be edited."""
     source = answer.source
     plan, scenario = target(answer)
     question = source.question
     report = report_plan(scenario, plan, None, question.request.memory_margin)
     if source.kind == "plan":
         return plan_text(scenario, plan, report)
-    if source.kind not in ("script", "arguments"):
-        raise InputError(
-            f"--apply-to edits scripts, argument lists and plan.json, not yet {source.kind} files: "
-            f"autoconfig convert FILE --format {source.kind} writes the file anew; the changes are listed without --apply-to"
-        )
     return edited_text(source, plan, report, request, scenario)
 
 
@@ -105,18 +109,18 @@ def edited_text(
     again = read_check(text, request)
     found = again.question.scenario
     if again.plan != plan:
-        raise _refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
+        raise refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
     if found.workload != scenario.workload:
         batches = f"{found.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
-        raise _refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
-    if found.model != scenario.model or found.cluster != scenario.cluster or not _same_software(found, scenario, plan):
-        raise _refusal("with the changes the file reads as another model, cluster or software", changes)
+        raise refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
+    if found.model != scenario.model or found.cluster != scenario.cluster or not same_software(found, scenario, plan):
+        raise refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):
-        raise _refusal("the changes touch arguments that are not the plan's", changes)
+        raise refusal("the changes touch arguments that are not the plan's", changes)
     return text
 
 
-def _same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
+def same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
     """The same stack, but for overlaps that `plan` cannot have and of which its arguments therefore say nothing."""
     a, b = found.software, asked.software
     overlaps = {name: getattr(b.time, name) for name in ("overlap_grad_reduce", "overlap_param_gather", "tp_overlap_share")}
@@ -135,7 +139,8 @@ def _with_environment(text: str, exports: Sequence[str]) -> str:
     return "".join([*lines[:first], *(f"{export}\n" for export in exports), *lines[first:]])
 
 
-def _refusal(reason: str, changes: Iterable[FlagChange]) -> InputError:
+def refusal(reason: str, changes: Iterable[FlagChange]) -> InputError:
+    """Why nothing was written, and what to change by hand."""
     lines = "; ".join(change_text(change) for change in changes)
     return InputError(f"--apply-to: the file cannot be edited: {reason}. Nothing was written; change by hand: {lines}")
 
@@ -185,7 +190,7 @@ class _Editor:
         edits = sorted(self.edits)
         for (_, end, _), (start, _, _) in itertools.pairwise(edits):
             if start < end:
-                raise _refusal("two of the changed values stand in the same place", self.changes)
+                raise refusal("two of the changed values stand in the same place", self.changes)
         text = self.before
         for start, end, replacement in reversed(edits):
             text = text[:start] + replacement + text[end:]
@@ -213,14 +218,14 @@ class _Editor:
         """Values one by one where they stand; where their number differs, all of them in the place of the first."""
         positions = found.value_positions
         if not positions:
-            raise _refusal(f"{found.name} has no value to replace", self.changes)
+            raise refusal(f"{found.name} has no value to replace", self.changes)
         if len(positions) == len(values):
             for position, value in zip(positions, values, strict=True):
                 self.edits.add((*self._span(position, found.name, joined=position == found.position), value))
             return
         start, end = self._quoted_span(positions[0], found.name)
         if positions[0] == found.position or self.before[start - 1 : start] not in (" ", "\t", "\n"):
-            raise _refusal(f"the values of {found.name} do not stand apart", self.changes)
+            raise refusal(f"the values of {found.name} do not stand apart", self.changes)
         self.edits.add((start, end, " ".join(values)))
         self.removed |= {self._quoted_span(position, found.name) for position in positions[1:]}
 
@@ -243,7 +248,7 @@ class _Editor:
                 between = (" \\\n" if continued else "\n") + indent
             self.edits.add((start, start, "".join(f"{words}{between}" for words in self.added)))
             return
-        raise _refusal("there is no place to add arguments", self.changes)
+        raise refusal("there is no place to add arguments", self.changes)
 
     def _line_end(self, at: int) -> str:
         end = self.before.find("\n", at)
@@ -289,7 +294,7 @@ class _Editor:
             origin = origin[text_of(value).index("=") + 1 :]
         places = [place for place in origin if place is not None]
         if not origin or len(places) != len(origin) or places != list(range(places[0], places[0] + len(places))):
-            raise _refusal(f"{name} comes from something that is worked out ({text_of(value)[:40]})", self.changes)
+            raise refusal(f"{name} comes from something that is worked out ({text_of(value)[:40]})", self.changes)
         return places[0], places[-1] + 1
 
 

@@ -1,11 +1,35 @@
-"""What variables hold behind branches of which text does not say which is taken."""
+"""How branches and scripts end, and what variables hold behind branches of which text does not say which is taken."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
 
-from autoconfig.megatron.shell.values import Piece, Value, reason_of, text_of
+from autoconfig.megatron.shell.values import Piece, Value, Variables, reason_of, text_of
+
+
+class Exit(Exception):
+    """`exit` was reached; holds the line."""
+
+
+class Leave(Exception):
+    """`break`, `continue` or `return` was reached; holds the word."""
+
+
+class LockedName(Exception):
+    """A `readonly` name was assigned: bash drops the command of the script that does so; holds the line."""
+
+
+def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) -> None:
+    """What the branches of line `line` set alike holds behind them; the rest is not known."""
+    for name in sorted({name for outcome in outcomes for name in outcome.values}):
+        found = [outcome.values.get(name) for outcome in outcomes]
+        if all(value == found[0] for value in found) and found[0] is not None:
+            before.values[name] = found[0]
+        else:
+            because = f": {why}" if why else f": say --set {name}=VALUE"
+            reason = f"${name} depends on a condition in line {line} that is not known{because}"
+            before.set(name, merged(found, f"${name}", reason))
 
 
 def merged(outcomes: Sequence[Value | list[Value] | None], shown: str, why: str) -> Value | list[Value]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
 from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore, take
-from autoconfig.megatron.shell.branches import merged
+from autoconfig.megatron.shell.branches import Exit, Leave, LockedName, join
+from autoconfig.megatron.shell.builtins import BUILTINS, builtin, ends_at_failure
 from autoconfig.megatron.shell.commands import (
     Arithmetic,
     Assignment,
@@ -26,12 +27,12 @@ from autoconfig.megatron.shell.commands import (
     Not,
     Part,
     Simple,
-    Source,
     While,
     Word,
 )
-from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, remote_command
-from autoconfig.megatron.shell.printed import formatted, substituted
+from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
+from autoconfig.megatron.shell.launch import remote_command as remote
+from autoconfig.megatron.shell.printed import substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
     Piece,
@@ -55,18 +56,6 @@ MAX_CALLS = 12
 MAX_ROUNDS = 500
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _TESTS = frozenset({"[", "[[", "test"})
-
-
-class Exit(Exception):
-    """`exit` was reached; holds the line."""
-
-
-class Leave(Exception):
-    """`break`, `continue` or `return` was reached; holds the word."""
-
-
-class Dropped(Exception):
-    """A `readonly` name was assigned: bash drops the command of the script that does so; holds the line."""
 
 
 @dataclass
@@ -108,7 +97,7 @@ class Reader:
                     try:
                         self.run((node,))
                         line = 0
-                    except Dropped as dropped:
+                    except LockedName as dropped:
                         line = dropped.args[0]
         except Exit as end:
             self.ended = end.args[0] if end.args else 0
@@ -159,7 +148,7 @@ class Reader:
         self.errexit = outer if errexit is None else errexit
         try:
             return self.run(nodes)
-        except (Exit, Dropped):
+        except (Exit, LockedName):
             return None
         finally:
             self.variables, self.errexit = before, outer
@@ -260,7 +249,7 @@ class Reader:
         for _ in range(3):
             before, inner = self.variables, self.variables.copy()
             self.variables = inner
-            with contextlib.suppress(Exit, Leave, Dropped):
+            with contextlib.suppress(Exit, Leave, LockedName):
                 self.run(body)
             self.variables = before
             changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
@@ -279,7 +268,7 @@ class Reader:
             self.variables, self.errexit = before.copy(), errexit
             try:
                 self.run(body)
-            except (Exit, Dropped):
+            except (Exit, LockedName):
                 continue  # this branch ends the script: what follows is the other one
             except Leave as leave:
                 if str(leave) == "return":
@@ -289,21 +278,13 @@ class Reader:
         self.variables, self.errexit = before, errexit
         if not outcomes:
             raise Exit(line)
-        names = {name for outcome in outcomes for name in outcome.values}
-        for name in sorted(names):
-            found = [outcome.values.get(name) for outcome in outcomes]
-            if all(value == found[0] for value in found) and found[0] is not None:
-                before.values[name] = found[0]
-            else:
-                because = f": {why}" if why else f": say --set {name}=VALUE"
-                reason = f"${name} depends on a condition in line {line} that is not known{because}"
-                before.set(name, merged(found, f"${name}", reason))
+        join(before, outcomes, line, why)
 
     def _simple(self, node: Simple) -> bool | None:
         words = list(node.words)
         if words and all(isinstance(token, Assignment) for token in words):
             if any(isinstance(token, Assignment) and token.name in self.variables.locked for token in words):
-                raise Exit(node.line) if self.errexit else Dropped(node.line)
+                raise Exit(node.line) if self.errexit else LockedName(node.line)
             return all(assign(self.variables, token) for token in words)
         fields: list[Value] = []
         for token in words:
@@ -349,7 +330,8 @@ class Reader:
             return name != "false"
         if name in self.functions:
             return self._call(name, fields[1:])
-        if name in ("shift", "set", "let", "printf") and (done := self._builtin(name, fields[1:], line)) is not None:
+        self.errexit = ends_at_failure(fields, before=self.errexit)
+        if name in BUILTINS and (done := builtin(self.variables, fields, line, self._compute)) is not None:
             return done
         if name in ("source", ".") and len(fields) > 1:
             self.notes.append(f"line {line}: {text_of(fields[1])[:60]} is a file of its own and is not read")
@@ -357,9 +339,8 @@ class Reader:
         if name in ("read", "mapfile", "readarray", "unset"):
             forget(self.variables, fields[1:], name, line)
             return True
-        remote = remote_command(fields)
-        if remote is not None:
-            return self._elsewhere(*remote, line)
+        if elsewhere := remote(fields):
+            return self._elsewhere(*elsewhere, line)
         commands = inner_script(name, fields)
         if commands is not None:
             return self._inner(*commands, apart=name != "eval")
@@ -390,31 +371,6 @@ class Reader:
             restore(self.variables, self.frames.pop())
             self.variables.set_positional(outer)
 
-    def _builtin(self, name: str, fields: list[Value], line: int) -> bool | None:
-        """shift, `set -- WORDS`, let and `printf -v NAME`; None where they do nothing to variables."""
-        words = [text_of(value) for value in fields]
-        if name == "shift":
-            self.variables.shift(int(words[0]) if words and words[0].isdigit() and len(words[0]) < 4 else 1)
-            return True
-        if name == "set":
-            for at, word in enumerate(words):
-                if re.fullmatch(r"[-+][a-z]*e[a-z]*", word) or (word[1:] == "o" and words[at + 1 : at + 2] == ["errexit"]):
-                    self.errexit = word[0] == "-"
-        if name == "set" and words[:1] == ["--"]:
-            self.variables.set_positional(fields[1:])
-            return True
-        if name == "let":
-            parts = (Word(parts=(Part(kind="literal", text=word, quoted=True, line=line),), line=line) for word in words)
-            rounds = (Part(kind="arithmetic", text="", quoted=True, line=line, rest=word) for word in parts)
-            return [self._compute(Arithmetic(part=part, line=line)) for part in rounds][-1] if words else None
-        if name == "printf" and words[:1] == ["-v"] and len(words) > 2:
-            reason = next((reason for value in fields if (reason := reason_of(value))), "")
-            text = None if reason else formatted(words[2:])
-            why = reason or f"what printf puts into ${words[1]} in line {line} cannot be worked out"
-            self.variables.set(words[1], (Piece(text=f"${words[1]}", unknown=why),) if text is None else plain_value(text))
-            return True
-        return None
-
     def _printed(self, part: Part) -> Value | None:
         if self.calls > MAX_CALLS:
             return None
@@ -439,23 +395,14 @@ class Reader:
         self.calls += 1
         if self.calls > MAX_CALLS:
             raise InputError(f"eval and bash -c are nested deeper than {MAX_CALLS}; simplify the script")
-        hidden: dict[str, Value] = {}
-        text = ""
-        origin: list[int | None] = []
-        for piece in value:
-            shown = piece.text
-            if piece.unknown:  # a name of our own stands for what is not known
-                shown = f"${{autoconfig_unknown_{len(hidden)}}}"
-                hidden[shown[2:-1]] = (piece,)
-            text += shown
-            origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
+        source, hidden = source_of(value, self.text)
         self.variables.values.update(hidden)
         known = len(self.launches)
         outer = self.variables.values.get("@")
         if handed_over:
             self.variables.values["@"] = handed_over
         try:
-            nodes = parse(Source(text=text, origin=origin, file_text=self.text))
+            nodes = parse(source)
             result = self._apart(nodes, errexit=False) if apart else self.run(nodes)
         finally:
             self.calls -= 1

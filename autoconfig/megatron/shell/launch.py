@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from autoconfig.megatron.shell.commands import Source
 from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_of, text_of
 
 _NOT_LAUNCHERS = re.compile(
@@ -103,6 +104,21 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
         if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
     return None
+
+
+def source_of(value: Value, file_text: str) -> tuple[Source, dict[str, Value]]:
+    """A value as text to be read as commands, and what is not known in it, for which names of our own stand."""
+    hidden: dict[str, Value] = {}
+    text = ""
+    origin: list[int | None] = []
+    for piece in value:
+        shown = piece.text
+        if piece.unknown:
+            shown = f"${{autoconfig_unknown_{len(hidden)}}}"
+            hidden[shown[2:-1]] = (piece,)
+        text += shown
+        origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
+    return Source(text=text, origin=origin, file_text=file_text), hidden
 
 
 def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:

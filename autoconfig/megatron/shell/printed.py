@@ -21,6 +21,7 @@ from autoconfig.megatron.shell.commands import (
 )
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
+    Piece,
     Value,
     Variables,
     computed,
@@ -68,6 +69,15 @@ def formatted(words: Sequence[str]) -> str | None:
             return None
         if not left:
             return out
+
+
+def printed_into(variables: Variables, fields: Sequence[Value], line: int) -> None:
+    """`printf -v NAME FORMAT ARGUMENTS`."""
+    words = [text_of(value) for value in fields]
+    reason = next((reason for value in fields if (reason := reason_of(value))), "")
+    text = None if reason else formatted(words[2:])
+    why = reason or f"what printf puts into ${words[1]} in line {line} cannot be worked out"
+    variables.set(words[1], (Piece(text=f"${words[1]}", unknown=why),) if text is None else plain_value(text))
 
 
 def _one(match: re.Match[str], word: str) -> str | None:

@@ -1,0 +1,234 @@
+"""`check --apply-to` on files of other launchers: values are replaced where they stand, in YAML, TOML, JSON and overrides.
+
+What is to be written is read again first; where it does not give the wanted plan, with the same model, workload, cluster and
+software, nothing is written and the changes are listed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import yaml
+
+from autoconfig.formats.check import read_any
+from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, target
+from autoconfig.megatron.check_input import CheckInput, CheckRequest
+from autoconfig.megatron.edit import improved_text as improved_script
+from autoconfig.megatron.edit import refusal, same_software
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+ANCHORS = (
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "num_layers", "model_parallel_size",
+    "pipe_parallel_size", "per_device_train_batch_size",
+)  # fmt: skip
+"""Beside these a setting goes that the file does not have."""
+CHECKPOINTING = "gradient checkpointing"
+
+
+def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
+    """The file's text with the better plan in it. Raises InputError listing the changes where it cannot be edited."""
+    source = answer.source
+    if source.kind in ("script", "arguments", "plan"):
+        return improved_script(answer, request)
+    plan, scenario = target(answer)
+    changes = changes_from(source, plan, scenario)
+    if source.kind == "torchtitan" and "local_batch_size" in source.text and "global_batch_size" not in source.text:
+        batch = (str(scenario.workload.global_batch_size),)  # else it would follow from what is changed
+        changes = (*changes, FlagChange(flag="training.global_batch_size", old=None, new=batch))
+    try:
+        text = changed(source.text, map(_in_its_words, changes))
+    except (InputError, yaml.YAMLError, ValueError) as error:
+        raise refusal(str(error).partition("\n")[0], changes) from None
+    touched = {_plain(change.flag.rpartition(".")[2]) for change in changes}
+    settings = {name: value for name, value in request.settings.items() if _plain(name.rpartition(".")[2]) not in touched}
+    try:
+        again = read_any(text, replace(request, settings=settings))
+    except InputError as error:
+        raise refusal(f"with the changes the file is not read: {error}", changes) from None
+    if reason := _other(again, plan, scenario):
+        raise refusal(reason, changes)
+    return text
+
+
+def _other(again: CheckInput, plan: TrainPlan, scenario: Scenario) -> str:
+    """What the edited file says that was not asked for; empty where it is right."""
+    found = again.question.scenario
+    if again.plan != plan:
+        return f"with the changes the file reads as {again.plan}, not as {plan}"
+    if found.workload != scenario.workload:
+        return "the file works out its batch or sequence from what is changed"
+    if found.model != scenario.model or found.cluster != scenario.cluster or found.numerics != scenario.numerics:
+        return "with the changes the file reads as another model, cluster or precision"
+    return "" if same_software(found, scenario, plan) else "with the changes the file reads as other software"
+
+
+def _in_its_words(change: FlagChange) -> FlagChange:
+    """LLaMA-Factory has the switch the other way round."""
+    if change.flag != CHECKPOINTING:
+        return change
+    return FlagChange(flag="disable_gradient_checkpointing", old=None, new=("true" if change.new == ("false",) else "false",))
+
+
+def changed(text: str, changes: Iterable[FlagChange]) -> str:
+    """The text with these changes, in the syntax that it has. Raises InputError."""
+    changes = list(changes)
+    if text.lstrip().startswith("{"):
+        try:
+            return _json(text, changes)
+        except json.JSONDecodeError:
+            pass  # with comments, or commas at ends: YAML
+    for change in changes:
+        if _OVERRIDE.search(text):
+            text = _override(text, change)
+        elif re.search(r"^\s*\[[\w.]+\]\s*(?:#.*)?$", text, re.MULTILINE):
+            text = _toml(text, change)
+        else:
+            text = _yaml(text, change)
+    return text
+
+
+_OVERRIDE = re.compile(r"(?<!\S)(?:model|train)\.\w+=\S")
+
+
+def _override(text: str, change: FlagChange) -> str:
+    """`key=value` behind a command, or in a file."""
+    there = re.compile(rf"(?<!\S){re.escape(change.flag)}=(\S+)")
+    found = there.findall(text)
+    if len(found) > 1 or (change.new is None and found):
+        raise InputError(f"{change.flag} is not changed in place")
+    if change.new is None:
+        return text
+    value = f"{change.flag}={','.join(change.new) or 'true'}"
+    if found:
+        return there.sub(value, text)
+    return _OVERRIDE.sub(lambda match: f"{value} {match[0]}", text, count=1)
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _keys(change: FlagChange) -> list[str]:
+    return [_plain(key) for key in change.flag.split(".")]
+
+
+def _json(text: str, changes: Iterable[FlagChange]) -> str:
+    tree = json.loads(text)
+    for change in changes:
+        *parents, last = _keys(change)
+        section: Any = tree
+        for key in parents:
+            if change.new is None and key not in section:
+                break
+            section = section.setdefault(key, {})
+            if not isinstance(section, dict):
+                raise InputError(f"{key} is no section")
+        else:
+            if change.new is None:
+                section.pop(last, None)
+            else:
+                section[last] = _typed(change.new)
+    indent = re.search(r"\n([ \t]+)\"", text)
+    return json.dumps(tree, indent=indent[1] if indent else None, ensure_ascii=False) + "\n" * text.endswith("\n")
+
+
+def _typed(values: Sequence[str]) -> Any:
+    found = [yaml.safe_load(value) if re.fullmatch(r"-?[0-9.]+|true|false", value) else value for value in values]
+    return True if not found else found[0] if len(found) == 1 else found
+
+
+def _toml(text: str, change: FlagChange) -> str:
+    section, _, key = change.flag.rpartition(".")
+    lines = text.splitlines(keepends=True)
+    start = next((at for at, line in enumerate(lines) if re.match(rf"\s*\[{re.escape(section)}\]\s*(#|$)", line)), None)
+    value = None if change.new is None else json.dumps(_typed(change.new))
+    if start is None:
+        return text if value is None else f"{text.rstrip()}\n\n[{section}]\n{key} = {value}\n"
+    end = next((at for at in range(start + 1, len(lines)) if re.match(r"\s*\[", lines[at])), len(lines))
+    for at in range(start + 1, end):
+        value_there = r"(\"[^\"]*\"|'[^']*'|\[[^\]\n]*\]|[^#\s]+)"
+        match = re.fullmatch(rf"(\s*{re.escape(key)}\s*=\s*){value_there}(\s*(?:#.*)?\n?)", lines[at])
+        if match:
+            lines[at] = "" if value is None else f"{match[1]}{value}{match[3]}"
+            return "".join(lines)
+    if value is not None:
+        last = max(at for at in range(start, end) if lines[at].strip())
+        lines[last] = f"{lines[last].rstrip()}\n{key} = {value}\n"
+    return "".join(lines)
+
+
+def _yaml(text: str, change: FlagChange) -> str:
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError("the file is no mapping")
+    *parents, last = _keys(change)
+    section, missing = root, list(parents)
+    while missing and isinstance(found := _entry(section, missing[0])[1], yaml.MappingNode):
+        section, missing = found, missing[1:]
+    if missing and section is root and (found := _entry_below(root, last))[0] is not None:
+        key, value = found
+    else:
+        key, value = (None, None) if missing else _entry(section, last) if parents else _entry_below(root, last)
+    new = None if change.new is None else json.dumps(_typed(change.new)).replace('"', "")
+    if key is not None and value is not None:
+        start, end = value.start_mark.index, value.end_mark.index
+        if new is not None:
+            return f"{text[:start]}{new}{text[end:]}"
+        first = text.rfind("\n", 0, key.start_mark.index) + 1
+        behind = text.find("\n", end)
+        after = text[end:behind] if behind >= 0 else text[end:]
+        alone = re.fullmatch(r"\s*,?\s*(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
+        if not alone or isinstance(value, yaml.CollectionNode):
+            raise InputError(f"{change.flag} stands among others")
+        return text[:first] + (text[behind + 1 :] if behind >= 0 else "")
+    if new is None:
+        return text
+    return _inserted(text, _beside(root) if not parents else section, [*missing, last], new)
+
+
+def _entry(section: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    return next(((key, value) for key, value in section.value if _plain(str(key.value)) == name), (None, None))
+
+
+def _entry_below(section: yaml.MappingNode, name: str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """The entry of this name in a section or below it. Raises InputError where there are several."""
+    found, waiting = [], [section]
+    while waiting:
+        one = waiting.pop()
+        found += [(key, value) for key, value in one.value if _plain(str(key.value)) == name]
+        waiting += [value for _, value in one.value if isinstance(value, yaml.MappingNode)]
+    if len({id(value) for _, value in found}) > 1:
+        raise InputError(f"{name} stands in the file more than once")
+    return found[0] if found else (None, None)
+
+
+def _beside(root: yaml.MappingNode) -> yaml.MappingNode:
+    """The section that holds the settings of the plan."""
+    waiting = [root]
+    while waiting:
+        one = waiting.pop(0)
+        if any(_entry(one, name)[0] is not None for name in ANCHORS):
+            return one
+        waiting += [value for _, value in one.value if isinstance(value, yaml.MappingNode)]
+    return root
+
+
+def _inserted(text: str, section: yaml.MappingNode, path: list[str], value: str) -> str:
+    """A new entry in front of the section's first one."""
+    first = section.value[0][0]
+    start = text.rfind("\n", 0, first.start_mark.index) + 1
+    before = text[start : first.start_mark.index]
+    if section.flow_style and not before.strip() and len(path) == 1:
+        return f"{text[:start]}{before}\"{path[0]}\": {value},\n{text[start:]}"
+    if section.flow_style or before.strip():
+        raise InputError("a section that is written in one line takes no new setting")
+    if str(first.value).startswith("--"):
+        path = [f"--{name.replace('_', '-')}" for name in path]
+    lines = [f"{before}{'  ' * depth}{name}:" for depth, name in enumerate(path)]
+    return f"{text[:start]}{chr(10).join(lines)} {value}\n{text[start:]}"

@@ -1,0 +1,81 @@
+"""`check --apply-to` on files of other launchers: what changes is what was promised, and nothing else."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from autoconfig.specs.errors import InputError
+
+from autoconfig.formats.check import read_any
+from autoconfig.formats.edit import changed, improved_text
+from autoconfig.megatron.check import FlagChange, changes_from, check, target
+from autoconfig.megatron.check_input import CheckRequest
+
+TABLE = json.loads((Path(__file__).parent / "public_files.json").read_text())
+ROWS = {row[0]: row for row in TABLE["rows"]}
+EDITED = (
+    "1-3B.yml", "config_280m_llama.yaml", "70b.yaml", "llama2_7B-FP8-pretrain.yaml", "fsdp2_config.yaml",
+    "ds_z2_offload_config.json", "deepseek_v3_671b.toml",
+)  # fmt: skip
+
+
+def leaves(values, path=""):
+    """Every value by the last part of its key, as another reader than ours loads the file."""
+    if isinstance(values, dict):
+        return {k: v for key, value in values.items() for k, v in leaves(value, str(key)).items()}
+    return {path.lstrip("-").replace("-", "_"): values}
+
+
+def loaded(text):
+    if "\n[" in f"\n{text}" and "{" not in text:
+        return leaves(tomllib.loads(text))
+    return leaves(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_only_what_was_promised_changes(name):
+    row = next(row for row in ROWS.values() if row[0].split(" ")[1].endswith(f"/{name}"))
+    request = CheckRequest(**row[1])
+    answer = check(read_any(row[-1], request))
+    plan, scenario = target(answer)
+    changes = {change.flag.rpartition(".")[2].lstrip("-"): change.new for change in changes_from(answer.source, plan, scenario)}
+    before, after = loaded(row[-1]), loaded(improved_text(answer, request))
+    differing = {key for key in before | after if before.get(key) != after.get(key)}
+    assert differing and differing <= set(changes) | {"global_batch_size"}
+    for key in differing & set(changes):
+        new = changes[key]
+        shown = [str(after[key])] if key in after and not isinstance(after[key], list) else after.get(key)
+        assert (new is None and shown is None) or [word.lower() for word in new] == [word.lower() for word in shown]
+
+
+def test_what_cannot_be_edited_is_refused_with_the_changes():
+    row = next(row for row in ROWS.values() if "72b_offload.sh" in row[0])
+    request = CheckRequest(**row[1])
+    answer = check(read_any(row[-1], request))
+    with pytest.raises(InputError, match=r"cannot be edited.*change by hand: .*overlap_grad_reduce"):
+        improved_text(answer, request)
+
+
+@pytest.mark.parametrize(
+    ("text", "flag", "new", "result"),
+    [
+        ("a: 1\nb: {x: 2, y: 3}  # z\n", "b.x", "5", "a: 1\nb: {x: 5, y: 3}  # z\n"),
+        ("a: 1  # one\nb: 2\n", "a", None, "b: 2\n"),
+        ("m:\n  --num-layers: 4\n", "tp_comm_overlap", "true", "m:\n  --tp-comm-overlap: true\n  --num-layers: 4\n"),
+        ("a: 1\n", "s.k", "x", "s:\n  k: x\na: 1\n"),
+        ("[a]\nk = 1 # c\n[b]\nk = 2\n", "b.k", "3", "[a]\nk = 1 # c\n[b]\nk = 3\n"),
+        ("[a]\nk = 'x'\n", "b.j", "y", "[a]\nk = 'x'\n\n[b]\nj = \"y\"\n"),
+        ('{"a": {"b": "auto"}}', "a.b", "3", '{"a": {"b": 3}}'),
+        ("{\n  'a': 1,  # one\n  'b': 2,\n}\n", "a", "3", "{\n  'a': 3,  # one\n  'b': 2,\n}\n"),
+        ("x.sh model.tp=2 train.mbs=1\n", "model.tp", "4", "x.sh model.tp=4 train.mbs=1\n"),
+    ],
+)
+def test_values_are_replaced_where_they_stand(text, flag, new, result):
+    assert changed(text, [FlagChange(flag=flag, old=None, new=None if new is None else (new,))]) == result
+
+
+def test_a_setting_that_stands_twice_is_refused():
+    with pytest.raises(InputError, match="more than once"):
+        changed("a:\n  k: 1\nb:\n  k: 2\n", [FlagChange(flag="k", old=("1",), new=("3",))])
