@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
 
 from autoconfig.formats.fine_tuning import fine_tunes
@@ -51,7 +51,8 @@ def test_the_real_parser_accepts_it(judge, number):
 
 
 def small(model: ModelSpec, layers: int) -> ModelSpec:
-    """A model of the same kind with a few layers and channels."""
+    """A model of the same kind with a few layers and channels. Queries are compressed where attention is latent: without that
+    megatron-core 0.19 wants Transformer Engine."""
     sizes = {"num_layers": layers, "hidden_size": 64, "num_attention_heads": 4, "num_query_groups": 4, "kv_channels": 16,
              "ffn_hidden_size": 128, "vocab_size": WORDS, "max_position_embeddings": 64, "mtp_num_layers": 0,
              "window_size": None, "window_attn_skip_freq": None}  # fmt: skip
@@ -60,8 +61,7 @@ def small(model: ModelSpec, layers: int) -> ModelSpec:
         sizes |= {"num_moe_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 64, "moe_layer_freq": 1,
                   "moe_shared_expert_intermediate_size": shared}  # fmt: skip
     if model.multi_latent_attention:
-        sizes |= {"q_lora_rank": 32 if model.q_lora_rank else None, "kv_lora_rank": 16, "qk_head_dim": 16,
-                  "qk_pos_emb_head_dim": 8, "v_head_dim": 16}  # fmt: skip
+        sizes |= {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_head_dim": 16, "qk_pos_emb_head_dim": 8, "v_head_dim": 16}
     known = {field.name for field in dataclasses.fields(ModelSpec)}
     return model.replace(**{name: value for name, value in sizes.items() if name in known}, router=None, rope_scaling=None)
 
@@ -74,6 +74,9 @@ def cut(plan: TrainPlan) -> TrainPlan:
     recompute = plan.recompute
     if recompute.granularity == "full":
         recompute = Recompute("full", (), recompute.method, min(recompute.num_layers, 2))
+    if "moe_act" in recompute.modules:  # of grouped GEMMs, which the core has on GPUs alone
+        rest = tuple(module for module in recompute.modules if module != "moe_act")
+        recompute = Recompute("selective", rest) if rest else NONE
     return TrainPlan(tp=tp, pp=pp, vpp=vpp, cp=cp, ep=ep, dp=dp, mbs=1, sp=plan.sp and tp > 1,
                      recompute=recompute, dist_opt=plan.dist_opt)  # fmt: skip
 
@@ -86,6 +89,7 @@ def job_of(number):
         model=small(scenario.model, 2 * mine.pp * mine.vpp), plan=mine, steps=1, warmup_steps=0, device="cpu",
         workload=Workload(seq_length=SEQUENCE, global_batch_size=mine.dp * 2 * mine.pp * mine.vpp),
         numerics=Numerics(precision="bf16", hidden_dropout=0.0, attention_dropout=0.0),
+        attention_kernel="unfused" if scenario.model.attention_sinks else "flash",
     )  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def test_one_step_of_it_runs(number, tmp_path):
          "-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json")],
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, (named(number), str(job.plan), done.stdout[-1500:], done.stderr[-1500:])
+    assert done.returncode == 0, (named(number), str(job.plan), done.stdout[-1500:], done.stderr[-6000:])
     result = json.loads((tmp_path / "result.json").read_text())
     losses = result["losses"]
     assert len(losses) == 1 and losses[0] == pytest.approx(math.log(WORDS), abs=0.6), "a model that knows nothing"
