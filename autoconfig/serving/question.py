@@ -360,7 +360,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     if model.is_hybrid:
         yield "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
     if model.is_sparse:
-        yield "sparse attention: at 0.41 of the peak, as the module of training reaches; no run of it was measured"
+        yield "sparse attention: at the share of peak that training's module reaches; no run of it was measured"
     if not request.prefix_hit:
         yield "no prefix hits (--prefix-hit)"
     if not request.draft_tokens:

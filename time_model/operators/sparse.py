@@ -6,6 +6,7 @@ No published training step stands behind it. Symbols: specs/models/model.py.
 from __future__ import annotations
 
 import numpy as np
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
 from autoconfig.time_model.operators.kernels import attended_pairs
@@ -15,9 +16,14 @@ SCORE_BYTES = 8.0
 """Of one query and key: its fp32 score written, and read once to choose from."""
 
 
-SHARE_OF_PEAK = 0.41
-"""Of attention over chosen keys and of the indexer's scores. Source: operator tables of aiconfigurator-core 0.12.0, the whole
-module of DeepSeek-V3.2 over 8,192 tokens (14.6 ms on H100, 7.4 on GB200): its linear layers leave 0.405 and 0.413 of peak."""
+HOPPER, BLACKWELL = 0.46, 0.354
+
+
+def share_of_peak(gpu: GpuSpec) -> float:
+    """Share of the 16-bit peak of attention over chosen keys and of the indexer's scores: 0.46 on Hopper, 0.354 on Blackwell.
+    Source: operator tables of aiconfigurator-core 0.12.0, the whole module of DeepSeek-V3.2 over 8,192 tokens (14.6 ms on H100,
+    7.4 on GB200), less its linear layers."""
+    return HOPPER if (gpu.compute_capability or 0.0) < 10.0 else BLACKWELL
 
 
 def indexer_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
@@ -35,7 +41,7 @@ def indexer_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
 
 
 def sparse_attention_seconds(flops: Number, *, flops_per_s: float) -> Number:
-    """FLOPs over SHARE_OF_PEAK of the 16-bit peak."""
+    """FLOPs over `share_of_peak` of the 16-bit peak."""
     return flops / flops_per_s
 
 
@@ -65,7 +71,7 @@ def sparse_attention_operators(job: TrainingJob, x: Shapes) -> list[Operator]:
 
 
 def _at_rate(job: TrainingJob, name: str, flops: Number, backward: Number) -> Operator:
-    rate = job.flops_per_s * SHARE_OF_PEAK / job.factors.attention
+    rate = job.flops_per_s * share_of_peak(job.cluster.gpu)
     return Operator(
         name=name,
         formula="sparse_attention_seconds",

@@ -11,7 +11,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, indexer_key_bytes
 from autoconfig.time_model.operators.kernels import attended_pairs
-from autoconfig.time_model.operators.sparse import SHARE_OF_PEAK
+from autoconfig.time_model.operators.sparse import share_of_peak
 
 HBM = 0.8
 """Share of HBM's bandwidth at which the indexer's keys are read, that of other memory-bound kernels (docs/time_model.md)."""
@@ -21,8 +21,8 @@ KERNELS_S = 3 * 2.5e-6
 
 def _rates(gpu: GpuSpec) -> tuple[float, float]:
     """FLOP/s that are reached in fp8 and in 16 bits."""
-    rates = gpu.flops_per_s
-    return SHARE_OF_PEAK * rates.get("fp8", rates["bf16"]), SHARE_OF_PEAK * rates["bf16"]
+    rates, share = gpu.flops_per_s, share_of_peak(gpu)
+    return share * rates.get("fp8", rates["bf16"]), share * rates["bf16"]
 
 
 def indexer_decode_seconds(model: ModelSpec, sequences: Number, length: Number, gpu: GpuSpec) -> Number:
