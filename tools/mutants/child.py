@@ -106,7 +106,8 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         for one in gc.get_objects():
-            if type(one).__name__ == "_lru_cache_wrapper" and getattr(one, "__module__", "").startswith("autoconfig."):
+            place = getattr(one, "__module__", None) or ""
+            if type(one).__name__ == "_lru_cache_wrapper" and (place.startswith("autoconfig.") or "test_" in place):
                 one.cache_clear()
         self.now = set()
         start = time.process_time()
