@@ -119,7 +119,10 @@ COMPARED = ("gpu", "precision")
 
 def several(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The questions of one: each combination where fields of COMPARED have several values."""
-    values = [((one,) if one is None or isinstance(one, str) else tuple(one) or (None,)) for one in map(given.get, COMPARED)]
+    values = [
+        (one,) if one is None or isinstance(one, str) else tuple(dict.fromkeys(one)) or (None,)
+        for one in map(given.get, COMPARED)
+    ]
     return [{**given, **dict(zip(COMPARED, one, strict=True))} for one in product(*values)]
 
 

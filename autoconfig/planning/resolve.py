@@ -96,6 +96,8 @@ class Field:
             return (texts,) if isinstance(texts, str) else tuple(texts)
         if given is None:
             return None
+        if isinstance(given, (list, tuple, set)) and self.type is str and self.parse is None:
+            raise InputError(f"{option(self.name)}: give one value, not a list")
         if self.choices and isinstance(given, str):
             return given.lower() if given.lower() in self.choices else given
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autoconfig.memory_model.state import optimizer_bytes_per_parameter
+from autoconfig.memory_model.state import lora_parameters, optimizer_bytes_per_parameter
 from autoconfig.planning.request_fields import (
     DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE,
     DEFAULT_MTBF_HOURS_PER_GPU,
@@ -112,13 +112,16 @@ class Goodput:
 
 
 def checkpoint_bytes(scenario: Scenario) -> float:
-    """Weights and optimizer state of the whole model: what must be read to go on. Gradients are not kept.
+    """Weights and optimizer state of what is trained, the whole model or its adapters: what must be read to go on. Gradients
+    and frozen weights are not kept.
 
     16-bit weights 2 bytes, and per parameter the master weight and both moments (memory_model.state).
     """
-    numerics = scenario.numerics
-    weights = numerics.activation_bytes
-    return float(total_parameters(scenario.model)) * (weights + optimizer_bytes_per_parameter(numerics))
+    model, numerics = scenario.model, scenario.numerics
+    trained = float(total_parameters(model))
+    if numerics.peft == "lora":
+        trained = sum(float(lora_parameters(model, numerics, kind, 1)) for kind in model.layer_kinds)
+    return trained * (numerics.activation_bytes + optimizer_bytes_per_parameter(numerics))
 
 
 def goodput_of(scenario: Scenario, reliability: Reliability) -> Goodput:

@@ -124,7 +124,8 @@ def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None
         kept[curve.gpu] = curve.fixed
     question = next((curve.question for curve in curves if curve.question is not None), None)
     if question is None:
-        raise InputError(points[0].why_not or "no plan at any of these GPU counts")
+        why = points[0].why_not or "no plan at any of these GPU counts"
+        raise InputError(f"{points[0].num_gpus:,} GPUs: {why}; give other counts, or {option('gpus_per_node')}")
     fewest = _fewest([*points, *refined], request.days)
     return ScalingAnswer(
         question=question, request=request, points=tuple(points), kept=kept, fewest=fewest, every_count=every

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -137,10 +137,17 @@ def remedies(question: Question) -> list[Remedy]:
         for _, scenario, changed in savings:
             everything = replace(everything, numerics=_merged(everything, scenario, question.scenario))
             constraints = changed if changed is not question.constraints else constraints
-        found += _tried("all of these together", everything, constraints, question)
+        together = _tried("all of these together", everything, constraints, question)
+        found += [one for one in together if one.fits or not _one_is_enough(found, one)]
     found += _larger_gpus(question)
     found += _more_gpus(question)
     return found
+
+
+def _one_is_enough(single: Iterable[Remedy], together: Remedy) -> bool:
+    """One saving alone lacks no more than all: gradients in bf16 are copied to fp32 for the optimizer's step, which costs memory
+    where its moments are not on the GPU."""
+    return any((one.still_short_gib or 0.0) <= (together.still_short_gib or 0.0) for one in single)
 
 
 def _merged(so_far: Scenario, changed: Scenario, original: Scenario) -> Numerics:

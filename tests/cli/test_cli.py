@@ -189,6 +189,7 @@ def test_gpus_and_precisions_given_twice_are_compared(autoconfig):
     assert alone["plans"][0] == body["compared"][3]["plans"][0]
     text = autoconfig.run("search", *asked, "--gpu", "h100", "--gpu", "b200").stdout
     assert body["compared"][2]["plans"][0]["short"] in text and "8 x b200-180gb, bf16" in text and ", fp8" not in text
+    assert "compared" not in autoconfig.json("search", *asked, "--gpu", "h100", "--gpu", "h100"), "a repeated name is one"
     refused = autoconfig.run("search", *asked, "--gpu", "h100", "--gpu", "b200", "--export", "x")
     assert refused.exit_code == 2 and "--export is for one --gpu" in refused.stderr
 

@@ -199,6 +199,11 @@ def test_a_refusal_says_where_reading_stopped():
         read(f"if [ a = a ]; then\n exit 1; fi\n{launch()}")
 
 
+def test_a_launch_in_a_loop_names_no_other_lines():
+    found = read(f"while true; do {launch()} --tensor-model-parallel-size 2\ndone")
+    assert any(text.endswith("the first of several launches is read") for text in found.notes)
+
+
 def test_what_branches_have_in_common_is_kept():
     found = read(launch("A='--tensor-model-parallel-size 2'\n[ -d /x ] && A+=' --log-throughput' || A+=' --new-one 3'", "$A"))
     assert found.plan.tp == 2 and "--log-throughput" in found.ignored

@@ -226,6 +226,12 @@ def test_a_table_may_be_a_frame(tmp_path):
     assert found.rows.pred_step_s[0] > 0 and pd.isna(found.rows.pred_step_s[1]) and "not predicted" in found.rows.pred_note[1]
 
 
+def test_a_plan_to_include_is_a_text_or_an_entry_of_an_answer():
+    best = autoconfig.search(**KEYWORDS).best
+    for include in (best, [best], best.short, [best.short]):
+        assert autoconfig.search(**KEYWORDS, include=include).included[0].short == best.short
+
+
 def test_counts_and_types_may_be_lists():
     asked = {name: value for name, value in KEYWORDS.items() if name not in ("gpus", "gpu")}
     listed = autoconfig.scaling(**asked, gpus=[8, 16], gpu=["a100-80gb"])
@@ -249,6 +255,7 @@ def test_counts_and_types_may_be_lists():
     (lambda: autoconfig.search(model="1.7b", gpus=8, num_layers="few"), "num_layers", "num_layers: 'few' is no integer"),
     (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, isl="long"), "isl", "isl: 'long' is no integer"),
     (lambda: autoconfig.explain("tp=2", model="1.7b"), "gpus", "say gpus N, for example gpus 64"),
+    (lambda: autoconfig.explain("tp=2", model="1.7b", gpus=8, gpu=["h100", "h200"]), "gpu", "gpu: give one value, not a list"),
     (lambda: autoconfig.scaling(model="1.7b"), "gpus", "say gpus COUNTS"),
     (lambda: autoconfig.deployments(model="llama3-8b"), "gpus", "Missing option gpus."),
     (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, ttft="soon"), "ttft", "ttft: 'soon' is no duration"),

@@ -49,6 +49,12 @@ def test_a_checkpoint_holds_weights_and_optimizer_state():
     assert checkpoint_bytes(trillion) == pytest.approx(13.8e12, rel=0.03)
 
 
+def test_a_checkpoint_of_lora_holds_the_adapters_alone():
+    """Rank 8 on all four of Llama-3-8B: 8 x (4096 + 6144 + 2 x 4096 + 4096 + 28672 + 14336 + 4096) a layer, 14 bytes each."""
+    adapters = understand(Request(model="llama3-8b", gpus=8, numerics={"peft": "lora", "lora_rank": 8})).scenario
+    assert checkpoint_bytes(adapters) == 14 * 32 * 8 * (4096 + 6144 + 2 * 4096 + 4096 + 28672 + 14336 + 4096)
+
+
 @given(st.floats(1, 1e6), st.floats(1e-3, 1e3))
 def test_the_interval_loses_least(mtbf_hours, rate):
     """Moving Young's interval either way loses more."""

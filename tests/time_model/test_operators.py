@@ -53,6 +53,7 @@ from autoconfig.time_model.operators.kernels import (
     weight_gradient_seconds,
 )
 from autoconfig.time_model.operators.layer import tp_communication_seconds
+from autoconfig.time_model.operators.listing import explain_operators
 from autoconfig.time_model.operators.moe import expert_rows, places_reached
 from autoconfig.time_model.step.rows import (
     block_recomputed_layers,
@@ -398,3 +399,12 @@ def test_default_stack_overlaps_and_old_ones_do_not() -> None:
     assert (old.tp_overlap_share, old.p2p_overlap_share, old.overlap_grad_reduce, old.tp_async_backward) == (
         0.0, 0.0, False, False,
     )  # fmt: skip
+
+
+def test_only_kinds_of_layers_that_the_model_has_wait_for_the_host() -> None:
+    model, cluster = load_model("mixtral-8x7b"), cluster_of(load_gpu("h100"), 64)
+    workload = Workload(seq_length=4096, global_batch_size=256)
+    stack = load_stack("transformer-engine")
+    scenario = Scenario(model=model, cluster=cluster, numerics=Numerics(), software=stack, workload=workload)
+    rows = explain_operators(scenario, parse_plan("tp=1,pp=2,ep=8,mbs=1", 64))
+    assert {row.layer for row in rows if row.operator == "launches by the host"} == {"moe"}

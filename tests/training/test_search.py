@@ -307,6 +307,14 @@ def test_remedies_that_save_fit_as_they_say():
     ), "what is given already is not repeated"
 
 
+def test_all_savings_together_are_named_only_where_they_save_more_than_one():
+    """With moments on the CPU, gradients in bf16 are copied to fp32 for the step: all together would lack more than offload."""
+    answer = search(Request(model="175b", gpus=8))
+    offload = next(r for r in answer.remedies if "offload" in r.change)
+    assert not offload.fits and not any("together" in r.change for r in answer.remedies)
+    assert any("together" in r.change for r in search(Request(model="70b", gpus=8)).remedies)
+
+
 def test_gpus_at_most_takes_the_fastest_of_all_whole_nodes(request_of, scenario_of):
     changes = {"gpus_per_node": 4, "global_batch_size": 48, "numerics": {"grad_reduce_dtype": "fp32"}}
     answer = search(request_of("odd", gpus=None, gpus_at_most=31, **changes))

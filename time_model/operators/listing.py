@@ -44,17 +44,19 @@ def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
     job = TrainingJob(scenario)
     shapes = shapes_of(scenario.layouts([plan]), job)
     table = layer_table(job, shapes, [plan.recompute])
-    rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, plan.recompute)
+    rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, job, plan.recompute)
     used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]
     return sorted(
         used, key=lambda row: (LAYERS.index(row.layer), -(row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds))
     )
 
 
-def _host_rows(table: LayerTable, recompute: Recompute) -> list[OperatorRow]:
+def _host_rows(table: LayerTable, job: TrainingJob, recompute: Recompute) -> list[OperatorRow]:
     """What a layer of each kind waits for the host, beside its operators; whole layers that are run again wait again."""
     rows = []
     for layer, (forward, backward) in zip(table.kinds, table.floor, strict=True):
+        if layer not in (*job.model.layer_kinds, *job.model.mtp_kinds):
+            continue
         waiting = _number(forward)
         rows.append(
             OperatorRow(

@@ -120,8 +120,9 @@ def _best_launch(reader: Reader) -> Launch | None:
     best = max(reader.launches, key=lambda launch: launch.is_decisive)
     others = [launch for launch in reader.launches if launch.is_decisive and launch is not best]
     if others:
-        lines = ", ".join(str(launch.line) for launch in others[:5])
-        reader.notes.append(f"line {best.line}: the first of several launches is read (others in line {lines})")
+        lines = ", ".join(str(line) for line in [*dict.fromkeys(other.line for other in others if other.line != best.line)][:5])
+        where = f" (others in line {lines})" if lines else ""
+        reader.notes.append(f"line {best.line}: the first of several launches is read{where}")
     return best
 
 
