@@ -145,8 +145,8 @@ def remedies(question: Question) -> list[Remedy]:
 
 
 def _one_is_enough(single: Iterable[Remedy], together: Remedy) -> bool:
-    """One saving alone lacks no more than all: gradients in bf16 are copied to fp32 for the optimizer's step, which costs memory
-    where its moments are not on the GPU."""
+    """One saving alone lacks no more than all: gradients in bf16 are copied to fp32 for the optimizer's step, which takes
+    memory where its state is on the CPU."""
     return any((one.still_short_gib or 0.0) <= (together.still_short_gib or 0.0) for one in single)
 
 

@@ -7,7 +7,9 @@ import yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import parse_plan
 
+from autoconfig.formats.check import read_any
 from autoconfig.formats.fine_tuning import PROJECTIONS, fine_tuning_texts
+from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.question import request_of, understand
 
 LORA = {"model": "llama3-8b", "gpus": 4, "peft": "lora"}
@@ -65,6 +67,18 @@ def test_a_plan_in_parallel_is_a_recipe_of_megatron_bridge():
     assert said["model.tensor_model_parallel_size"] == "2" and said["train.global_batch_size"] == "128"
     tuned = overrides(texts("tp=2,pp=2,mbs=1", peft="none", packed_length=300)["overrides.txt"])
     assert not any(name.startswith("peft.") for name in tuned)
+
+
+def test_the_overrides_are_read_as_adapters():
+    """What `check` says of the file is what was asked: not the memory of all weights."""
+    text = texts("tp=1,mbs=4", lora_rank=16, lora_target_modules="linear_qkv,linear_fc2")["overrides.txt"]
+    read = read_any(text, CheckRequest(gpus=4, gpu="h100")).question.scenario.numerics
+    assert (read.peft, read.lora_rank, read.lora_target_modules) == ("lora", 16, ("linear_qkv", "linear_fc2"))
+    without = "\n".join(line for line in text.splitlines() if "peft.dim" not in line)
+    for unsaid in (without, "run.py --recipe llama3_8b_peft_config " + " ".join(
+            line for line in text.splitlines() if not line.startswith(("#", "peft.")))):  # fmt: skip
+        with pytest.raises(InputError, match=r"add peft\.dim=N"):
+            read_any(unsaid, CheckRequest(gpus=4, gpu="h100"))
 
 
 def test_what_neither_can_is_refused_with_the_reasons():

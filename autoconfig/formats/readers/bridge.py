@@ -61,7 +61,24 @@ def read(document: Document) -> CheckInput:
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else int(known["gpus"]) if known.get("gpus") else None
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
+    answer = _with_adapters(answer, section, recipe or "")
     return replace(answer, ignored=(*answer.ignored, *section.unused()))
+
+
+def _with_adapters(answer: CheckInput, section: Section, recipe: str) -> CheckInput:
+    """With LoRA's fields (megatron/bridge/peft/lora.py). Raises InputError for adapters whose rank is not said."""
+    rank, targets = section.count("peft.dim"), section.get("peft.target_modules")
+    section.get("peft.alpha")
+    if rank is None:
+        if targets is not None or "_peft" in recipe or "lora" in recipe:
+            raise InputError("the adapters' rank is not among the overrides: add peft.dim=N, or say --set peft.dim=N")
+        return answer
+    scenario = answer.question.scenario
+    numerics = replace(scenario.numerics, peft="lora", lora_rank=rank)
+    if targets is not None:
+        named = targets if isinstance(targets, list) else str(targets).strip("[]").replace(",", " ").split()
+        numerics = replace(numerics, lora_target_modules=tuple(map(str, named)))
+    return replace(answer, question=replace(answer.question, scenario=replace(scenario, numerics=numerics)))
 
 
 FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
