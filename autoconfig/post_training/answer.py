@@ -18,7 +18,7 @@ from autoconfig.post_training.frameworks import (
     shipped_constants,
 )
 from autoconfig.post_training.generation import generate
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
@@ -204,11 +204,15 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
     policy, notes = read_model(given["model"], local_files=local_files)
     assumed += notes
-    if policy.is_hybrid:
-        raise UnsupportedError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers; use search")
+    require_decoder(policy)
     gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
     framework = load_framework(str(given.get("framework") or "verl"))
+    if policy.is_moe and gpus > 1 and "megatron" not in framework.back_ends:
+        raise UnsupportedError(
+            f"{policy.name} has experts: {framework.name} shards over all GPUs, which is not priced for experts; use "
+            f"{option('framework')} verl or nemo-rl"
+        )
     usual = section("lengths")
     prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed)
     alone = algorithm.critic or not algorithm.generates
@@ -226,11 +230,14 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         prompts=prompts,
         group=group,
         prompt_tokens=float(prompt),
+        longest_prompt=prompt_room(prompt),
         responses=responses,
         minibatch=min(_whole(given, "minibatch", prompts * group, assumed), prompts * group),
         critic=policy if algorithm.critic else None,
     )
     tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
+    if tokens < job.longest:
+        assumed.append(f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs")
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 

@@ -6,11 +6,27 @@ from dataclasses import dataclass
 
 from autoconfig.post_training.frameworks import Algorithm, Framework
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
+
+LEAST_PROMPT = 512
+"""Room for prompts where only their mean is known: this, or four times the mean (frameworks drop or cut longer ones)."""
+
+
+def prompt_room(mean: float) -> int:
+    """Tokens that a framework's cap leaves a prompt, of the mean length."""
+    return max(LEAST_PROMPT, 4 * round(mean))
+
+
+def require_decoder(policy: ModelSpec) -> None:
+    """Raises UnsupportedError for policies that generation does not price."""
+    if policy.is_hybrid:
+        raise UnsupportedError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers; use search")
+    if policy.encoder_num_layers:
+        raise UnsupportedError(f"{policy.name} has an encoder: post-training prices decoders that generate; use search")
 
 
 @dataclass(frozen=True, kw_only=True)

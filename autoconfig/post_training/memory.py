@@ -39,7 +39,7 @@ class PhaseMemory:
     def reason(self) -> str:
         """What does not fit; empty where all does."""
         if not self.engine_holds_a_sequence:
-            return "the engine's share holds its weights and no whole sequence"
+            return "the engine's share of memory does not hold its weights and a whole sequence"
         for name, value in (("generation", self.generation_bytes), ("training", self.training_bytes)):
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"

@@ -29,6 +29,12 @@ LEAST_LEFT = 0.15
 """Share of a GPU that weights must leave of the engine's for its cache."""
 
 
+def packed_tokens(job: PostTrainingJob, plan: TrainPlan, tokens: int) -> int:
+    """Tokens of a packed micro-batch on each of cp GPUs: `tokens`, or what the longest sample takes. verl asserts it
+    (verl/utils/seqlen_balancing.py, rearrange_micro_batches), NeMo-RL's packer raises otherwise."""
+    return max(tokens, -(-job.longest // plan.cp))
+
+
 def training_plans(job: PostTrainingJob, gpus: int, tokens: int) -> list[TrainPlan]:
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together; where
     none fits the one that lacks least."""
@@ -44,7 +50,7 @@ def training_plans(job: PostTrainingJob, gpus: int, tokens: int) -> list[TrainPl
 def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int) -> list[tuple[bool, float, TrainPlan]]:
     """(does not fit, seconds of an optimizer step or where it does not fit bytes, plan) of every legal plan, all of one
     stack."""
-    cuts = [microbatches(job, plan, job.trained / job.updates, tokens) for plan in plans]
+    cuts = [microbatches(job, plan, job.trained / job.updates, packed_tokens(job, plan, tokens)) for plan in plans]
     ready = [priced(cut, plan) for cut, plan in zip(cuts, plans, strict=True)]
     batches = [cut.whole * cut.count * plan.dp for cut, plan in zip(cuts, ready, strict=True)]
     if not plans:
@@ -117,7 +123,7 @@ def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> 
                         train=plan,
                         engine=engine,
                         critic_gpus=critic,
-                        tokens_per_gpu=tokens,
+                        tokens_per_gpu=packed_tokens(job, plan, tokens),
                         memory_share=share,
                         offload=offload,
                     )
@@ -147,7 +153,7 @@ def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: in
                         colocated=False,
                         staleness=ahead,
                         critic_gpus=critic,
-                        tokens_per_gpu=tokens,
+                        tokens_per_gpu=packed_tokens(job, plan, tokens),
                         memory_share=SHARES[0],
                         offload=False,
                     )

@@ -23,6 +23,7 @@ from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.checkpoint import Checkpoint
 from autoconfig.specs.software.engine import (
     DEFAULT_ENGINE,
+    WEIGHT_BYTES,
     EngineSpec,
     load_engine,
     loads_checkpoint,
@@ -274,9 +275,8 @@ def _decided(
         constraints = _of_checkpoint(checkpoint, engine, gpu, constraints)
     for form in () if checkpoint else constraints.get("weights", frozenset()):
         if not supports(gpu, str(form)):
-            raise InputError(
-                f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use bf16, int8, int4 or leave it open"
-            )
+            able = ", ".join(name for name in WEIGHT_BYTES if supports(gpu, name))
+            raise InputError(f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use {able} or leave it open")
     for form in constraints.get("kv", frozenset()):
         if not supports(gpu, str(form)):
             raise InputError(

@@ -236,7 +236,10 @@ def _compressed_tensors(cfg: ConfigReader) -> Checkpoint:
     if not groups:
         raise cfg.fail("config_groups is missing or empty")
     groups.sort(key=lambda one: one[0].has("layers"))
-    kv = "fp8" if cfg.section("kv_cache_scheme").values() else None
+    cache = cfg.section("kv_cache_scheme")
+    if cache.values() and (cache.integer("num_bits", 8), cache.text("type", "float")) != (8, "float"):
+        raise UnsupportedError(f"{cache.where}: engines read caches of 8 bits of type float")
+    kv = "fp8" if cache.values() else None
     return Checkpoint(method="compressed-tensors", groups=tuple(groups), kept=_names(cfg, "ignore"), kv=kv)
 
 

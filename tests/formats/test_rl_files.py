@@ -137,6 +137,14 @@ def test_stages_that_do_not_divide_the_layers_are_refused():
     assert any("28 layers do not divide over 3" in text for text in found.broken), found.broken
 
 
+def test_a_micro_batch_below_the_longest_sample_is_refused():
+    text = "policy:\n  model_name: qwen3-8b\n  max_total_sequence_length: 8704\n"
+    text += "  sequence_packing: {enabled: true, train_mb_tokens: 8192}\n"
+    said = "a packed micro-batch holds 8,192 tokens, and the longest sample takes 8,704: use 8,704 or more on a GPU"
+    assert said in check_text("defaults: grpo_math_1B.yaml\n" + text, {}).broken
+    assert said not in check_text("defaults: grpo_math_1B.yaml\n" + text.replace("8192", "8704"), {}).broken
+
+
 def test_unknown_keys_are_told_by_version():
     old = VERL.replace("algorithm.adv_estimator", "actor_rollout_ref.actor.megatron.grad_offload=True algorithm.adv_estimator")
     assert any("gone from verl 0.9.1; 0.8.0 had it" in text for text in check_text(old, {}).unknown)

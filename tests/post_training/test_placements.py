@@ -88,6 +88,9 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
     ("wrong", "said"),
     [
         ({"model": "no-such-model"}, "no-such-model"),
+        ({"model": "t5-3b"}, "encoder"),
+        ({"model": "bert-110m", "algorithm": "sft"}, "encoder"),
+        ({"model": "qwen3-30b-a3b", "framework": "trl"}, "verl or nemo-rl"),
         ({"model": None}, "model"),
         ({"gpus": 0}, "gpus"),
         ({"algorithm": "alphazero"}, "grpo"),
@@ -100,3 +103,9 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
 def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
     with pytest.raises(InputError, match=said):
         autoconfig.rl(**{**SEVEN, **wrong})
+
+
+def test_a_packed_micro_batch_holds_the_longest_sample():
+    """verl asserts that ppo_max_token_len_per_gpu times cp holds a prompt and a response at their caps."""
+    for one in ranked(**SEVEN, tokens_per_gpu=2048, top=100):
+        assert one.placement.tokens_per_gpu * one.placement.train.cp >= 512 + 8192

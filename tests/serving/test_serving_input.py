@@ -279,6 +279,8 @@ def test_a_miss_names_the_limit_and_why_a_value_of_fix_is_in_no_layout():
 
 def test_an_included_plan_in_a_format_that_the_gpu_lacks_is_refused():
     asked = ServeRequest(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=100, simulate=0)
+    with pytest.raises(InputError, match="use bf16, fp8, "):
+        answer(replace(asked, fix=("weights=nvfp4",)))
     (_, found, why), (_, priced, _) = answer(replace(asked, include=("tp=1,weights=nvfp4", "tp=1,weights=int4"))).included
     assert found is None and why == "h100-sxm-80gb does not multiply in weights=nvfp4" and priced is not None
 

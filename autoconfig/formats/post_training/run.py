@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import microbatches, priced, scenario_of
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.rules import RULES
 
-LEAST_PROMPT = 512
-"""Room for prompts where only their mean is known: this, or four times the mean (frameworks drop or cut longer ones)."""
 ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 
@@ -98,6 +96,12 @@ def broken(run: RlRun) -> list[str]:
     elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
         dp = run.train_gpus // ranks
         found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
+    longest = run.prompt_cap + run.response_cap
+    if run.framework in ("verl", "nemo-rl") and 0 < run.tokens_per_gpu * run.cp < longest:
+        found.append(
+            f"a packed micro-batch holds {run.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes {longest:,}: "
+            f"use {-(-longest // run.cp):,} or more on a GPU"
+        )
     if run.group < 2 and run.algorithm in ("grpo", "dapo", "rloo"):
         found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
     return found
@@ -127,8 +131,7 @@ def job_of(run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None) -
     """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
     policy, notes = read_model(run.model, local_files=True)
     run.notes += notes
-    if policy.is_hybrid:
-        raise InputError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers only")
+    require_decoder(policy)
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     if prompt is None:
         prompt = min(usual["prompt_tokens"], run.prompt_cap)
@@ -205,7 +208,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         prompts=job.prompts,
         group=job.group,
         minibatch=job.minibatch,
-        prompt_cap=job.longest_prompt or max(LEAST_PROMPT, 4 * round(job.prompt_tokens)),
+        prompt_cap=job.longest_prompt or prompt_room(job.prompt_tokens),
         response_cap=job.responses.cap,
         rollout_gpus=0 if placement.colocated else engine.gpus,
         critic_gpus=placement.critic_gpus,
