@@ -30,6 +30,8 @@ from autoconfig.training.space import Constraints
 
 MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
+SLIP_OF = "did you mean"
+"""How the hint begins that an unknown argument is a known one misspelt."""
 WANTED = "a launch script, an argument list or a plan.json"
 
 
@@ -188,7 +190,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     scenario = replace(read.scenario, given=given)
     question = question_of(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
     hints = ((word, name_hint(word)) for word in read.unknown)
-    unknown = tuple(f"{word} (did you mean {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
+    unknown = tuple(f"{word} ({SLIP_OF} {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
         kind=kind,
         question=question,

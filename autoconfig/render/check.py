@@ -11,6 +11,7 @@ from rich.markup import escape
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
+from autoconfig.megatron.check_input import SLIP_OF
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import brief, show_table
 from autoconfig.render.training import seconds_text, show_assumed, show_question, show_remedies, speed_text
@@ -152,6 +153,9 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     source = answer.source
     show_question(console, source.question)
     _show_legality(console, answer)
+    slips = [text for text in source.unknown if SLIP_OF in text]
+    if slips:
+        console.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
     if answer.report is not None:
         _show_report(console, answer, answer.report)
     for one in answer.missing:
@@ -168,8 +172,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     brief(console, "From the file", source.notes)
     brief(console, f"Arguments without effect on the answer ({len(source.ignored)})", source.ignored)
     show_assumed(console, source.question)
-    if source.unknown:
-        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(source.unknown))}")
+    if others := [text for text in source.unknown if text not in slips]:
+        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
 
 
 def _show_legality(console: Console, answer: CheckAnswer) -> None:
