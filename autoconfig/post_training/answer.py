@@ -238,6 +238,9 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
     if tokens < job.longest:
         assumed.append(f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs")
+    if job.longest > policy.max_position_embeddings:
+        most = policy.max_position_embeddings
+        assumed.append(f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}")
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 

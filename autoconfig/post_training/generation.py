@@ -33,11 +33,13 @@ class Rollout:
     slots: float
     """Sequences that one engine runs at once."""
     memory: ServingMemory
+    whole: bool
+    """The engine's cache holds the longest sample."""
 
     @property
     def fits(self) -> bool:
-        """The engine holds at least one whole sequence."""
-        return self.slots >= 1.0
+        """The engine holds at least one sequence, of any length that may come."""
+        return self.slots >= 1.0 and self.whole
 
 
 @lru_cache(maxsize=256)
@@ -96,7 +98,8 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
         seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
     else:
         seconds, tail = _drained(job, table, count, limits)
-    return Rollout(seconds=seconds, tail_s=tail, slots=min(room / plan.pp, engine.max_batch_size), memory=memory)
+    slots = min(room / plan.pp, engine.max_batch_size)
+    return Rollout(seconds=seconds, tail_s=tail, slots=slots, memory=memory, whole=kv_tokens >= job.longest)
 
 
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:

@@ -64,6 +64,14 @@ def test_generation_takes_at_least_the_longest_response_and_grows_with_work():
     assert generate(longer, PLACED).seconds > 1.2 * found.seconds
 
 
+def test_an_engine_must_hold_the_longest_sample_not_only_those_of_mean_length():
+    assert generate(JOB, PLACED).fits
+    room = generate(JOB, PLACED).memory
+    most = int(room.kv_pool_bytes / room.kv_bytes_per_sequence * JOB.tokens)
+    assert generate(replace(JOB, responses=replace(JOB.responses, cap=most - 1_000)), PLACED).fits
+    assert not generate(replace(JOB, responses=replace(JOB.responses, cap=most + 1_000)), PLACED).fits
+
+
 def test_generation_hardly_scales_while_training_does():
     """Measured on 8, 16 and 32 H100 (verl_megatron_practice): rollout 161, 111, 90 s; update 167, 93, 55 s."""
     wide = replace(PLACED, train=replace(PLACED.train, dp=16), engine=EnginePlan(tp=1, replicas=32))
