@@ -10,6 +10,7 @@ from typing import Any
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
+    OTHER_FRAMEWORK,
     Constants,
     constants_of,
     load_algorithm,
@@ -208,6 +209,8 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
     framework = load_framework(str(given.get("framework") or "verl"))
+    if framework.name == OTHER_FRAMEWORK:
+        assumed.append(f"{given['framework']}, of which no run is known here, priced as any other framework")
     if policy.is_moe and gpus > 1 and "megatron" not in framework.back_ends:
         raise UnsupportedError(
             f"{policy.name} has experts: {framework.name} shards over all GPUs, which is not priced for experts; use "

@@ -106,6 +106,10 @@ def load_algorithm(name: str) -> Algorithm:
     raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}", "algorithm")
 
 
+OTHER_FRAMEWORK = "other"
+"""Stands for frameworks of which no run was measured."""
+
+
 def load_framework(name: str) -> Framework:
     """The framework of `name`, `name version` or `name@version`. Raises UnknownNameError."""
     wanted = name.strip().lower()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from autoconfig.memory_model.serving import weights_bytes
-from autoconfig.post_training.frameworks import Framework, load_algorithm, load_framework, section
+from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK
@@ -105,7 +105,7 @@ def _framework(r: _RunRow) -> Framework:
         return load_framework(r.text("framework"))
     except UnknownNameError:
         r.assume(f"framework {r.text('framework')[:40] or '(none)'} priced as other")
-        return load_framework("other")
+        return load_framework(OTHER_FRAMEWORK)
 
 
 def _gpu(r: _RunRow) -> GpuSpec:
