@@ -96,7 +96,8 @@ class Field:
             return (texts,) if isinstance(texts, str) else tuple(texts)
         if given is None:
             return None
-        if isinstance(given, (list, tuple, set)) and self.type is str and self.parse is None:
+        texts = isinstance(given, (list, tuple, set)) and all(isinstance(one, str) for one in given)  # no rows of a trace
+        if texts and self.type is str and self.parse is None:
             raise InputError(f"{option(self.name)}: give one value, not a list")
         if self.choices and isinstance(given, str):
             return given.lower() if given.lower() in self.choices else given
@@ -392,10 +393,8 @@ def _entry(item: dict[str, Any], name: str) -> Entry:
 def _own(item: dict[str, Any], name: str) -> OwnRuns:
     found = OwnRuns(runs=int(item["runs"]), log_sd=float(item["log_sd"]), degrees_of_freedom=float(item["degrees_of_freedom"]))
     if not (found.runs >= 1 and 0 <= found.log_sd <= math.log(MOST) and 0 <= found.degrees_of_freedom <= found.runs):
-        raise InputError(
-            f"{name}: own runs {item}: use runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom "
-            "from 0 to runs"
-        )
+        limits = f"runs of at least 1, log_sd from 0 to {math.log(MOST):.2f}, degrees_of_freedom from 0 to runs"
+        raise InputError(f"{name}: own runs {item}: use {limits}")
     return found
 
 
