@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import stat
@@ -138,7 +139,18 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
         words = _json_words(text) if is_json else read_array(text, request.settings)
         script = Script(argv=words, program="", num_gpus=None, gpus_reason="an argument list says none", notes=())
         return from_script("arguments", text, script, request)
+    for name in request.settings:
+        _require_read(name, text)
     return from_script("script", text, read_script(text, megatron_program(), request.settings), request)
+
+
+def _require_read(name: str, text: str) -> None:
+    """Raises InputError where a script never says the name of a variable that is set for it."""
+    if name.isdigit() or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+        return
+    near = difflib.get_close_matches(name, set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(f"--set {name}: the script reads no variable of this name{hint}")
 
 
 def exported_gpu(text: str) -> str | None:

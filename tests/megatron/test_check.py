@@ -209,6 +209,13 @@ def test_what_is_removed_leaves_no_doubled_blanks(old, left):
     assert left in edited_text(answer.source, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8), None, asked)
 
 
+def test_a_variable_that_the_script_does_not_read_is_refused():
+    text = script(LEGAL).replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NNODES:-1}")
+    assert checked(text, settings={"NNODES": "2"})[0].source.question.scenario.cluster.num_gpus == 16
+    with pytest.raises(InputError, match="--set NODES: the script reads no variable of this name; did you mean NNODES"):
+        checked(text, settings={"NODES": "2"})
+
+
 def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict(autoconfig, tmp_path):
     (tmp_path / "run.sh").write_text(script(f"{LEGAL} --my-flag 3 --seqlength 4"))
     lines = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.strip().splitlines()
