@@ -62,11 +62,15 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     reader = ConfigReader(data, "config.json")
     other = sorted({key.removesuffix("_config") for key in _OTHER_PARTS if key in reader})
     if _text_reader(reader) is reader and not other:
-        return []
+        classes = [one for one in reader.items("architectures", str) or [] if not one.endswith("LMHeadModel")]
+        named = [one for one in classes if one.endswith(_WITHOUT_OUTPUT_LAYER)]
+        return [f"architectures says {named[0][:60]}: planned as the language model, with its output layer"] if named else []
     parts = " and ".join(other) or "other"
     return [f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"]
 
 
+_WITHOUT_OUTPUT_LAYER = ("Classification", "Model", "QuestionAnswering")
+"""Ends of the names of classes that have another end than a causal language model's, or none."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Of a multi-modal file: the language model, whose keys are those of a file of its own."""
 _OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")

@@ -415,6 +415,9 @@ def _opt(cfg: ConfigReader) -> Fields:
     }
 
 
+MPT_EXPANSION = 4
+
+
 def _mpt(cfg: ConfigReader) -> Fields:
     """MPT as transformers builds it: no biases, norms without bias either, ALiBi."""
     attention = cfg.section("attn_config")
@@ -424,14 +427,11 @@ def _mpt(cfg: ConfigReader) -> Fields:
     kind = attention.text("attn_type", "multihead_attention")
     if attention.integer("kv_n_heads", heads) != heads or kind != "multihead_attention":
         raise unsupported(cfg, "only MPT with multihead_attention can be planned")
-    return gpt_like(
-        cfg,
-        layer_count(cfg, "n_layers"),
-        hidden,
-        heads,
-        cfg.integer("expansion_ratio", 4, high=1000) * hidden,
-        cfg.integer("max_seq_len", 2048),
-    ) | {"position_embedding_type": "alibi", "add_bias_linear": False, "layernorm_bias": False}
+    if cfg.integer("expansion_ratio", 4, high=1000) != MPT_EXPANSION:
+        raise unsupported(cfg, f"only MPT with expansion_ratio {MPT_EXPANSION} can be planned (modeling_mpt.py knows no other)")
+    most, layers = cfg.integer("max_seq_len", 2048), layer_count(cfg, "n_layers")
+    fields = {"position_embedding_type": "alibi", "add_bias_linear": False, "layernorm_bias": False}
+    return gpt_like(cfg, layers, hidden, heads, MPT_EXPANSION * hidden, most) | fields
 
 
 _NAMED_ALIKE = (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.models.huggingface import FAMILIES, model_from_config, model_from_mapping
+from autoconfig.specs.models.huggingface import FAMILIES, config_notes, model_from_config, model_from_mapping
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
@@ -411,3 +411,35 @@ def test_small_models_of_every_family_count_what_transformers_counts(model_type:
 
 def test_every_family_is_counted_by_its_class() -> None:
     assert set(FAMILIES) - set(COUNTS) == {"kimi_k2"}, "built by code of its own repository, as DeepSeek-V3"
+
+
+LARGE_ENCODERS = {
+    "megatron-bert": ({"num_attention_heads": 16, "vocab_size": 29056}, 1024),
+    "xlm-roberta-xl": ({"num_attention_heads": 32, "vocab_size": 250880}, 2560),
+}
+
+
+@pytest.mark.parametrize("family", LARGE_ENCODERS)
+def test_encoders_without_a_width_have_that_of_their_class(family: str) -> None:
+    said, hidden = LARGE_ENCODERS[family]
+    assert model_from_mapping({"model_type": family, **said}, "x", "x").hidden_size == hidden
+
+
+def test_a_nemotron_h_without_heads_of_keys_has_its_class_ones() -> None:
+    said = {"model_type": "nemotron_h", "hidden_size": 2048, "num_attention_heads": 32, "vocab_size": 131072}
+    model = model_from_mapping({**said, "hybrid_override_pattern": "M*-", "intermediate_size": 4096}, "x", "x")
+    assert (model.kv_channels, model.num_query_groups) == (128, 8)
+
+
+def test_mpt_has_the_width_that_its_class_builds_and_no_other() -> None:
+    said = {"model_type": "mpt", "d_model": 512, "n_layers": 2, "n_heads": 8, "vocab_size": 1000}
+    assert model_from_mapping({**said, "expansion_ratio": 4}, "x", "x").ffn_hidden_size == 2048
+    with pytest.raises(UnsupportedError, match="expansion_ratio 4"):
+        model_from_mapping({**said, "expansion_ratio": 2}, "x", "x")
+
+
+def test_a_class_without_output_layer_is_said() -> None:
+    said = {"model_type": "mistral", "hidden_size": 64}
+    assert "MistralModel" in config_notes({**said, "architectures": ["MistralModel"]})[0]
+    for causal in ("MistralForCausalLM", "GPT2LMHeadModel"):
+        assert config_notes({**said, "architectures": [causal]}) == []
