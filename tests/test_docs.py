@@ -109,6 +109,23 @@ def test_make_has_the_targets_that_are_named(page: Path) -> None:
             assert re.search(pattern, makefile, re.MULTILINE) or (ROOT / name).exists(), f"{page.name}: make {word}"
 
 
+README_FIGURES = (
+    ("accuracy/memory.md", "SimuMax-B200-v1.2", 9, "on\nB200 is within"),
+    ("accuracy.md", "Korthikanti 2022, Table 5", 3, "Korthikanti et al. 2022"),
+    ("accuracy.md", "Narayanan 2021, Table 1", 3, "Narayanan et al. 2021"),
+    ("accuracy.md", "NVIDIA dense FP8, H100", 3, "NVIDIA's dense FP8 runs on H100"),
+    ("accuracy.md", "2026, mixtures of experts", 3, "mixtures of experts of 2026"),
+)
+"""Page, row and column of the figure, and the words before it in the README."""
+
+
+@pytest.mark.parametrize(("page", "row", "column", "words"), README_FIGURES, ids=[words for *_, words in README_FIGURES])
+def test_the_readmes_figures_are_those_of_the_accuracy_pages(page, row, column, words):
+    line = next(line for line in (ROOT / "docs" / page).read_text().splitlines() if line.startswith(f"| {row} |"))
+    printed = line.split("|")[column].strip().lstrip("+").partition("%")[0] + "%"
+    assert f"{words} {printed}" in (ROOT / "README.md").read_text(), f"{words}: {printed}"
+
+
 def test_the_readmes_example_is_what_the_command_prints():
     block = (ROOT / "README.md").read_text().split("```")[1]
     printed = run_in_process("search", "--model", "175b", "--gpus", "1024").stdout

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -74,6 +75,8 @@ def pages(browser: Browser) -> Iterator[Callable[..., Page]]:
         assert watched.hosts <= {own, ""}, watched.hosts
 
 
+SERVE = {"model": "llama3-8b", "gpus": 2, "gpu": "h100-sxm-80gb", "isl": 500, "osl": 200, "tpot": "20ms", "ttft": "500ms"}
+SERVE_OPTIONS = [word for key, value in SERVE.items() for word in (f"--{key}", str(value))]
 QUESTION = {"model": "llama3-8b", "gpus": 32, "gpu": "h100-sxm-80gb", "top": 6}
 
 
@@ -117,3 +120,14 @@ def too_wide(page: Page) -> int:
     """Pixels by which the page is wider than its window."""
     found: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return found
+
+
+def ask(service, path, **body):
+    answer = httpx.post(f"{service.url}/v1/{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def plans(page):
+    """The deployments of the table."""
+    return page.eval_on_selector_all(".deployments table.plans tbody tr", "rows => rows.map(row => row.dataset.short)")

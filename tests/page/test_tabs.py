@@ -1,0 +1,114 @@
+"""The tabs of deployments and of post-training in a real browser."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.page.conftest import SERVE, ask, plans, serious, too_wide
+
+pytestmark = pytest.mark.xdist_group("page")
+
+
+def deployment_link(url, **changes):
+    """The tab with its question in the link."""
+    asked = {**SERVE, "view": "deployments", **changes}
+    return f"{url}/#" + "&".join(f"{key}={quote(str(value))}" for key, value in asked.items())
+
+
+def test_the_tab_shows_the_answer_of_the_service(asked, pages):
+    page = pages(deployment_link(asked.url))
+    view = page.locator("#view-deployments")
+    expect(view.locator("figure.frontier g.point").first).to_be_visible()
+    answer = httpx.post(f"{asked.url}/v1/deployments", json=SERVE, timeout=60).json()
+    shown = view.locator("table.plans tbody tr")
+    assert [row.get_attribute("data-short") for row in shown.all()] == [one["plan"] for one in answer["deployments"]]
+    best = answer["deployments"][0]
+    assert f"{best['tokens_per_second_per_gpu']:,.0f}" in shown.first.inner_text()
+    assert view.locator("figure.frontier svg").text_content().count("TPOT 20.0 ms") == 1
+    line, points = view.locator("figure.frontier line.limit"), view.locator("figure.frontier g.point")
+    assert line.count() == 1 and points.count() >= len(answer["deployments"])
+    left = float(line.get_attribute("x1"))
+    for one in answer["deployments"]:
+        box = view.locator(f"g.point[data-short='{one['plan']}'] circle.hit").first
+        assert float(box.get_attribute("cx")) >= left - 0.5, one["plan"]
+    assert view.locator("figure.memory-of-gpus g.bar").count() == len(answer["deployments"])
+    assert f"device {best['memory_gib']['device']:.1f} GiB" in view.locator("figure.memory-of-gpus svg").text_content()
+    whole = 1e3 * sum(best["decode_step_seconds"].values())
+    assert f"{whole:.1f} ms" in view.locator("figure.iteration svg").text_content()
+    assert view.locator("figure.iteration g.bar").count() == 2
+
+
+def test_the_link_and_the_limits_of_the_tab(asked, pages):
+    page = pages(deployment_link(asked.url, ttft="", tpot=""))
+    view = page.locator("#view-deployments")
+    expect(view.locator("table.plans tbody tr").nth(2)).to_be_visible()
+    assert view.locator("figure.frontier line.limit").count() == 0
+    view.locator("table.plans tbody tr").nth(2).click()
+    wanted = plans(page)[2]
+    expect(view.locator("article h2")).to_have_text(wanted)
+    again = pages(page.url)
+    expect(again.locator("#view-deployments article h2")).to_have_text(wanted)
+    page.get_by_label("TPOT at most").fill("1us")
+    expect(view.locator(".note.bad")).to_contain_text("limits cannot be met")
+    assert view.locator("table.plans tbody tr").count() == 1
+
+
+def test_a_wrong_duration_is_said(asked, pages):
+    page = pages(deployment_link(asked.url, tpot="soon"), refused=(422,))
+    expect(page.locator("#view-deployments .note.bad")).to_contain_text("write 50ms")
+
+
+STEP = {"model": "qwen2.5-7b", "gpus": 16, "gpu": "h100-sxm-80gb", "prompts": 64, "group_size": 8, "response_length": 500}
+
+
+def step_link(url, **changes):
+    """The tab of post-training with its question in the link."""
+    given = {**STEP, "view": "post-training", **changes}
+    return f"{url}/#" + "&".join(f"{key}={quote(str(value))}" for key, value in given.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": {"width": 320, "height": 640}}])
+def test_placements_and_the_timeline_of_the_step(asked, pages, options):
+    page = pages(step_link(asked.url), **options)
+    view = page.locator("#view-post-training")
+    shown = view.locator("table.plans tbody tr")
+    expect(shown.first).to_be_visible()
+    answer = ask(asked, "post-training", **STEP)
+    placements = answer["placements"]
+    assert shown.count() == len(placements) > 2
+    for row, one in zip(shown.all(), placements, strict=True):
+        text = row.inner_text()
+        assert one["placement"] in text and f"{one['train_gpus']}: {one['train_plan']}" in text
+        assert f"{one['step_seconds']:,.3f} s" in text and f"{one['engine']['replicas']} x tp={one['engine']['tp']}" in text
+    shown.nth(1).click()
+    chosen, step = placements[1], view.locator("figure.step")
+    expect(view.locator("article code")).to_have_text(chosen["train_plan"])
+    bars = step.locator("svg g.bar")
+    assert bars.count() == len(chosen["timeline"])
+    for bar, group in zip(bars.all(), chosen["timeline"], strict=True):
+        assert bar.locator("text").text_content() == f"{group['name']}: {group['gpus']} GPUs"
+        whole = float(bar.locator("rect.fill-bubble").get_attribute("width"))
+        drawn = bar.locator("rect[data-phase]")
+        assert [piece.get_attribute("data-phase") for piece in drawn.all()] == [one["phase"] for one in group["intervals"]]
+        for piece, one in zip(drawn.all(), group["intervals"], strict=True):
+            from_to = [float(piece.get_attribute(name)) / whole for name in ("x", "width")]
+            wanted = [one["start"] / chosen["step_seconds"], (one["end"] - one["start"]) / chosen["step_seconds"]]
+            assert from_to == pytest.approx(wanted, abs=0.03), one
+    assert f"{chosen['phases']['training']:.2f}" in step.locator("table").text_content()
+    assert not serious(page) and too_wide(page) <= 0
+    again = pages(page.url, **options)
+    expect(again.locator("#view-post-training article code")).to_have_text(chosen["train_plan"])
+    expect(again.locator("#view-post-training tr.chosen th")).to_have_text("2")
+
+
+def test_where_no_placement_fits_the_nearest_is_shown_and_what_is_wrong_is_said(asked, pages):
+    page = pages(step_link(asked.url, model="llama3-70b", gpus=8), refused=(422,))
+    view = page.locator("#view-post-training")
+    expect(view.locator(".note.bad")).to_contain_text("32 GPUs fit")
+    assert view.locator("table.plans tbody tr").count() == 1 and not serious(page)
+    page.get_by_label("Algorithm").fill("grppo")
+    expect(view.locator(".note.bad")).to_contain_text("did you mean grpo")
