@@ -9,12 +9,9 @@ dsa.py; no measured peak stands behind it. Symbols: specs/models/model.py; T, u,
 from __future__ import annotations
 
 import numpy as np
-from autoconfig.memory_model import activations
 from autoconfig.memory_model.activations import Number, Shape
-from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.scenario import Numerics
-from autoconfig.specs.software.software import StackMemory
 
 
 def latent_channels(model: ModelSpec) -> int:
@@ -43,14 +40,9 @@ def latent_output(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
     return numerics.activation_bytes * shape.tokens * model.num_attention_heads / shape.tp * model.kv_lora_rank
 
 
-def attention_activations(
-    model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec
-) -> dict[str, Number]:
-    """All that an attention block saves, by part; of models without an indexer those of activations.attention_activations."""
-    parts = activations.attention_activations(model, numerics, stack, shape, gpu)
-    if not model.is_sparse:
-        return parts
-    return parts | {
+def sparse_attention_activations(model: ModelSpec, numerics: Numerics, shape: Shape) -> dict[str, Number]:
+    """What an attention block with an indexer saves instead of, or beside, what activations.attention_activations says."""
+    return {
         "query_key_value": absorbed_query_key(model, numerics, shape),
         "indexer": indexer(model, numerics, shape),
         "latent_output": latent_output(model, numerics, shape),

@@ -57,7 +57,9 @@ def layer_activations(
         "dropout_masks": share * activations.dropout_masks(model, numerics, shape),
     }
     if not model.is_hybrid or kind == "attention":
-        parts |= sparse.attention_activations(model, numerics, stack, shape, gpu)
+        parts |= activations.attention_activations(model, numerics, stack, shape, gpu)
+        if model.is_sparse:
+            parts |= sparse.sparse_attention_activations(model, numerics, shape)
     if kind == "mamba":
         parts["mamba_projections"] = recurrent.mamba_projections(model, numerics, shape)
         parts["scan_outputs"] = recurrent.scan_outputs(model, numerics, stack, shape)

@@ -205,7 +205,9 @@ class _Group(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
-            nearest = (error.possibilities or [])[:1]  # in order of likeness
+            alike = error.possibilities or []  # in order of likeness; two letters swapped are the likeliest slip
+            swapped = [name for name in alike if sorted(name) == sorted(error.option_name)]
+            nearest = [*swapped, *alike][:1]
             raise click.NoSuchOption(error.option_name, possibilities=nearest, ctx=error.ctx) from None
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -284,8 +284,7 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
 
 
 def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
-    """What the stack scales by where nothing is said: dated releases MXFP8 on Blackwell and per-tensor current scaling before
-    it, others delayed scaling."""
+    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
     if not stack.release:
         return "delayed"
     return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
@@ -293,11 +292,12 @@ def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
 
 def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: ModelSpec) -> None:
     """The stack runs the model on the GPU in this precision. Raises InputError with what to change."""
-    if model.is_sparse and not stack.supports_sparse_attention:
-        raise InputError(
-            f"software {stack.name} lacks {model.name}'s sparse attention (DSA); say {option('software')} {DEFAULT_STACK}"
-        )
-    require_sparse_kernels(model, gpu)
+    if model.is_sparse:
+        if not stack.supports_sparse_attention:
+            raise InputError(
+                f"software {stack.name} lacks {model.name}'s sparse attention (DSA); say {option('software')} {DEFAULT_STACK}"
+            )
+        require_sparse_kernels(model, gpu)
     gpu.peak_flops_per_s(numerics.gemm_precision)
     capability = gpu.compute_capability
     if capability is not None and capability < stack.least_compute_capability:

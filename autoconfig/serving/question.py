@@ -205,7 +205,8 @@ def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
     """Raises UnsupportedError for models that serving does not price, or that the engine or its kernels for the GPU lack."""
     if model.is_sparse and engine.framework == "megatron":
         raise UnsupportedError(f"{model.name}: megatron inference has no sparse attention (DSA); {option('engine')} vllm")
-    require_sparse_kernels(model, gpu)
+    if model.is_sparse:
+        require_sparse_kernels(model, gpu)
     if model.encoder_num_layers:
         raise UnsupportedError(
             f"{model.name} has an encoder: serving prices decoders that generate (vLLM's and SGLang's own T5 are gone, BERT "

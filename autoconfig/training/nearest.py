@@ -19,10 +19,6 @@ from autoconfig.training.space import Constraints, Space, axes, enumerate_space,
 
 REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
-EVEN_SHARE = 32
-"""A batch that 32 replicas divide leaves enough choice of them."""
-NEAR_BATCH = 0.25
-"""A batch that differs by more is another question."""
 CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
 
@@ -192,18 +188,6 @@ def _power(number: int, prime: int) -> int:
     while number % prime == 0:
         number, found = number // prime, found + 1
     return found
-
-
-def useful_batches(scenario: Scenario) -> list[int]:
-    """Global batches near the asked one that the odd part of the number of GPUs divides, where it does not divide the asked
-    one: the nearest multiple of that part times 32 (or what powers of two the number has), and of the part alone."""
-    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
-    odd = gpus // (gpus & -gpus)
-    if batch % odd == 0:
-        return []
-    steps = (odd * min(gpus // odd, EVEN_SHARE), odd)
-    found = [max(1, round(batch / step)) * step for step in steps]
-    return [other for other in dict.fromkeys(found) if abs(other - batch) <= NEAR_BATCH * batch]
 
 
 def _reasons(space: Space) -> list[str]:

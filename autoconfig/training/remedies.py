@@ -15,7 +15,7 @@ from autoconfig.specs.run_settings import FULL_ITERATION, RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
-from autoconfig.training.nearest import odd_factor, useful_batches
+from autoconfig.training.nearest import odd_factor
 from autoconfig.training.price import PlanReport, violations
 from autoconfig.training.question import FUSED, Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
@@ -244,8 +244,24 @@ class OtherBatch:
         return f"batch {self.global_batch_size:,}: {self.tokens_per_second_per_gpu:,.0f} tokens/s/GPU{more}{cause}"
 
 
+EVEN_SHARE = 32
+"""A batch that 32 replicas divide leaves enough choice of them."""
+NEAR_BATCH = 0.25
+"""A batch that differs by more is another question."""
 WORTH_ANOTHER_BATCH = 0.03
 """Gain from which on another batch is named."""
+
+
+def useful_batches(scenario: Scenario) -> list[int]:
+    """Global batches near the asked one that the odd part of the number of GPUs divides, where it does not divide the asked
+    one: the nearest multiple of that part times 32 (or what powers of two the number has), and of the part alone."""
+    gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
+    odd = gpus // (gpus & -gpus)
+    if batch % odd == 0:
+        return []
+    steps = (odd * min(gpus // odd, EVEN_SHARE), odd)
+    found = [max(1, round(batch / step)) * step for step in steps]
+    return [other for other in dict.fromkeys(found) if abs(other - batch) <= NEAR_BATCH * batch]
 
 
 def other_batch(question: Question, ranking: Ranking) -> OtherBatch | None:

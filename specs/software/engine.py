@@ -95,9 +95,9 @@ def _lookup(kind: str, text: str, known: dict[str, str]) -> str:
 
 
 def require_sparse_kernels(model: ModelSpec, gpu: GpuSpec) -> None:
-    """Raises UnsupportedError where nobody has kernels of sparse attention (DSA) for the GPU: vLLM's and SGLang's, cuDNN's and
-    DeepSeek's own are for compute capability 9 and 10."""
-    if model.is_sparse and not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
+    """Raises UnsupportedError where nobody has kernels of the model's sparse attention (DSA) for the GPU: vLLM's and SGLang's,
+    cuDNN's and DeepSeek's own are for compute capability 9 and 10."""
+    if not 9.0 <= (gpu.compute_capability or 0.0) < 12.0:
         raise UnsupportedError(
             f"{model.name}: kernels of sparse attention (DSA) are there for Hopper and for Blackwell of data centres (compute "
             f"capability 9 and 10), not for {gpu.id}; say {option('gpu')} h100 or b200"

@@ -10,10 +10,11 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
 
-from autoconfig.training.nearest import _recomputes, distance, odd_factor, useful_batches
+from autoconfig.training.nearest import _recomputes, distance, odd_factor
 from autoconfig.training.order import pareto_positions
 from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting
 from autoconfig.training.question import Request, odd_graphs, understand
+from autoconfig.training.remedies import useful_batches
 from autoconfig.training.rules import chunk_layers
 
 

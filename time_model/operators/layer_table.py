@@ -274,7 +274,7 @@ def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:
     """Linear layers by block; blocks that the model lacks are missing."""
     model, groups = job.model, {}
     if not model.is_hybrid:
-        groups["attention"] = attention_gemm_shapes(job, x) + indexer_gemm_shapes(job, x)
+        groups["attention"] = attention_gemm_shapes(job, x) + (indexer_gemm_shapes(job, x) if model.is_sparse else [])
     elif "attention" in model.kinds:
         groups["attention"] = [
             replace(g, layer="attention", layer_precision=job.quantises_attention) for g in attention_gemm_shapes(job, x)

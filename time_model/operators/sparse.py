@@ -27,11 +27,8 @@ def share_of_peak(gpu: GpuSpec) -> float:
 
 
 def indexer_gemm_shapes(job: TrainingJob, x: Shapes) -> list[GemmShape]:
-    """The indexer's linear layers, whole on every tensor-parallel rank; their inputs are detached, so no gradient leaves them.
-    Empty without an indexer."""
+    """The indexer's linear layers, whole on every tensor-parallel rank; their inputs are detached: no gradient leaves them."""
     model, t = job.model, x.tokens
-    if not model.is_sparse:
-        return []
     heads, dim, h, zero = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim, float(model.hidden_size), 0.0 * t
     columns = {"linear_wq_b": (heads * dim, model.q_lora_rank or 0), "linear_wk": (dim, h), "linear_weights_proj": (heads, h)}
     return [

@@ -89,6 +89,7 @@ class Judge:
         self._process = subprocess.Popen(
             [python, "-W", "ignore", "-m", "tools.judge.client"],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, "PYTHONHASHSEED": "0"},  # megatron-core prints sets in its messages, which the page quotes
         )  # fmt: skip
 
     def __enter__(self) -> Self:
