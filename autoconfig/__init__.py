@@ -158,7 +158,7 @@ def export(
     return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)
 
 
-@_question("CHECK", but=("apply_to", "force"))
+@_question("PREDICT")
 def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound:
     """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
 
@@ -203,15 +203,27 @@ def model(model: str | Path | Mapping[str, Any], *, like: str | None = None, dow
     return describe(model if isinstance(model, Mapping) else str(model), like=like, download=download)
 
 
-@_question()
-def predict(table: str | Path | pd.DataFrame, *, calibration: str | None = None) -> PredictedFound:
-    """A prediction for every run of a CSV table or a frame: `autoconfig predict`, without writing a file (`.rows`, a frame)."""
+@_question("PREDICT")
+def predict(
+    table: str | Path | pd.DataFrame, *, calibration: str | None = None, **said: Unpack[CheckKeywords]
+) -> PredictedFound:
+    """A prediction for every run of a CSV table or a frame, or for the run of a file that `check` reads: `autoconfig predict`,
+    without writing a file (`.rows`, a frame)."""
+    from autoconfig.formats.check import read_file
+    from autoconfig.megatron.check_input import check_request
     from autoconfig.notebook.answers import PredictedFound, table_file
     from autoconfig.planning.resolve import named_calibration
-    from autoconfig.runs.predict import predict_rows, read_table
+    from autoconfig.runs.predict import predict_plan, predict_rows, read_table
+    from autoconfig.runs.table import is_table
+    from autoconfig.specs.errors import InputError
 
+    constants = named_calibration(calibration)
     with table_file(table) as path:
-        return PredictedFound(predict_rows(read_table(path), named_calibration(calibration)))
+        if not is_table(path):
+            return PredictedFound([predict_plan(read_file(path, check_request(said)), path.name, constants)])
+        if said:
+            raise InputError(f"{next(iter(said))} is for a launch script or a configuration: a table says it in a column")
+        return PredictedFound(predict_rows(read_table(path), constants))
 
 
 @_question()

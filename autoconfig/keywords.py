@@ -177,7 +177,7 @@ class RlKeywords(TypedDict, total=False):
 
 
 class CheckKeywords(TypedDict, total=False):
-    """Of `check`."""
+    """Of `check` and `predict`."""
 
     model: str | Mapping[str, Any]
     gpus: int | str

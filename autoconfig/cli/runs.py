@@ -8,35 +8,75 @@ from typing import Any, Literal
 
 import click
 
-from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, show_rows
+from autoconfig.cli.main import (
+    EXIT_NOTHING_FITS,
+    clear_progress,
+    console,
+    given_options,
+    print_json,
+    progress,
+    say_predicted,
+    show_rows,
+)
 from autoconfig.cli.options import json_option, option, options, verbose_option
-from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, SCALING
-from autoconfig.specs.errors import InputError
+from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
+from autoconfig.planning.resolve import field_names
+from autoconfig.specs.errors import InputError, option_name
+from autoconfig.specs.scenario import Calibration
 
 
 @click.command("predict")
-@click.argument("table", type=click.Path(path_type=Path))
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.csv", help="Where the predictions go.")
+@click.argument("file", type=click.Path(path_type=Path), metavar="TABLE|FILE")
+@click.option("--output", type=click.Path(path_type=Path), metavar="OUT.csv", help="Where predictions go; a table needs it.")
 @option(CALIBRATION)
-def predict_command(table: Path, output: Path, calibration: str | None) -> None:
-    """Predict every run of a CSV table: step time with its band, throughput, memory, chance to fit.
+@options(PREDICT)
+@click.pass_context
+def predict_command(ctx: click.Context, /, file: Path, output: Path | None, calibration: str | None, **given: Any) -> None:
+    """Predict every run of a CSV table, or the run of a file that `check` reads: step time with its band, throughput, memory,
+    chance to fit.
 
     TABLE has the columns of autoconfig/data/published/training_measurements.csv; measured columns and notes are never read.
-    The column pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. Exit code 2 where no
-    row could be predicted.
+    The column pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. FILE is a launch
+    script or a trainer's configuration; the other options say what it does not. Exit code 2 where no row could be predicted.
+
+    autoconfig predict pretrain.sh --gpus 64
     """
     from autoconfig.planning.resolve import named_calibration
     from autoconfig.runs.predict import predict_file
-    from autoconfig.runs.table import check_not_the_input
+    from autoconfig.runs.table import check_not_the_input, is_table
     from autoconfig.specs.files import check_output_path
 
-    check_output_path(output, (".csv",))
-    check_not_the_input(table, output)
     constants = named_calibration(calibration)
-    predictions, warning = predict_file(table, output, constants, progress())
+    if output is not None:
+        check_output_path(output, (".csv",))
+        check_not_the_input(file, output)
+    if not is_table(file):
+        _predict_plan(file, output, constants, given)
+        return
+    if output is None:
+        raise click.UsageError("a table's predictions need --output OUT.csv")
+    if said := given_options(ctx) & set(field_names(PREDICT)):
+        raise InputError(f"{option_name(min(said))} is for a launch script or a configuration: a table says it in a column")
+    predictions, warning = predict_file(file, output, constants, progress())
     clear_progress()
     reasons = [None if p.step_seconds is not None else p.note for p in predictions]
     say_predicted(output, constants.version, reasons, warning)
+
+
+def _predict_plan(file: Path, output: Path | None, constants: Calibration, given: dict[str, Any]) -> None:
+    """The run of one file, on the screen or as a table of one row."""
+    from autoconfig.formats.check import read_file
+    from autoconfig.megatron.check_input import check_request
+    from autoconfig.runs.predict import COLUMNS, predict_plan
+    from autoconfig.runs.table import write_csv
+
+    cells = predict_plan(read_file(file, check_request(given)), file.name, constants).cells()
+    if output is None:
+        for name, value in cells.items():
+            click.echo(f"{name}: {value}")
+        return
+    write_csv(output, COLUMNS, [cells])
+    click.echo(f"predicted with calibration {constants.version}, written to {output}")
 
 
 @click.command("calibrate")

@@ -192,10 +192,10 @@ def _file_named(text: str) -> Path | None:
 
 def _read_file(file: Path, given: Mapping[str, Any]) -> CheckInput:
     """What a launch script or a trainer's configuration says; the command's options say what it does not."""
-    from autoconfig.formats.check import WANTED, read_any
-    from autoconfig.megatron.check_input import check_request, read_text
+    from autoconfig.formats.check import read_file
+    from autoconfig.megatron.check_input import check_request
 
-    return read_any(read_text(file, WANTED), check_request(given))
+    return read_file(file, check_request(given))
 
 
 def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:

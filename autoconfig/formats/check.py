@@ -56,6 +56,11 @@ def read_any(text: str, request: CheckRequest) -> CheckInput:
         raise
 
 
+def read_file(path: Path, request: CheckRequest) -> CheckInput:
+    """The record of the file at `path`. Raises InputError where it cannot be read."""
+    return read_any(read_text(path, WANTED), request)
+
+
 def check_file(path: Path, request: CheckRequest) -> CheckAnswer:
     """Check the file at `path`. Raises InputError where it cannot be read."""
-    return check(read_any(read_text(path, WANTED), request))
+    return check(read_file(path, request))

@@ -117,9 +117,7 @@ def check(source: CheckInput) -> CheckAnswer:
     """Check what was read."""
     question = source.question
     scenario, plan, margin = question.scenario, source.plan, question.request.memory_margin
-    held_to = as_megatron_takes_it(plan) if source.megatron_fsdp else plan
-    broken = (*plan_violations(scenario, held_to, source.split), *source.fsdp_broken)
-    broken = tuple(_with_gpus_wanted(violation, source) for violation in broken)
+    broken = tuple(_with_gpus_wanted(violation, source) for violation in file_violations(source))
     report = None if broken else report_plan(scenario, plan, None, margin)
     if source.megatron_fsdp:
         return CheckAnswer(
@@ -152,6 +150,12 @@ def overlapped(source: CheckInput) -> Scenario:
     """The file's scenario with every overlap that its software has: what other plans are ranked with, and written with."""
     scenario = source.question.scenario
     return with_overlaps(scenario) if source.script else scenario
+
+
+def file_violations(source: CheckInput) -> tuple[Violation, ...]:
+    """The rules that the file's plan breaks."""
+    plan = as_megatron_takes_it(source.plan) if source.megatron_fsdp else source.plan
+    return (*plan_violations(source.question.scenario, plan, source.split), *source.fsdp_broken)
 
 
 def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:

@@ -101,6 +101,8 @@ CHECK: Fields = (
     *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
+PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("apply_to", "force"))
+"""What the file of a run does not say."""
 CONVERT: Fields = (
     *(field for field in CHECK if field.name not in ("memory_margin", "apply_to", "force", *(one.name for one in SWITCHES))),
     *_all("convert"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from autoconfig.megatron.check import file_violations
+from autoconfig.megatron.check_input import CheckInput
 from autoconfig.memory_model.after_step import allocated_after_step
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
 from autoconfig.planning.progress import Progress
@@ -34,7 +36,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
-from autoconfig.training.price import Confidence, confidence_of, flops_per_step, least_confident
+from autoconfig.training.price import Confidence, Violation, confidence_of, flops_per_step, least_confident
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.rules import RULE_TEXT
 
@@ -221,7 +223,18 @@ def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tu
             yield members[0][0], Prediction(id=members[0][2].id, note=f"not predicted: {error}")
 
 
-def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
+def predict_plan(source: CheckInput, name: str, calibration: Calibration) -> Prediction:
+    """The prediction of the plan of a file that `check` reads; of an illegal one with the rules. Raises InputError."""
+    scenario = replace(source.question.scenario, calibration=calibration)
+    remarks = (*source.question.assumed, *(f"not modelled: {text}" for text in source.not_modelled))
+    case = Case(id=name, source=source.kind, scenario=scenario, plan=source.plan, assumed=remarks)
+    return next(_price(scenario, [(0, {}, case)], file_violations(source)))[1]
+
+
+def _price(
+    scenario: Scenario, members: Sequence[_Asked], known: Sequence[Violation] | None = None
+) -> Iterator[tuple[int, Prediction]]:
+    """Predictions of rows of one model; `known`: what the only one breaks, where that was found out already."""
     plans = [case.plan for _, _, case in members]
     batches = [case.scenario.workload.global_batch_size for _, _, case in members]
     gpus = [case.scenario.cluster.num_gpus for _, _, case in members]
@@ -229,7 +242,8 @@ def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int,
     layouts = layouts_of(plans, scenario.model, batches, gpus)
     memory = estimate_memory(scenario, layouts, recomputes)
     time = estimate_step_time(scenario, layouts, recomputes)
-    broken = broken_rules(scenario, plans, gpus, batches)
+    texts = {violation.rule: violation.text for violation in known or ()}
+    broken = [list(texts)] if known is not None else broken_rules(scenario, plans, gpus, batches)
     after = {last: allocated_after_step(scenario, layouts, last=last) for last in {_asks_last(row) for _, row, _ in members}}
     for index, (number, row, case) in enumerate(members):
         own, plan = case.scenario, case.plan
@@ -237,16 +251,18 @@ def _price(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int,
         step = float(time.step_seconds[at])
         confidence = confidence_of(own, step, float(memory.fit_probability[at]), plan.cp)
         peak = peak_bytes(own, plan, row, float(memory.peak_bytes[at]))
-        rules = [*case.broken, *broken_as_published(scenario.model.num_layers, plan, broken[index])]
+        published = broken_as_published(scenario.model.num_layers, plan, broken[index])
+        rules = [*case.broken, *(texts or published)]
         if rules:
             confidence = least_confident(confidence, step)
         kept = float(after[_asks_last(row)][index])
-        found = _prediction(own, plan, row, step, confidence, peak, kept, bool(memory.fits[at]))
-        yield number, replace(found, id=case.id, note=_note(rules, case.assumed))
+        priced = _prediction(own, plan, row, step, confidence, peak, kept, bool(memory.fits[at]))
+        yield number, replace(priced, id=case.id, note=_note(rules, case.assumed, texts))
 
 
-def _note(rules: Sequence[str], assumed: Sequence[str]) -> str:
-    said = ["breaks " + "; ".join(f"{rule} ({RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))] if rules else []
+def _note(rules: Sequence[str], assumed: Sequence[str], texts: Mapping[str, str]) -> str:
+    named = (f"{rule} ({texts.get(rule) or RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))
+    said = ["breaks " + "; ".join(named)] if rules else []
     return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
 
 

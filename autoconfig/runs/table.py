@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -250,6 +251,21 @@ def unread_columns(columns: Iterable[str], read: Collection[str]) -> str:
         named.append(f"{name[:40]!r}" + (f" (did you mean {close[0]}?)" if close else ""))
     more = f" and {len(odd) - MAX_NAMED:,} more" if len(odd) > MAX_NAMED else ""
     return f"nothing reads the column{'s' * (len(odd) > 1)} {', '.join(named)}{more}"
+
+
+_HEADER = re.compile(r"[\w.%/()\"' -]+(?:[,;\t][\w.%/()\"' -]*)+")
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is a table by its name or its first line; one that is not there counts as one."""
+    if path.suffix.lower() in (".csv", ".tsv"):
+        return True
+    try:
+        with path.open("rb") as file:
+            first = next((line for line in file.read(100_000).splitlines() if line.strip()), b"")
+        return _HEADER.fullmatch(first.decode("utf-8-sig").strip()) is not None
+    except (OSError, ValueError):
+        return True
 
 
 def write_csv(target: Path, columns: Sequence[str], lines: Iterable[Mapping[str, object]], end: str = "\r\n") -> None:

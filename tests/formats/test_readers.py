@@ -1,5 +1,6 @@
 """Files of other launchers: public ones (facts re-typed with their source) read right, hostile ones refused, nothing run."""
 
+import csv
 import json
 import random
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
+from command_line import run_in_process
 from tables import table
 
 from autoconfig.formats.check import READERS, read_any
@@ -100,6 +102,37 @@ def test_better_plans_are_named_in_the_words_of_the_file(row):
     if answer.better is not None and answer.source.wish is not None:
         for key, allowed in answer.source.wish.fixed.items():
             assert getattr(answer.better.plan, key) in allowed
+
+
+@pytest.mark.parametrize("row", PUBLIC[::4], ids=lambda row: row[0])
+def test_predict_takes_every_file_that_check_takes(row, tmp_path):
+    options = [word for name, value in row[1].items() for word in _words(name, value)]
+    said = run_in_process("predict", str(FILES / row[0]), *options)
+    found = dict(line.partition(": ")[::2] for line in said.output.splitlines())
+    report = check(read(row[0], **row[1])).report
+    assert said.exit_code == 0 and float(found["pred_step_s"]) == pytest.approx(report.step_seconds, rel=1e-5)
+    assert float(found["pred_fit_probability"]) == pytest.approx(report.confidence.fit_probability, rel=1e-5)
+    assert run_in_process("predict", str(FILES / row[0]), *options, "--output", str(tmp_path / "o.csv")).exit_code == 0
+    assert dict(zip(*csv.reader((tmp_path / "o.csv").read_text().splitlines()), strict=True)) == found
+
+
+def _words(name, value):
+    option = f"--{name.replace('_', '-')}"
+    if name == "settings":
+        return [word for key, given in value.items() for word in ("--set", f"{key}={given}")]
+    return [option, str(value)]
+
+
+def test_predict_says_what_an_illegal_file_breaks_and_what_a_table_needs(tmp_path):
+    script = tmp_path / "run"
+    text = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 --max-position-embeddings 2048\n"
+    script.write_text(text + "--micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size 64 --vocab-size 50000\n")
+    found = run_in_process("predict", str(script), "--gpus", "64")
+    assert found.exit_code == 0 and "breaks NV" in found.output
+    script.write_text("model,gpu,gpus\n")
+    for options, said in ((["--gpus", "8", "--output", str(tmp_path / "o.csv")], "--gpus is for"), ([], "need --output")):
+        refused = run_in_process("predict", str(script), *options)
+        assert refused.exit_code == 2 and said in refused.stderr
 
 
 @pytest.mark.parametrize(("text", "says"), table(__file__, "hostile")[1:])
