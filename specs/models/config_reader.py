@@ -94,8 +94,8 @@ class ConfigReader:
         return self.integer(key, low=low) if key in self else None
 
     def boolean(self, key: str, default: bool) -> bool:
-        """true or false."""
-        value = self._get(key, default, "true or false")
+        """true or false; null is false, as it is to the classes, which ask whether it is true."""
+        value = False if self.has_key(key) and self._values[key] is None else self._get(key, default, "true or false")
         if not isinstance(value, bool):
             raise self.fail(f"{key}={_short(value)} must be true or false")
         return value

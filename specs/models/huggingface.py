@@ -64,9 +64,20 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     if _text_reader(reader) is reader and not other:
         classes = [one for one in reader.items("architectures", str) or [] if not one.endswith("LMHeadModel")]
         named = [one for one in classes if one.endswith(_WITHOUT_OUTPUT_LAYER)]
-        return [f"architectures says {named[0][:60]}: planned as the language model, with its output layer"] if named else []
+        notes = [f"architectures says {named[0][:60]}: planned as the language model, with its output layer"] if named else []
+        return notes + _tied_all_the_same(reader)
     parts = " and ".join(other) or "other"
     return [f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"]
+
+
+def _tied_all_the_same(reader: ConfigReader) -> list[str]:
+    kind, said = reader.values().get("model_type"), reader.values().get("tie_word_embeddings")
+    if kind not in ("t5", "mt5", "umt5") or said is not False:
+        return []
+    more = reader.integer("vocab_size", 0) * reader.integer("d_model", 512)
+    count = f"{more:,} (vocab_size x d_model)" if more else "vocab_size x d_model"
+    return [f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {kind} all the same: they are counted once; "
+            f"an output layer of its own, as transformers 4 builds it, has {count} more parameters"]  # fmt: skip
 
 
 _WITHOUT_OUTPUT_LAYER = ("Classification", "Model", "QuestionAnswering")

@@ -28,18 +28,17 @@ def _architecture(cfg: ConfigReader, known: tuple[str, ...]) -> str:
 
 
 def _t5(cfg: ConfigReader) -> Fields:
-    """No biases, RMS norms, one table of relative positions in each stack (UMT5: in each layer)."""
+    """No biases, RMS norms, one table of relative positions in each stack (UMT5: in each layer). The embeddings are tied
+    whatever the file says (configuration_t5.py, configuration_mt5.py, configuration_umt5.py)."""
     _architecture(cfg, (T5_HEAD,))
     encoder = layer_count(cfg, "num_layers", 6)
     decoder = layer_count(cfg, "num_decoder_layers", encoder)
     heads, own = cfg.integer("num_heads", 8), cfg.text("model_type")
     feed = cfg.text("feed_forward_proj", "relu" if own == "t5" else "gated-gelu")
-    gated = feed.startswith("gated-")
+    gated = cfg.boolean("is_gated_act", feed.startswith("gated-"))
     if feed.removeprefix("gated-") not in ("relu", "gelu"):
         raise unsupported(cfg, f"feed_forward_proj={feed[:40]!r} cannot be planned; known are relu, gelu and gated-gelu")
-    if cfg.boolean("is_gated_act", gated) != gated:
-        raise cfg.fail(f"is_gated_act and feed_forward_proj={feed!r} contradict each other")
-    if gated and feed != "gated-gelu":
+    if gated and not feed.endswith("gelu"):
         raise unsupported(cfg, f"feed_forward_proj={feed[:40]!r} cannot be planned; of gated ones gated-gelu")
     return {
         "num_layers": encoder + decoder,
@@ -52,14 +51,13 @@ def _t5(cfg: ConfigReader) -> Fields:
         "vocab_size": cfg.integer("vocab_size"),
         "max_position_embeddings": cfg.integer("n_positions", 512),
         "gated_linear_unit": gated,
-        "activation": "geglu" if gated else feed,
+        "activation": "geglu" if gated else feed.removeprefix("gated-"),
         "normalization": "RMSNorm",
         "norm_epsilon": norm_epsilon(cfg),
         "position_embedding_type": "relative",
         "relative_attention_num_buckets": cfg.integer("relative_attention_num_buckets", 32),
         "relative_attention_in_every_layer": own == "umt5",
         "add_bias_linear": False,
-        "untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True),
     }
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,8 @@ def loaded(model_type: str, config: dict[str, Any]) -> int | None:
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
-            model = getattr(transformers, CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(config)))
+            read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
+            model = getattr(transformers, CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(read)))
     except Exception:
         return None
     finally:
@@ -72,27 +72,38 @@ def loaded(model_type: str, config: dict[str, Any]) -> int | None:
     return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
 
 
-def without_one_key(model_type: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The small model's config.json with one key after another left out."""
+def small_file(model_type: str) -> tuple[dict[str, Any], int]:
+    """The small model's config.json, which the class itself loads, and its parameters."""
     usual = CONFIGS[model_type]().to_dict()
     found = built(model_type, {key: value for key, value in SMALL.items() if key in usual})
-    config = found[0] if found else {}
-    for key in set(config) - set(NO_SHAPE):
-        yield key, {name: value for name, value in config.items() if name != key}
+    assert found is not None and loaded(model_type, found[0]) == found[1]
+    return found
 
 
 @pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
 def test_a_key_that_is_left_out_is_what_the_class_takes_or_asked_for(model_type: str) -> None:
-    wrong = []
-    for key, config in without_one_key(model_type):
-        try:
-            ours = total_parameters(model_from_mapping(config, model_type, model_type))
-        except InputError:
-            continue
-        count = loaded(model_type, config)
-        if count not in (None, ours):
-            wrong.append(f"{key}: {ours:,}, the class has {count:,}")
+    whole, wrong = small_file(model_type)[0], []
+    for key in sorted(set(whole) - set(NO_SHAPE)):
+        wrong += differs(model_type, {name: value for name, value in whole.items() if name != key}, key)
     assert wrong == []
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+def test_a_null_is_what_the_class_takes_it_for_or_asked_for(model_type: str) -> None:
+    whole, wrong = small_file(model_type)[0], []
+    for key in sorted(set(whole) - set(NO_SHAPE)):
+        wrong += differs(model_type, {**whole, key: None}, key)
+    assert wrong == []
+
+
+def differs(model_type: str, config: dict[str, Any], key: str) -> list[str]:
+    """What is wrong with our count of this config.json: nothing where it is refused, or the class does not load it."""
+    try:
+        ours = total_parameters(model_from_mapping(config, model_type, model_type))
+    except InputError:
+        return []
+    count = loaded(model_type, config)
+    return [f"{key}: {ours:,}, the class has {count:,}"] if count not in (None, ours) else []
 
 
 OF_RELEASE_4 = Path(__file__).parents[1] / "specs" / "configs_of_transformers_4.json"
