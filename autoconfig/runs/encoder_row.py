@@ -11,8 +11,9 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from autoconfig.runs.table import Row, cell, degree, names_of, whole
+from autoconfig.runs.table import CellError, Row, cell, degree, names_of, whole
 from autoconfig.runs.training_row import published_rows
+from autoconfig.specs.errors import InputError
 
 COLUMNS = frozenset({"enc_layers", "seq_enc"})
 """A header with these is such a table's."""
@@ -26,6 +27,7 @@ NOT_READ = frozenset(
      "tokens_per_s", "step_s", "days_printed", "tflops_per_gpu", "mem_alloc_gib", "mem_peak_gib", "latency_ms", "notes"}
 )  # fmt: skip
 PLAN = ("tp", "pp", "vpp", "sp", "mbs", "gbs", "recompute")
+SHAPE = ("hidden", "ffn", "heads", "kv_channels")
 NODE = 8
 SAME = ("id", "source", "hidden", "ffn", "heads", "kv_channels", "vocab", "precision", "tp", "pp", "vpp", "sp", "mbs", "gbs")
 
@@ -42,17 +44,38 @@ def default_plans() -> dict[str, Row]:
 
 
 def training_row_of(row: Row) -> dict[str, str]:
-    """The same run in the columns of training_measurements.csv. What is taken for granted goes to `row_assumed`."""
-    if not cell(row, "seq_enc"):
-        return {
-            "id": cell(row, "id"),
-            "gpu": cell(row, "gpu"),
-            "unreadable": "seq_enc is empty: a run that serves, not one that trains",
-        }
+    """The same run in the columns of training_measurements.csv; what cannot be read of it stands in `unreadable`."""
+    try:
+        if not cell(row, "seq_enc"):
+            raise InputError("seq_enc is empty: a run that serves, not one that trains")
+        return _readable(row)
+    except InputError as error:
+        return {"id": cell(row, "id"), "gpu": cell(row, "gpu"), "unreadable": str(error)}
+
+
+def _layers(row: Row) -> tuple[int, int]:
+    """Of encoder and decoder; 0 and 0 where the row leaves its whole shape to its name. Raises InputError."""
+    given = [key for key in SHAPE if cell(row, key)]
+    encoder, decoder = whole(row, "enc_layers", 0), whole(row, "dec_layers", 0)
+    bert = "bert" in _name(row).lower()
+    if min(encoder, decoder) < 0 or (decoder and bert):
+        raise CellError(f"cells enc_layers={encoder} and dec_layers={decoder} are no {'BERT' if bert else 'T5'}")
+    blank = [] if encoder else ["enc_layers"]
+    blank += [] if decoder or bert else ["dec_layers"]
+    if blank and (given or encoder or decoder):
+        there = ", ".join([*given, *(["enc_layers"] if encoder else []), *(["dec_layers"] if decoder else [])])
+        raise InputError(f"{' and '.join(blank)}: empty or 0, and {there} given; give the whole shape, or only a name")
+    return encoder, decoder
+
+
+def _readable(row: Row) -> dict[str, str]:
+    """What is taken for granted goes to `row_assumed`."""
     assumed: list[str] = []
+    if not re.search("t5|bert", _name(row).lower()):
+        raise InputError(f"cells family and model: {_name(row)[:40]!r} is none of t5, mt5, bert")
     row = _with_default_plan(row, assumed)
     test = cell(row, "source").startswith("Megatron-LM") or "mcore" in cell(row, "model")
-    layers = [whole(row, key, 0) for key in ("enc_layers", "dec_layers")]
+    layers = _layers(row)
     found = {key: cell(row, key) for key in SAME} | {
         "model": _name(row),
         "layers": str(sum(layers)) if sum(layers) else "",
@@ -94,7 +117,7 @@ def _with_default_plan(row: Row, assumed: list[str]) -> Row:
     taken = {key: cell(usual, key) for key in PLAN if not cell(row, key) and cell(usual, key)}
     assumed.append("the default plan of the size (" + ", ".join(f"{key} {value}" for key, value in taken.items()) + ")")
     more = {} if cell(row, "precision") else {"precision": "bf16"}
-    seq = {} if cell(row, "seq_dec") or cell(row, "family") == "bert" else {"seq_dec": cell(usual, "seq_dec")}
+    seq = {} if cell(row, "seq_dec") or "bert" in _name(row).lower() else {"seq_dec": cell(usual, "seq_dec")}
     return {**row, **taken, **more, **seq}
 
 

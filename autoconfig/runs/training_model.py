@@ -103,6 +103,7 @@ def _contradictions(row: Row, known: ModelSpec) -> list[str]:
         ("heads", (known.num_attention_heads,)),
         ("experts", (known.num_moe_experts or 0,)),
         ("ffn", (ffn, known.ffn_hidden_size)),
+        *((("kv_channels", (known.kv_channels,)),) if not known.multi_latent_attention else ()),
     )
     given = [(key, whole(row, key), right) for key, right in values if cell(row, key)]
     return [f"{key} {value}, not {right[0]}" for key, value, right in given if value not in right]
@@ -116,6 +117,7 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
         for name in PER_LAYER:
             if isinstance(pattern := getattr(known, name), tuple):
                 changes[name] = pattern[:layers] + (1,) * max(0, layers - known.num_layers)
+    changes["encoder_num_layers"] = _encoder_layers(known, row, layers)
     if seq > known.max_position_embeddings:
         changes["max_position_embeddings"] = seq
     if vocab := count_of(row, "vocab"):
@@ -125,10 +127,20 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     if (tied := flag(row, "tied_embeddings")) is not None:
         changes["untie_embeddings_and_output_weights"] = not tied
     changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
-    cells = (("layers", "num_layers"), ("vocab", "vocab_size"), ("kv_heads", "num_query_groups"))
+    cells = (("layers", "num_layers"), ("encoder_layers", "encoder_num_layers"), ("vocab", "vocab_size"),
+             ("kv_heads", "num_query_groups"))  # fmt: skip
     if other := [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]:
         assumed.append(f"{known.name} with {', '.join(other)}")
     return known.replace(published_parameters=None, **changes) if changes else known
+
+
+def _encoder_layers(known: ModelSpec, row: Row, layers: int) -> int:
+    """Of `layers` in all. Raises InputError where the row does not say how they split."""
+    if known.is_encoder_only:
+        return layers
+    if known.is_encoder_decoder and layers != known.num_layers and not cell(row, "encoder_layers"):
+        raise InputError(f"cell encoder_layers is empty: {known.name} has not {layers} layers in all")
+    return whole(row, "encoder_layers", known.encoder_num_layers)
 
 
 def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:

@@ -76,8 +76,10 @@ def _tied_all_the_same(reader: ConfigReader) -> list[str]:
         return []
     more = reader.integer("vocab_size", 0) * reader.integer("d_model", 512)
     count = f"{more:,} (vocab_size x d_model)" if more else "vocab_size x d_model"
-    return [f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {kind} all the same: they are counted once; "
-            f"an output layer of its own, as transformers 4 builds it, has {count} more parameters"]  # fmt: skip
+    return [
+        f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {kind} all the same: they are counted once; "
+        f"an output layer of its own, as transformers 4 builds it, has {count} more parameters"
+    ]
 
 
 _WITHOUT_OUTPUT_LAYER = ("Classification", "Model", "QuestionAnswering")

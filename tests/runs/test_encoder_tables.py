@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from statistics import mean, median
 
 import pytest
@@ -65,3 +66,29 @@ def test_measured_columns_and_notes_change_nothing() -> None:
 def test_a_run_without_a_plan_says_whose_it_takes(predicted: dict[str, Prediction]) -> None:
     assert "the default plan of the size (tp 2, pp 1, mbs 24, gbs 1920" in predicted["TB-036"].note
     assert "a run that serves" in predicted["TB-063"].note and predicted["TB-063"].step_seconds is None
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"enc_layers": "x"}, "cell enc_layers='x' is not a number"),
+    ({"tp": "two", "gpus": ""}, "cell tp='two' is not a number"),
+    ({"enc_layers": "", "dec_layers": ""}, "enc_layers and dec_layers: empty or 0, and hidden, ffn, heads, kv_channels given"),
+    ({"dec_layers": ""}, "dec_layers: empty or 0"),
+    ({"family": "", "model": "foo"}, "none of t5, mt5, bert"),
+])  # fmt: skip
+def test_one_odd_row_keeps_its_line_and_the_others_are_predicted(
+    changes: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    rows = [{**ROWS["TB-003"], **changes}, ROWS["TB-003"]]
+    odd, good = predict_file(write(tmp_path / "in.csv", rows), tmp_path / "out.csv")[0]
+    assert said in odd.note and odd.peak_gib is None and odd.id == good.id == "TB-003" and good.peak_gib
+
+
+def test_another_split_of_the_layers_and_other_heads_are_not_the_sizes_own() -> None:
+    usual, uneven, narrow = predict_rows([
+        training_row_of({**ROWS["TB-003"], **changes})
+        for changes in ({}, {"enc_layers": "12", "dec_layers": "36"}, {"kv_channels": "32"})
+    ])  # fmt: skip
+    assert usual.peak_gib != uneven.peak_gib and "encoder_layers 12, not 24" in uneven.note
+    assert usual.peak_gib != narrow.peak_gib and "kv_channels 32, not 64" in narrow.note
+    cut = {**ROWS["TB-013"], "enc_layers": "24"}
+    assert "encoder_layers 24, not 48" in predict_rows([training_row_of(cut)])[0].note

@@ -30,8 +30,9 @@ A `config.json` of one of these `model_type`s is read (`--model FILE`, `autoconf
 of the class of transformers {version} to the unit, for its defaults and for small models with one field after another changed
 (biases, tied embeddings, key/value heads, depths, experts): `tests/judge/test_families.py`. A field that a model cannot say is
 refused with the reason. A key that is left out is what the class takes, or is asked for. Files saved by
-transformers 4.57 give the count of its own classes (70 families: `tests/specs/test_huggingface.py`). `kimi_k2` is built by code
-of its own repository, as DeepSeek-V3.
+transformers 4.57 give the count of its own classes (70 families: `tests/specs/test_huggingface.py`), but for
+`tie_word_embeddings: false` of mT5, which release 5 ties all the same and a line says. `kimi_k2` is built by code of its own
+repository, as DeepSeek-V3.
 
 ## Exact: {exact}
 {names}
