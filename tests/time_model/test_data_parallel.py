@@ -14,7 +14,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, rate_share, send_seconds
 from autoconfig.time_model.predict import StepTimes
-from autoconfig.time_model.step.rows import Rows, optimizer_seconds
+from autoconfig.time_model.step.rows import Rows, fsdp_seconds, optimizer_seconds
 from small_models import MODELS
 
 PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
@@ -48,14 +48,16 @@ def adam(job: TrainingJob, updated: float, held: float, owners: int, offload: fl
     return float(found)
 
 
-@pytest.mark.parametrize(("text", "tied"), [*((text, False) for text in PLANS), *((text, True) for text in PLANS[5:])])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("text", PLANS)
 def test_a_dense_model(text: str, tied: bool) -> None:
     model = ModelSpec(**{**MODELS["gpt"], **PLAIN, "untie_embeddings_and_output_weights": not tied})
     job, rows, plan = rows_of(model, text)
     h, q, kv, f, t, p = 96, 240, 80, 200, plan.tp, plan.pp
     layer = (h * (q + 2 * kv) + q * h + 2 * h * f) / t + 2 * h  # qkv, projection, fc1 and fc2; two norms
     table = 1024 * h / t
-    ends = table if p > 1 else 2 * table  # the last stage has the output layer, the first the embedding
+    both = table if tied else 2 * table  # one rank with both ends holds a tied table once
+    ends = table if p > 1 else both  # the last stage has the output layer, the first the embedding
     held, ranks = 4 / p * layer + ends + h, plan.dp * plan.cp  # a final norm
     sharded = plan.dist_opt or plan.fsdp > 0
     reduce = "reduce_scatter" if sharded else "all_reduce"
@@ -71,6 +73,12 @@ def test_a_dense_model(text: str, tied: bool) -> None:
         assert rows.fsdp_scatter[0][0] == pytest.approx(seconds(job, "reduce_scatter", 4 * layer, ranks, t))
         assert rows.fsdp_interference[0][0] == pytest.approx(0.7 * float(rate_share(
             "all_gather", Group(size=np.float64(ranks), local=np.float64(min(ranks, 8 // t))), job.links)))  # fmt: skip
+        sent = (both if p == 1 else 2 * table) + h
+        gathered_ends, scattered_ends = (seconds(job, kind, width * sent, ranks, t)
+                                         for kind, width in (("all_gather", 2), ("reduce_scatter", 4)))  # fmt: skip
+        outside = fsdp_seconds(gathered_ends, scattered_ends, *(part[0] for part in rows.table.head), stage=plan.fsdp,
+                               interference=rows.fsdp_interference[0][0])  # fmt: skip
+        assert rows.fsdp_outside[0] == pytest.approx(float(outside))
     else:
         assert rows.fsdp_gather == [] and rows.fsdp_outside[0] == 0
 

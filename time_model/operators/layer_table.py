@@ -95,6 +95,7 @@ class LayerTable:
     expert_parameters: list[Number]
     embedding_parameters: Number
     head_parameters: Number
+    tied_parameters: Number
 
 
 def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
@@ -333,7 +334,8 @@ def lora_parameters(gemms: Sequence[GemmShape], numerics: Numerics) -> Number:
 
 
 def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
-    """Parameters of one rank that are trained, per layer kind and outside of the layers. Under LoRA: the adapters alone."""
+    """Parameters of one rank that are trained, per layer kind and outside of the layers, and those of the output layer that a
+    rank with both ends holds as its embedding (tied). Under LoRA: the adapters alone."""
     model, kinds = job.model, job.model.kinds
     if job.numerics.peft == "lora":
         attention = attention_gemm_shapes(job, x)
@@ -347,9 +349,11 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
             "expert_parameters": [zero for _ in kinds],
             "embedding_parameters": zero,
             "head_parameters": zero,
+            "tied_parameters": zero,
         }
     layers = [layer_parameters(model, kind, x.tp, x.etp, x.ep) for kind in kinds]
-    head = final_norm_parameters(model) + output_layer_parameters(model, x.tp) + output_bias_parameters(model, x.tp)
+    output = output_layer_parameters(model, x.tp)
+    head = final_norm_parameters(model) + output + output_bias_parameters(model, x.tp)
     if model.mtp_num_layers:
         depth = mtp_layer_parameters(model, x.tp, x.etp, x.ep).dense + 0.0 * x.tp
         if model.is_hybrid:  # the layers of a depth are counted among the stage's
@@ -360,4 +364,5 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
         "expert_parameters": [p.experts + 0.0 * x.tp for p in layers],
         "embedding_parameters": embedding_parameters(model, x.tp),
         "head_parameters": head,
+        "tied_parameters": 0.0 * output if model.untie_embeddings_and_output_weights else output,
     }

@@ -289,17 +289,20 @@ def _p2p(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index) ->
 
 
 def _held(model: ModelSpec, table: LayerTable, index: Index, stages: _StageColumns) -> tuple[Column, Column]:
-    """Trained parameters, dense and of experts, of one rank of the fullest stage. Depths that share weights count once."""
+    """Trained parameters, dense and of experts, of one rank of the fullest stage. Depths that share weights count once, and so
+    does a tied output layer where one stage has both ends."""
     shared = [(model.mtp_num_layers - mtp_depths_held(model)) * model.mtp_kinds.count(kind) for kind in model.kinds]
     dense = [p[index] for p in table.dense_parameters]
     expert = [p[index] for p in table.expert_parameters]
-    embedding, head = table.embedding_parameters[index], table.head_parameters[index]
+    embedding, head, tied = (
+        part[index] for part in (table.embedding_parameters, table.head_parameters, table.tied_parameters)
+    )
     own = [
         [layers - last * again for layers, again in zip(stage, shared, strict=True)]
         for stage, last in zip(stages.layers, stages.last, strict=True)
     ]
     held = [
-        _dot(layers, dense) + first * embedding + last * head
+        _dot(layers, dense) + first * embedding + last * head - first * last * tied
         for layers, first, last in zip(own, stages.first, stages.last, strict=True)
     ]
     return np.maximum.reduce(held), np.maximum.reduce([_dot(layers, expert) for layers in own])
@@ -389,7 +392,9 @@ def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index
     layers = [
         (dense[index], expert[index]) for dense, expert in zip(table.dense_parameters, table.expert_parameters, strict=True)
     ]
-    ends = (table.embedding_parameters + table.head_parameters)[index]
+    ends = (table.embedding_parameters + table.head_parameters)[index] - np.where(
+        layouts.pp == 1, table.tied_parameters[index], 0.0
+    )
     none = 0.0 * ends
     outside = fsdp_seconds(
         exchange.gather(ends, none),
