@@ -89,6 +89,7 @@ inference-docs: $(DEV)
 accuracy: $(DEV)
 	$(BIN)/python -m tools.first_plan_record
 	$(BIN)/autoconfig validate --docs docs/accuracy.md
+	$(BIN)/python -m tools.published_errors
 	$(BIN)/autoconfig validate --rl --docs docs/post_training.md
 
 # Measurements on a GPU, with a Python that has torch (GPU_PYTHON), not .venv: a container's torch and Transformer Engine stay in

@@ -15,6 +15,7 @@ from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
 from command_line import run_in_process, run_process
 
 from autoconfig.cli.main import COMMANDS, FORMS, load
+from autoconfig.planning.resolve import shipped
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 
@@ -107,6 +108,11 @@ def test_make_has_the_targets_that_are_named(page: Path) -> None:
             name, is_variable, _ = word.partition("=")
             pattern = rf"\$\({name}\)|ifdef {name}|environ.get\(\"{name}\"" if is_variable else rf"^{re.escape(name)}:"
             assert re.search(pattern, makefile, re.MULTILINE) or (ROOT / name).exists(), f"{page.name}: make {word}"
+
+
+@pytest.mark.parametrize("page", ["accuracy.md", "time_model.md"])
+def test_tables_of_errors_are_those_of_the_shipped_calibration(page):
+    assert f"Shipped calibration: {shipped().version}." in (ROOT / "docs" / page).read_text(), "run make accuracy"
 
 
 README_FIGURES = (

@@ -18,6 +18,7 @@ from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
 from autoconfig.accuracy.groups import Constants, predict_runs
 from autoconfig.calibration.observe import gpu_name, predicted_seconds, published_runs
+from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"
@@ -58,6 +59,11 @@ def table(closed: Column, tables: Column) -> str:
     return "\n".join(lines)
 
 
+def stamp() -> str:
+    """What the last column was made with."""
+    return f"Shipped calibration: {shipped().version}."
+
+
 def main() -> None:
     """Print one column, or make both and write the table."""
     if "--closed-forms" in sys.argv:
@@ -70,7 +76,7 @@ def main() -> None:
         json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
         for more in (["--closed-forms"], [])
     ]
-    replace_section(DOCUMENT, BEGIN, END, table(*columns))
+    replace_section(DOCUMENT, BEGIN, END, f"{table(*columns)}\n\n{stamp()}")
 
 
 if __name__ == "__main__":
