@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
+from math import log2
 
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
@@ -99,6 +100,15 @@ def settings_of_a_run(settings: RunSettings) -> GivenSettings:
     return GivenSettings(**vars(settings), of_a_run=True)
 
 
+def usual_graphs(model: ModelSpec) -> frozenset[str]:
+    """What a run replays that says graphs and no scope: whole layers of dense models; of mixtures what most of NVIDIA's recipes
+    with graphs do (releases.csv), the layers' parts before the experts."""
+    if not model.is_moe:
+        return frozenset({FULL})
+    mixers = {"mamba"} if model.is_hybrid and "mamba" in model.layer_kinds else set()
+    return frozenset({"attn", "moe_router", "moe_preprocess"} | mixers)
+
+
 def read_graphs(text: str) -> frozenset[str]:
     """Scopes from a text with blanks, commas or plus signs between them; `none` is the empty set."""
     words = text.replace(",", " ").replace("+", " ").split()
@@ -175,17 +185,41 @@ def _recipe(row: Mapping[str, str]) -> RecipeSettings:
     return RecipeSettings(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
 
 
-def nearest_recipe(model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None) -> RecipeSettings | None:
-    """Of the release's recipes, or those of the nearest one before it, the one whose plan (PLAN_COLUMNS) is most like `plan`;
-    the last one without a plan or where two are alike. Of another precision where there is none of this one."""
-    known = [r for r in recipes() if (r.model, r.gpu) == (model, gpu) and r.release <= release]
+GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}
+"""GPU -> the one of its generation and kind of node that stands for both."""
+
+
+def _kin(gpu: str, other: str) -> bool:
+    return GPU_CLASS.get(gpu, gpu) == GPU_CLASS.get(other, other)
+
+
+@cache
+def current_recipes(model: str, gpu: str, precision: str, release: str) -> tuple[RecipeSettings, ...]:
+    """The recipes of a model that a release has, or the nearest release before it: of this GPU, else of its class (GPU_CLASS);
+    of this precision, else of any; in the order of the table."""
+    known = [r for r in recipes() if r.model == model and _kin(r.gpu, gpu) and r.release <= release]
+    known = [r for r in known if r.gpu == gpu] or known
     known = [r for r in known if r.precision == precision] or known
     last = max((r.until for r in known), default="")
-    current = [r for r in known if r.until >= min(last, release)]
-    if not current:
-        return None
-    same = [0 if plan is None else sum(a == b for a, b in zip(r.plan, plan, strict=True)) for r in current]
-    return max(enumerate(current), key=lambda item: (same[item[0]], item[0]))[1]
+    return tuple(r for r in known if r.until >= min(last, release))
+
+
+def nearest_recipe(
+    model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None, gpus: int | None = None
+) -> RecipeSettings | None:
+    """Of `current_recipes` the one whose plan (PLAN_COLUMNS) is most like `plan`: each degree that is the same counts one, and
+    GPUs at most one against it (a half at twice as many, one from four times on); of two alike the one of a nearer number of
+    GPUs, then the later one. Without a plan that of the nearest number of `gpus`."""
+
+    def likeness(item: tuple[int, RecipeSettings]) -> tuple[float, ...]:
+        number, recipe = item
+        same = 0 if plan is None else sum(a == b for a, b in zip(recipe.plan[1:], plan[1:], strict=True))
+        count = gpus if plan is None else plan[0]
+        doublings = abs(log2(recipe.plan[0] / count)) if count else 0.0
+        return same - min(1.0, doublings / 2.0), -doublings, number
+
+    known = current_recipes(model, gpu, precision, release)
+    return max(enumerate(known), key=likeness)[1] if known else None
 
 
 def _of_recipes(
@@ -193,7 +227,7 @@ def _of_recipes(
 ) -> RunSettings:
     name, gpu = model.name.rstrip("*"), cluster.gpu.id.split("-")[0]
     mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
-    if (recipe := nearest_recipe(name, gpu, precision, release, mine)) is not None:
+    if (recipe := nearest_recipe(name, gpu, precision, release, mine, cluster.num_gpus)) is not None:
         return recipe.settings
     newest: dict[str, RecipeSettings] = {}
     for other in recipes():

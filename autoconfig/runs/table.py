@@ -116,7 +116,7 @@ def odd_words(row: Row) -> tuple[str, ...]:
 def _odd_words(cells: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for (column, (words, read_as)), text in zip(WORDS.items(), cells, strict=True):
-        parts = text.split("+") if column == "overlap" else [text]
+        parts = [part.strip() for part in text.split("+")] if column == "overlap" else [text]
         found += [
             f"{column} {read_as} ({part[:40]!r} is none of {', '.join(words)})"
             for part in parts

@@ -16,6 +16,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from autoconfig.specs.scenario import PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
@@ -73,7 +74,8 @@ def _cut_model(row: Row, assumed: list[str]) -> tuple[ModelSpec | None, Row]:
 
 def _layers_of_size(known: ModelSpec, parameters: float) -> int:
     """The depth at which a model of this shape has about so many parameters."""
-    counts = range(1, 2 * known.num_layers + 1)
+    least = len(set(known.layer_kinds)) if known.is_hybrid else 1
+    counts = range(least, 2 * known.num_layers + 1)
     return min(counts, key=lambda layers: abs(total_parameters(_with_layers(known, layers)) - parameters))
 
 
@@ -112,7 +114,9 @@ def _contradictions(row: Row, known: ModelSpec) -> list[str]:
 def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     changes: dict[str, Any] = {}
     layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
-    if layers != known.num_layers:
+    if known.is_hybrid:
+        changes |= _changed_pattern(known, layers)
+    elif layers != known.num_layers:
         changes["num_layers"] = layers
         for name in PER_LAYER:
             if isinstance(pattern := getattr(known, name), tuple):
@@ -141,6 +145,14 @@ def _encoder_layers(known: ModelSpec, row: Row, layers: int) -> int:
     if known.is_encoder_decoder and layers != known.num_layers and not cell(row, "encoder_layers"):
         raise InputError(f"cell encoder_layers is empty: {known.name} has not {layers} layers in all")
     return whole(row, "encoder_layers", known.encoder_num_layers)
+
+
+def _changed_pattern(known: ModelSpec, layers: int) -> dict[str, Any]:
+    """A hybrid's pattern and number of sublayers for a number of layers, in sublayers or as checkpoints count them."""
+    if layers in (known.num_layers, published_layers(known.hybrid_layer_pattern)):
+        return {}
+    pattern = scaled_pattern(known.hybrid_layer_pattern, layers)
+    return {"hybrid_layer_pattern": pattern, "num_layers": len(parse_pattern(pattern).layers)}
 
 
 def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
@@ -184,7 +196,7 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
     if not name:
         name = DEFAULT_STACK
         assumed.append(f"software {name}")
-    overlap = frozenset(cell(row, "overlap").split("+")) - {"", EP_OVERLAP}
+    overlap = _overlaps(row) - {"", EP_OVERLAP}
     stack_name = "megatron-local" if cell(row, "transformer_impl") == "local" else name
     if overlap and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER} and load_stack(stack_name).release:
         overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
@@ -203,6 +215,10 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
 EP_OVERLAP = "overlap-moe-expert-parallel-comm"
 
 
+def _overlaps(row: Row) -> frozenset[str]:
+    return frozenset(word.strip() for word in cell(row, "overlap").lower().split("+"))
+
+
 def read_settings(row: Row, num_layers: int) -> GivenSettings:
     """What the row says of dispatcher, CUDA graphs, overlap and offloaded activations (of as many layers as `offload_layers`
     says, else of all but one: NV123); an empty cell is the default of release, GPU and model."""
@@ -212,7 +228,7 @@ def read_settings(row: Row, num_layers: int) -> GivenSettings:
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,
         cuda_graphs=graphs,
-        ep_overlap=EP_OVERLAP in cell(row, "overlap").split("+") if cell(row, "overlap") else None,
+        ep_overlap=EP_OVERLAP in _overlaps(row) if cell(row, "overlap") else None,
         offload_layers=min(count_of(row, "offload_layers") or num_layers, num_layers - 1) if offloads else None,
     )
 
@@ -228,6 +244,8 @@ def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[st
     """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
     precision, recipe = format_of(cell(row, "precision").split("(")[0])
     recipe = recipe or cell(row, "fp8_recipe").lower()
+    if recipe == precision == "nvfp4":
+        recipe = ""  # NVFP4 has one recipe, of its own name
     if precision not in PRECISIONS:
         if precision:
             raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")

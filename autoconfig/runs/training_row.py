@@ -15,13 +15,15 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.planning.request_fields import VARIANT
+from autoconfig.planning.resolve import check_format
+from autoconfig.runs.blank_cells import with_usual_cells
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import settings_of_a_run
+from autoconfig.specs.run_settings import RunSettings, settings_of_a_run, usual_graphs
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -75,10 +77,13 @@ def read_case(row: Row) -> Case:
     assumed = _row_assumed(row)
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
+    row = with_usual_cells(row, model, stack, _gpu(cell(row, "gpu"), _memory_gb(row))[0], assumed)
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
     scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
-    given = settings_of_a_run(scenario.settings(plan)) if stack.release else replace(scenario.given, of_a_run=True)
+    given = replace(scenario.given, of_a_run=True)
+    if stack.release:
+        given = settings_of_a_run(_with_graphs(row, model, scenario.settings(plan)))
     scenario = replace(scenario, given=given)
     return Case(
         id=cell(row, "id"),
@@ -88,6 +93,12 @@ def read_case(row: Row) -> Case:
         assumed=tuple(assumed),
         broken=tuple(broken),
     )
+
+
+def _with_graphs(row: Row, model: ModelSpec, settings: RunSettings) -> RunSettings:
+    """A row that says graphs and no scope, where no recipe of its plan has graphs, has the usual scope."""
+    graphed = bool(flag(row, "cuda_graph")) and not cell(row, "cuda_graph_scope") and not settings.cuda_graphs
+    return replace(settings, cuda_graphs=usual_graphs(model)) if graphed else settings
 
 
 def read_partial(row: Row) -> PartialCase:
@@ -188,10 +199,12 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
     packed = packed_length_of(row, stack, seq, assumed)
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind, packed_length=packed)
     cluster = _cluster(row, num_gpus, assumed)
+    numerics = read_numerics(row, stack, cluster.gpu, assumed)
+    check_format(cluster.gpu, numerics)
     return Scenario(
         model=model,
         cluster=cluster,
-        numerics=read_numerics(row, stack, cluster.gpu, assumed),
+        numerics=numerics,
         software=stack,
         workload=workload,
         given=read_settings(row, model.num_layers),
@@ -255,6 +268,8 @@ def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
     defaults = {"tp": "1", "pp": "1", "sp": "off", "vpp": "1", "cp": "1", "recompute": "none"}
     if model.is_moe:
         defaults |= {"ep": "1", "etp": "1"}
+    if cell(row, "pipeline_layout"):
+        del defaults["vpp"]
     if blank := [f"{key} {value}" for key, value in defaults.items() if not cell(row, key)]:
         assumed.append(", ".join(blank))
 
@@ -265,6 +280,8 @@ def _stages(row: Row, model: ModelSpec, pp: int, assumed: list[str]) -> tuple[in
     if not layout:
         return vpp, even_ends(model, pp, assumed)
     split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
+    if not cell(row, "vpp") and split.vpp > 1:
+        assumed.append(f"vpp {split.vpp}, as pipeline_layout has it")
     if cell(row, "vpp") and split.vpp != vpp:
         raise CellError(f"cell pipeline_layout has {split.vpp * pp} stages, and pp x vpp is {pp} x {vpp}")
     if split.broken:
@@ -307,10 +324,7 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
 
 
 def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
-    memory = number(row, "gpu_mem_gb")
-    if memory is not None and memory <= 0:
-        raise CellError(f"cell gpu_mem_gb={memory:g} must be above 0")
-    gpu, known = _gpu(cell(row, "gpu"), memory)
+    gpu, known = _gpu(cell(row, "gpu"), _memory_gb(row))
     if not known:
         assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
     given = degree(row, "gpus_per_node", 1) if cell(row, "gpus_per_node") else 0
@@ -335,6 +349,13 @@ def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
         hbm_bytes_per_s=None if bandwidth is None else bandwidth * 1e12,
         power_limit_watts=variant["power_limit"],
     )
+
+
+def _memory_gb(row: Row) -> float | None:
+    memory = number(row, "gpu_mem_gb")
+    if memory is not None and memory <= 0:
+        raise CellError(f"cell gpu_mem_gb={memory:g} must be above 0")
+    return memory
 
 
 @cache

@@ -65,3 +65,38 @@ def _kinds(letters: str) -> tuple[str, ...]:
 def pattern_letters(kinds: Sequence[str]) -> str:
     """The letters of these kinds of layers."""
     return "".join(KIND_LETTERS[kind] for kind in kinds)
+
+
+def published_layers(text: str) -> int:
+    """Layers as checkpoints count them: two sublayers where every mixer has its MLP or experts behind it (Qwen3-Next)."""
+    return len(_units(text.split("/")[0]))
+
+
+def _units(letters: str) -> list[str]:
+    pairs = [letters[start : start + 2] for start in range(0, len(letters), 2)]
+    paired = all(len(pair) == 2 and LETTERS[pair[0]] in MIXERS and LETTERS[pair[1]] not in MIXERS for pair in pairs)
+    return pairs if paired else list(letters)
+
+
+def scaled_pattern(text: str, layers: int) -> str:
+    """The pattern with so many `published_layers`, its order repeated or cut and its mix kept: each kind's share of them by
+    largest remainders, at least one. Raises InputError where there are fewer layers than kinds."""
+    main, slash, depths = text.partition("/")
+    units = _units(main)
+    counts = {unit: units.count(unit) for unit in dict.fromkeys(units)}
+    if not len(counts) <= layers <= MAX_LAYERS:
+        raise InputError(f"{layers} layers cannot hold the {len(counts)} kinds of hybrid_layer_pattern {main[:60]!r}")
+    share = layers / len(units)
+    quota = {unit: max(1, int(count * share)) for unit, count in counts.items()}
+    while (missing := layers - sum(quota.values())) != 0:
+        step = 1 if missing > 0 else -1
+        able = [unit for unit in quota if quota[unit] + step > 0]
+        unit = max(able, key=lambda unit: step * (counts[unit] * share - quota[unit]))
+        quota[unit] += step
+    found: list[str] = []
+    while len(found) < layers:
+        for unit in units:
+            if quota[unit]:
+                quota[unit] -= 1
+                found.append(unit)
+    return "".join(found) + slash + depths

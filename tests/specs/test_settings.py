@@ -52,6 +52,26 @@ def test_of_several_recipes_the_one_of_the_plan_counts() -> None:
         assert found is None or found.plan != plan or found.settings == expected
 
 
+@pytest.mark.parametrize("release", ["nemo-26.06.01", "nemo-26.08"])
+@pytest.mark.parametrize("plan", [(256, 1, 8, 1, 1, 8, 2), (256, 1, 8, 1, 4, 8, 1), None])
+def test_a_recipe_for_a_quarter_of_the_gpus_does_not_replace_one_for_as_many(
+    release: str, plan: tuple[int, ...] | None
+) -> None:
+    found = nearest_recipe("qwen3-235b-a22b", "b300", "mxfp8", release, plan, 256)
+    assert found is not None and found.plan == (256, 1, 8, 1, 3, 8, 2) and found.settings.full_iteration
+    small = nearest_recipe("qwen3-235b-a22b", "b300", "mxfp8", release, (64, 1, 8, 1, 1, 8, 2), 64)
+    assert small is not None and small.plan[0] == 64
+
+
+def test_a_gpu_without_recipes_takes_those_of_its_class() -> None:
+    found, own = (
+        settings("nemo-26.04", "qwen3-30b-a3b", "h200", "bf16"),
+        settings("nemo-26.04", "qwen3-30b-a3b", "h100", "bf16"),
+    )
+    assert found == own and found.dispatcher == "hybridep"
+    assert nearest_recipe("qwen3-30b-a3b", "a100", "bf16", "nemo-26.04", None) is None
+
+
 def test_deepep_gives_way_where_links_join_boards() -> None:
     assert settings("nemo-26.04", "qwen3-30b-a3b", "gb200", "mxfp8", dispatcher="deepep").dispatcher == "alltoall"
     assert settings("nemo-26.04", "qwen3-30b-a3b", "b200", "mxfp8", dispatcher="deepep").dispatcher == "deepep"

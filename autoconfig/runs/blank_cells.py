@@ -1,0 +1,106 @@
+"""Cells that a row of a table of runs leaves empty, filled with what its release, GPU and model run with; never `off`."""
+
+from __future__ import annotations
+
+from autoconfig.planning.resolve import usual_fp8_recipe
+from autoconfig.runs.table import Row, cell, count_of, degree, format_of
+from autoconfig.runs.training_model import is_fine_tuning
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.run_settings import PLAN_COLUMNS, RecipeSettings, current_recipes, nearest_recipe
+from autoconfig.specs.scenario import FP8_RECIPES
+from autoconfig.specs.software.software import SoftwareStack
+
+DEGREES = PLAN_COLUMNS[1:-1]
+"""Columns of a plan that a table may leave empty where the recipe says them: tp, pp, cp, vpp, ep."""
+
+
+def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Row:
+    """The row with sequence parallelism where its tp and its software or its experts want it (rule NV048), and for a dated
+    release of NVIDIA's software with what the recipe of its plan sets: degrees, format, recomputation, sharding and offload.
+    What was filled in is said. Raises CellError for odd cells."""
+    found = dict(row)
+    if stack.release and not is_fine_tuning(row):
+        _fill_from_recipes(found, model, stack, gpu, assumed)
+    wants = bool(stack.release) or model.is_moe
+    if not cell(found, "sp") and degree(found, "tp") > 1 and wants and stack.supports_sequence_parallel:
+        found["sp"] = "1"
+        assumed.append("sp on (tp is above 1)")
+    return found
+
+
+def _fill_from_recipes(row: dict[str, str], model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> None:
+    name, where = model.name.rstrip("*"), gpu.id.split("-")[0]
+    precision, recipe = format_of(cell(row, "precision").split("(")[0])
+    own = recipe or cell(row, "fp8_recipe").lower()
+    if precision == "fp8" and not own:
+        own = _usual_recipe(row, name, stack, gpu)
+        row["fp8_recipe"] = own
+        assumed.append(f"fp8_recipe {own}")
+    form = own if precision == "fp8" else precision or "bf16"
+    if not current_recipes(name, where, form, stack.release):
+        return
+    as_published = model.num_layers == load_model(name).num_layers
+    twins = [r for r in current_recipes(name, where, form, stack.release) if as_published and _agrees(row, r)]
+    if twins:
+        _fill_degrees(row, twins, assumed)
+    plan = tuple(count_of(row, column) or 1 for column in PLAN_COLUMNS)
+    known = nearest_recipe(name, where, form, stack.release, plan)
+    assert known is not None
+    said = []
+    if not cell(row, "recompute") and (modules := known.row["recompute"]):
+        row["recompute"] = f"selective({modules.replace(' ', ',')})"
+        said.append(f"recompute {row['recompute']}")
+    if known.plan[1:] == plan[1:] and (layers := known.row["offload_layers"]):
+        said += _fill_offload(row, layers)
+    if said:
+        assumed.append(f"{', '.join(said)} (as {stack.priced_as or stack.name}'s recipe)")
+
+
+def _fill_offload(row: dict[str, str], layers: str) -> list[str]:
+    """Sharding and offload of a recipe that has both: Megatron-Bridge offloads activations under Megatron-FSDP only."""
+    said = []
+    if not cell(row, "fsdp") and not cell(row, "optimizer_shard"):
+        row["fsdp"] = "3"
+        said.append("fsdp 3")
+    if cell(row, "fsdp") in ("2", "3", "hsdp") and not cell(row, "offload"):
+        row["offload"] = "activations"
+        said.append("offload activations")
+    if cell(row, "offload").lower() == "activations" and not cell(row, "offload_layers"):
+        row["offload_layers"] = layers
+        said.append(f"offload_layers {layers}")
+    return said
+
+
+def _agrees(row: Row, recipe: RecipeSettings) -> bool:
+    """Every degree that the row gives is the recipe's."""
+    said = zip(PLAN_COLUMNS[1:], recipe.plan[1:], strict=True)
+    return all(degree(row, column) == value for column, value in said if cell(row, column))
+
+
+def _fill_degrees(row: dict[str, str], twins: list[RecipeSettings], assumed: list[str]) -> None:
+    """Empty degrees as in the recipe with all given ones; of several the one with most of them 1, as tables leave 1 out."""
+    blank = [column for column in DEGREES if not cell(row, column) and not (column == "vpp" and cell(row, "pipeline_layout"))]
+    if not blank:
+        return
+
+    def ones(recipe: RecipeSettings) -> int:
+        return sum(recipe.plan[PLAN_COLUMNS.index(column)] == 1 for column in blank)
+
+    best = max(reversed(twins), key=ones)
+    filled = {column: best.plan[PLAN_COLUMNS.index(column)] for column in blank}
+    row.update({column: str(value) for column, value in filled.items()})
+    if said := [f"{column} {value}" for column, value in filled.items() if value > 1]:
+        assumed.append(f"{', '.join(said)} (as the recipe with the other degrees)")
+
+
+def _usual_recipe(row: Row, name: str, stack: SoftwareStack, gpu: GpuSpec) -> str:
+    """How the release scales fp8 on this GPU, unless another format's recipe alone has this plan."""
+    usual = usual_fp8_recipe(stack, gpu)
+    plan = tuple(count_of(row, column) or 1 for column in PLAN_COLUMNS[1:])
+    where = gpu.id.split("-")[0]
+    release = stack.release
+    known = [r for form in FP8_RECIPES for r in current_recipes(name, where, form, release) if r.precision == form]
+    having = {r.precision for r in known if r.plan[1:] == plan}
+    return having.pop() if len(having) == 1 else usual
