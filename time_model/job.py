@@ -284,7 +284,7 @@ class TrainingJob:
             fp8 = self._quantised("fp8", "mxfp8")
             rate = {"nvfp4": fp8.recipe["mxfp8"]}
             return replace(
-                fp8, over_bf16=fp8.over_bf16 * self._fp4_over_fp8, recipe=rate, cast_bytes={"nvfp4": NVFP4_CAST_BYTES}
+                fp8, over_bf16=fp8.over_bf16 * self.fp4_over_fp8, recipe=rate, cast_bytes={"nvfp4": NVFP4_CAST_BYTES}
             )
         return self._quantised(self.numerics.format.peak, self.numerics.format.recipe)
 
@@ -296,7 +296,7 @@ class TrainingJob:
         return known
 
     @property
-    def _fp4_over_fp8(self) -> float:
+    def fp4_over_fp8(self) -> float:
         """Rate of NVFP4 GEMMs over MXFP8: 1 + 0.48 (peak over peak - 1), 1.5 on GB200 and 1.9 on GB300.
 
         Source: NVIDIA's dense NVFP4 runs of 2026 on both (nine rows, -5 to +4 %); nvfp4 over fp8 block GEMMs of
@@ -317,7 +317,7 @@ class TrainingJob:
             over = reached.over_bf16
             if table is not None and not table.over_formula:
                 borrowed = form.peak == "fp4" and "fp4" not in self.gpu.tables.gemm
-                over = (peaks("fp8") * self._fp4_over_fp8 if borrowed else peak) / self.flops_per_s
+                over = (peaks("fp8") * self.fp4_over_fp8 if borrowed else peak) / self.flops_per_s
             ratio = over * reached.recipe[form.recipe]
         return self.flops_per_s * ratio * self.software.gemm_derate
 

@@ -309,17 +309,7 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: Mo
         raise InputError(
             f"software {stack.name} has no fp8; say {option('precision')} bf16, or {option('software')} {DEFAULT_STACK}"
         )
-    check_format(gpu, numerics)
-
-
-def check_format(gpu: GpuSpec, numerics: Numerics) -> None:
-    """The GPU has the number format. Raises InputError with what to say instead."""
-    least, capability = numerics.format.least_compute_capability, gpu.compute_capability
-    if capability is not None and capability < least:
-        raise InputError(
-            f"the {numerics.format.recipe} recipe needs compute capability {least:g} (Blackwell); {gpu.id} has "
-            f"{capability:g}: say {option('precision')} fp8, and {option('fp8_recipe')} delayed, tensorwise or blockwise"
-        )
+    gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
 
 
 MAX_FILE_BYTES = 16 * 2**20

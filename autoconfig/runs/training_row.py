@@ -15,7 +15,6 @@ from functools import cache
 from importlib import resources
 
 from autoconfig.planning.request_fields import VARIANT
-from autoconfig.planning.resolve import check_format
 from autoconfig.runs.blank_cells import with_usual_cells
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
@@ -200,7 +199,7 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind, packed_length=packed)
     cluster = _cluster(row, num_gpus, assumed)
     numerics = read_numerics(row, stack, cluster.gpu, assumed)
-    check_format(cluster.gpu, numerics)
+    cluster.gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
     return Scenario(
         model=model,
         cluster=cluster,

@@ -53,6 +53,15 @@ class GpuSpec:
     operator_tables: str = ""
     """File of operators measured on this very machine (specs.operator_table); empty: the tables that ship."""
 
+    def check_format(self, recipe: str, least: float) -> None:
+        """Raises InputError where the GPU is before this compute capability, which a way to scale a format needs."""
+        if self.compute_capability is not None and self.compute_capability < least:
+            raise InputError(
+                f"the {recipe} recipe needs compute capability {least:g} (Blackwell); {self.id} has "
+                f"{self.compute_capability:g}: say {option('precision')} fp8, and {option('fp8_recipe')} delayed, "
+                "tensorwise or blockwise"
+            )
+
     def peak_flops_per_s(self, precision: str) -> float:
         """Dense peak for a training precision; tf32 means fp32 where there is none. Raises InputError naming what there is."""
         if precision == "tf32" and "tf32" not in self.flops_per_s:

@@ -1,6 +1,7 @@
 """Hybrid models: sublayers' operators, and a step that is the sum of its stages' sublayers."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.listing import explain_operators
+from autoconfig.time_model.operators.operator import kept_share
 from autoconfig.time_model.predict import estimate_step_time
 
 NO_DROPOUT = {"attention_dropout": 0.0, "hidden_dropout": 0.0}
@@ -141,3 +143,17 @@ def test_delta_rule_and_gate_are_priced() -> None:
     assert rows["attention", "linear_qkv"].forward_flops == 2 * 8192 * 2048 * (2 * 4096 + 2 * 512)
     assert rows["attention", "attention gate"].forward_bytes == 6 * 8192 * 4096
     assert np.isfinite(seconds(scenario("qwen3-next-80b-a3b", gpus=64), "tp=2,pp=2,cp=2,ep=16,mbs=1,sp=1"))
+
+
+def test_nvfp4_leaves_what_the_recipe_of_nemotron_3_leaves() -> None:
+    """The last 14 of 88 layers and multi-token prediction in 16 bits, attention and latent projections too, Mamba's output
+    projection in MXFP8: a step of NVFP4 is as long as one of MXFP8 within 4 %, as published (NV-0105 and 0109: 2 %)."""
+    job = TrainingJob(scenario("nemotron-3-super", 64, "gb200", precision="nvfp4"))
+    kinds = job.model.layer_kinds
+    assert kept_share(job, "mamba") == pytest.approx(kinds[-14:].count("mamba") / kinds.count("mamba"))
+    assert kept_share(job, "moe") > kept_share(job, "mamba") and kept_share(job, "head") == 0.0, "depths hold experts"
+    assert kept_share(TrainingJob(scenario("nemotron-3-super", 64, "gb200")), "moe") == 0.0
+    plan = "tp=2,pp=1,ep=64,mbs=1,sp=1"
+    low = scenario("nemotron-3-super", 64, "gb200", precision="nvfp4")
+    mx = replace(low, numerics=Numerics(precision="fp8", fp8_recipe="mxfp8", **NO_DROPOUT))
+    assert 0.96 < seconds(low, plan) / seconds(mx, plan) < 1.01

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,8 @@ class GemmShape:
     input_gradient: bool = True
     """False where the input is detached."""
     grouped: bool = False
+    in_fp8: bool = False
+    """Where the layers are in NVFP4 this one is in MXFP8."""
 
 
 def price_gemms(job: TrainingJob, x: Shapes, gemms: Sequence[GemmShape]) -> list[Operator]:
@@ -80,7 +82,35 @@ def price_gemms(job: TrainingJob, x: Shapes, gemms: Sequence[GemmShape]) -> list
             mine = [i for i, g in enumerate(gemms) if (job.quantised and g.layer_precision) == low and g.grouped == grouped]
             if mine:
                 result.update(zip(mine, _price_alike(job, [gemms[i] for i in mine], low, grouped, alike), strict=True))
+            if kept := [i for i in mine if low and kept_share(job, gemms[i].layer)]:
+                wide = _price_alike(job, [gemms[i] for i in kept], False, grouped, alike)
+                result |= {i: _mixed(job, gemms[i], result[i], other) for i, other in zip(kept, wide, strict=True)}
     return [result[i] for i in range(len(gemms))]
+
+
+KEPT_LAYERS = 14 / 88
+"""Last layers of Nemotron-3-Super that its NVFP4 recipe keeps in 16 bits (te_quant.cfg of Megatron-Bridge); of other hybrids as
+many in proportion."""
+
+
+def kept_share(job: TrainingJob, layer: str) -> float:
+    """Share of a hybrid's layers of this kind whose GEMMs stay in 16 bits under NVFP4: its last ones, and those of
+    multi-token prediction."""
+    kinds, depths = job.model.layer_kinds, job.model.mtp_kinds * job.model.mtp_num_layers
+    if job.quantises_attention or layer not in (*kinds, *depths):
+        return 0.0
+    kept = (*kinds[len(kinds) - round(KEPT_LAYERS * len(kinds)) :], *depths)
+    return kept.count(layer) / (*kinds, *depths).count(layer)
+
+
+def _mixed(job: TrainingJob, gemm: GemmShape, low: Operator, wide: Operator) -> Operator:
+    """A hybrid's linear layer under NVFP4: in some of its layers in 16 bits, in the others in 4, or in 8 (`in_fp8`)."""
+    share, slower = kept_share(job, gemm.layer), job.fp4_over_fp8 if gemm.in_fp8 else 1.0
+    means = {
+        name: share * getattr(wide, name) + (1.0 - share) * slower * getattr(low, name)
+        for name in ("forward", "dgrad", "wgrad")
+    }
+    return replace(low, **means)
 
 
 def _price_alike(
@@ -197,7 +227,7 @@ def fp8_casts(
     only what enters the first and the last of them from outside."""
     if not job.quantised:
         return []
-    cast = job.reached.cast_bytes[job.numerics.format.recipe]
+    cast = job.reached.cast_bytes[job.numerics.format.recipe] * (1.0 - kept_share(job, layer))
     low = [g for g in gemms if g.layer_precision]
     forward = sum(g.m * g.k * g.groups for g in (low[:1] if fused else low))
     backward = sum(g.m * g.n * g.groups for g in (low[-1:] if fused else low))

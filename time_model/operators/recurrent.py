@@ -32,7 +32,9 @@ def recurrent_gemm_shapes(job: TrainingJob, x: Shapes, kind: str) -> list[GemmSh
     h = job.model.hidden_size + 0.0 * x.tokens
     return [
         GemmShape(name=f"{kind}.in_proj", m=x.tokens, n=PROJECTED[kind](job.model) / x.tp, k=h, layer=kind),
-        GemmShape(name=f"{kind}.out_proj", m=x.tokens, n=h, k=INNER[kind](job.model) / x.tp, layer=kind),
+        GemmShape(
+            name=f"{kind}.out_proj", m=x.tokens, n=h, k=INNER[kind](job.model) / x.tp, layer=kind, in_fp8=kind == "mamba"
+        ),
     ]
 
 
