@@ -128,6 +128,18 @@ FORMS = {
 """Flag -> module, and by name the command's form that the flag asks for: of serving and of post-training."""
 
 
+_FINE_TUNING = (
+    "fine-tuning with adapters is --peft lora, packed short sequences are --packed-length N, all weights are trained without "
+    "either; reinforcement learning is autoconfig rl"
+)
+HABITS = {
+    **dict.fromkeys(("--task", "--sft", "--lora", "--finetune", "--fine-tune"), _FINE_TUNING),
+    "--request-rate": "requests a second are --rate of autoconfig deployments",
+    "--gpu-memory-utilization": "the share of memory that an engine takes is --kv-memory-ratio of autoconfig deployments",
+}
+"""Options of other programs -> what it is called here."""
+
+
 def load(module: str, name: str) -> click.Command:
     """A command of a module of this package."""
     found: click.Command = getattr(importlib.import_module(f"autoconfig.cli.{module}"), name)
@@ -205,6 +217,8 @@ class _Group(click.Group):
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
+            if (said := HABITS.get(error.option_name)) is not None:
+                raise click.UsageError(f"No such option '{error.option_name}': {said}", ctx=error.ctx) from None
             alike = error.possibilities or []  # in order of likeness; two letters swapped are the likeliest slip
             swapped = [name for name in alike if sorted(name) == sorted(error.option_name)]
             nearest = [*swapped, *alike][:1]

@@ -254,14 +254,14 @@ engines_command = _listing("engines", "engine_rows", "List the generations of se
 @click.argument("code", required=False)
 @json_option
 def rules_command(code: str | None, as_json: bool) -> None:
-    """The rules that reject plans, or one of them in full: what must hold, and where Megatron enforces it.
+    """The rules that reject plans, those about a topic, or one in full: what must hold, and where Megatron enforces it.
 
-    autoconfig rules NV046
+    autoconfig rules NV046; autoconfig rules sp
     """
-    from autoconfig.render.listings import rule_record, rule_rows, rule_text
+    from autoconfig.render.listings import rule_record, rule_rows, rule_text, rules_about
 
-    if code is None:
-        show_rows("rules", rule_rows(), as_json)
+    if code is None or (about := rules_about(code)):
+        show_rows("rules", rule_rows() if code is None else about, as_json)
         return
     found = rule_record(code)
     if as_json:

@@ -151,7 +151,7 @@ def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
 
         print_json({"schema_version": 1, "compared": [search_json(answer) for answer in answers]})
     else:
-        from autoconfig.render.training import show_compared
+        from autoconfig.render.plan_table import show_compared
 
         show_compared(console(), answers)
     for reason in refused:  # what one GPU cannot run, the others may
@@ -277,5 +277,7 @@ def _show_export(export: Export, *, err: bool = False) -> None:
     if export.too_large:
         click.echo(f"warning: {export.too_large}", err=True)
     click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
+    if export.note:
+        click.echo(f"note: {export.note}", err=err)
     click.echo(f"run: {export.command}", err=err)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.formats.readers import (
@@ -11,6 +12,7 @@ from autoconfig.formats.readers import (
     deepspeed,
     flagscale,
     gpt_neox,
+    hugging_face,
     llama_factory,
     megatron_yaml,
     ms_swift,
@@ -21,6 +23,7 @@ from autoconfig.formats.readers import (
 )
 from autoconfig.formats.recognise import MEGATRON, recognise
 from autoconfig.formats.record import Document
+from autoconfig.formats.writers.bridge import settings as settings_of_bridge
 from autoconfig.megatron.check import CheckAnswer, check
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
 from autoconfig.specs.errors import InputError
@@ -38,6 +41,7 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "nemo": nemo.read,
     "primus": primus.read,
     "torchtitan": torchtitan.read,
+    "trl": hugging_face.read_trl,
 }
 WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
 
@@ -46,7 +50,9 @@ def read_any(text: str, request: CheckRequest) -> CheckInput:
     """The record of a file's text. Raises InputError naming the format and what is missing."""
     name, values = recognise(text)
     if name in MEGATRON:
-        return read_check(text, request)
+        found = read_check(text, request)
+        adapters = found.question.scenario.numerics.peft != "none"  # for which Megatron-LM has no arguments, Bridge has
+        return replace(found, spelled=settings_of_bridge) if adapters else found
     try:
         return READERS[name](Document(format=name, text=text, values=values, request=request))
     except InputError as error:

@@ -8,7 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.formats.fine_tuning import FINE_TUNING_FILES, fine_tunes, fine_tuning_command, fine_tuning_texts
+from autoconfig.formats.fine_tuning import FINE_TUNING_FILES, fine_tuning_command, fine_tuning_texts, trl_differs
+from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
@@ -29,6 +30,8 @@ class Export:
 
     files: tuple[Path, ...]
     command: str
+    note: str = ""
+    """Where a file does not say the plan itself."""
     too_large: str = ""
     """By how much the plan does not fit; empty where it fits."""
 
@@ -84,7 +87,8 @@ def export_plan(
     texts = export_texts(scenario, plan, report, form)
     files = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
-    return Export(files=tuple(files), command=_command(scenario, Path(folder), texts), too_large=too_large)
+    note = trl_differs(scenario, plan, texts)
+    return Export(files=tuple(files), command=_command(scenario, Path(folder), texts), note=note, too_large=too_large)
 
 
 def _command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:

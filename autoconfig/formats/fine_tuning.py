@@ -9,44 +9,62 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.formats.writers import accelerate, bridge
-from autoconfig.formats.writers.words import accumulation, head
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.formats.writers.words import PROJECTIONS, accumulation, head
+from autoconfig.specs.errors import GIB, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import load_stack
+from autoconfig.training.price import report_plan
+from autoconfig.training.rank import rank_plans
 
 OVERRIDES, SFT, ACCELERATE = "overrides.txt", "sft.yaml", "accelerate.yaml"
 FINE_TUNING_FILES = (OVERRIDES, SFT, ACCELERATE)
-ALPHA = 2
-"""lora_alpha over the rank: Megatron-Bridge's llama3_8b_peft_config (dim 8, alpha 16) and TRL's ModelConfig (16, 32)."""
-PROJECTIONS = {
-    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
-    "linear_proj": ("o_proj",),
-    "linear_fc1": ("gate_proj", "up_proj"),
-    "linear_fc2": ("down_proj",),
-}
-"""Megatron's layer -> the layers of transformers' Llama, Mistral and Qwen (modeling_llama.py)."""
-
-
-def fine_tunes(scenario: Scenario) -> bool:
-    """Adapters, or packed sequences: what Megatron-LM's pretrain_gpt.py does not train."""
-    return scenario.numerics.peft != "none" or scenario.workload.packed_length is not None
+TRL_LAYERS = "torch-eager"
+"""The stack as which transformers' layers are priced."""
+LIKELY = 0.9
+"""The least chance to fit of what is written for TRL, as of what a search shows first."""
 
 
 def fine_tuning_texts(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
     """File name -> text, for each framework that can train the plan. Raises UnsupportedError where none can, with why."""
-    whole = _of_all_weights(scenario)
-    refused = {"Megatron-Bridge": bridge.refused(whole, plan), "TRL": refused_by_trl(scenario, plan)}
+    refused = {"Megatron-Bridge": bridge.refused(scenario, plan), "TRL": refused_by_trl(scenario, plan)}
     found = {}
     if not refused["Megatron-Bridge"]:
-        found[OVERRIDES] = _overrides(scenario, whole, plan)
+        found[OVERRIDES] = bridge.write(scenario, plan).text
+    if not refused["TRL"] and (local := trl_plan(scenario, plan)) is None:
+        refused["TRL"] = ["a micro-batch that its layers have the memory for"]
     if not refused["TRL"]:
-        local = plan.replace(dist_opt=False)  # the optimizer state of adapters: nothing to shard
-        found |= {SFT: _sft(scenario, plan), ACCELERATE: accelerate.write(whole, local).text}
+        assert local is not None
+        found |= {SFT: _sft(scenario, local), ACCELERATE: accelerate.write(_of_all_weights(scenario), local).text}
     if not found:
         reasons = "; ".join(f"{name} cannot say {', '.join(odd)}" for name, odd in refused.items())
         raise UnsupportedError(f"no files of fine-tuning: {reasons}; plan.json holds the plan")
     return found
+
+
+def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
+    """The plan as TRL is to run it, whose unfused layers hold more than Megatron's: itself where it fits there, too, else the
+    fastest of data parallelism that does; None where none does."""
+    own = replace(scenario, software=load_stack(TRL_LAYERS))
+    asked = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
+    if report_plan(own, asked, None).confidence.fit_probability >= LIKELY:
+        return asked
+    ranking = rank_plans(own, accelerate.WISH, fit_chance=LIKELY)
+    likely = len(ranking.best) and ranking.fit_chance_met
+    return ranking.plan(int(ranking.best[0])) if likely else None
+
+
+def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> str:
+    """What the files of TRL do otherwise than the plan; empty where there are none or they do the same."""
+    local = trl_plan(scenario, plan) if SFT in texts else None
+    if local is None or local == plan.replace(dist_opt=False):
+        return ""
+    peak = report_plan(replace(scenario, software=load_stack(TRL_LAYERS)), local, None)
+    return (
+        f"{SFT} has {local}: TRL's layers (priced as {TRL_LAYERS}) hold more than Megatron's; {peak.peak_bytes / GIB:.1f} of "
+        f"{peak.limit_bytes / GIB:.1f} GiB, {peak.step_seconds:.3g} s a step"
+    )
 
 
 def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
@@ -59,26 +77,6 @@ def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]
     recipe = "peft" if scenario.numerics.peft != "none" else "sft"
     file = shlex.quote(str(folder / OVERRIDES))
     return f"{launch} scripts/training/run_recipe.py --recipe MODEL_{recipe}_config $(grep -v '^#' {file})"
-
-
-def _overrides(scenario: Scenario, whole: Scenario, plan: TrainPlan) -> str:
-    """Overrides of a peft or sft recipe: LoRA's fields are those of megatron/bridge/peft/lora.py, the data set's those of
-    FinetuningDatasetConfig."""
-    numerics, workload = scenario.numerics, scenario.workload
-    lines = [line for line in bridge.write(whole, plan).text.splitlines() if not line.startswith("dataset.")]
-    packed = workload.packed_length is not None
-    lines += [
-        f"dataset.seq_length={workload.seq_length}",
-        f"dataset.packed_sequence_specs.packed_sequence_size={workload.seq_length}" if packed
-        else "dataset.packed_sequence_specs=null",
-    ]  # fmt: skip
-    if numerics.peft != "none":
-        lines += [
-            f"peft.dim={numerics.lora_rank}",
-            f"peft.alpha={ALPHA * numerics.lora_rank}",
-            f"peft.target_modules=[{','.join(numerics.lora_target_modules)}]",
-        ]
-    return "\n".join([f"# {head(scenario, plan)}", *lines[1:], ""])
 
 
 def refused_by_trl(scenario: Scenario, plan: TrainPlan) -> list[str]:
@@ -117,6 +115,6 @@ def _sft(scenario: Scenario, plan: TrainPlan) -> str:
     lines = [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
     if numerics.peft != "none":
         names = [name for module in numerics.lora_target_modules for name in PROJECTIONS[module]]
-        lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {ALPHA * numerics.lora_rank}"]
+        lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {bridge.LORA_ALPHA * numerics.lora_rank}"]
         lines += [f"lora_target_modules: [{', '.join(names)}]"]
     return "\n".join([f"# {head(scenario, plan)}", *lines, ""])

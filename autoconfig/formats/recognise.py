@@ -23,6 +23,8 @@ _OTHERS = (
     ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
     ("model_type", "Hugging Face's config.json", "it is a model: give it as --model"),
 )
+TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
+"""Arguments of transformers' Trainer, in files that name nothing else of their framework."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 
 
@@ -108,6 +110,10 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
         return "gpt-neox", values
     if "model_name_or_path" in keys and keys & {"stage", "finetuning_type", "template", "cutoff_len"}:
         return "llama-factory", values
+    if keys & {"num_generations", "max_completion_length"} and "per_device_train_batch_size" in keys:
+        raise UnsupportedError("this is a file of TRL's reinforcement learning: autoconfig rl --like reads it")
+    if keys & {"use_peft", "max_length", "max_seq_length", "packing", "dataset_name"} and keys & TRAINER:
+        return "trl", values
     if keys & {"distributed_type", "compute_environment", "fsdp_config"}:
         return "accelerate", values
     if keys & {"train_type", "tuner_type", "sft_type"} or {"model", "tensor_model_parallel_size"} <= keys:

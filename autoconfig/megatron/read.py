@@ -17,7 +17,7 @@ from autoconfig.megatron.shell.script import Unread
 from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.plan import TrainPlan
@@ -53,12 +53,14 @@ def is_modern(name: str) -> bool:
     return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
-def software_name(a: Arguments, assumed: list[str]) -> str:
-    """The stack whose arguments these are, by the newest of them; says what decided it."""
+def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
+    """The stack whose arguments these are, by the newest of them; says what decided it. On a GPU that computes fp8, which no
+    Megatron-LM before 2023 knew, it is today's."""
     newest, year = a.newest()
+    recent = "fp8" in gpu.flops_per_s
     said = f"of the arguments the newest is {newest}, of {year}"
     if a.has("--deepspeed"):
-        newer = a.has(
+        newer = recent or a.has(
             "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
         )
         name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
@@ -66,6 +68,8 @@ def software_name(a: Arguments, assumed: list[str]) -> str:
         name, said = "megatron-local", "because of --transformer-impl local"
     elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
         name = DEFAULT_STACK
+    elif recent:
+        name, said = DEFAULT_STACK, f"{said}, but {gpu.id} is newer than Megatron-LM of then"
     else:
         old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
         name = "megatron-lm-2021" if old else "megatron-lm-2022"
@@ -186,7 +190,7 @@ def read_arguments(
     arguments.refuse_undecided()
     batch, decoder = global_batch_size or found.global_batch_size, read_decoder_length(arguments, model)
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
-    stack = load_stack(software or software_name(arguments, assumed))
+    stack = load_stack(software or software_name(arguments, cluster.gpu, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))

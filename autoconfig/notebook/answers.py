@@ -114,7 +114,7 @@ class ComparedFound(Answered[SimpleNamespace]):
     """One search for each GPU and precision: what `search` prints for a repeated `--gpu` or `--precision`."""
 
     def __init__(self, answers: Sequence[SearchAnswer], left_out: Sequence[Exception]) -> None:
-        from autoconfig.render.training import show_compared
+        from autoconfig.render.plan_table import show_compared
 
         record = SimpleNamespace(schema_version=1, compared=tuple(map(search_json, answers)))
         super().__init__(record, lambda console: show_compared(console, answers))

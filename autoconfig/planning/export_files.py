@@ -1,4 +1,5 @@
-"""Writes an export into a folder: all files or none, never over a file that is not ours or that was edited."""
+"""Writes an export into a folder: all files or none, never over a file that is not ours or that was edited. Files of an export
+before that this one has not go away with it, so that no script of another plan stands beside it."""
 
 from __future__ import annotations
 
@@ -60,6 +61,7 @@ def _edited(path: Path) -> bool:
 def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[Path]:
     """Write the texts into `folder` (made if missing). Raises FileError before anything is written."""
     check_folder(folder, texts, force=force)
+    before = _left_over(folder, texts, force=force)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -68,12 +70,29 @@ def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False)
     for file, text in texts.items():
         path = folder / file
         write_text(path, text)
-        if path.suffix != ".json":
+        if text.startswith("#!"):
             path.chmod(path.stat().st_mode | 0o111)
         written.append(path)
+    for path in before:
+        path.unlink(missing_ok=True)
     lines = {file: f"{_digest(text.encode())}  {file}" for file, text in texts.items()}
-    write_text(folder / MANIFEST, "\n".join({**_manifest(folder), **lines}.values()) + "\n")
+    kept = {file: line for file, line in _manifest(folder).items() if (folder / file).exists()}
+    write_text(folder / MANIFEST, "\n".join({**kept, **lines}.values()) + "\n")
     return written
+
+
+def _left_over(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:
+    """Files of the export before that this one does not write. Raises FileError where one of them was edited; with `force` it
+    stays."""
+    before = [folder / file for file in _manifest(folder) if file not in texts and "/" not in file]
+    others = [path for path in before if path.is_file()]
+    edited = [path for path in others if _edited(path)]
+    if edited and not force:
+        raise FileError(
+            f"{edited[0]} was edited since autoconfig wrote it, and belongs to another export than this one; name another "
+            f"folder, or say {option('force')} to leave it there"
+        )
+    return [path for path in others if path not in edited]
 
 
 def check_folder(folder: Path, files: Iterable[str], *, force: bool) -> None:

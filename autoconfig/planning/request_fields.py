@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib import resources
 from itertools import product
@@ -119,10 +119,16 @@ COMPARED = ("gpu", "precision")
 """Fields with several values of which one search for each is compared."""
 
 
+def _names(given: Any) -> Iterator[str]:
+    """The names of one text with commas between them, or of several such texts."""
+    for text in (given,) if isinstance(given, str) else given or ():
+        yield from filter(None, (name.strip() for name in text.split(","))) if isinstance(text, str) else (text,)
+
+
 def several(given: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The questions of one: each combination where fields of COMPARED have several values."""
     values = [
-        (one,) if one is None or isinstance(one, str) else tuple(dict.fromkeys(one)) or (None,)
+        tuple(dict.fromkeys(_names(one))) or (None,)
         for one in map(given.get, COMPARED)
     ]
     return [{**given, **dict(zip(COMPARED, one, strict=True))} for one in product(*values)]

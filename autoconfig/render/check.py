@@ -13,8 +13,8 @@ from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.megatron.check_input import SLIP_OF
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
-from autoconfig.render.screen import brief, show_table
-from autoconfig.render.training import seconds_text, show_assumed, show_question, show_remedies, speed_text
+from autoconfig.render.screen import brief, seconds_text, show_table
+from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural

@@ -13,8 +13,7 @@ from rich.table import Table
 from autoconfig.core.emulate import PASSES, EmulateAnswer
 from autoconfig.core.trace import RankComparison, TraceAnswer
 from autoconfig.render.question_json import AnswerJson
-from autoconfig.render.screen import table_of
-from autoconfig.render.training import seconds_text
+from autoconfig.render.screen import seconds_text, table_of
 from autoconfig.render.training_json import in_gib
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.job import CATEGORIES, SOFTWARE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from importlib import resources
 from typing import Any
 
@@ -118,6 +119,14 @@ def rule_rows() -> list[dict[str, Any]]:
     """One row per rule that rejects plans, in the order of checking: what must hold, the plan keys it looks at, where Megatron
     enforces it."""
     return [{"rule": rule.id, "text": rule.text, "keys": _keys(rule), "enforced_in": rule.enforced_in} for rule in ALL_RULES]
+
+
+def rules_about(word: str) -> list[dict[str, Any]]:
+    """The rules of a topic: a key of a plan (sp), or a word of what they say (experts); empty where none is about it."""
+    said = word.strip().lower()
+    found = [row for row in rule_rows() if said in row["keys"].split()]
+    begins = re.compile(rf"\b{re.escape(said)}", re.IGNORECASE)
+    return found or [row for row in rule_rows() if said and begins.search(row["text"])]
 
 
 def _keys(rule: object) -> str:

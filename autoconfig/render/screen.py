@@ -119,7 +119,7 @@ def show_table(
     below: Collection[str] = (), spare: Sequence[str] = (), title: str = "",
 ) -> None:  # fmt: skip
     """A table that fits: on a narrow screen the texts of the columns `below` stand under the figures of their rows, and what is
-    still too wide loses columns of `spare`, the first of them first, which is said."""
+    still too wide loses columns of `spare`, the first of them first, then those at its right, which is said."""
     if title:
         console.print(escape(title), style="bold")
     names, kept, dropped = list(columns), [list(row) for row in rows], list[str]()
@@ -129,7 +129,7 @@ def show_table(
         under = ["; ".join(filter(None, (row[place] for place in places))) for row in kept]
         kept = [[cell for place, cell in enumerate(row) if place not in places] for row in kept]
         names = [name for name in names if name not in below]
-    for name in spare:
+    for name in (*spare, *[name for name in names[:0:-1] if name not in spare]):
         if _width(console, names, kept, left) <= console.width:
             break
         place = names.index(name)
@@ -143,7 +143,7 @@ def show_table(
     for number, line in enumerate(lines):
         line.rstrip()
         console.print(line, soft_wrap=True)
-        if under and number >= head:
+        if under and number >= head and under[number - head]:
             console.print(" " * INDENT + escape(under[number - head]))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
@@ -174,3 +174,8 @@ def _cell(name: str, value: object) -> str:
     if isinstance(value, int) and value >= BILLIONS_FROM:
         return f"{value / 1e9:,.{3 - min(3, len(str(value // 10**9)))}f} B"
     return str(value) if isinstance(value, bool | str) or value is None or name == "year" else f"{value:,}"
+
+
+def seconds_text(value: float) -> str:
+    """Three significant digits, with the unit."""
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.2f} s"

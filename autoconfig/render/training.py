@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.render.screen import brief, show_table, table_of
+from autoconfig.render.plan_table import adapters_text, plan_table, show_included, workload_text
+from autoconfig.render.screen import brief, seconds_text, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
-from autoconfig.specs.scenario import Numerics
-from autoconfig.training.answer import Explanation, IncludedPlan, SearchAnswer
+from autoconfig.training.answer import Explanation, SearchAnswer
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 
 TABLE_SUFFIXES = (".parquet", ".csv")
 COUNTS_SHOWN = 4
-
-
-def seconds_text(value: float) -> str:
-    """Three significant digits, with the unit."""
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.2f} s"
 
 
 def speed_text(report: PlanReport) -> str:
@@ -69,20 +64,6 @@ def show_search(console: Console, answer: SearchAnswer, command: str = "autoconf
         console.print(f"{command} {answer.plans[0].report.plan}", markup=False, soft_wrap=True)
 
 
-def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
-    """The best plan of each question, one line each: questions that differ in their GPU or precision."""
-    rows = []
-    for answer in answers:
-        scenario = answer.question.scenario
-        name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
-        best = answer.plans[0].report if answer.plans else None
-        chance = "" if best is None else chance_text(best.confidence.fit_probability)
-        figures = ["nothing fits", *[""] * 5] if best is None else [*_figures(best), chance]
-        rows.append([name, *figures, "" if best is None else str(best.plan)])
-    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit", "plan"]
-    show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=("TFLOPS", "MFU"))
-
-
 def show_gpus_tried(console: Console, answer: SearchAnswer) -> None:
     """The GPU counts of --gpus-at-most with their best step and cost in GPU-seconds."""
     done = [(gpus, step) for gpus, step in answer.gpus_tried if step is not None]
@@ -111,22 +92,13 @@ def show_question(console: Console, question: Question) -> None:
         network = f"{cluster.hbm_bytes_per_s / 1e12:g} TB/s of memory, {network}"
     if cluster.power_limit_watts is not None:
         network = f"{cluster.power_limit_watts:g} W, {network}"
-    types = f"{numerics.precision}{_adapters(numerics)}"
+    types = f"{numerics.precision}{adapters_text(numerics)}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "
-        f"({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {types}, sequence "
-        f"{scenario.workload.seq_length:,}"
-        + (f" packed from sequences of {scenario.workload.packed_length:,}" if scenario.workload.packed_length else "")
-        + f", global batch {scenario.workload.global_batch_size:,}; "
+        f"({network}, {cluster.nic_bytes_per_s * 8 / 1e9:g} Gb/s network per GPU); {types}, {workload_text(scenario)}; "
         f"software {scenario.software.name}; calibration {escape(question.scenario.calibration.version)}"
     )
-
-
-def _adapters(numerics: Numerics) -> str:
-    if numerics.peft == "none":
-        return ""
-    return f", LoRA of rank {numerics.lora_rank} on {' '.join(numerics.lora_target_modules)}"
 
 
 def show_assumed(console: Console, question: Question) -> None:
@@ -142,7 +114,8 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     first = answer.plans[0].report
     if not answer.ranking.fit_chance_met:
         _show_unlikely(console, answer)
-    _plan_table(console, answer)
+    plan_table(console, answer)
+    _layouts(console, answer)
     if (riskier := answer.riskier) is not None:
         console.print(
             f"[bold]{1 - riskier.step_seconds / first.step_seconds:.1%} faster if it fits[/bold] (chance "
@@ -163,7 +136,7 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
     console.print(
         f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
-        "peak is torch's allocated memory on the worst stage, fit the chance not to run out of it.[/dim]"
+        "peak is torch's allocated memory on the worst stage and limit what it may be, GiB; fit the chance not to run out[/dim]"
     )
     if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
         console.print(f"[dim]{escape(record_text(record, seconds_text(first.step_seconds * record.middle)))}[/dim]")
@@ -190,24 +163,6 @@ def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
     )
 
 
-def _plan_table(console: Console, answer: SearchAnswer) -> None:
-    """One row per plan; on a narrow terminal the plan stands under its figures, so that nothing is cut."""
-    reports = [p.report for p in answer.plans]
-    names = ["step", "tokens/s/GPU", "TFLOPS", "MFU", "peak / limit GiB", "fit"]
-    names += ["days"] if reports[0].days_to_train is not None else []
-    names += ["cost"] if reports[0].cost is not None else []
-    rows = []
-    for ranked in answer.plans:
-        report = ranked.report
-        cells = [*_figures(report), chance_text(report.confidence.fit_probability)]
-        cells += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
-        cells += [f"{report.cost:,.0f}"] if report.cost is not None else []
-        rank = f"{ranked.rank}{'=' if ranked.tie_group == 1 and answer.ties > 1 else ''}"
-        rows.append([rank, *cells, str(report.plan)])
-    show_table(console, ["#", *names, "plan"], rows, left=("plan",), below=("plan",), spare=("TFLOPS",))
-    _layouts(console, answer)
-
-
 def _layouts(console: Console, answer: SearchAnswer) -> None:
     """The pipeline layouts of the plans that have one, with the ranks of these plans."""
     ranks: dict[str, list[str]] = {}
@@ -216,16 +171,6 @@ def _layouts(console: Console, answer: SearchAnswer) -> None:
             ranks.setdefault(layout, []).append(str(ranked.rank))
     for layout, numbers in ranks.items():
         console.print(f"Stages of {', '.join(numbers)}: {LAYOUT} {layout}", markup=False, soft_wrap=True)
-
-
-def _figures(report: PlanReport) -> list[str]:
-    return [
-        seconds_text(report.step_seconds),
-        f"{report.tokens_per_second_per_gpu:,.0f}",
-        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f}",
-        f"{report.mfu:.1%}",
-        f"{report.peak_bytes / GIB:.1f} / {report.limit_bytes / GIB:.1f}",
-    ]
 
 
 def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
@@ -247,25 +192,6 @@ def show_remedies(console: Console, remedies: Iterable[Remedy]) -> None:
     for remedy in remedies:
         mark = "[green]fits[/green]" if remedy.fits else "[dim]no[/dim]  "
         console.print(f"  {mark} {escape(str(remedy))}")
-
-
-def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
-    """Rank, percentile and ratio of a plan that the caller named, or what speaks against it."""
-    name = f"[bold]Included[/bold] {escape(str(included.plan))}: "
-    if not included.legal:
-        console.print(name + "not legal: " + escape("; ".join(f"{v.rule} {v.text}" for v in included.violations)))
-        return
-    assert included.report is not None
-    figures = ", ".join(escape(x) for x in _figures(included.report))
-    if not included.report.fits:
-        console.print(f"{name}does not fit, {included.shortfall_gib:.1f} GiB too much ({figures})")
-    elif included.layout_rank is None:
-        console.print(f"{name}fits ({figures})")
-    else:
-        console.print(
-            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} "
-            f"(first {included.layout_percentile:.1f} %), {included.step_ratio_to_first:.3f} x the first ({figures})"
-        )
 
 
 def show_explain(console: Console, explanation: Explanation) -> None:

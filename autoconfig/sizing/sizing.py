@@ -218,12 +218,13 @@ def _fewest_of_all(
     """(the fewest GPUs that meet the deadline, where they are fewer than those of `points`; whether all counts were tried).
 
     Throughput does not only grow with the count, so every count of whole nodes that could meet the deadline is tried, least
-    first; up to one node every count is."""
+    first; up to one node every count is. None below the least count that was asked for, where more than one was."""
     if request.days is None or request.base.tokens is None:
         return [], True
     spares = request.reliability.spares or 0
     met = min((p.num_gpus for p in points if p.days is not None and p.days <= request.days), default=None)
     most = (met or max(p.num_gpus for p in points) + 1) - spares
+    least_asked = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
     sizes = [*range(1, min(curve.per_node, most)), *range(curve.per_node, most, curve.per_node)]
     known = {p.num_gpus for p in points}
     rich = [curve.per_node * 2**k for k in range(32) if curve.per_node * 2**k < most][-2:]
@@ -232,7 +233,8 @@ def _fewest_of_all(
     if not rates:
         return [], True
     least = request.base.tokens / (request.days * SECONDS_PER_DAY * REACH * max(rates))
-    able = [size for size in sizes if size >= least]
+    able = [size for size in sizes if size >= least and size + spares >= least_asked]
+    more = [point for point in more if point.num_gpus >= least_asked]
     for size in able[:MAX_TRIED]:
         if size + spares not in known and not curve.misses(size):
             point = curve.point(size + spares)

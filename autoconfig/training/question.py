@@ -34,7 +34,7 @@ from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, 
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
-from autoconfig.training.workload import read_workload, trains_adapters
+from autoconfig.training.workload import read_adapters, read_workload, trains_adapters
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
 SWITCH_NAMES = field_names(SWITCHES)
@@ -220,21 +220,15 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
     elif precision == "fp8" and recipe is None and stack.release:
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
         assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
-    if "lora_target_modules" in given:
-        modules = given["lora_target_modules"]
-        given["lora_target_modules"] = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
-    if trains_adapters(given) and "peft" not in given:
-        given["peft"] = "lora"
-        assumed.append("peft lora, as its adapters are given (--peft)")
-    if trains_adapters(given) and "lora_rank" not in given:
-        assumed.append(f"adapters of rank {Numerics.lora_rank} (--lora-rank)")
+    if trains_adapters(given):
+        given |= read_adapters(given, model, assumed)
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
     if given["precision"] == "fp8" and "fp8_param_gather" not in given and stack.memory.default_fp8_param_gather:
         given["fp8_param_gather"] = True
         assumed.append(f"fp8_param_gather, as {stack.name} runs fp8")
-    default = 0.1 if model.position_embedding_type == "learned_absolute" else 0.0
+    default = usual_dropout(model)
     missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
     for key in missing:
         given[key] = default
@@ -242,6 +236,11 @@ def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareS
         why = "Megatron's default" if default else "as models of this kind are trained"
         assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
     return Numerics(**given)
+
+
+def usual_dropout(model: ModelSpec) -> float:
+    """Megatron's default for models of the time of GPT-3; later ones train without."""
+    return 0.1 if model.position_embedding_type == "learned_absolute" else 0.0
 
 
 def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics) -> GivenSettings:

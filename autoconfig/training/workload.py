@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.scenario import Workload
+from autoconfig.specs.scenario import LORA_MODULES, Numerics, Workload
 
 DEFAULT_SEQ_LENGTH = 8192
 DEFAULT_TOKENS_PER_STEP = 4_194_304
 """About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
 ADAPTER_SEQ_LENGTH, ADAPTER_BATCH = 2048, 128
 """Of fine-tuning with adapters (Megatron-Bridge, recipes/common.py: _peft_common)."""
+OF_ATTENTION = LORA_MODULES[:2]
 
 
 class Asked(Protocol):
@@ -36,6 +37,28 @@ def trains_adapters(numerics: Mapping[str, object]) -> bool:
     if fields and numerics.get("peft") == "none":
         raise InputError(f"{option(fields[0])} is for adapters, and {option('peft')} none trains all weights: drop one of them")
     return bool(fields) or numerics.get("peft") not in (None, "none")
+
+
+def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[str]) -> dict[str, Any]:
+    """Kind, rank and layers of the adapters; what is not given is said in `assumed`. Raises InputError for adapters on experts,
+    which no formula prices."""
+    if "peft" not in given:
+        assumed.append("peft lora, as its adapters are given (--peft)")
+    if "lora_rank" not in given:
+        assumed.append(f"adapters of rank {Numerics.lora_rank} (--lora-rank)")
+    modules = given.get("lora_target_modules")
+    if modules is None:
+        named = OF_ATTENTION if model.is_moe else LORA_MODULES
+        if model.is_moe:
+            assumed.append("adapters on attention only, none on experts (--lora-target-modules)")
+    else:
+        named = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
+    if model.is_moe and (odd := [name for name in named if name in LORA_MODULES and name not in OF_ATTENTION]):
+        raise InputError(
+            f"{option('lora_target_modules')} {odd[0]}: {model.name} has experts, and adapters on experts are not priced here; "
+            f"give {' or '.join(OF_ATTENTION)}"
+        )
+    return {"peft": given.get("peft", "lora"), "lora_target_modules": named}
 
 
 def read_workload(asked: Asked, model: ModelSpec, assumed: list[str], *, adapters: bool) -> Workload:

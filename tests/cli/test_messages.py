@@ -66,6 +66,45 @@ def test_an_export_never_replaces_what_was_edited(autoconfig, tmp_path):
     assert "plan.json was edited" in autoconfig.run(*export).stderr
 
 
+def test_an_export_takes_the_files_of_the_one_before_with_it(autoconfig, tmp_path):
+    folder = tmp_path / "run"
+    pretrain = ("export", *SMALL, "--output", str(folder), "tp=2")
+    tuned = ("export", *SMALL, "--peft", "lora", "--output", str(folder), "mbs=1,tp=1")
+    assert autoconfig.run(*pretrain).exit_code == 0 and (folder / "train.sh").stat().st_mode & 0o111
+    assert autoconfig.run(*tuned).exit_code == 0
+    left = {path.name for path in folder.iterdir() if path.name[0] != "."}
+    assert left == {"plan.json", "overrides.txt"}
+    assert not any((folder / name).stat().st_mode & 0o111 for name in left)
+    (folder / "overrides.txt").write_text("mine\n")
+    run = autoconfig.run(*pretrain)
+    assert run.exit_code == 2 and "overrides.txt was edited" in run.stderr and not (folder / "train.sh").exists()
+    assert autoconfig.run(*pretrain, "--force").exit_code == 0
+    assert (folder / "overrides.txt").read_text() == "mine\n" and (folder / "train.sh").exists()
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_a_comparison_says_what_is_compared_and_what_it_leaves_out(autoconfig, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    run = autoconfig.run("search", *SMALL, "--gpu", "h100,a100-80gb")
+    said = " ".join(run.stdout.split())
+    assert run.exit_code == 0 and "Assumed: " in said and "global batch" in said and "…" not in said
+    shown = said.split("Not on this screen: ")[1].split(" (--json")[0].split(", ") if "Not on this" in said else []
+    for name in ("step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit"):
+        assert (name in shown) != (name in said.split("Not on this screen")[0].split()), name
+
+
+def test_rules_are_found_by_topic(autoconfig):
+    of_sp = autoconfig.run("rules", "sp")
+    assert of_sp.exit_code == 0 and "NV046" in of_sp.stdout and "NV001" not in of_sp.stdout
+    assert "NV061" in autoconfig.run("rules", "experts").stdout
+    assert autoconfig.run("rules", "nonsense").exit_code == 2
+
+
+def test_options_of_other_programs_are_named_as_they_are_here(autoconfig):
+    run = autoconfig.run("search", *SMALL, "--task", "sft")
+    assert run.exit_code == 2 and "--peft lora" in run.stderr and "--packed-length" in run.stderr
+
+
 def test_gpu_names_are_whole_words():
     assert load_gpu("rtx4090").id == load_gpu("RTX 4090").id == "rtx-4090-24gb"
     assert load_gpu("rtxpro6000").id == "rtx-pro-6000-96gb"

@@ -8,7 +8,9 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import parse_plan
 
 from autoconfig.formats.check import read_any
-from autoconfig.formats.fine_tuning import PROJECTIONS, fine_tuning_texts
+from autoconfig.formats.fine_tuning import fine_tuning_texts
+from autoconfig.formats.writers.words import PROJECTIONS
+from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.question import request_of, understand
 
@@ -67,6 +69,46 @@ def test_a_plan_in_parallel_is_a_recipe_of_megatron_bridge():
     assert said["model.tensor_model_parallel_size"] == "2" and said["train.global_batch_size"] == "128"
     tuned = overrides(texts("tp=2,pp=2,mbs=1", peft="none", packed_length=300)["overrides.txt"])
     assert not any(name.startswith("peft.") for name in tuned)
+
+
+def test_overrides_are_priced_as_the_plan_that_they_say(autoconfig, tmp_path):
+    """The recipe's model has no dropout, whatever Megatron-LM's arguments have by default; convert writes what export does."""
+    folder = tmp_path / "run"
+    assert autoconfig.run("export", "--model", "llama3-8b", "--gpus", "4", "--peft", "lora", "--output", str(folder),
+                          "tp=1,mbs=2,sp=0").exit_code == 0  # fmt: skip
+    peaks = [
+        check(read_any((folder / name).read_text(), CheckRequest(**given))).report.peak_bytes
+        for name, given in (("plan.json", {}), ("overrides.txt", {"gpus": 4}))
+    ]
+    assert peaks[0] == pytest.approx(peaks[1])
+    advised = autoconfig.run("check", str(folder / "plan.json"))
+    assert "train.micro_batch_size" in advised.stdout and advised.exit_code == 0, advised.stderr
+    converted = autoconfig.run("convert", str(folder / "plan.json"), "--format", "bridge")
+    assert converted.exit_code == 0 and converted.stdout == (folder / "overrides.txt").read_text()
+    assert not any(path.stat().st_mode & 0o111 for path in folder.glob("*.yaml"))
+
+
+def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
+    folder = tmp_path / "run"
+    made = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(folder))
+    first = json.loads((folder / "plan.json").read_text())["plan"]["micro_batch_size"]
+    own = yaml.safe_load((folder / "sft.yaml").read_text())["per_device_train_batch_size"]
+    assert own < first and "note: sft.yaml has tp=1" in made.stdout
+    checked = autoconfig.run("check", str(folder / "sft.yaml"))
+    assert checked.exit_code == 0 and "Fits:" in checked.stdout and "software torch-eager" in " ".join(checked.stdout.split())
+    text = (folder / "sft.yaml").read_text()
+    large = text.replace(f"batch_size: {own}", f"batch_size: {4 * own}")
+    assert large != text
+    assert not check(read_any(large, CheckRequest())).report.fits
+    with pytest.raises(InputError, match=r"read are q_proj"):
+        read_any(text.replace("q_proj", "qq_proj"), CheckRequest())
+
+
+def test_experts_have_no_adapters():
+    scenario = question(model="mixtral-8x7b", gpus=8).scenario
+    assert scenario.numerics.lora_target_modules == ("linear_qkv", "linear_proj")
+    with pytest.raises(InputError, match=r"linear_fc1: mixtral-8x7b has experts"):
+        question(model="mixtral-8x7b", gpus=8, lora_target_modules="linear_qkv,linear_fc1")
 
 
 def test_the_overrides_are_read_as_adapters():

@@ -25,7 +25,7 @@ LARGE = {"model": "llama3-70b", "tokens": "1T", "calibration": "none"}
 PLAN = "tp=2,pp=4,mbs=1,recompute=full:block:1"
 SERVED = {"model": "llama3-70b", "gpus": 8, "gpu": "h200", "osl": 500, "ttft": "2s", "tpot": "50ms", "top": 3, "simulate": 1}
 SCREENS: dict[str, tuple[str, Callable[[], Answered[object] | Callable[[Screen], None]]]] = {
-    "search": ("tokens/s/GPU", lambda: autoconfig.search(**SMALL, tokens="1T", price=2.5, include="tp=8,mbs=1")),
+    "search": ("peak/limit", lambda: autoconfig.search(**SMALL, tokens="1T", price=2.5, include="tp=8,mbs=1")),
     "nothing_fits": ("Nothing fits", lambda: autoconfig.search(**{**SMALL, "model": "llama3-70b"})),
     "comparison": ("tokens/s/GPU", lambda: autoconfig.search(**SMALL, gpu=["h100", "a100-80gb"], precision="bf16")),
     "explain": ("seconds", lambda: autoconfig.explain(PLAN, model="llama3-8b", gpus=8, calibration="none")),

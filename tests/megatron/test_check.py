@@ -40,7 +40,7 @@ LEGAL = "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size
 
 
 def checked(text, **request):
-    asked = CheckRequest(gpu="a100-80gb", **request)
+    asked = CheckRequest(**{"gpu": "a100-80gb", **request})
     return check(read_check(text, asked)), asked
 
 
@@ -251,7 +251,11 @@ def test_a_slower_plan_that_fits_is_not_called_a_gain(autoconfig, tmp_path):
 
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
     plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
-    answer, _ = checked(script(plan).replace("--vocab-size 50257 ", ""))
+    old = script(plan).replace("--vocab-size 50257 ", "")
+    newer, _ = checked(old, gpu="h100")
+    assert newer.source.question.scenario.software.name == "transformer-engine"
+    assert any("h100-sxm-80gb is newer" in text for text in newer.source.question.assumed)
+    answer, _ = checked(old)
     assert answer.source.question.scenario.software.name == "megatron-lm-2022"
     said = " ".join(answer.source.question.assumed)
     assert "the newest is --sequence-parallel, of 2022" in said and "--software transformer-engine" in said

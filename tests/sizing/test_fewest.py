@@ -19,16 +19,17 @@ def random_question(seed):
     base = Request(model=draw.choice(MODELS), gpu=draw.choice(("h100", "a100-80gb", "h200")), tokens=100e9,
                    global_batch_size=batch, seq_length=draw.choice((2048, 4096)))  # fmt: skip
     most = draw.choice((64, 96, 120, 160))
-    counts = draw.choice(((most,), (8, most), (8, 16, 32, 64, most)))
+    counts = draw.choice(((most,), (8, most), (16, 32, 64, most)))
     slowest = next((p.days for p in scale(ScalingRequest(base=base, gpu_counts=(8, 16, 32, 64))).points if p.days), 10.0)
     return ScalingRequest(base=base, gpu_counts=counts, days=slowest * draw.uniform(0.1, 1.2))
 
 
 def exhaustive(request):
-    """The fewest GPUs of all whole nodes and of all parts of one, each asked by itself."""
+    """The fewest GPUs of all whole nodes and of all parts of one within what was asked, each asked by itself."""
     most = max(request.gpu_counts)
-    counts = (*range(1, 8), *range(8, most + 1, 8))
-    every = ScalingRequest(base=request.base, gpu_counts=counts)
+    least = min(request.gpu_counts) if len(request.gpu_counts) > 1 else 1
+    counts = [count for count in (*range(1, 8), *range(8, most + 1, 8)) if count >= least]
+    every = ScalingRequest(base=request.base, gpu_counts=tuple(counts))
     return next((p.num_gpus for p in scale(every).points if p.days is not None and p.days <= request.days), None)
 
 
@@ -46,6 +47,13 @@ def test_a_count_without_a_legal_plan_is_no_miss():
     found = scale(ScalingRequest(base=base, gpu_counts=(8, 1000), days=6.0))
     assert found.points[-1].report is None and "factor 125" in found.points[-1].why_not
     assert 8 < found.fewest.num_gpus < 1000 and found.fewest.days <= 6.0
+
+
+def test_no_count_below_those_that_were_asked_for_is_named():
+    base = Request(model="llama3-8b", gpu="h100", tokens=100e9)
+    found = scale(ScalingRequest(base=base, gpu_counts=(32, 64), days=14.0))
+    assert found.fewest.num_gpus == 32
+    assert scale(ScalingRequest(base=base, gpu_counts=(64,), days=14.0)).fewest.num_gpus == 8
 
 
 def test_an_answer_that_left_counts_out_says_so(autoconfig, monkeypatch):

@@ -20,6 +20,7 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.software.software import DEFAULT_STACK
+from autoconfig.training.question import usual_dropout
 
 _RECIPE = re.compile(r"(?:--recipe|--factory|--model-recipe|--recipe_name)[= ]+['\"]?([A-Za-z0-9_.-]+)")
 _ROLES = re.compile(r"_(?:pretrain|sft|peft|finetune|low_precision|pretraining)?_?(?:config|recipe)?$")
@@ -58,6 +59,9 @@ def read(document: Document) -> CheckInput:
         if value is not None and value != "null":
             found += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
     found += _switches(section, known)
+    for kind in ("attention", "hidden"):  # the providers of Bridge's models take them from the model
+        given = section.number(f"model.{kind}_dropout")
+        found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else int(known["gpus"]) if known.get("gpus") else None
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)

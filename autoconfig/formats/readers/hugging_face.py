@@ -1,13 +1,17 @@
-"""What LLaMA-Factory and ms-swift share: Hugging Face's Trainer arguments, DeepSpeed by the name of its file, adapters."""
+"""TRL's supervised fine-tuning, and what it shares with LLaMA-Factory and ms-swift: Hugging Face's Trainer arguments, DeepSpeed
+by the name of its file, adapters."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
-from autoconfig.formats.record import Document, TrainerRun, model_named
+from autoconfig.formats.record import Document, TrainerRun, model_named, record
 from autoconfig.formats.tree import Section
-from autoconfig.formats.writers.words import accumulation
+from autoconfig.formats.writers.words import PROJECTIONS, accumulation
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -84,8 +88,51 @@ def _numerics(section: Section, kind: str) -> dict[str, Any]:
     fp16 = section.flag("fp16") or dtype in ("float16", "fp16")
     found: dict[str, Any] = {"precision": "bf16" if bf16 else "fp16" if fp16 else "fp32"}
     if kind == "lora":
-        found |= {"peft": "lora", "lora_rank": section.count("lora_rank") or 8}
+        rank = section.count("lora_rank", "lora_r")
+        found |= {"peft": "lora", "lora_rank": rank or (16 if section.has("use_peft") else 8)}
+        named = section.get("lora_target_modules")
+        if named is not None and named != "all-linear":
+            found["lora_target_modules"] = _ours(named if isinstance(named, list) else [named])
     return found
+
+
+def _ours(names: list[Any]) -> tuple[str, ...]:
+    """Megatron's layers that hold the named layers of transformers. Raises InputError."""
+    given = {str(name).rsplit(".", 1)[-1] for name in names}
+    found = tuple(module for module, theirs in PROJECTIONS.items() if given & {module, *theirs})
+    if known := given - {name for module, theirs in PROJECTIONS.items() for name in (module, *theirs)}:
+        names_known = ", ".join(name for theirs in PROJECTIONS.values() for name in theirs)
+        raise InputError(f"lora_target_modules {sorted(known)[0][:40]!r}: read are {names_known}")
+    return found
+
+
+TRL_LENGTH = 1024
+"""trl.SFTConfig.max_length."""
+_HEAD = re.compile(rf"^{re.escape(MARK)}: (\S+) on ([\d,]+) x ([a-z0-9.-]+),", re.MULTILINE)
+
+
+def read_trl(document: Document) -> CheckInput:
+    """The record of a file for `trl sft --config` (trl 1.16: SFTConfig, ModelConfig). Model and GPUs: --model, --gpus, else the
+    header that `export` wrote. Raises InputError."""
+    head = _HEAD.search(document.text)
+    request = document.request
+    if head is not None:
+        gpu = request.gpu if request.gpu or request.cluster else head[3]
+        document = replace(document, request=replace(request, gpu=gpu))
+    section = document.section()
+    length = "max_length" if section.has("max_length") else "max_seq_length"  # of TRL before 0.16
+    run = training(
+        document, section, name=section.word("model_name_or_path") or (head[1] if head else None),
+        kind="lora" if section.flag("use_peft") else "full", length=(length, TRL_LENGTH),
+        recompute=section.flag("gradient_checkpointing", default=True), gpus=int(head[2].replace(",", "")) if head else None,
+    )  # fmt: skip
+    if not section.has("deepspeed"):
+        run.software = "torch-eager"
+        run.assumed.append("weights on every GPU (an accelerate file that shards them is checked by itself)")
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if section.flag(key):
+            run.not_modelled.append(f"{key}: frozen weights in fewer bits: less memory")
+    return record(document, run, section, settings, WISH)
 
 
 def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:

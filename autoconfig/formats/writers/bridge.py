@@ -17,9 +17,32 @@ PRECISIONS = {
 """Our precision, or fp8 recipe -> the name in Bridge's registry (megatron/bridge/training/mixed_precision.py)."""
 NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp8", "nvfp4"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
-    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"},
+    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"}, "peft": {"none", "lora"},
 }  # fmt: skip
 KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
+
+
+LORA_ALPHA = 2
+"""alpha over the rank: Megatron-Bridge's llama3_8b_peft_config (dim 8, alpha 16) and TRL's ModelConfig (16, 32)."""
+
+
+def fine_tunes(scenario: Scenario) -> bool:
+    """Adapters, or packed sequences: what Megatron-LM's pretrain_gpt.py does not train."""
+    return scenario.numerics.peft != "none" or scenario.workload.packed_length is not None
+
+
+def _data_set(scenario: Scenario) -> dict[str, Any]:
+    """Fields of the data set (FinetuningDatasetConfig of a peft or sft recipe, else GPTDatasetConfig) and of LoRA
+    (megatron/bridge/peft/lora.py)."""
+    numerics, length = scenario.numerics, scenario.workload.seq_length
+    if not fine_tunes(scenario):
+        return {"dataset": {"sequence_length": length}}
+    packed = {"packed_sequence_size": length} if scenario.workload.packed_length is not None else "null"
+    found: dict[str, Any] = {"dataset": {"seq_length": length, "packed_sequence_specs": packed}}
+    if numerics.peft != "none":
+        modules = f"[{','.join(numerics.lora_target_modules)}]"
+        found["peft"] = {"dim": numerics.lora_rank, "alpha": LORA_ALPHA * numerics.lora_rank, "target_modules": modules}
+    return found
 
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
@@ -44,7 +67,6 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "recompute_modules": f"[{','.join(recompute.modules)}]" if recompute.modules else None,
             "seq_length": scenario.workload.seq_length,
         },
-        "dataset": {"sequence_length": scenario.workload.seq_length},
         "train": {"micro_batch_size": plan.mbs, "global_batch_size": scenario.workload.global_batch_size},
         "ddp": {
             "use_distributed_optimizer": plan.dist_opt,
@@ -59,6 +81,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         },
         "comm_overlap": {"tp_comm_overlap": "--tp-comm-overlap" in overlaps},
         "mixed_precision": PRECISIONS.get(precision),
+        **_data_set(scenario),
     }
 
 
@@ -70,7 +93,8 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What no override says."""
-    return foreign(scenario, plan, KEYS, NUMERICS) + ([f"recompute={plan.recompute}"] if OP in plan.recompute.modules else [])
+    odd = [f"recompute={plan.recompute}"] if OP in plan.recompute.modules else []
+    return foreign(scenario, plan, KEYS, NUMERICS, packs=True) + odd
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

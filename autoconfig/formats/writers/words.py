@@ -20,6 +20,14 @@ _PLAIN: dict[str, object] = {
 _USUAL = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 _PRICED_ONLY = ("moe_imbalance", "deterministic", "attention_dropout", "hidden_dropout", "lora_rank", "lora_target_modules")
 
+PROJECTIONS = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+"""Megatron's layer -> the layers of transformers' Llama, Mistral and Qwen (modeling_llama.py)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
@@ -31,15 +39,18 @@ class Written:
     """What stands elsewhere in that trainer (a model's sizes beside a DeepSpeed file), or is lost."""
 
 
-def foreign(scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: NumericsWords) -> list[str]:
-    """What a format has no words for that knows these keys of a plan and values of numerics: `pp=4`, `precision=fp8`."""
+def foreign(
+    scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: NumericsWords, *, packs: bool = False
+) -> list[str]:
+    """What a format has no words for that knows these keys of a plan and values of numerics: `pp=4`, `precision=fp8`; `packs`:
+    it packs short sequences."""
     found = [f"{key}={value}" for key, usual in _PLAIN.items() if key not in keys and (value := getattr(plan, key)) != usual]
     for name in (f.name for f in fields(Numerics)):
         value = getattr(scenario.numerics, name)
         allowed = numerics.get(name, {getattr(_USUAL, name)})
         if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
             found.append(f"{name}={value}")
-    if (packed := scenario.workload.packed_length) is not None:
+    if (packed := scenario.workload.packed_length) is not None and not packs:
         found.append(f"packed_length={packed}")
     return found
 

@@ -1,0 +1,125 @@
+"""Tables of plans: their degrees in columns, as on the page, and what they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+
+from autoconfig.render.screen import brief, seconds_text, show_table
+from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import NONE, TrainPlan
+from autoconfig.specs.scenario import Numerics, Scenario
+from autoconfig.training.answer import IncludedPlan, SearchAnswer, reason_for
+from autoconfig.training.price import PlanReport
+
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs")
+"""Keys of a plan with a column of their own."""
+SPARE = ("TFLOPS", "MFU", "tokens/s/GPU")
+"""What a narrow screen does without, first the first."""
+
+
+def plan_table(console: Console, answer: SearchAnswer) -> None:
+    """One row per plan, and one per plan that the caller named and that fits, marked by a +; on a narrow terminal what has no
+    column stands under its row, so that nothing is cut. All of it in the short form where the console is verbose."""
+    reports = [ranked.report for ranked in answer.plans]
+    ranks = [f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}" for one in answer.plans]
+    own = [one.report for one in answer.included if one.report is not None and one.report.fits]
+    rows = [*zip(ranks, reports, strict=True), *(("+", report) for report in own)]
+    degrees = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
+    names = ["#", *map(str.upper, degrees), "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit"]
+    names += ["days"] if reports[0].days_to_train is not None else []
+    names += ["cost"] if reports[0].cost is not None else []
+    cells = []
+    for rank, report in rows:
+        sizes = [f"{getattr(report.plan, key)}" for key in degrees]
+        line = [rank, *sizes, *figures(report), chance_text(report.confidence.fit_probability)]
+        line += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
+        line += [f"{report.cost:,.0f}"] if report.cost is not None else []
+        cells.append([*line, also(report.plan)])
+    show_table(console, [*names, "also"], cells, left=("also",), below=("also",), spare=SPARE)
+    if getattr(console, "verbose", False):
+        for rank, report in rows:
+            console.print(f"{rank} {report.plan}", markup=False, soft_wrap=True)
+
+
+def also(plan: TrainPlan) -> str:
+    """What a plan says beside its degrees and is not as most plans: recomputation, uneven stages, sharding."""
+    usual = {*(f"{key}={getattr(plan, key)}" for key in DEGREES), f"sp={int(plan.tp > 1)}", f"recompute={NONE}"}
+    return ",".join(part for part in str(plan).split(",") if part not in usual)
+
+
+def figures(report: PlanReport) -> list[str]:
+    """Step, tokens, TFLOPS, MFU, memory, in texts."""
+    return [
+        seconds_text(report.step_seconds),
+        f"{report.tokens_per_second_per_gpu:,.0f}",
+        f"{report.model_flops_per_second_per_gpu / 1e12:,.0f}",
+        f"{report.mfu:.1%}",
+        f"{report.peak_bytes / GIB:.1f}/{report.limit_bytes / GIB:.1f}",
+    ]
+
+
+def named_figures(report: PlanReport) -> str:
+    """The same with what each is."""
+    step, rate, flops, mfu, memory = figures(report)
+    chance = chance_text(report.confidence.fit_probability)
+    return f"{step} a step, {rate} tokens/s/GPU, {flops} TFLOPS, MFU {mfu}, {memory} GiB, chance to fit {chance}"
+
+
+def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
+    """The best plan of each question, one line each: questions that differ in their GPU or precision."""
+    scenario = answers[0].question.scenario
+    stacks = ", ".join(dict.fromkeys(answer.question.scenario.software.name for answer in answers))
+    console.print(
+        f"[bold]{escape(scenario.model.name)}[/bold] ({total_parameters(scenario.model) / 1e9:,.1f} B parameters)"
+        f"{adapters_text(scenario.numerics)}, {workload_text(scenario)}; software {stacks}; the best plan of each"
+    )
+    rows = []
+    for answer in answers:
+        scenario = answer.question.scenario
+        name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
+        best = answer.plans[0].report if answer.plans else None
+        chance = "" if best is None else chance_text(best.confidence.fit_probability)
+        shown = ["nothing fits", *[""] * 5] if best is None else [*figures(best), chance]
+        rows.append([name, *shown, "" if best is None else str(best.plan)])
+    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", "plan"]
+    show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=SPARE)
+    console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
+    brief(console, "Assumed", list(dict.fromkeys(text for answer in answers for text in answer.question.assumed)))
+
+
+def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
+    """Rank and percentile of a plan that the caller named and why it is no better, or what speaks against it."""
+    name = f"[bold]Included[/bold] {escape(str(included.plan))}: "
+    if not included.legal:
+        console.print(name + "not legal: " + escape("; ".join(f"{v.rule} {v.text}" for v in included.violations)))
+        return
+    assert included.report is not None
+    said = escape(named_figures(included.report))
+    first = answer.plans[0].report if answer.plans else None
+    if not included.report.fits:
+        console.print(f"{name}does not fit, {included.shortfall_gib:.1f} GiB too much ({said})")
+    elif included.layout_rank is None:
+        console.print(f"{name}fits ({said})")
+    else:
+        console.print(
+            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} "
+            f"(first {included.layout_percentile:.1f} %), {escape(reason_for(included.report, first, answer.ranking, -1))}"
+        )
+
+
+def workload_text(scenario: Scenario) -> str:
+    """Sequence and batch."""
+    work = scenario.workload
+    packed = f" packed from sequences of {work.packed_length:,}" if work.packed_length else ""
+    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}"
+
+
+def adapters_text(numerics: Numerics) -> str:
+    """What of a model is trained, where it is not all of it."""
+    if numerics.peft == "none":
+        return ""
+    return f", LoRA of rank {numerics.lora_rank} on {' '.join(numerics.lora_target_modules)}"
