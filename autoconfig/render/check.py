@@ -158,13 +158,13 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         console.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
     if answer.report is not None:
         _show_report(console, answer, answer.report)
+    _show_better(console, answer)
     for one in answer.missing:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
     for text in answer.omitted:
         console.print(f"Not given: {escape(text)}")
     if answer.missing and answer.better is None:
         console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
-    _show_better(console, answer)
     if answer.report is not None:
         _show_stages(console, answer.report, source.question.scenario.cluster.memory_bytes)
     for text in source.not_modelled:
