@@ -136,10 +136,10 @@ def latents(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
 
 def attention_output(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, gpu: GpuSpec) -> Number:
     """Output of attention, which is the input of its projection: 2 T q / t once; once more where context parallelism is by
-    all-to-all (before and after the second exchange) and where the flash-attention package transposes it
-    (`flash_package_runs`, micro-batch above 1); plus the quantised copy under fp8."""
+    all-to-all (before and after the second exchange) or all-gather (both halves of the sequence alone and together) and where
+    the flash-attention package transposes it (`flash_package_runs`, micro-batch above 1); plus the quantised copy under fp8."""
     channels = model.num_attention_heads * model.value_head_dim / shape.tp
-    twice = stack.cp_comm_type == "a2a" or stack.torch_attention
+    twice = stack.cp_comm_type != "p2p" or stack.torch_attention
     copies = 1 + np.where(np.greater(shape.cp, 1), 1.0 if twice else 0.0, 0.0)
     if stack.flash_copies_output and stack.attention_kernel == "flash" and flash_package_runs(gpu, numerics):
         copies = copies + np.where(np.greater(shape.batch, 1), 1.0, 0.0)

@@ -242,3 +242,13 @@ def _most(stack: RunSettings, known: Sequence[RunSettings]) -> RunSettings:
     if not known:
         return stack
     return RunSettings(**{f.name: Counter(getattr(s, f.name) for s in known).most_common(1)[0][0] for f in fields(RunSettings)})
+
+
+def without_ring(model: ModelSpec, software: SoftwareStack) -> SoftwareStack:
+    """The software with the exchange of keys and values that context parallelism of this model runs: Transformer Engine refuses
+    windows in a ring (context_parallel.py, attn_forward_func_with_cp: a2a or all_gather), and sinks in all but a2a
+    (dot_product_attention/utils.py, get_attention_backend)."""
+    if software.memory.cp_comm_type == "a2a" or not (model.attention_sinks or model.window_size):
+        return software
+    kind = "a2a" if model.attention_sinks else "allgather"
+    return replace(software, memory=replace(software.memory, cp_comm_type=kind))

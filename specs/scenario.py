@@ -14,7 +14,7 @@ from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings
+from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings, without_ring
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"
@@ -381,13 +381,14 @@ class Scenario:
     given: GivenSettings = NOTHING_GIVEN
     """Switches of the run that the question gives."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "software", without_ring(self.model, self.software))
+
     def settings(self, plan: TrainPlan | None = None) -> RunSettings:
         """Every switch of the run: given, or the default of release, GPU and model (of the recipe most like `plan`)."""
+        named = (self.given, self.model, self.cluster, self.software)
         return resolve_settings(
-            self.given,
-            self.model,
-            self.cluster,
-            self.software,
+            *named,
             precision=self.numerics.format.recipe or self.numerics.precision,
             dropless=self.numerics.moe_capacity_factor is None,
             plan=plan,

@@ -30,6 +30,7 @@ from autoconfig.training.space import Constraints
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named."""
 WORTH_SAYING = 0.01
+RING = "AC024"
 GIVEN_IN_VAIN = ("--tp-comm-overlap", "--fp8-param-gather")
 """Switches that a file may give where they have no effect, so that its plan's own arguments do not hold them."""
 Flags = dict[str, tuple[str, ...]]
@@ -155,7 +156,7 @@ def overlapped(source: CheckInput) -> Scenario:
 def file_violations(source: CheckInput) -> tuple[Violation, ...]:
     """The rules that the file's plan breaks."""
     plan = as_megatron_takes_it(source.plan) if source.megatron_fsdp else source.plan
-    return (*plan_violations(source.question.scenario, plan, source.split), *source.fsdp_broken)
+    return (*plan_violations(source.question.scenario, plan, source.split), *source.also_broken)
 
 
 def plan_violations(scenario: Scenario, plan: TrainPlan, split: PipelineSplit | None) -> list[Violation]:
@@ -254,6 +255,9 @@ def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = 
     before = plan_flags(scenario, source.plan)
     words = {word.partition("=")[0].replace("_", "-") for word in source.script.words()} if source.script else set()
     before |= {name: () for name in GIVEN_IN_VAIN if name in words}  # another plan may not start with it, or run with it
+    if any(violation.rule == RING for violation in source.also_broken):  # the file's exchange is not the plan's own
+        before.pop("--cp-comm-type", None)
+        before |= {"--cp-comm-type": ("p2p",)} if "--cp-comm-type" in words else {}
     changes = flag_changes(before, plan_flags(wanted or scenario, plan))
     return tuple(replace(change, flag=_as_spelled(change.flag, words)) for change in changes)
 

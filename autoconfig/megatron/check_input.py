@@ -94,7 +94,7 @@ class CheckInput:
     script: Script | None
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
-    fsdp_broken: tuple[Violation, ...] = ()
+    also_broken: tuple[Violation, ...] = ()
     spelled: Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]] | None = None
     """What a plan is in the file's own words, where these are not Megatron-LM's arguments."""
     wish: Constraints | None = None
@@ -215,7 +215,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,
-        fsdp_broken=(*read.fsdp_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
+        also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
 
 

@@ -149,7 +149,7 @@ class ArgumentsRead(PlanRead):
     """What an argument list says."""
 
     scenario: Scenario
-    fsdp_broken: tuple[Violation, ...]
+    also_broken: tuple[Violation, ...]
     unknown: tuple[str, ...]
     not_modelled: tuple[str, ...]
     ignored: tuple[str, ...]
@@ -194,14 +194,14 @@ def read_arguments(
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
-    fsdp_broken = tuple(fsdp_violations(arguments))
+    also_broken = (*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan))
     not_modelled = arguments.not_modelled()
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
-        fsdp_broken=fsdp_broken,
+        also_broken=also_broken,
         unknown=(*arguments.unknown, *arguments.depends()),
         not_modelled=not_modelled,
         ignored=arguments.not_used(),
@@ -231,6 +231,17 @@ def fsdp_violations(a: Arguments) -> list[Violation]:
         (CHECKPOINT, a.has("--hybrid-context-parallel"), "excludes --hybrid-context-parallel"),
     ]
     return [Violation(rule=rule, text=f"Megatron-FSDP {text}") for rule, is_broken, text in broken if is_broken]
+
+
+def ring_violations(a: Arguments, scenario: Scenario, plan: TrainPlan) -> list[Violation]:
+    """Where keys go around in a ring, Megatron's default, that Transformer Engine does not have for windows and sinks."""
+    kinds, model = a.texts("--cp-comm-type") or ("p2p",), scenario.model
+    if plan.cp == 1 or not (model.window_size or model.attention_sinks):
+        return []
+    known = ("a2a",) if model.attention_sinks else ("a2a", "all_gather")
+    what = "attention with sinks" if model.attention_sinks else "windows"
+    text = f"context parallelism of {what} needs --cp-comm-type {' or '.join(known)}, and this is {kinds[0]}"
+    return [] if set(kinds) <= set(known) else [Violation(rule="AC024", text=text)]
 
 
 def connections_violation(value: str) -> list[Violation]:

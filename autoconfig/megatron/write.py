@@ -24,7 +24,10 @@ def plan_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     _stages(out, scenario, plan)
     out.add("context-parallel-size", plan.cp, why=f"{plan.cp} GPUs share a sequence" if plan.cp > 1 else "")
     kind = CP_COMM_TYPES[scenario.software.memory.cp_comm_type] if plan.cp > 1 else None
-    out.add("cp-comm-type", kind, why="as this software stack is priced")
+    why = "as this software stack is priced"
+    if model.window_size or model.attention_sinks:
+        why = "Transformer Engine has no ring of keys for " + ("sinks" if model.attention_sinks else "windows")
+    out.add("cp-comm-type", kind, why=why)
     out.add("expert-model-parallel-size", plan.ep, why=f"{model.num_moe_experts} experts over {plan.ep}" if plan.ep > 1 else "")
     out.add("expert-tensor-parallel-size", plan.etp, why="written always: Megatron's own default is tp")
     out.add("sequence-parallel", plan.sp, why="norms and residuals are divided over tp, too")

@@ -186,6 +186,18 @@ def sparse_context_parallel(s: Scenario, c: Columns) -> Mask:
     return (c["cp"] == 1) | (not s.model.is_sparse)
 
 
+@_rule("AC024", "tp cp")
+def exchanged_heads(s: Scenario, c: Columns) -> Mask:
+    """Context parallelism by all-to-all (attention with sinks knows no other) divides the heads: those of queries and those of
+    keys must be a multiple of tp x cp. Windows need dense keys: with latent attention cp must be 1."""
+    model, ranks = s.model, c["tp"] * c["cp"]
+    if model.window_size and model.multi_latent_attention:
+        return c["cp"] == 1
+    if not model.attention_sinks:
+        return np.ones(len(ranks), bool)
+    return (c["cp"] == 1) | ((model.num_attention_heads % ranks == 0) & (model.num_query_groups % ranks == 0))
+
+
 @_rule("NV061", "ep")
 def experts(s: Scenario, c: Columns) -> Mask:
     """Ep above 1 needs experts, and num_moe_experts must be a multiple of ep."""

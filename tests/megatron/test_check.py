@@ -69,6 +69,17 @@ def test_an_illegal_plan_names_the_rule_and_the_nearest_legal_plan(autoconfig, t
     assert "Not legal" in text and "NV007" in text and "nearest legal plan" in text
 
 
+@pytest.mark.parametrize(("kind", "old"), [("--cp-comm-type p2p", ["p2p"]), ("", [])])
+def test_a_ring_of_keys_under_windows_is_not_legal(autoconfig, tmp_path, kind, old):
+    plan = "--context-parallel-size 2 --window-size 1023,0 --micro-batch-size 1 --global-batch-size 64"
+    (tmp_path / "run.sh").write_text(script(f"{plan} {kind}"))
+    body = json.loads(autoconfig.run("check", str(tmp_path / "run.sh"), "--json").stdout)
+    assert [rule["rule"] for rule in body["rejected_by"]] == ["AC024"] and "--cp-comm-type a2a" in body["rejected_by"][0]["text"]
+    assert body["nearest_legal"]["changes"] == [{"flag": "--cp-comm-type", "old": old or None, "new": ["all_gather"]}]
+    (tmp_path / "run.sh").write_text(script(f"{plan} --cp-comm-type all_gather"))
+    assert json.loads(autoconfig.run("check", str(tmp_path / "run.sh"), "--json").stdout)["legal"]
+
+
 def test_a_plan_that_does_not_fit_ends_in_3(autoconfig, tmp_path):
     (tmp_path / "run.sh").write_text(script("--micro-batch-size 64 --global-batch-size 512"))
     result = autoconfig.run("check", str(tmp_path / "run.sh"), "--json", "--gpu", "a100-40gb")

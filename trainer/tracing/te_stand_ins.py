@@ -11,7 +11,7 @@ measured SimuMax B200 runs by tests/trainer/test_formula_against_trace.py):
 | LayerNormLinear | norm input, its statistics, norm output (with SP the local part) | with SP the gathered norm output |
 | ColumnParallelLinear | input (with SP the local part) | the same |
 | RowParallelLinear | input | with SP the whole output in forward, the gathered gradient in backward |
-| DotProductAttention | q, k, v, output, fp32 logsumexp; by a2a: output before the exchange (note) | fp32 accumulator of dq |
+| DotProductAttention | q, k, v, output, fp32 logsumexp; by a2a or all-gather another output (note) | fp32 accumulator of dq |
 | GroupedLinear | input | - |
 | fused SwiGLU, GELU | input | - |
 | every weight gradient | added to main_grad; a dummy of the weight's shape is cached for autograd | |
@@ -155,7 +155,7 @@ class _Attention(Function):
             whole = [_rows(x, cp, x.shape[-1]) for x in (k, v)]
             del whole
         ctx.save_for_backward(q, k, v, out, statistics)
-        return torch.empty_like(out) if copies else out
+        return torch.empty_like(out) if copies or (cp > 1 and exchange == "allgather") else out
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
