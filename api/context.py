@@ -59,6 +59,15 @@ def render(status: int, body: bytes) -> Rendered:
     return Rendered(status, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', zipped)
 
 
+FIX_KEYS = "fix some keys, ask for fewer GPUs, or POST /v1/searches"
+SMALLER = {
+    "post-training": "ask for fewer GPUs (gpus) or no staleness (staleness 0), or ask autoconfig rl on your own machine",
+    "predict": "send fewer rows at once",
+    "deployments": "ask for fewer GPUs (gpus), or ask autoconfig deployments on your own machine",
+}
+"""What makes a question smaller, by endpoint; FIX_KEYS of those that ask for training plans."""
+
+
 class AnswerCache:
     """The answers used last, up to a number of bytes. Keys are (endpoint and calibration, hash of the raw body)."""
 
@@ -139,10 +148,7 @@ class Compute:
             future = self._pool.schedule(answer, args=(kind, body, calibration), timeout=self._seconds)
             status, body_bytes = await asyncio.wrap_future(future)
         except PoolTimeout:
-            text = (
-                f"too large a question to be answered within {self._seconds:g} s; fix some keys, ask for fewer GPUs, or "
-                "POST /v1/searches"
-            )
+            text = f"too large a question to be answered within {self._seconds:g} s; {SMALLER.get(kind, FIX_KEYS)}"
             return render(422, problem_bytes(422, text))
         except ProcessExpired:
             return render(500, problem_bytes(500, "the worker process ended; try again, and see the service's log"))

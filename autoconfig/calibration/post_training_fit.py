@@ -59,6 +59,8 @@ PARTS = {
     "train_critic_s": "critic_training",
 }
 """Measured column -> the phase that it is."""
+WHOLE = "train_s", ("training", "critic_training")
+"""Column of all training together, and its phases: one after the other, or beside each other on GPUs of their own."""
 MEASURED_KINDS = ("measured", "log_step")
 Vector = npt.NDArray[np.float64]
 
@@ -77,6 +79,8 @@ class MeasuredStep:
     priced: Phases
     missing: frozenset[str]
     """PostTrainingCase.missing."""
+    engine_assumed: bool
+    """The row does not say the engines' plan."""
     measured: Mapping[str, float]
     """step_s and PARTS, those that were measured; gen_s of an asynchronous run (the wait for it) is not among them."""
 
@@ -181,10 +185,20 @@ def errors(sample: MeasuredStep, phases: Phases) -> dict[str, float]:
     """ln(measured / predicted) of the step and of each part that was measured."""
     found = {}
     for column, seconds in sample.measured.items():
-        predicted = phases.total if column == "step_s" else getattr(phases, PARTS[column])
+        predicted = _told(column, sample, phases)
         if predicted > 0:
             found[column] = float(np.log(seconds / predicted))
     return found
+
+
+def _told(column: str, sample: MeasuredStep, phases: Phases) -> float:
+    """What is predicted of a measured column."""
+    if column == "step_s":
+        return phases.total
+    if column == WHOLE[0]:
+        both = [phases.of((name,)) for name in WHOLE[1]]
+        return max(both) if sample.placement.critic_gpus else sum(both)
+    return phases.of((PARTS[column],))
 
 
 RELIABLE_RUNS = 2.0
@@ -224,6 +238,7 @@ def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
                     placement=case.placement,
                     priced=priced,
                     missing=case.missing,
+                    engine_assumed=case.engine_assumed,
                     measured=measured,
                 )
             )
@@ -233,5 +248,5 @@ def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:
 def measured_seconds(row: Row, asynchronous: bool) -> dict[str, float]:
     """step_s and PARTS of a row, those that were measured; an asynchronous run's gen_s is the wait for it, which is no
     phase."""
-    found = {name: number(row, name) for name in ("step_s", *PARTS) if cell(row, name)}
+    found = {name: number(row, name) for name in ("step_s", *PARTS, WHOLE[0]) if cell(row, name)}
     return {name: s for name, s in found.items() if s is not None and s > 0 and not (asynchronous and name == "gen_s")}

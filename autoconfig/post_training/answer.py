@@ -12,6 +12,8 @@ from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
     Constants,
+    Framework,
+    asked_version,
     constants_of,
     load_algorithm,
     load_framework,
@@ -19,15 +21,16 @@ from autoconfig.post_training.frameworks import (
     shipped_constants,
 )
 from autoconfig.post_training.generation import generate
-from autoconfig.post_training.job import Placement, PostTrainingJob, prompt_room, require_decoder
+from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
-from autoconfig.post_training.memory import PhaseMemory, phase_memory
+from autoconfig.post_training.memory import PhaseMemory, TrainingMemory, phase_memory, training_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.post_training.phases import Phases, exposed
 from autoconfig.post_training.placements import placements
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.layouts import divisors
 
 USUAL_TOKENS_PER_GPU = 8192
 STANDARD_90 = 1.645
@@ -156,6 +159,7 @@ def ranked(
     """All placements, those that fit first, the quickest first of these; what shares engines or plans is priced once."""
     generated: dict[Any, Any] = {}
     trained: dict[Any, tuple[float, float]] = {}
+    held: dict[Any, TrainingMemory] = {}
     known, found = known or shipped_constants(), []
     for placement in placements(job, gpus, tokens, staleness):
         key = placement.engine, placement.memory_share, placement.staleness
@@ -165,8 +169,9 @@ def ranked(
         other = placement.train, placement.tokens_per_gpu
         if other not in trained:
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
+            held[other] = training_memory(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
-        found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout), known))
+        found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout, held[other]), known))
     ordered = sorted(found, key=_order)
     return _distinct(ordered)
 
@@ -208,9 +213,9 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     require_decoder(policy)
     gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
-    framework = load_framework(str(given.get("framework") or "verl"))
-    if framework.name == OTHER_FRAMEWORK:
-        assumed.append(f"{given['framework']}, of which no run is known here, priced as any other framework")
+    framework = _framework(str(given.get("framework") or "verl"), assumed)
+    if policy.is_hybrid:
+        assumed.append(RECURRENT)
     if policy.is_moe and gpus > 1 and "megatron" not in framework.back_ends:
         raise UnsupportedError(
             f"{policy.name} has experts: {framework.name} shards over all GPUs, which is not priced for experts; use "
@@ -235,7 +240,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         prompt_tokens=float(prompt),
         longest_prompt=prompt_room(prompt),
         responses=responses,
-        minibatch=min(_whole(given, "minibatch", prompts * group, assumed), prompts * group),
+        minibatch=_minibatch(given, prompts, group, framework, assumed),
         critic=policy if algorithm.critic else None,
     )
     tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
@@ -245,6 +250,35 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         most = policy.max_position_embeddings
         assumed.append(f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}")
     return job, gpus, tokens, 0 if staleness is None else staleness
+
+
+def _framework(name: str, assumed: list[str]) -> Framework:
+    """The framework; of another release than files are written for that is said."""
+    framework = load_framework(name)
+    if framework.name == OTHER_FRAMEWORK:
+        assumed.append(f"{name}, of which no run is known here, priced as any other framework")
+    version = asked_version(name, framework)
+    if version not in ("", framework.version):
+        assumed.append(f"{framework.name} {version} priced as its other releases; files are written for {framework.version}")
+    return framework
+
+
+def _minibatch(given: Mapping[str, Any], prompts: int, group: int, framework: Framework, assumed: list[str]) -> int:
+    """Samples of an optimizer step, which divide those of a step. Raises InputError for others."""
+    samples = prompts * group
+    found = _whole(given, "minibatch", samples, assumed)
+    if found > samples:
+        raise InputError(f"{option('minibatch')} {found:,} is above the {samples:,} samples of a step (prompts x group)")
+    unit = group if framework.minibatch_in_prompts else 1
+    if samples % found or found % unit:
+        sizes = [size * unit for size in divisors(samples // unit)]
+        near = [max((s for s in sizes if s < found), default=sizes[0]), min(s for s in sizes if s > found)]
+        prompted = f", in whole prompts of {group}" if unit > 1 else ""
+        raise InputError(
+            f"{option('minibatch')} {found:,} does not divide the {samples:,} samples of a step{prompted}: use "
+            f"{' or '.join(f'{s:,}' for s in sorted(set(near)))}"
+        )
+    return found
 
 
 def _responses(given: Mapping[str, Any], assumed: list[str], usual_tokens: int) -> ResponseLengths:

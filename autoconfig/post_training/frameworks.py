@@ -12,7 +12,7 @@ from importlib import resources
 from math import exp
 from typing import Any
 
-from autoconfig.specs.errors import UnknownNameError
+from autoconfig.specs.errors import InputError, UnknownNameError
 
 FACTORS = ("generation", "forward", "training")
 """Phases whose priced seconds a calibration scales."""
@@ -41,6 +41,7 @@ class Framework:
 
     name: str
     version: str
+    """That files are written for."""
     cuda_graphs: bool
     memory_share: float
     prompts: int
@@ -70,6 +71,8 @@ class Framework:
     """How engines may have GPUs of their own: waiting for training, or ahead of the weights."""
     critic_apart: bool = True
     """Critic and reward model may have nodes of their own."""
+    versions: tuple[str, ...] = ()
+    """Releases that are known, oldest first; empty: none is looked at."""
 
 
 @cache
@@ -119,6 +122,20 @@ def load_framework(name: str) -> Framework:
             if re.match(rf"{re.escape(spelling)}(?![a-z])", wanted):
                 return Framework(name=key, **_own(Framework, entry))
     raise UnknownNameError("framework", name[:40], framework_names(), f"there are {', '.join(framework_names())}", "framework")
+
+
+def asked_version(name: str, framework: Framework) -> str:
+    """The release behind the name (`verl@0.5.0`); empty where none is asked for. Raises InputError for others."""
+    found = re.search(r"@\s*v?(.*)$|\sv?(\d.*)$", name.strip().lower())
+    if found is None or not framework.versions:
+        return ""
+    wanted = (found[1] or found[2] or "").strip()
+    if wanted not in framework.versions:
+        raise InputError(
+            f"{framework.name} {wanted[:40] or '(no version behind the @)'} is not known: use {framework.name}@"
+            f"{framework.version}" + (f", or one of {', '.join(framework.versions[:-1])}" if framework.versions[1:] else "")
+        )
+    return wanted
 
 
 def _own(kind: Any, entry: Mapping[str, Any]) -> dict[str, Any]:

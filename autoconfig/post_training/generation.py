@@ -18,7 +18,7 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, load_engine
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
-from autoconfig.time_model.serving.tables import ServingTables, serving_tables_of, shipped_calibration
+from autoconfig.time_model.serving.tables import ServingTables, host_slowness, serving_tables_of, shipped_calibration
 
 MOST_SIMULATED = 4096
 """Sequences of one engine that are simulated; more repeat the same."""
@@ -49,7 +49,9 @@ def _engine(model: ModelSpec, gpu: GpuSpec, plan: EnginePlan, graphs: bool) -> t
     gpu = replace(gpu, flops_per_s={"bf16": gpu.flops_per_s.get("fp16", 0.0), **gpu.flops_per_s})
     engine = load_engine("vllm")
     constants = shipped_calibration().constants(engine, gpu)
-    constants = replace(constants, host_s=host["host_s"], layer_s=host["layer_s"], sequence_s=host["sequence_s"])
+    slow = host_slowness(gpu.id)
+    seconds = {name: slow * host[name] for name in ("host_s", "layer_s", "sequence_s")}
+    constants = replace(constants, **seconds)
     if not graphs:
         engine = replace(engine, eager_iterations="all")
         constants = replace(constants, eager_layer_s=host["eager_layer_s"])

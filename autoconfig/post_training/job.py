@@ -12,6 +12,8 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 
+RECURRENT = "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
+"""Said of hybrids."""
 LEAST_PROMPT = 512
 """Room for prompts where only their mean is known: this, or four times the mean (frameworks drop or cut longer ones)."""
 
@@ -23,8 +25,6 @@ def prompt_room(mean: float) -> int:
 
 def require_decoder(policy: ModelSpec) -> None:
     """Raises UnsupportedError for policies that generation does not price."""
-    if policy.is_hybrid:
-        raise UnsupportedError(f"{policy.name} is a hybrid: generation prices attention, MLP and expert layers; use search")
     if policy.encoder_num_layers:
         raise UnsupportedError(f"{policy.name} has an encoder: post-training prices decoders that generate; use search")
 

@@ -56,22 +56,44 @@ def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
     return replace(cut, sequences=sequences)
 
 
-def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout | None) -> PhaseMemory:
-    """Peak of every phase on the busiest GPU.
+@dataclass(frozen=True, kw_only=True)
+class TrainingMemory:
+    """Bytes of training on its busiest GPU: at its peak, of state between steps, and what is no tensor."""
 
-    Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of
-    training and the reference. Training: the training model's peak, and where they share GPUs what a sleeping engine keeps
-    and a reference that is not offloaded. Host of one node: what is offloaded of both.
-    """
+    peak_bytes: float
+    state_bytes: float
+    overhead_bytes: float
+
+
+def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemory:
+    """Of the policy; the same for every placement of a training plan and its micro-batches."""
     cut = fullest(job, placement)
     plan = replace(placement.train, mbs=cut.whole, vpp=1)
     scenario = scenario_of(job, plan, job.policy, cut)
     layouts = scenario.layouts([plan])
     estimate = estimate_memory(scenario, layouts, [plan.recompute])
-    state = float(np.asarray(least_state_bytes(scenario, layouts))[0])
+    return TrainingMemory(
+        peak_bytes=float(estimate.peak_bytes[0, 0]),
+        state_bytes=float(np.asarray(least_state_bytes(scenario, layouts))[0]),
+        overhead_bytes=float(job.gpu.memory_bytes) - float(estimate.limit_bytes[0]),
+    )
+
+
+def phase_memory(
+    job: PostTrainingJob, placement: Placement, generation: Rollout | None, trained: TrainingMemory | None = None
+) -> PhaseMemory:
+    """Peak of every phase on the busiest GPU; `trained`, where it is known already.
+
+    Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of
+    training, the reference and a critic. Training: the training model's peak, and where they share GPUs what a sleeping engine
+    keeps, and of reference and critic what is not offloaded. Host of one node: what is offloaded of all.
+    """
+    trained = trained or training_memory(job, placement)
+    overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
-    device = float(job.gpu.memory_bytes)
-    overhead = device - float(estimate.limit_bytes[0])
+    critic = job.critic if job.algorithm.critic and not placement.critic_gpus else None
+    beside = trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
+    state = trained.state_bytes + beside
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
     waits = placement.colocated and placement.offload
@@ -81,7 +103,7 @@ def phase_memory(job: PostTrainingJob, placement: Placement, generation: Rollout
     per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
     return PhaseMemory(
         generation_bytes=engine + resident,
-        training_bytes=float(estimate.peak_bytes[0, 0]) + overhead + sleeping + (0.0 if placement.offload else reference),
+        training_bytes=trained.peak_bytes + overhead + sleeping + (0.0 if placement.offload else reference + beside),
         device_bytes=device,
         host_bytes=per_node * (weights + (state + reference if waits else 0.0)),
         engine_holds_a_sequence=generation is None or generation.fits,

@@ -8,6 +8,7 @@ from math import ceil
 import numpy as np
 
 from autoconfig.planning.resolve import shipped
+from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.models.model import ModelSpec
@@ -86,6 +87,18 @@ def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Mi
         workload=Workload(seq_length=cut.seq_length, global_batch_size=cut.whole * cut.count * plan.dp),
         calibration=shipped(),
     )
+
+
+def vocabulary_seconds(job: PostTrainingJob, plan: TrainPlan, tokens: float, model: ModelSpec | None = None) -> float:
+    """Log-probabilities and entropy of all samples, of so many `tokens` each, beside the training model's cross entropy.
+
+    b V / t bytes of a token on the ranks that hold the output layer, over the bandwidth (data/post_training.toml,
+    `[vocabulary]`): of a small model with a large vocabulary a good part of a pass.
+    """
+    if not job.algorithm.generates:
+        return 0.0
+    logits = job.trained * tokens / (plan.dp * plan.cp) * (model or job.policy).vocab_size / plan.tp
+    return float(section("vocabulary")["logit_bytes"] * logits / job.gpu.hbm_bytes_per_s)
 
 
 def _per_node(job: PostTrainingJob, plan: TrainPlan) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.passes import microbatches, priced, scenario_of
+from autoconfig.post_training.passes import microbatches, priced, scenario_of, vocabulary_seconds
 from autoconfig.specs.layouts import divisors, layouts_of
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
@@ -67,7 +67,8 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
     for row, i in enumerate(legal):
         for r, recompute in enumerate(RECOMPUTES):
             fits = bool(memory.fits[row, r])
-            cost = float(seconds[row, r]) * cuts[i].scale if fits else float(memory.peak_bytes[row, r])
+            logits = vocabulary_seconds(job, plans[i], job.tokens) / job.updates
+            cost = float(seconds[row, r]) * cuts[i].scale + logits if fits else float(memory.peak_bytes[row, r])
             found.append((not fits, cost, replace(plans[i], recompute=recompute)))
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from autoconfig.post_training.frameworks import Constants, PhaseConstants, constants_of
 from autoconfig.post_training.generation import Rollout, generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.passes import pass_seconds, training_seconds
+from autoconfig.post_training.passes import pass_seconds, training_seconds, vocabulary_seconds
 from autoconfig.post_training.phases import PHASES, Phases, exposed
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import BLACKWELL
@@ -54,15 +54,17 @@ def priced_phases(
     training, one = trained or (training_seconds(job, placement), pass_seconds(job, placement) if passes else 0.0)
     same = job.reference is None or job.reference == job.policy
     reference = one if same else pass_seconds(job, placement, job.reference)
+    tokens = job.tokens if placement.tokens_per_gpu else job.longest
+    logits, known = (vocabulary_seconds(job, placement.train, tokens, model) for model in (job.policy, job.reference))
     side = _beside(placement)
     critic = job.critic if algorithm.critic else None
     return Phases(
         generation=found.seconds if found else 0.0,
-        logprob=algorithm.policy_passes * one,
-        reference=algorithm.reference_passes * reference if algorithm.reference_passes else 0.0,
+        logprob=algorithm.policy_passes * (one + logits),
+        reference=algorithm.reference_passes * (reference + known),
         values=pass_seconds(job, side, critic) if critic else 0.0,
         reward=pass_seconds(job, side, job.reward) if job.reward else 0.0,
-        training=training,
+        training=training + logits,
         critic_training=training_seconds(job, side, critic) if critic else 0.0,
         weight_sync=sync_seconds(job, placement) if found else 0.0,
     ), found

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from autoconfig.formats.post_training.check import RlCheck
 from autoconfig.post_training.answer import PricedPlacement, RlAnswer
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
 from autoconfig.render.screen import brief, show_table
 from autoconfig.specs.errors import GIB
+
+if TYPE_CHECKING:
+    from autoconfig.formats.post_training.check import RlCheck
 
 
 def show_placements(console: Console, found: RlAnswer) -> None:

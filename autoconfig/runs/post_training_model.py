@@ -31,6 +31,8 @@ SPELLINGS = {
 """Checkpoints whose shape is that of another (their config.json: layers, hidden size, heads, MLP)."""
 USUAL = "qwen2.5-7b"
 """Where nothing of a name can be read: the model that most published post-training runs train."""
+USUAL_FAMILY = "qwen"
+"""Where only a size can be read."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s*b(?![a-z0-9])(?:[-_ ]?a(\d+(?:\.\d+)?)b)?", re.IGNORECASE)
 
 
@@ -48,16 +50,8 @@ def read_policy(name: str) -> tuple[ModelSpec, str]:
             continue
         if model.name.startswith("gpt3-style"):
             continue
-        return _decoder(model, "" if spelling == name and not notes else f"model {name[:60]} priced as {model.name}")
+        return model, "" if spelling == name and not notes else f"model {name[:60]} priced as {model.name}"
     return _nearest(name, plain)
-
-
-def _decoder(model: ModelSpec, remark: str) -> tuple[ModelSpec, str]:
-    """Serving prices attention, MLP and experts only: a hybrid is priced as the plain model nearest in size."""
-    if not model.is_hybrid:
-        return model, remark
-    near = _closest(float(total_parameters(model)), model.is_moe, "")
-    return near, f"{remark or f'model {model.name} is a hybrid'}; priced as {near.name}"
 
 
 def _shorter(plain: str) -> list[str]:
@@ -76,7 +70,7 @@ def _nearest(name: str, plain: str) -> tuple[ModelSpec, str]:
         return model, f"architecture of {name[:60]} not known: priced as {model.name}"
     wanted, experts = float(size[1]) * 1e9, size[2] is not None
     family = re.match(r"[a-z]+", plain)
-    model = _closest(wanted, experts, family[0] if family else "")
+    model = _closest(wanted, experts, family[0] if family else USUAL_FAMILY)
     return model, f"architecture of {name[:60]} not known: priced as {model.name}, nearest in size"
 
 

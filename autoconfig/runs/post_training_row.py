@@ -22,7 +22,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
 
-SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "train_critic", "weight_sync")
+SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "train_critic", "train", "weight_sync")
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "peak_mem_gb")
 MEASURED = frozenset({*(f"{name}_s" for name in SECONDS), *RATES})
 NEVER_READ = MEASURED | {"id", "source", "source_ref", "kind", "notes"}
@@ -50,6 +50,10 @@ class PostTrainingCase:
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
     recompute_assumed: bool = False
     """Recomputation is not said: all of it is as good a guess."""
+    offload_assumed: bool = False
+    """Whether the optimizer's state is on the host is not said."""
+    engine_assumed: bool = False
+    """The engines' plan is not said."""
     tokens_assumed: bool = False
     """The size of a micro-batch is not said: one that fits is as good a guess as the usual one."""
 
@@ -97,6 +101,8 @@ def read_case(row: Row) -> PostTrainingCase:
         missing=frozenset(r.missing),
         tokens_assumed=r.count("micro_batch") is None,
         recompute_assumed=not r.text("recompute"),
+        offload_assumed=not r.text("offload"),
+        engine_assumed=not r.text("rollout_plan"),
     )
 
 
@@ -220,6 +226,9 @@ def _sigma(mean: float, cap: float) -> float:
 
 def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     gpus, train, rollout, critic = (r.count(n) for n in ("gpus", "gpus_train", "gpus_rollout", "gpus_critic"))
+    if gpus and not train and (roles := _roles(r.text("placement"), gpus)):
+        train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
+        r.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
     split = bool(train and rollout) and "disaggregated" in r.text("placement").lower() + "split disaggregated"
     total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
     if not total:
@@ -242,6 +251,19 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         cuda_graphs=job.framework.cuda_graphs and r.text("rollout_engine").lower() not in EAGER_ENGINES,
         continuous=r.text("rollout_engine").lower() not in STATIC_ENGINES,
     )
+
+
+ROLES = ("reference", "reward", "actor", "critic", "engines")
+"""In the order of OpenRLHF's flags."""
+
+
+def _roles(placement: str, gpus: int) -> dict[str, int]:
+    """GPUs of each role of a split that is a ratio of all (`split 1:1:2:2:2`, without engines `1:1:4:2`); empty for others."""
+    found = re.search(r"(?<![\d:])\d+(?::\d+){3,4}(?![\d:])", placement)
+    parts = [int(part) for part in found[0].split(":")] if found else []
+    if not all(parts) or sum(parts) != gpus:
+        return {}
+    return dict(zip(ROLES, parts, strict=False))
 
 
 def _cpu_optimizer(r: _RunRow) -> float:

@@ -16,7 +16,7 @@ from autoconfig.post_training.step import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
 from autoconfig.runs.table import Row, TableKind, number_text
 from autoconfig.runs.training_row import published_rows
-from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.errors import GIB, AutoconfigError
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
@@ -133,6 +133,11 @@ def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
         memory = phase_memory(case.job, placement, step.generation)
     if not memory.fits and case.tokens_assumed:
         least = max(LEAST_TOKENS, round(case.job.tokens))
-        smaller = replace(placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
-        memory = phase_memory(case.job, smaller, step.generation)
+        placement = replace(placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
+        memory = phase_memory(case.job, placement, step.generation)
+    if not memory.fits and case.offload_assumed:
+        hosted = replace(placement, train=replace(placement.train, offload=1.0))
+        other = phase_memory(case.job, hosted, step.generation)
+        said = "would fit" if other.fits else f"would take {max(other.training_bytes, other.generation_bytes) / GIB:.1f} GiB"
+        return False, f"{memory.reason} (with its optimizer on the host, which the row does not say, it {said})"
     return memory.fits, memory.reason

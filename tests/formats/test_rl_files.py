@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 from autoconfig.cli.main import cli
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
+from autoconfig.formats.post_training.keys import versions
 from autoconfig.formats.post_training.log import log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
@@ -268,6 +270,22 @@ def test_export_writes_files_and_keeps_foreign_ones(tmp_path):
     (tmp_path / "grpo.yaml").write_text("mine\n")
     assert CliRunner().invoke(cli, words).exit_code == 2 and (tmp_path / "grpo.yaml").read_text() == "mine\n"
     assert CliRunner().invoke(cli, [*words, "--force"]).exit_code == 0
+
+
+def test_two_nodes_of_trl_know_their_first_one():
+    cases = random_cases("trl", 30, seed=4)
+    for _, placement, texts in cases:
+        said = yaml.safe_load(texts["accelerate.yaml"])
+        nodes = placement.gpus // 8 if placement.gpus > 8 else 1
+        assert said["num_machines"] == nodes
+        assert ({"main_process_ip", "main_process_port", "machine_rank"} <= said.keys()) == (nodes > 1)
+    assert {placement.gpus > 8 for _, placement, _ in cases} == {True, False}
+
+
+def test_releases_that_rl_takes_are_those_whose_keys_are_known():
+    for name in FRAMEWORKS:
+        framework = load_framework(name)
+        assert list(framework.versions) == versions(name) and framework.version == framework.versions[-1]
 
 
 def test_keys_of_releases_have_their_source():

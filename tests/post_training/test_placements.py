@@ -95,6 +95,11 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
         ({"gpus": 0}, "gpus"),
         ({"algorithm": "alphazero"}, "grpo"),
         ({"framework": "torchrl"}, "verl"),
+        ({"framework": "verl@0.1"}, "verl 0.1 is not known: use verl@0.9.1, or one of 0.4.1"),
+        ({"framework": "trl@99"}, "use trl@1.16.0"),
+        ({"minibatch": 33}, "minibatch 33 does not divide the 8,192 samples of a step, in whole prompts of 16: use 32 or 64"),
+        ({"minibatch": 33, "framework": "nemo-rl"}, "use 32 or 64"),
+        ({"minibatch": 10_000}, "above the 8,192 samples"),
         ({"response_length": 9000}, "cap of 8,192"),
         ({"staleness": 99}, "staleness"),
         ({"group_size": 0}, "group_size"),
@@ -103,6 +108,19 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
 def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
     with pytest.raises(InputError, match=said):
         autoconfig.rl(**{**SEVEN, **wrong})
+
+
+def test_another_release_is_named():
+    assert any("verl 0.5.0" in said and "0.9.1" in said for said in answer({**SEVEN, "framework": "verl@0.5.0"}).assumed)
+    assert not any("0.9.1" in said for said in answer({**SEVEN, "framework": "verl@0.9.1"}).assumed)
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b"])
+def test_hybrids_are_planned(name):
+    found = answer({"model": name, "gpus": 64})
+    assert found.ranked and any("recurrent layers" in said for said in found.assumed)
+    one = found.ranked[0]
+    assert one.phases.generation > 0 and one.phases.training > 0 and one.memory.fits
 
 
 def test_a_packed_micro_batch_holds_the_longest_sample():

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
-from autoconfig.post_training.job import Placement, PostTrainingJob, prompt_room, require_decoder
+from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import microbatches, priced, scenario_of
 from autoconfig.specs.errors import AutoconfigError
@@ -132,6 +132,7 @@ def job_of(run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None) -
     policy, notes = read_model(run.model, local_files=True)
     run.notes += notes
     require_decoder(policy)
+    run.notes += [RECURRENT] if policy.is_hybrid else []
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     if prompt is None:
         prompt = min(usual["prompt_tokens"], run.prompt_cap)

@@ -108,4 +108,12 @@ def write(run: RlRun) -> dict[str, str]:
         f"num_machines: {run.nodes}",
         f"num_processes: {gpus}",
     ]
+    if run.nodes > 1:
+        accelerate += [
+            "main_process_ip: FIRST_NODE  # the address of the first node, the same in every node's file",
+            "main_process_port: 29500",
+            f"machine_rank: 0  # of this node, 0 to {run.nodes - 1}",
+            "rdzv_backend: static",
+            "same_network: true",
+        ]
     return {"grpo.yaml": "\n".join(lines) + "\n", "accelerate.yaml": "\n".join(accelerate) + "\n"}
