@@ -342,19 +342,13 @@ def train_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
         dp=dp,
         mbs=1,
         vpp=given.get("vpp", 1),
-        ep=_experts(job.policy, given, tp * cp * dp),
+        ep=min(given.get("ep", 1), tp * cp * dp) if job.policy.is_moe else 1,
         sp=tp > 1,
         first=ends[0],
         last=ends[1],
         dist_opt=True,
         recompute=recompute,
     )
-
-
-def _experts(model: ModelSpec, given: dict[str, int], ranks: int) -> int:
-    if not model.is_moe:
-        return 1
-    return min(given.get("ep", 1), ranks)
 
 
 def _recompute(r: _RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
