@@ -67,7 +67,7 @@ def test_rows_that_differ_in_one_degree_are_priced_together_as_alone() -> None:
     """State is worked out once for rows that share it: no degree that it depends on may be forgotten."""
     base = {"tp": "2", "pp": "4", "ep": "2", "mbs": "1", "sp": "1"}
     changes = ["mbs=2", "cp=2", "dist_opt=0", "offload=0.5", "offload=1.0", "vpp=2", "first=9,last=7", "etp=2", "ep=4", "tp=4"]
-    changes += ["pp=2", "dp=4", "pp=1,ep=1,dist_opt=0,fsdp=3", "pp=1,ep=1,dist_opt=0,fsdp=2", "pp=1"]
+    changes += ["pp=2", "dp=4", "dp=2", "pp=1,ep=1,dist_opt=0,fsdp=3", "pp=1,ep=1,dist_opt=0,fsdp=2", "pp=1"]
     texts = [base | dict(pair.split("=") for pair in change.split(",")) for change in changes]
     plans = [parse_plan(",".join(f"{key}={value}" for key, value in text.items()), 64) for text in texts]
     scenario = replace(LLAMA, model=load_model("mixtral-8x7b"))

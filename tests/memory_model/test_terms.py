@@ -14,6 +14,7 @@ from autoconfig.memory_model.activations import (
 )
 from autoconfig.memory_model.after_step import STAYS, allocated_after_step, unsplit_bytes
 from autoconfig.memory_model.experts import router
+from autoconfig.memory_model.peaks import PeakTables
 from autoconfig.memory_model.predict import NCCL_BYTES_PER_GROUP, allocatable_bytes, estimate_memory, nccl_bytes
 from autoconfig.memory_model.serving import weight_parts_bytes
 from autoconfig.memory_model.state import fsdp_unit_bytes
@@ -167,3 +168,41 @@ def test_blocks_of_the_allocator_are_those_of_a_ranks_part(text, ranks):
     table = 768.0 * padded_vocab_size(scenario.model, 1) + 768 * 2048  # and positions
     beside = unsplit_bytes(((table,), *(layer,) * 12), 2, (4, 4, 4), ranks)
     assert allocated_after_step(scenario, layouts)[0] == pytest.approx(held + beside)
+
+
+def test_blocks_by_hand():
+    """3.25 Mi elements. Weights, 6.5 MiB, leave 13.5 of a segment of 20 MiB; 13 MiB of fp32 take these (0.5 is lost) or a
+    segment of their own of 14 MiB (1 MiB is lost)."""
+    layers = ((3.25 * 2**20,),)
+    assert unsplit_bytes(layers, 2, (4, 4), 1) == 1.5 * 2**20
+    assert unsplit_bytes(layers, 2, (4, 4, 4), 1) == 2.5 * 2**20
+    assert unsplit_bytes(layers, 2, (4, 4, 4), 2) == 0.5 * 2**20  # no weights; three times 6.5 MiB of 20
+
+
+@pytest.mark.parametrize(("stack", "waiting"), [("megatron-local", 2), ("transformer-engine", 0)])
+def test_where_weight_gradients_are_apart_two_gradients_wait_beside_the_loss(stack, waiting):
+    """With a pipeline: the one that is being sent and the one before it, each of a micro-batch's hidden states in 16 bits."""
+    found = {}
+    for pp in (1, 2):
+        scenario = Scenario(
+            model=load_model("llama3-8b"), cluster=cluster_of(H100, 8), numerics=Numerics(), software=load_stack(stack),
+            workload=Workload(seq_length=1024, global_batch_size=8),
+        )  # fmt: skip
+        found[pp] = stage_terms(scenario, scenario.layouts([parse_plan(f"tp=1,pp={pp},mbs=1", 8)]), every=True).loss[0, -1]
+    assert found[2] - found[1] == waiting * 2 * 1024 * 4096
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(1, 1), (2, 2), (4, 4)])
+def test_no_option_saves_an_input_of_each_chunk_in_flight(pp, chunks):
+    """Under full recomputation: 8,192 tokens of 4,096 channels in 16 bits for each micro-batch that the first stage holds."""
+    scenario = Scenario(
+        model=load_model("llama3-8b"), cluster=cluster_of(H100, 8), numerics=Numerics(),
+        software=load_stack("transformer-engine"), workload=Workload(seq_length=8192, global_batch_size=64),
+    )  # fmt: skip
+    layouts = scenario.layouts([parse_plan(f"tp=1,pp={pp},mbs=1", 8)])
+    tables, terms = (
+        PeakTables.of(scenario, layouts, [Recompute.parse("full:uniform:8")]),
+        stage_terms(scenario, layouts, every=False),
+    )
+    least, state = tables._least(terms, np.array([0]))[0], terms.state[0]
+    assert least == pytest.approx(max(state[0] + chunks * 2 * 8192 * 4096, state.max()), rel=1e-9)

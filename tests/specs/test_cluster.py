@@ -201,6 +201,12 @@ def test_no_local_gpu_says_what_was_tried(monkeypatch, kwargs):
     assert re.search(r"nvidia-smi .*nvidia-ml-py is not installed", "; ".join(tried))
 
 
+def test_what_nvidia_smi_says_is_cut(monkeypatch):
+    fake_smi(monkeypatch, stderr="x" * 300, code=9)
+    tried: list[str] = []
+    assert reported_gpu(tried) is None and tried[0] == f"nvidia-smi exited 9: {'x' * 120}"
+
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cluster.json"
 INLINE = {"id": "x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,
           "flops_per_s": {"bf16": 5e14, "fp32": 5e13}, "num_sms": 100, "link": "nvlink", "link_bytes_per_s": 2e11,

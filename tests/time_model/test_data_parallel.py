@@ -14,7 +14,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, rate_share, send_seconds
 from autoconfig.time_model.predict import StepTimes
-from autoconfig.time_model.step.rows import Rows, fsdp_seconds, optimizer_seconds
+from autoconfig.time_model.step.rows import Rows, optimizer_seconds
 from small_models import MODELS
 
 PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
@@ -71,14 +71,14 @@ def test_a_dense_model(text: str, tied: bool) -> None:
     if plan.fsdp:
         assert rows.fsdp_gather[0][0] == pytest.approx(seconds(job, "all_gather", 2 * layer, ranks, t))
         assert rows.fsdp_scatter[0][0] == pytest.approx(seconds(job, "reduce_scatter", 4 * layer, ranks, t))
-        assert rows.fsdp_interference[0][0] == pytest.approx(0.7 * float(rate_share(
-            "all_gather", Group(size=np.float64(ranks), local=np.float64(min(ranks, 8 // t))), job.links)))  # fmt: skip
-        sent = (both if p == 1 else 2 * table) + h
-        gathered_ends, scattered_ends = (seconds(job, kind, width * sent, ranks, t)
-                                         for kind, width in (("all_gather", 2), ("reduce_scatter", 4)))  # fmt: skip
-        outside = fsdp_seconds(gathered_ends, scattered_ends, *(part[0] for part in rows.table.head), stage=plan.fsdp,
-                               interference=rows.fsdp_interference[0][0])  # fmt: skip
-        assert rows.fsdp_outside[0] == pytest.approx(float(outside))
+        ends, behind = (both if p == 1 else 2 * table) + h, [float(part[0]) for part in rows.table.head]  # and a final norm
+        whole, part = seconds(job, "all_gather", 2 * ends, ranks, t), seconds(job, "reduce_scatter", 4 * ends, ranks, t)
+        group = Group(size=np.float64(ranks), local=np.float64(min(ranks, 8 // t)))
+        felt = 0.7 * float(rate_share("all_gather", group, job.links))
+        whole = whole if plan.fsdp == 3 else 0
+        late = [max(sent - busy, 0) + felt * min(sent, busy) for sent, busy in zip((whole, whole + part), behind, strict=True)]
+        assert rows.fsdp_outside[0] == pytest.approx(sum(late))
+        assert rows.fsdp_interference[0][0] == pytest.approx(felt)
     else:
         assert rows.fsdp_gather == [] and rows.fsdp_outside[0] == 0
 
@@ -107,3 +107,18 @@ def test_experts_are_reduced_over_their_own_ranks(text: str) -> None:
     assert rows.gather[0] == pytest.approx(weights if plan.dist_opt else 0)
     updated = dense / ranks + expert / own if plan.dist_opt else dense + expert
     assert rows.optimizer[0] == pytest.approx(adam(job, updated, dense + expert, ranks if plan.dist_opt else 0, 0.0))
+
+
+@pytest.mark.parametrize("pattern", [(0, 0, 1, 1), (1, 1, 0, 0), (0, 1, 1, 1), (1, 0, 1, 1)])
+def test_the_stage_with_most_experts_decides_for_experts_the_fullest_for_the_rest(pattern: tuple[int, ...]) -> None:
+    model = ModelSpec(**{**MODELS["moe"], **PLAIN, "moe_shared_expert_intermediate_size": 0, "moe_layer_freq": pattern,
+                         "untie_embeddings_and_output_weights": True})  # fmt: skip
+    job, rows, plan = rows_of(model, "tp=1,pp=2,ep=4,mbs=1")
+    attention, router, mlp = 96 * 400 + 240 * 96 + 2 * 96, 96 * 16, 3 * 96 * 200
+    stages = (pattern[:2], pattern[2:])
+    held = [
+        sum(attention + (router if one else mlp) for one in stage) + 1024 * 96 + 96 * (n == 1) for n, stage in enumerate(stages)
+    ]
+    expert = max(map(sum, stages)) * 16 / 4 * 3 * 96 * 56
+    reduced = seconds(job, "reduce_scatter", 4 * max(held), plan.dp, 1) + seconds(job, "reduce_scatter", 4 * expert, 8, 4)
+    assert rows.reduction[0] == pytest.approx(reduced)

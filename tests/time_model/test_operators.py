@@ -173,6 +173,7 @@ def test_the_host_launches_every_expert() -> None:
     assert layer_launch_seconds(stack, plain) == pytest.approx(5e-4)
     assert layer_launch_seconds(stack, plain, 16.0, quantised=True) == pytest.approx(3.1e-3)
     assert layer_launch_seconds(stack, plain, 16.0) == pytest.approx(2.3e-3)
+    assert layer_launch_seconds(stack, plain, 1.0) == pytest.approx(1.55e-3)
     assert layer_launch_seconds(stack, graphed, 16.0, quantised=True) == pytest.approx(1.7e-3)
     assert layer_launch_seconds(stack, plain, 16.0, overlapped=1.0) == pytest.approx(5e-4 + 2.2 * 1.8e-3)
 

@@ -7,7 +7,11 @@ import json
 import subprocess
 import sys
 
-from tools.mutants.changes import ROOT, _Mutator, mutants_of
+import pytest
+
+from tools.mutants.__main__ import answered, selected
+from tools.mutants.changes import ROOT, Mutant, _Mutator, mutants_of
+from tools.mutants.child import OutOfTimeError
 
 SOURCE = '''
 """A module of 2 numbers."""
@@ -44,15 +48,62 @@ print(json.dumps([ask(question, 100) for question in json.loads(sys.argv[1])]))
 """
 
 
-def test_a_changed_formula_fails_a_test_and_the_same_formula_none():
-    test = "tests/memory_model/test_terms.py"
-    name = f"{test}::test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two"
-    of_file = mutants_of(ROOT / "memory_model" / "predict.py")
-    wanted = next(one for one in of_file if one.owner == "nccl_bytes" and one.change == "2.0 -> 4.0")
-    common = {"files": [test], "tests": [name]}
-    questions = [{"mutant": [wanted.path, number], **common} for number in (wanted.number, -1)]
+def mutant_of(path: str, owner: str, change: str) -> Mutant:
+    return next(one for one in mutants_of(ROOT / path) if (one.owner, one.change) == (owner, change))
+
+
+def test_a_changed_formula_fails_a_test_and_another_spelling_of_the_same_none():
+    """Powers of a prime divide a number exactly, as integer or as float."""
+    cases = [
+        (mutant_of("memory_model/predict.py", "nccl_bytes", "2.0 -> 4.0"), "tests/memory_model/test_terms.py",
+         "test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two"),
+        (mutant_of("autoconfig/training/nearest.py", "_power", "number // prime -> number / prime"),
+         "tests/training/test_terms.py", "test_the_odd_factor_is_what_batch_heads_and_sequence_leave_over"),
+    ]  # fmt: skip
+    questions = [{"mutant": [one.path, one.number], "files": [file], "tests": [f"{file}::{name}"]} for one, file, name in cases]
     done = subprocess.run(
         [sys.executable, "-c", PROBE, json.dumps(questions)], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [{"killer": name}, {"killer": None}]
+    assert json.loads(done.stdout.splitlines()[-1]) == [{"killer": questions[0]["tests"][0]}, {"killer": None}]
+
+
+@pytest.mark.parametrize(("answers", "killer"), [
+    ([{"killer": None}], None), ([{"killer": "a"}], "a"), ([OutOfTimeError("slow"), {"killer": None}], None),
+    ([RuntimeError("no memory"), {"killer": "a"}], "a"), ([OutOfTimeError("slow"), OutOfTimeError("still slow")], "still slow"),
+])  # fmt: skip
+def test_what_load_did_is_asked_again(monkeypatch, answers, killer):
+    asked = []
+
+    def ask(question, cpu_s):
+        asked.append(cpu_s)
+        found = answers[len(asked) - 1]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr("tools.mutants.__main__.ask", ask)
+    assert answered({}, 10) == killer and asked == [10, 30][: len(answers)]
+
+
+def test_a_process_that_broke_twice_is_no_kill(monkeypatch):
+    def ask(question, cpu_s):
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("tools.mutants.__main__.ask", ask)
+    with pytest.raises(RuntimeError, match="no memory"):
+        answered({}, 10)
+
+
+def test_tests_of_the_function_and_of_its_package_come_first_and_the_budget_holds():
+    mutant = Mutant(path="memory_model/predict.py", owner="nccl_bytes", change="", occurrence=0, number=0, line=1)
+    place = ("memory_model/predict.py", "nccl_bytes")
+    near, named, far = "tests/memory_model/test_x.py", "tests/memory_model/test_terms.py", "tests/runs/test_predict.py"
+    tests = {
+        f"{near}::slow": (8.0, [place]), f"{near}::quick": (1.0, [place]), f"{near}::other": (0.1, [("a.py", "f")]),
+        f"{named}::one": (2.0, [place]), f"{far}::far": (5.0, [place]), f"{far}::farther": (9.0, [place]),
+    }  # fmt: skip
+    found = selected(mutant, tests, {place: set()}, 20.0)
+    assert found == [[f"{named}::one", f"{near}::quick", f"{near}::slow"], [f"{far}::far"]]
+    new = Mutant(path="memory_model/new.py", owner="came_since", change="", occurrence=0, number=0, line=1)
+    assert selected(new, tests, {place: {"came_since"}, (new.path, new.owner): set()}, 20.0) != []

@@ -10,12 +10,21 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
 
-from autoconfig.training.nearest import _recomputes, distance, odd_factor
+from autoconfig.training.answer import largest_parts
+from autoconfig.training.nearest import (
+    _from_space,
+    _one_change,
+    _recomputes,
+    distance,
+    nothing_legal,
+    odd_factor,
+)
 from autoconfig.training.order import pareto_positions
-from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting
+from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
+from autoconfig.training.price import _evidence
 from autoconfig.training.question import Request, odd_graphs, understand
 from autoconfig.training.remedies import useful_batches
-from autoconfig.training.rules import chunk_layers
+from autoconfig.training.rules import RULE_TEXT, chunk_layers
 
 
 @pytest.mark.parametrize(("layers", "total", "ends"), [
@@ -36,6 +45,18 @@ def test_ends_of_the_plan_that_stands_for_a_split(layers, total, ends):
 def test_embedding_and_loss_count_as_a_layer(layers, vpp, embedding, loss, stages, broken):
     found = split_by_accounting(layers, 4, vpp, embedding=embedding, loss=loss)
     assert found.broken == broken and stages in (None, found.layers)
+
+
+@pytest.mark.parametrize(("text", "mtp", "layers", "vpp", "broken"), [
+    ("Ett|ttL", 0, (2, 2), 1, ()), ("Et|t|t|tL", 0, (2, 2), 2, ()), ("Ettt|tL", 0, (3, 1), 1, ()),
+    ("tt|ttL", 0, (2, 2), 1, ("NV031",)), ("Ett|tt", 0, (2, 2), 1, ("NV031",)), ("Ett|tL", 0, (2, 1), 1, ("NV031",)),
+    ("EEtt|ttL", 0, (2, 2), 1, ("NV031",)), ("Ett|ttmL", 1, (2, 2), 1, ()), ("Ett|ttL", 1, (2, 2), 1, ()),
+    ("Ett|ttmL", 0, (2, 2), 1, ("NV031",)), ("Ett|ttmL", 2, (2, 2), 1, ("NV031",)), ("Ett|ttmmL", 2, (2, 2), 1, ()),
+])  # fmt: skip
+def test_a_layout_of_four_layers_starts_with_the_embedding_and_ends_with_the_loss(text, mtp, layers, vpp, broken):
+    """Chunks go round the two stages; depths of multi-token prediction are all there or not named."""
+    found = split_of_layout(text, 2, 4, mtp)
+    assert (found.layers, found.vpp, found.broken) == (layers, vpp, broken)
 
 
 @pytest.mark.parametrize(("first", "last", "vpp", "legal"), [
@@ -78,6 +99,49 @@ def test_recomputations_to_try_and_how_far_they_are():
     assert distance(plan.replace(tp=8, recompute=NONE), plan) == (2, pytest.approx(2 + 3))
     ends = plan.replace(first=7, last=9)
     assert distance(ends, plan) == (2, pytest.approx(2.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
+
+
+def test_plans_of_one_change_keep_all_gpus_at_work():
+    """tp=2, pp=2 on 8 GPUs: each degree changed alone, to what divides 8 with the others; dp follows."""
+    scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
+    found = list(_one_change(scenario, parse_plan("tp=2,pp=2,mbs=1", 8)))
+    degrees = {(one.tp, one.pp, one.cp, one.dp) for one in found}
+    assert degrees == {(2, 2, 1, 2), (1, 2, 1, 4), (4, 2, 1, 1), (2, 1, 1, 4), (2, 4, 1, 1), (2, 2, 2, 1)}
+
+
+@pytest.mark.parametrize(("text", "even_only", "found"), [
+    ("tp=2,pp=4,mbs=1", True, "tp=2,pp=4,mbs=1"), ("tp=2,pp=4,mbs=3,sp=1", True, "tp=2,pp=4,mbs=4,sp=1"),
+    ("tp=2,pp=4,mbs=1,first=7,last=9", True, "tp=2,pp=4,mbs=1"),
+])  # fmt: skip
+def test_stages_stay_even_where_the_nearest_plan_of_the_whole_space_has_even_ones(text, even_only, found):
+    scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
+    assert _from_space(scenario, parse_plan(text, 8), even_only) == parse_plan(found, 8)
+
+
+def test_uneven_stages_stay_uneven_where_they_may():
+    scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
+    found = _from_space(scenario, parse_plan("tp=2,pp=4,mbs=1,first=7,last=9", 8), False)
+    assert found.pp == 4 and found.first and found.last
+
+
+def test_an_empty_space_names_its_first_two_reasons():
+    question = understand(Request(model="llama3-8b", gpus=8))
+    first, second, third = list(RULE_TEXT)[1:4]
+    said = str(nothing_legal(question, SimpleNamespace(rejected_by_rule=dict.fromkeys((first, second, third), 1))))
+    assert RULE_TEXT[first] in said and RULE_TEXT[second] in said and RULE_TEXT[third] not in said
+
+
+def test_the_three_largest_parts_of_a_step_are_named():
+    parts = {"p2p_seconds": 1.0, "optimizer_seconds": 0.5, "gemm_seconds": 6.0, "fsdp_seconds": 2.5}
+    said = largest_parts(SimpleNamespace(time_parts=parts, step_seconds=10.0))
+    assert said == "GEMMs 60 %, FSDP gathers 25 %, pipeline sends 10 %"
+
+
+@pytest.mark.parametrize(("gpu", "said"), [
+    ("h100", "with megatron-core on hopper"), ("v100-32gb", "no measured runs on volta"),
+])  # fmt: skip
+def test_runs_behind_the_constants_are_named_where_there_are_any(gpu, said):
+    assert said in _evidence(understand(Request(model="llama3-8b", gpus=8, gpu=gpu)).scenario)
 
 
 @pytest.mark.parametrize(("model", "scope", "capacity", "rule"), [

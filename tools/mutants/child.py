@@ -33,6 +33,8 @@ PRELOADED = (
     "hypothesis.strategies", "numpy", "scipy.optimize", "scipy.stats", "pandas", "jsonschema", "click.testing", "rich.table",
     "yaml",
 )  # fmt: skip
+MEMORY_BYTES = 8 * 2**30
+"""Of one process: a mutant that asks for more fails its test instead of the machine."""
 PREFIXES = tuple(f"{ROOT}/{package}/" for package in PACKAGES)
 
 
@@ -91,6 +93,9 @@ class _Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += [report.nodeid] * report.failed
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.failed += [report.nodeid] * report.failed
+
     def trace(self, frame: FrameType, event: str, _: Any) -> None:
         self.now.add(frame.f_code)
 
@@ -106,9 +111,10 @@ class _Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         for one in gc.get_objects():
-            place = getattr(one, "__module__", None) or ""
-            if type(one).__name__ == "_lru_cache_wrapper" and (place.startswith("autoconfig.") or "test_" in place):
-                one.cache_clear()
+            if type(one).__name__ == "_lru_cache_wrapper":
+                place = getattr(one, "__module__", None) or ""
+                if place.startswith("autoconfig.") or "test_" in place:
+                    one.cache_clear()
         self.now = set()
         start = time.process_time()
         sys.settrace(self.trace)
@@ -127,9 +133,7 @@ def _owners(codes: set[CodeType]) -> list[tuple[str, str]]:
     """(path, function or method) of the pure packages; what a function defines inside counts as its own."""
     pure = [(str(Path(one.co_filename).resolve()), one.co_qualname) for one in codes]
     found = {
-        (str(Path(path).relative_to(ROOT)), name.split(".<locals>")[0])
-        for path, name in pure
-        if path.startswith(PREFIXES)
+        (str(Path(path).relative_to(ROOT)), name.split(".<locals>")[0]) for path, name in pure if path.startswith(PREFIXES)
     }
     return sorted(found)
 
@@ -140,9 +144,13 @@ def preload() -> None:
         importlib.import_module(name)
 
 
+class OutOfTimeError(RuntimeError):
+    """A process used up its time of the processor."""
+
+
 def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
-    """The answer of a process forked from this one; empty where it took more than `cpu_s` of the processor. Raises RuntimeError
-    where it broke."""
+    """The answer of a process forked from this one. Raises OutOfTimeError where it took more than `cpu_s` of the processor
+    (waiting for a busy machine is no such time), RuntimeError where it broke or was ended from outside."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(question, cpu_s, sender))
@@ -153,8 +161,8 @@ def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
         return found
     except EOFError:
         process.join()
-        if process.exitcode in (-signal.SIGXCPU, -signal.SIGKILL):
-            return {}
+        if process.exitcode == -signal.SIGXCPU:
+            raise OutOfTimeError(f"no answer within {cpu_s} s of the processor") from None
         raise RuntimeError(f"a process of pytest ended with {process.exitcode}: {question}") from None
     finally:
         process.join()
@@ -162,7 +170,9 @@ def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
 
 
 def _work(question: dict[str, Any], cpu_s: int, sender: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 10))  # SIGXCPU at the first limit: other ends differ
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         sender.send(answer(question))
@@ -173,8 +183,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     options = ["-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0", *question["files"]]
     if "tests" not in question:
         recorder = _Recorder()
-        pytest.main(options, plugins=[recorder])
-        return {"tests": recorder.answer(), "failed": recorder.failed}
+        ended = int(pytest.main(options, plugins=[recorder]))
+        return {"tests": recorder.answer(), "failed": recorder.failed or [f"pytest ended with {ended}"] * (ended not in (0, 5))}
     sys.meta_path.insert(0, MutantFinder(*question["mutant"]))
     chosen = _Chosen(question["tests"])
     status = pytest.main(["-x", *options], plugins=[chosen])

@@ -1,0 +1,118 @@
+"""Single terms of serving by hand: tables that reach the roofline leave bytes over bandwidth and FLOPs over peak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.time_model.serving import sparse
+from autoconfig.time_model.serving.costs import decode_attention_seconds, prefill_attention_seconds
+from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
+from autoconfig.time_model.serving.tables import AllReduceTable
+
+H100 = load_gpu("h100")
+HBM, PEAK = H100.hbm_bytes_per_s, H100.flops_per_s["bf16"]
+
+
+def at_roofline(name: str, **changes: Any) -> Any:
+    """A serving job of one GPU, 16-bit weights and cache, whose tables say 1 everywhere."""
+    table = SimpleNamespace(at=lambda *sizes: 1.0)
+    names = ("bf16:64", "bf16:128", "decode:bf16", "context:bf16")
+    tables = SimpleNamespace(
+        decode_attention=dict.fromkeys(names, table), context_attention=dict.fromkeys(names, table),
+        latent_attention=dict.fromkeys(names, table),
+    )  # fmt: skip
+    return SimpleNamespace(
+        model=load_model(name), plan=EnginePlan(), engine=load_engine("trtllm-1.2"), gpu=H100, tables=tables,
+        formats=SimpleNamespace(attention="bf16"), **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("sequences", [1, 64, 4096])
+@pytest.mark.parametrize("length", [1, 100, 5000])
+def test_decode_reads_the_cache_of_each_sequence(sequences, length):
+    """Llama-3-8B: 32 layers with 8 heads of keys and of values, 128 wide, in 16 bits; queries in, outputs out of 32 heads."""
+    traffic = 2 * 8 * length * 128 * 2 + 2 * 32 * 128 * 2
+    found = decode_attention_seconds(at_roofline("llama3-8b"), np.array([float(sequences), 0.0]), float(length))
+    assert found.tolist() == pytest.approx([32 * sequences * traffic / HBM, 0])
+
+
+@pytest.mark.parametrize("length", [100, 128, 1000])
+def test_decode_of_sliding_layers_reads_the_window(length):
+    """gpt-oss-20b: 12 of 24 layers see 128 tokens; 8 heads of keys and values 64 wide, 64 of queries."""
+    traffic = sum(2 * 8 * seen * 64 * 2 + 2 * 64 * 64 * 2 for seen in (length, min(length, 128)))
+    found = decode_attention_seconds(at_roofline("gpt-oss-20b"), 16.0, float(length))
+    assert float(found) == pytest.approx(12 * 16 * traffic / HBM)
+
+
+@pytest.mark.parametrize("length", [200, 1000, 8000])
+def test_prefill_of_sliding_layers_sees_the_window(length):
+    """Of s^2 / 2 pairs a window of w < s / 2 leaves s w; 4 FLOPs a pair and channel, of 64 heads 64 wide."""
+    full = 2 * 64 * 64 * length * (length + 1) / PEAK
+    moved = length * 64 * (4 * 64 + 6 * 8) / HBM
+    found = prefill_attention_seconds(at_roofline("gpt-oss-20b"), np.array([3.0, 0.0]), float(length))
+    whole = 3 * max(full, moved)
+    assert found.tolist() == pytest.approx([12 * whole * (1 + min(1, 256 / length)), 0])
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "llama3-8b"])
+def test_nothing_to_do_takes_no_time(name):
+    job = at_roofline(name)
+    for seconds in (decode_attention_seconds, prefill_attention_seconds):
+        found = seconds(job, np.array([0.0, 1.0]), 4096.0)
+        assert found[0] == 0 < found[1]
+
+
+def test_sparse_prefill_by_hand():
+    """16,384 tokens, 2,048 chosen of what came before; 64 indexer heads of 128; latents of 512 and 64, summed over 512."""
+    model, s, k, fast = load_model("deepseek-v3.2"), 16384, 2048, 1e30
+    before, chosen = s * s / 2, s * k - k * k / 2
+    for peaks, hbm, expected in (
+        ({"fp8": 1e15, "bf16": fast}, fast, 2 * 64 * 128 * before / 1e15), ({"bf16": 1e15, "fp8": fast}, fast,
+         2 * 16 * (512 + 64 + 512) * chosen / 1e15), ({"bf16": fast, "fp8": fast}, 1e12, 2 * 4 * before / 1e12),
+    ):  # fmt: skip
+        gpu = replace(H100, flops_per_s=peaks, hbm_bytes_per_s=hbm)
+        share = sparse.HBM if hbm == 1e12 else sparse._rates(gpu)[0] / peaks["fp8"]
+        found = float(sparse.sparse_prefill_seconds(model, 3.0, 16.0, float(s), gpu)) - sparse.KERNELS_S
+        assert found == pytest.approx(3 * expected / share, rel=1e-6)
+
+
+@pytest.mark.parametrize("cv", [0.25, 0.5, 1.0])
+def test_sampled_lengths_scatter_as_asked(cv):
+    found = sampled_lengths(1000.0, cv, 1e6, 200_000, np.random.default_rng(5))
+    assert found.mean() == pytest.approx(1000, rel=0.02) and found.std() / found.mean() == pytest.approx(cv, rel=0.02)
+    assert found.min() >= 1 and sampled_lengths(1000.0, cv, 900.0, 1000, np.random.default_rng(5)).max() == 900
+    assert sampled_lengths(7.4, 0.0, 5.0, 3, np.random.default_rng(5)).tolist() == [7, 7, 7]
+
+
+def test_a_request_holds_what_was_cached_what_it_asks_and_what_it_gets():
+    """100 cached, 100 new and 200 answered: 400 of the cache each, so that 799 take one at a time and 800 take two."""
+    table = IterationTable.__new__(IterationTable)
+    table.seconds = lambda *state: 1.0  # type: ignore[method-assign]
+    requests = Requests(arrival_s=np.zeros(4), isl=np.full(4, 100.0), osl=np.full(4, 200.0), cached=np.full(4, 100.0))
+    found = {
+        tokens: simulate(table, requests, SchedulerLimits(batch=8, tokens=8192, kv_tokens=tokens)) for tokens in (799.0, 800.0)
+    }
+    assert found[799.0].duration_s == 4 * 200 and found[800.0].duration_s == 2 * 200  # a prefill and 199 steps
+    assert sorted(found[799.0].ttft_s.tolist()) == [1, 201, 401, 601] and set(found[799.0].tpot_s.tolist()) == {1.0}
+
+
+def test_an_all_reduce_by_hand():
+    """Start-up of 1 to 3 us, then a 100th of a second per MB at 2, 4 and 8 ranks; links of 100 GB/s."""
+    sizes, ranks = np.array([1e3, 1e6, 1e8]), np.array([2.0, 4.0, 8.0])
+    seconds = np.array([[start, start + 1e-5, start + 1e-3] for start in (1e-6, 2e-6, 3e-6)])
+    table = AllReduceTable(ranks=ranks, log_bytes=np.log(sizes), log_seconds=np.log(seconds), link_bytes_per_s=1e11)
+    assert float(table.seconds(2, 10.0)) == pytest.approx(1e-6) and float(table.seconds(8, 1e6)) == pytest.approx(1.3e-5)
+    assert float(table.seconds(4, 1e3, 5e10)) == pytest.approx(2e-6)  # another link: start-up stays
+    assert float(table.seconds(4, 1e8, 1e10)) == pytest.approx(2 * 3 / 4 * 1e8 / 1e10)  # no faster than the ring
+    assert float(table.seconds(8, 1e8, 5e10)) == pytest.approx(max(3e-6 + 2 * 1e-3, 2 * 7 / 8 * 1e8 / 5e10))
+    assert float(table.seconds(16, 10.0)) == pytest.approx(3e-6 + 1e-6)  # one more doubling
+    assert float(table.seconds(32, 10.0)) == pytest.approx(3e-6 + 2e-6)
+    assert float(table.seconds(16, 1e8)) == pytest.approx(4e-6 + 1e-3 * (15 / 16) / (7 / 8))
