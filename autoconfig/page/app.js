@@ -1,12 +1,12 @@
 // The page of the service: the form asks, the answer is shown, the link holds both.
 
 import { byId, copyButton, h, replace } from "./dom.js";
-import { clearProblems, fillForm, fromHash, ofPlan, ofScaling, readQuestion, setField, showProblem, toHash } from "./question.js";
+import { clearProblems, fillForm, fromHash, ofPlan, ofScaling, readQuestion, setField, showProblem, showUsual, toHash, useOptions } from "./question.js";
 import { scalingView } from "./scaling.js";
 import { Searches } from "./searches.js";
 import { all, post, setKey } from "./service.js";
 import { Tab } from "./tab.js";
-import { Workbench } from "./views.js";
+import { Workbench, optionsOf } from "./views.js";
 
 const PAUSE = 300;
 const ASKING = "asking…";
@@ -20,7 +20,7 @@ let scaling = null;
 let pause = 0;
 let pending = {};
 
-const bench = new Workbench(source, writeHash);
+const bench = new Workbench(source, writeHash, useOptions);
 const searches = new Searches(readQuestion, openResult, tell);
 const tabs = Object.fromEntries(["deployments", "post-training"].map((name) =>
   [name, new Tab(name, () => state.question || readQuestion(), writeHash, tell)]));
@@ -66,6 +66,7 @@ async function ask(choices = {}) {
     const answer = await post("/v1/plans", question, { signal: turn.signal });
     succeed();
     state.question = question;
+    showUsual(answer);
     const shown = bench.show(answer, choices.plan, choices.compare);
     writeHash();
     if (state.view === "scaling") askScaling();
@@ -111,7 +112,9 @@ function tell(problem) {
   }
   const beside = showProblem(problem);
   byId("problem").hidden = beside;
-  byId("problem").textContent = beside ? "" : problem.message;
+  const options = beside ? [] : optionsOf(problem.message);
+  replace(byId("problem"), beside ? "" : problem.message, options.length ? [" ", h("button", { type: "button", class: "small",
+    onclick: () => useOptions(options) }, `use ${options.map((pair) => pair.join(" ")).join(", ")}`)] : null);
 }
 
 function writeHash() {
@@ -155,7 +158,7 @@ function scalingForm() {
       scalingForm.pause = setTimeout(() => { writeHash(); askScaling(); }, PAUSE);
     } }));
   return h("form", { class: "line", "aria-label": "Scaling", onsubmit: (event) => { event.preventDefault(); askScaling(); } },
-    field("counts", "GPU counts", "64:1024, or 64,96,128"), field("types", "GPU types", "as on the left; several with commas"),
+    field("counts", "GPU counts", "64:1024, or 64,96,128"), field("types", "GPU types", "as on the left, or a,b"),
     field("days", "Deadline, days (needs tokens)", "none"));
 }
 

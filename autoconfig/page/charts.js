@@ -17,7 +17,8 @@ export function legend(kinds) {
 
 /** A plan's short form, breaking between its keys. */
 export const planText = (short) => h("code", { class: "plan" },
-  planWords(short).map((word, index) => [index ? [",", h("wbr")] : null, word]));
+  planWords(short).map((word, index) => [index ? [",", h("wbr")] : null,
+    word.split(/(?<=[:+])/).map((piece, place) => [place ? h("wbr") : null, piece])]));
 
 /** Rows of stacked bars over one scale. A row: {label, parts: [[fill, name, value]], lines}. */
 export function bars(rows, top, text, limit, label) {

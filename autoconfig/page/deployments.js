@@ -1,7 +1,7 @@
 // Deployments of a served model: the table, the plot with the limits, memory of a GPU, the time of an iteration.
 
 import { bars, legend, planText } from "./charts.js";
-import { h, replace, summaryBox, table } from "./dom.js";
+import { h, replace, sortable, summaryBox, table } from "./dom.js";
 import { count, gib, percent, seconds } from "./format.js";
 import { deploymentPlot } from "./plots.js";
 
@@ -90,16 +90,35 @@ function summary(answer) {
     `${count(funnel.meet_limits)} meet the limits`, question.assumed);
 }
 
-function row(one, index, chosen, choose) {
-  const said = one.simulated;
-  return h("tr", { class: one.plan === chosen ? "chosen" : "", "data-short": one.plan, onclick: () => choose(one.plan) },
+/** Columns of a deployment: head, what it shows of one, and the value that, where all have it, leaves the column out. */
+const size = (name) => (one) => one.decode[name];
+const COLUMNS = [
+  ["GPUs", (one) => one.gpus],
+  ["prefill", (one) => (one.prefill ? `${one.prefill.num_replicas} x ${one.prefill.tensor_parallel_size * one.prefill.pipeline_parallel_size *
+    one.prefill.attention_data_parallel_size}` : "–"), "–"],
+  ["instances", size("num_replicas")], ["TP", size("tensor_parallel_size")], ["PP", size("pipeline_parallel_size"), 1],
+  ["EP", size("expert_parallel_size"), 1], ["ADP", size("attention_data_parallel_size"), 1],
+  ["weights", size("weight_format")], ["cache", size("kv_cache_format")], ["batch", size("max_batch_size")],
+];
+const FIGURES = [
+  ["users", (one) => count(one.users)], ["tokens/s/GPU", (one) => count(one.tokens_per_second_per_gpu)],
+  ["tokens/s/user", (one) => (one.tpot_seconds ? one.tokens_per_second_per_user.toFixed(1) : "–")],
+  ["TTFT", (one) => seconds(one.ttft_seconds)], ["TPOT", (one) => (one.tpot_seconds ? seconds(one.tpot_seconds) : "–")],
+  ["TTFT p99", (one) => (one.simulated ? seconds(one.simulated.ttft_seconds.p99) : "–"), "–"],
+  ["within limits", (one) => (one.simulated ? percent(one.simulated.goodput_ratio) : "–"), "–"],
+  ["cost/M tokens", (one) => (one.cost_per_million_tokens === null ? "–" : one.cost_per_million_tokens.toFixed(2)), "–"],
+];
+const ON_PHONES = ["tokens/s/GPU", "TTFT", "TPOT"];
+
+const kept = (columns, list) => columns.filter(([, of, usual]) => usual === undefined || list.some((one) => of(one) !== usual));
+
+function row(one, index, columns, chosen, choose) {
+  return h("tr", { class: one.plan === chosen ? "chosen" : "", "data-short": one.plan, title: one.plan, onclick: () => choose(one.plan) },
     h("td", null, h("input", { type: "radio", name: "deployment", value: one.plan, checked: one.plan === chosen,
       "aria-label": `Choose ${one.plan}`, onchange: () => choose(one.plan) })),
     h("th", { scope: "row" }, index + 1),
-    h("td", { class: "words" }, planText(one.plan)),
-    [count(one.users), count(one.tokens_per_second_per_gpu), one.tpot_seconds ? one.tokens_per_second_per_user.toFixed(1) : "–",
-      seconds(one.ttft_seconds), one.tpot_seconds ? seconds(one.tpot_seconds) : "–", said ? seconds(said.ttft_seconds.p99) : "–", said ? percent(said.goodput_ratio) : "–",
-      one.cost_per_million_tokens === null ? "–" : one.cost_per_million_tokens.toFixed(2)].map((text) => h("td", null, text)));
+    columns.map(([name, of]) => h("td", { class: ON_PHONES.includes(name) ? null : "desk" }, of(one))),
+    h("td", { class: "words phone" }, planText(one.plan)));
 }
 
 /** The whole answer. `chosen()` is the plan chosen, `changed(plan)` is told of another. */
@@ -107,6 +126,7 @@ export function deploymentsView(answer, chosen, changed) {
   const list = answer.deployments.length ? answer.deployments : answer.nearest ? [answer.nearest] : [];
   const all = new Map([...list, ...answer.pareto].map((one) => [one.plan, one]));
   const box = h("div", { class: "deployments" });
+  const order = { column: null, up: true };
   const draw = () => {
     const plan = all.has(chosen()) ? chosen() : list.length ? list[0].plan : null;
     const choose = (other) => {
@@ -115,16 +135,16 @@ export function deploymentsView(answer, chosen, changed) {
       draw();
       box.querySelector(`input[value="${CSS.escape(other)}"]`)?.focus();
     };
-    const heads = ["users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT", "TTFT p99", "within limits", "cost/M tokens"];
+    const columns = kept([...COLUMNS, ...FIGURES], list);
     replace(box, summary(answer),
       answer.miss ? h("p", { class: "note bad" }, answer.miss) : null,
-      list.length ? h("div", { class: "columns" },
-        h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked deployments" },
-          h("table", { class: "plans" }, h("caption", null, answer.miss ? "Nearest deployment" : `${list.length} best layouts`),
-            h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
-              h("th", { scope: "col", class: "words" }, "deployment"), heads.map((name) => h("th", { scope: "col" }, name)))),
-            h("tbody", null, list.map((one, index) => row(one, index, plan, choose))))),
-        list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null) : null,
+      list.length ? [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked deployments" },
+        sortable(h("table", { class: "plans" }, h("caption", null, answer.miss ? "Nearest deployment" : `${list.length} best layouts`),
+          h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
+            columns.map(([name]) => h("th", { scope: "col", class: ON_PHONES.includes(name) ? null : "desk" }, name)),
+            h("th", { scope: "col", class: "words phone" }, "deployment"))),
+          h("tbody", null, list.map((one, index) => row(one, index, columns, plan, choose)))), order)),
+      list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null] : null,
       answer.why.length ? h("ul", { class: "quiet why" }, answer.why.map((line) => h("li", null, `#1: ${line}`))) : null,
       answer.sensitivity.length ? h("ul", { class: "quiet" }, answer.sensitivity.map((line) => h("li", null, line))) : null,
       plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,

@@ -83,6 +83,42 @@ export function table(caption, head, rows, attributes) {
       index ? h("td", null, cell) : h("th", { scope: "row" }, cell))))));
 }
 
+const UNITS = { "µs": 1e-6, ms: 1e-3, s: 1 };
+
+/** What a cell is sorted by: its number with its unit, else its text. */
+function sortKey(cell) {
+  const text = cell ? cell.textContent.trim() : "";
+  const found = /^(-?[\d,]+(?:\.\d+)?)\s*(µs|ms|s)?/.exec(text);
+  return found ? Number(found[1].replaceAll(",", "")) * (UNITS[found[2]] || 1) : text;
+}
+
+/** Makes the columns of a table sort its rows: up, down, as they were. `order` keeps the choice where the table is drawn again. */
+export function sortable(element, order) {
+  const body = element.tBodies[0];
+  const rows = [...body.rows];
+  const heads = [...element.tHead.rows[0].cells];
+  const apply = () => {
+    const place = heads.findIndex((head) => head.textContent === order.column);
+    heads.forEach((head, index) => (index === place ? head.setAttribute("aria-sort", order.up ? "ascending" : "descending")
+      : head.removeAttribute("aria-sort")));
+    element.classList.toggle("sorted", place >= 0);
+    const compared = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)));
+    const sorted = place < 0 ? rows : [...rows].sort((a, b) =>
+      (order.up ? 1 : -1) * compared(sortKey(a.cells[place]), sortKey(b.cells[place])));
+    body.append(...sorted);
+  };
+  for (const head of heads.filter((one) => one.tagName === "TH")) {
+    const name = head.textContent;
+    replace(head, h("button", { type: "button", class: "sort", onclick: () => {
+      const again = order.column === name;
+      Object.assign(order, again && !order.up ? { column: null } : { column: name, up: !again });
+      apply();
+    } }, name));
+  }
+  apply();
+  return element;
+}
+
 /** Above an answer: what was asked as words of a line, a quiet line, everything that was assumed. */
 export function summaryBox(asked, quiet, assumed) {
   return h("div", { class: "summary" },

@@ -77,11 +77,17 @@ function mark(point, index, points, px, py) {
   return element;
 }
 
+/** Times the fastest step up to which plans are drawn, and all of the table. */
+const WORTH_DRAWING = 1.25;
+
 /** Step time against memory: the ranked plans, and those that no other beats in both. `chosen()` is the plan chosen. */
 export function paretoPlot(answer, chosen, choose) {
   const front = new Set(answer.pareto.map((plan) => plan.short));
   const all = new Map([...answer.plans, ...answer.pareto].map((plan) => [plan.short, plan]));
-  const sorted = [...all.values()].sort((a, b) => a.memory.peak_gib - b.memory.peak_gib);
+  const steps = answer.plans.map((plan) => plan.step_seconds);
+  const slowest = Math.max(...steps, Math.min(...steps) * WORTH_DRAWING);
+  const sorted = [...all.values()].filter((plan) => plan.step_seconds <= slowest).sort((a, b) => a.memory.peak_gib - b.memory.peak_gib);
+  const left = all.size - sorted.length;
   const pointsNow = () => sorted.map((plan) => ({
     short: plan.short,
     x: plan.memory.peak_gib,
@@ -102,7 +108,7 @@ export function paretoPlot(answer, chosen, choose) {
     const [fast, slow] = span(points.map((point) => point.y), 0.1);
     return frame(width, 330, { low, high, title: "peak memory, GiB" }, { low: fast, high: slow, title: "seconds a step" }, points,
       (px, py, { bottom }) => {
-        const line = answer.pareto.map((plan) => `${px(plan.memory.peak_gib)},${py(plan.step_seconds)}`).join(" ");
+        const line = answer.pareto.filter((plan) => plan.step_seconds <= slowest).map((plan) => `${px(plan.memory.peak_gib)},${py(plan.step_seconds)}`).join(" ");
         return [s("line", { class: "limit", x1: px(limit), x2: px(limit), y1: EDGE.top, y2: bottom }),
           s("text", { class: "limit-text", x: px(limit) - 4, y: EDGE.top + 10, "text-anchor": "end" }, "limit"),
           s("polyline", { class: "front-line", points: line })];
@@ -110,7 +116,8 @@ export function paretoPlot(answer, chosen, choose) {
   };
   return h("figure", null,
     h("figcaption", null, "Step time against memory ", h("span", { class: "quiet" },
-      "filled: no plan is faster and smaller. Arrow keys move, Enter chooses")),
+      `filled: nothing is both faster and smaller${left ? `; ${left} slower ones with less memory are not drawn` : ""}. ` +
+        "Arrow keys move, Enter chooses")),
     responsive(draw, { class: "chart", role: "group", "aria-label": "Step time against memory" }));
 }
 

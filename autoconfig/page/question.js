@@ -116,6 +116,22 @@ export function setField(name, value) {
   element.dispatchEvent(new Event("input", { bubbles: true }));
 }
 
+/** Takes options of a remedy into the form: a value for a field, one more for a list. */
+export function useOptions(options) {
+  for (const [name, value] of options) {
+    const before = kind(name) === "list" ? control(name).value.trim().split(/\s+/).filter((text) => text && text !== value) : [];
+    setField(name, [...before, value].join(" "));
+    for (let around = control(name).closest("details"); around; around = around.parentElement.closest("details")) around.open = true;
+  }
+}
+
+/** What an empty field stands for, as the answer took it. */
+export function showUsual(answer) {
+  control("global_batch_size").placeholder = answer.workload.global_batch_size;
+  control("seq_length").placeholder = answer.workload.seq_length;
+  control("software").placeholder = answer.software;
+}
+
 /** Takes the nearest valid value; of a list, in place of the one that is wrong. */
 function takeNearest(name, problem) {
   const words = control(name).value.trim().split(/\s+/);

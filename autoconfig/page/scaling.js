@@ -8,14 +8,14 @@ import { scalingPlot } from "./plots.js";
 export function scalingView(answer, choose) {
   const days = answer.points.some((point) => point.days !== null);
   const cost = answer.points.some((point) => point.cost !== null);
-  const heads = ["GPU", "GPUs", "step, s", "tokens/s", "speedup", "efficiency", "goodput", ...(days ? ["days"] : []),
+  const heads = ["GPU", "GPUs", "step, s", "tokens/s", "speedup", "efficiency", "goodput", "fits", ...(days ? ["days"] : []),
     ...(cost ? ["cost"] : []), "best plan"];
   const { fewest } = answer;
   const rows = answer.points.map((point) => point.best
     ? h("tr", null, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),
       h("td", null, plainSeconds(point.best.step_seconds)), h("td", null, count(point.tokens_per_second)),
       h("td", null, `${point.speedup.toFixed(2)}x`), h("td", null, percent(point.efficiency)),
-      h("td", null, percent(point.goodput, 1)), days ? h("td", null, point.days === null ? "" : point.days.toFixed(1)) : null,
+      h("td", null, percent(point.goodput, 1)), h("td", null, percent(point.best.confidence.fit_probability)), days ? h("td", null, point.days === null ? "" : point.days.toFixed(1)) : null,
       cost ? h("td", null, point.cost === null ? "" : count(point.cost)) : null,
       h("td", { class: "words" }, h("code", { class: "plan" }, point.best.short)))
     : h("tr", { class: "quiet" }, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),

@@ -1,7 +1,7 @@
 // The views that the page of the service and a report share: the answer, its plans, a chosen plan, a comparison.
 
 import { memoryChart, planText, timeChart, timeOrder } from "./charts.js";
-import { copyButton, download, h, replace, summaryBox, table } from "./dom.js";
+import { copyButton, download, h, replace, sortable, summaryBox, table } from "./dom.js";
 import { count, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
 import { paretoPlot } from "./plots.js";
 import { timelineChart } from "./timeline.js";
@@ -31,10 +31,13 @@ const cell = (value) => value === true ? "on" : value === false ? "off" : value 
 const readable = (text) => text.replace(/\b[a-z0-9_]+_seconds\b/g, partName);
 
 export class Workbench {
-  /** `source(short)` gives {detail, timeline, files, problem} of a plan; `changed()` is told when the choice changes. */
-  constructor(source, changed) {
+  /** `source(short)` gives {detail, timeline, files, problem} of a plan; `changed()` is told when the choice changes; `use(options)`
+   * changes the question, where there is one to change. */
+  constructor(source, changed, use) {
     this.source = source;
     this.changed = changed;
+    this.use = use || null;
+    this.order = { column: null, up: true };
     this.answer = null;
     this.plan = null;
     this.compared = null;
@@ -51,7 +54,7 @@ export class Workbench {
     this.plan = plan || (first ? first.short : null);
     this.compared = compared || null;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : null;
-    replace(this.head, summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer));
+    replace(this.head, summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer, this.use));
     if (focused) this.head.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
     return this.explain();
   }
@@ -94,18 +97,19 @@ export class Workbench {
     const keys = COLUMNS.filter(([, key, usual]) => usual === undefined || plans.some((plan) => plan.plan[key] !== usual));
     const first = plans.filter((plan) => plan.tie_group === 1).length;
     const tied = first === plans.length || first < 2 ? "" : `; a line parts plans that the model can tell apart`;
-    return h("div", { class: "columns" },
+    return [anotherBatch(this.answer.other_batch, this.use), h("div", { class: "columns" },
       h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked plans" },
-        h("table", { class: "plans" },
+        sortable(h("table", { class: "plans" },
           h("caption", null, `${count(plans.length)} best layouts`, h("span", { class: "quiet" },
             first === plans.length && first > 1 ? "; too close for the model to tell apart" : tied)),
           h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
-            keys.map(([name, key]) => h("th", { scope: "col", title: key }, name)),
-            h("th", { scope: "col", class: "words" }, "recompute"),
+            keys.map(([name, key]) => h("th", { scope: "col", title: key, class: "desk" }, name)),
+            h("th", { scope: "col", class: "words desk" }, "recompute"),
             ["step, s", "MFU", "memory, GiB", "fits", ...extra.map(([name]) => name), "compare"].map((name) =>
-              h("th", { scope: "col" }, name)))),
-          h("tbody", null, plans.map((plan, index) => this.row(plan, index, keys, extra))))),
-      paretoPlot(this.answer, () => this.plan, (short) => this.choose(short)));
+              h("th", { scope: "col", class: ["MFU", "compare"].includes(name) ? "desk" : null }, name)),
+            h("th", { scope: "col", class: "words phone" }, "plan"))),
+          h("tbody", null, plans.map((plan, index) => this.row(plan, index, keys, extra)))), this.order)),
+      paretoPlot(this.answer, () => this.plan, (short) => this.choose(short)))];
   }
 
   row(plan, index, keys, extra) {
@@ -125,14 +129,15 @@ export class Workbench {
     return h("tr", { class: `${chosen ? "chosen" : ""}${before && before.tie_group !== plan.tie_group ? " group" : ""}`,
       "data-short": plan.short, title: `${plan.short}\n${readable(plan.why)}`, onclick: () => this.choose(plan.short) },
     h("td", null, radio), h("th", { scope: "row" }, plan.rank),
-    keys.map(([, key]) => h("td", null, cell(plan.plan[key]))),
-    h("td", { class: "words recompute" }, plan.short.match(/recompute=([^,]*)/)[1].split(/(?<=[:+])/).map((word) => [word, h("wbr")])),
+    keys.map(([, key]) => h("td", { class: "desk" }, cell(plan.plan[key]))),
+    h("td", { class: "words recompute desk" }, plan.short.match(/recompute=([^,]*)/)[1].split(/(?<=[:+])/).map((word) => [word, h("wbr")])),
     h("td", { title: `5 to 95 %: ${plainSeconds(low)} to ${plainSeconds(high)}` }, plainSeconds(plan.step_seconds)),
-    h("td", null, percent(plan.mfu, 1)),
+    h("td", { class: "desk" }, percent(plan.mfu, 1)),
     h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
     h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, percent(fit)),
     extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
-    h("td", null, versus));
+    h("td", { class: "desk" }, versus),
+    h("td", { class: "words phone" }, planText(plan.short)));
   }
 
   /** Asks for everything about the chosen plan, and the one beside it, and shows it when the last asked has come. */
@@ -156,11 +161,34 @@ export class Workbench {
   }
 }
 
-function nothingFits(answer) {
+/** Options in a sentence, "(--gpus 24)" or "try --gpus 24" as [["gpus", "24"]]. */
+export const optionsOf = (line) => ((/(?:\(|try )(--[^);]*)/.exec(line) || ["", ""])[1].match(/--\S+ \S+/g) || []).map((part) => {
+  const [name, value] = part.slice(2).split(" ");
+  return [name.replaceAll("-", "_"), value];
+});
+
+/** The nearest miss, a button for each change with which it fits, and the changes that alone do not. */
+function nothingFits(answer, use) {
   const miss = answer.nearest_miss;
+  const tried = miss ? miss.try : [];
+  const enough = tried.filter((line) => !line.includes(": still "));
+  const changes = (line) => (optionsOf(line).length ? optionsOf(line) : tried.slice(0, tried.indexOf(line)).flatMap(optionsOf));
+  const plain = (line) => line.replace(/ \(--[^)]*\)/, "");
+  const list = (title, lines, button) => (lines.length ? [h("p", null, title), h("ul", null, lines.map((line) =>
+    h("li", null, plain(line), button && use ? [" ", h("button", { type: "button", class: "small", onclick: () => use(changes(line)) },
+      `use ${changes(line).map((pair) => pair.join(" ")).join(", ")}`)] : null)))] : null);
   return h("div", { class: "note" },
     h("p", null, h("strong", null, "Nothing fits in memory. "), miss ? `The nearest plan lacks ${gib(miss.shortfall_gib)} GiB.` : ""),
-    miss && miss.try.length ? [h("p", null, "What would do:"), h("ul", null, miss.try.map((line) => h("li", null, line)))] : null);
+    list("What makes it fit:", enough, true), list("Not enough alone:", tried.filter((line) => !enough.includes(line)), false));
+}
+
+/** A batch with which these GPUs do more. */
+function anotherBatch(other, use) {
+  if (!other) return null;
+  const more = other.gain === null ? "has a plan" : `${percent(other.gain)} more`;
+  return h("p", { class: "note" }, `A batch of ${count(other.global_batch_size)}: ${count(other.tokens_per_second_per_gpu)} tokens/s/GPU, ${more}. `,
+    use ? h("button", { type: "button", class: "small", onclick: () => use([["global_batch_size", String(other.global_batch_size)]]) },
+      `use batch ${other.global_batch_size}`) : null);
 }
 
 function onePlan(one, short, scales, bench) {

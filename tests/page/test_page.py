@@ -227,7 +227,66 @@ def test_a_pasted_model_and_nothing_fits(asked, pages):
     expect(page.locator("#problem-config")).to_contain_text("no JSON")
     small = pages(link(asked.url, model="175b", gpus=8))
     small.wait_for_selector("article .config")
-    assert "Nothing fits" in small.locator(".answer .note").inner_text()
+    note = small.locator(".answer .note")
+    assert "Nothing fits" in note.inner_text() and "--" not in note.inner_text()
+    note.get_by_role("button").last.click()
+    expect(small.locator(".answer .note")).to_have_count(0)
+    settled(small)
+    assert int(small.get_by_label("GPUs", exact=True).input_value()) > 8 and rows(small)
+
+
+def test_remedies_and_better_batches_are_taken_by_a_button(asked, pages):
+    page = pages(link(asked.url, model="llama3-70b", gpus=8))
+    page.get_by_role("button", name="use fix offload=1", exact=True).click()
+    expect(page.locator("table.plans tbody tr").first).to_be_visible()
+    assert page.get_by_label("Only plans with", exact=True).input_value() == "offload=1"
+    assert "offload=1" in shorts(page)[0]
+    page = pages(link(asked.url, gpus=24))
+    page.get_by_role("button", name="use batch").click()
+    expect(page.locator(".answer > .note")).to_have_count(0)
+    assert int(page.get_by_label("Global batch", exact=True).input_value()) % 24 == 0
+    page = pages(link(asked.url, gpus=1000), refused=(422,))
+    page.get_by_role("button", name="use global_batch_size 500").click()
+    expect(page.locator("table.plans tbody tr").first).to_be_visible()
+    assert page.get_by_label("Global batch", exact=True).input_value() == "500" and rows(page)
+
+
+def test_heads_sort_the_table_up_down_and_back(asked, pages):
+    page = pages(link(asked.url))
+    settled(page)
+    before, head = shorts(page), page.locator("table.plans th", has_text="memory, GiB")
+    peaks = {plan["short"]: plan["memory"]["peak_gib"] for plan in ask(asked, "plans", **QUESTION)["plans"]}
+    assert [peaks[short] for short in before] != sorted(peaks.values())
+    head.get_by_role("button").click()
+    assert [peaks[short] for short in shorts(page)] == sorted(peaks.values()) and head.get_attribute("aria-sort") == "ascending"
+    head.get_by_role("button").click()
+    assert [peaks[short] for short in shorts(page)] == sorted(peaks.values(), reverse=True)
+    assert not serious(page)
+    head.get_by_role("button").click()
+    assert shorts(page) == before and head.get_attribute("aria-sort") is None
+
+
+def test_the_frontier_is_drawn_up_to_what_matters(asked, pages):
+    page = pages(link(asked.url))
+    settled(page)
+    answer = ask(asked, "plans", **QUESTION)
+    fastest = min(plan["step_seconds"] for plan in answer["plans"])
+    known = {plan["short"]: plan["step_seconds"] for plan in (*answer["plans"], *answer["pareto"])}
+    drawn = set(page.eval_on_selector_all("figure g.point", "found => found.map(one => one.dataset.short)"))
+    assert drawn == {short for short, step in known.items() if step <= 1.25 * fastest}
+    assert f"{len(known) - len(drawn)} slower" in page.locator("figcaption").first.inner_text() and len(drawn) < len(known)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_memory_and_chance_beside_the_step(asked, pages, scheme):
+    page = pages(link(asked.url, top=6), viewport={"width": 390, "height": 844}, color_scheme=scheme)
+    settled(page)
+    for cell in page.locator("table.plans tbody tr").first.locator("td:visible, th:visible").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 390, cell.inner_text()
+    shown = page.locator("table.plans thead th:visible").all_inner_texts()
+    assert {"step, s", "memory, GiB", "fits", "plan"} <= set(shown) and too_wide(page) <= 0
+    assert not serious(page)
 
 
 def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):
