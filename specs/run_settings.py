@@ -130,6 +130,7 @@ def resolve_settings(
     this model nearest to `plan`, else what most recipes of the release and GPU do, else what the stack does. DeepEP gives way
     to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300"),
     and usual graphs of the full iteration to none where a given dispatcher's sizes are not static."""
+    _refuse_other_vendors(given, model, cluster)
     defaults = _of_stack(model, cluster, software, dropless)
     if software.release and model.is_moe:
         defaults = _of_recipes(defaults, model, cluster, precision, software.release, plan)
@@ -137,10 +138,38 @@ def resolve_settings(
     found = replace(defaults, **said)
     if found.dispatcher == "deepep" and cluster.link_domain_size > 8:
         found = replace(found, dispatcher="alltoall")
+    if found.dispatcher == "hybridep" and cluster.gpu.vendor != NVIDIA:
+        found = replace(found, dispatcher="alltoall", fused_experts=False)
     waits = model.is_moe and dropless and not found.static_sizes
     if given.cuda_graphs is None and found.full_iteration and waits:
         found = replace(found, cuda_graphs=frozenset())
     return found
+
+
+NVIDIA = "nvidia"
+
+
+def formula_only(model: ModelSpec, cluster: ClusterSpec) -> str:
+    """A sentence for mixtures of experts on another vendor's GPUs, of which no run is published; else empty."""
+    if not model.is_moe or cluster.gpu.vendor == NVIDIA:
+        return ""
+    return f"mixtures of experts on {cluster.gpu.name}: formula only, from the data sheet; no run of one was ever compared"
+
+
+def _refuse_other_vendors(given: GivenSettings, model: ModelSpec, cluster: ClusterSpec) -> None:
+    """HybridEP (IBGDA, NVLink) and Transformer Engine's fused grouped MLP (CuTe) are NVIDIA's own. Raises InputError."""
+    if cluster.gpu.vendor == NVIDIA or not model.is_moe:
+        return
+    if given.dispatcher == "hybridep":
+        raise InputError(
+            f"dispatcher hybridep runs on NVIDIA's GPUs only, not on {cluster.gpu.id}: say {option('dispatcher')} alltoall",
+            field="dispatcher",
+        )
+    if given.fused_experts:
+        raise InputError(
+            f"fused experts run on NVIDIA's GPUs only, not on {cluster.gpu.id}: leave {option('fused_experts')} out",
+            field="fused_experts",
+        )
 
 
 def _of_stack(model: ModelSpec, cluster: ClusterSpec, software: SoftwareStack, dropless: bool) -> RunSettings:
@@ -183,6 +212,24 @@ def _recipe(row: Mapping[str, str]) -> RecipeSettings:
     settings = RunSettings(dispatcher=row["dispatcher"], cuda_graphs=read_graphs(row["cuda_graphs"]), **flags)
     plan = tuple(int(row[column]) for column in PLAN_COLUMNS)
     return RecipeSettings(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
+
+
+def _month(release: str) -> float:
+    """Months of a release nemo-YY.MM[.point] since 2000; a point release is taken as half a month later."""
+    year, month, *point = release.removeprefix("nemo-").split(".")
+    return 12 * int(year) + int(month) + (0.5 if point else 0.0)
+
+
+@cache
+def release_neighbours(release: str) -> tuple[str, str, float] | None:
+    """(release before, release after, share of the way between them by date) of a release that no recipe names; None for one
+    that is known, or before the first or behind the last."""
+    known = sorted({r.release for r in recipes()} | {r.until for r in recipes()})
+    if not release or release in known or not known[0] < release < known[-1]:
+        return None
+    before, after = max(k for k in known if k < release), min(k for k in known if k > release)
+    way = (_month(release) - _month(before)) / (_month(after) - _month(before))
+    return before, after, min(1.0, max(0.0, way))
 
 
 GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}

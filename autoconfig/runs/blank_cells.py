@@ -55,7 +55,7 @@ def _fill_from_recipes(row: dict[str, str], model: ModelSpec, stack: SoftwareSta
     if known.plan[1:] == plan[1:] and (layers := known.row["offload_layers"]):
         said += _fill_offload(row, layers)
     if said:
-        assumed.append(f"{', '.join(said)} (as {stack.priced_as or stack.name}'s recipe)")
+        assumed.append(f"{', '.join(said)} (as {stack.name}'s recipe)")
 
 
 def _fill_offload(row: dict[str, str], layers: str) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from autoconfig.runs.training_row import Case, published_rows, read_case, read_p
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.run_settings import release_neighbours
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
@@ -84,6 +86,15 @@ class Prediction:
     """Allocated when the step has ended (Megatron-LM's mem-allocated-bytes)."""
     fits: bool | None = None
     note: str = ""
+
+    def slower(self, ratio: float) -> Prediction:
+        """The same run with a step so many times as long."""
+        band, rates = self.confidence, ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu")
+        wide = band and replace(
+            band, step_seconds_p5=band.step_seconds_p5 * ratio, step_seconds_p95=band.step_seconds_p95 * ratio
+        )
+        found: dict[str, Any] = {name: None if getattr(self, name) is None else getattr(self, name) / ratio for name in rates}
+        return replace(self, step_seconds=(self.step_seconds or 0.0) * ratio, confidence=wide, **found)
 
     def cells(self) -> dict[str, str]:
         band = self.confidence
@@ -196,6 +207,9 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
     groups: dict[Scenario, list[_Asked]] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
+        if neighbours := release_neighbours(cell(row, "software").lower()):
+            yield number, _between(row, neighbours, calibration)
+            continue
         try:
             if flag(row, "full_plan") is False:
                 raise InputError("the plan is not whole")
@@ -209,6 +223,22 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
             yield number, _completed(row, str(error), calibration)
     for scenario, members in groups.items():
         yield from _predict_group(scenario, members)
+
+
+def _between(row: Row, neighbours: tuple[str, str, float], calibration: Calibration) -> Prediction:
+    """A run on a release that nothing is known of: as on the one before it, its step between those of both by date."""
+    before, after, share = neighbours
+    asked = [{**row, "software": release} for release in (before, after)]
+    (first, second), name = predict_rows(asked, calibration), cell(row, "software")
+    if not first.step_seconds or not second.step_seconds:
+        return replace(first, note=f"{first.note}; software {name}, of which nothing is known here, read as {before}")
+    step = first.step_seconds ** (1.0 - share) * second.step_seconds**share
+    ratio = step / first.step_seconds
+    said = (
+        f"software {name}, of which nothing is known here, priced between {before} ({first.step_seconds:.4g} s) and {after} "
+        f"({second.step_seconds:.4g} s), {share:.0%} of the way by date"
+    )
+    return replace(first.slower(ratio), note="; ".join(text for text in (first.note, said) if text))
 
 
 def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:

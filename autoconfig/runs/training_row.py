@@ -22,7 +22,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import RunSettings, settings_of_a_run, usual_graphs
+from autoconfig.specs.run_settings import RunSettings, formula_only, settings_of_a_run, usual_graphs
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -83,6 +83,7 @@ def read_case(row: Row) -> Case:
     given = replace(scenario.given, of_a_run=True)
     if stack.release:
         given = settings_of_a_run(_with_graphs(row, model, scenario.settings(plan)))
+    assumed += _switches_assumed(row, replace(scenario, given=given))
     scenario = replace(scenario, given=given)
     return Case(
         id=cell(row, "id"),
@@ -92,6 +93,24 @@ def read_case(row: Row) -> Case:
         assumed=tuple(assumed),
         broken=tuple(broken),
     )
+
+
+def _switches_assumed(row: Row, scenario: Scenario) -> list[str]:
+    """The switches that decide a mixture's step and that the row does not say, and the release whose constants it has."""
+    found, said = scenario.settings(), []
+    if scenario.model.is_moe:
+        graphs = f"graphs of {'+'.join(sorted(found.cuda_graphs))}" if found.cuda_graphs else "no CUDA graphs"
+        words = {
+            "moe_dispatcher": f"dispatcher {found.dispatcher}",
+            "cuda_graph cuda_graph_scope": graphs,
+            "overlap": f"{'' if found.ep_overlap else 'no '}EP overlap",
+        }
+        said = [text for columns, text in words.items() if not any(cell(row, column) for column in columns.split())]
+    if text := formula_only(scenario.model, scenario.cluster):
+        said.append(text)
+    if scenario.software.priced_as:
+        said.append(f"priced as {scenario.software.priced_as}")
+    return said
 
 
 def _with_graphs(row: Row, model: ModelSpec, settings: RunSettings) -> RunSettings:

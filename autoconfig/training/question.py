@@ -29,7 +29,15 @@ from autoconfig.specs.json_record import Keywords, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.run_settings import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings, read_graphs
+from autoconfig.specs.run_settings import (
+    FULL,
+    FULL_ITERATION,
+    GRAPH_SCOPES,
+    GivenSettings,
+    RunSettings,
+    formula_only,
+    read_graphs,
+)
 from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
@@ -280,7 +288,7 @@ def assumed_switches(scenario: Scenario) -> list[str]:
     given, found = scenario.given, scenario.settings()
     if not scenario.model.is_moe:
         return []
-    said = []
+    said = [text] if (text := formula_only(scenario.model, scenario.cluster)) else []
     if given.dispatcher is not None and given.dispatcher != found.dispatcher:
         said.append(
             f"{given.dispatcher} does not run where links join more than one board: priced as {found.dispatcher} (--dispatcher)"

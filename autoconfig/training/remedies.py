@@ -291,6 +291,10 @@ PARTS = frozenset({"attn", "moe_router", "moe_preprocess"})
 """What is replayed of a layer whose experts are launched."""
 
 
+WORTH_NAMING = 0.005
+"""Least change of a dense model's step: where the GPU is never idle, graphs change nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SwitchGain:
     """What one other switch makes of a plan's step."""
@@ -302,10 +306,8 @@ class SwitchGain:
 
 
 def switch_gains(scenario: Scenario, plan: TrainPlan) -> list[SwitchGain]:
-    """The step of a legal plan of a mixture of experts under each other dispatcher, CUDA-graph scope, overlap and fusion that
-    Megatron runs with it; empty for dense models."""
-    if not scenario.model.is_moe:
-        return []
+    """The step of a legal plan under each other CUDA-graph scope and, of a mixture of experts, each other dispatcher, overlap
+    and fusion that Megatron runs with it; of dense models those that change it by WORTH_NAMING."""
     today = _step_seconds(scenario, plan)
     now = scenario.settings()
     gains = []
@@ -315,11 +317,18 @@ def switch_gains(scenario: Scenario, plan: TrainPlan) -> list[SwitchGain]:
         if not taken or violations(changed, plan):
             continue
         seconds = _step_seconds(changed, plan)
+        if not scenario.model.is_moe and abs(seconds / today - 1.0) < WORTH_NAMING:
+            continue
         gains.append(SwitchGain(change=text, step_seconds=seconds, ratio=seconds / today))
     return gains
 
 
 def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str, dict[str, Any]]]:
+    if not scenario.model.is_moe:
+        scopes = {"full-iteration": frozenset({FULL_ITERATION}), "no": frozenset[str]()}
+        others = {kind: scope for kind, scope in scopes.items() if scope != now.cuda_graphs}
+        yield from ((f"{kind} CUDA graphs instead of {_graphs(now)}", {"cuda_graphs": scope}) for kind, scope in others.items())
+        return
     for name in DISPATCHERS:
         if name != now.dispatcher:
             yield f"{name} instead of {now.dispatcher}", {"dispatcher": name}
@@ -329,10 +338,14 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
     for kind, scope in scopes.items():
         if scope != now.cuda_graphs and (shapes_known or kind != "full-iteration"):
             parts = f" ({' '.join(sorted(scope))})" if kind == "partial" else ""
-            yield f"{kind} CUDA graphs{parts} instead of {graphs_text(now).removeprefix('CUDA ')}", {"cuda_graphs": scope}
+            yield f"{kind} CUDA graphs{parts} instead of {_graphs(now)}", {"cuda_graphs": scope}
     yield f"{'without' if now.ep_overlap else 'with'} EP overlap", {"ep_overlap": not now.ep_overlap}
     if now.fused_experts or numerics.format.recipe == FUSED:
         yield f"experts {'not ' if now.fused_experts else ''}fused", {"fused_experts": not now.fused_experts}
+
+
+def _graphs(now: RunSettings) -> str:
+    return graphs_text(now).removeprefix("CUDA ").replace("no CUDA graphs", "none")
 
 
 def _step_seconds(scenario: Scenario, plan: TrainPlan) -> float:

@@ -163,6 +163,29 @@ def test_an_empty_cell_is_what_the_release_runs(column: str) -> None:
         assert 0.97 < after.step_seconds / before.step_seconds < (1.6 if column == "vpp" else 1.03) or column == "cp"
 
 
+def test_a_release_between_two_is_priced_between_them_by_date_and_says_so() -> None:
+    before, first, second, after, plain = (
+        predict_rows([{**ROW, "software": f"nemo-{release}"}])[0]
+        for release in ("26.04.01", "26.05", "26.05.01", "26.06", "26.06.01")
+    )
+    steps = [one.step_seconds or 0.0 for one in (before, first, second, after)]
+    assert steps == sorted(steps, reverse=True) and steps[1] == pytest.approx(steps[0] ** (2 / 3) * steps[3] ** (1 / 3))
+    assert steps[2] == pytest.approx(steps[0] ** (1 / 3) * steps[3] ** (2 / 3))
+    assert "nemo-26.05, of which nothing is known here, priced between nemo-26.04.01" in first.note and "33%" in first.note
+    assert "between" not in plain.note and "priced as nemo-26.06" in plain.note
+    rates = first.tokens_per_second_per_gpu, before.tokens_per_second_per_gpu
+    assert rates[0] and rates[1] and rates[0] * steps[1] == pytest.approx(rates[1] * steps[0])
+    assert first.confidence and first.confidence.step_seconds_p5 < steps[1] < first.confidence.step_seconds_p95
+
+
+def test_switches_that_decide_a_mixture_are_named_where_the_row_does_not_say_them() -> None:
+    said = case().assumed
+    assert {"dispatcher hybridep", "graphs of full_iteration", "EP overlap", "priced as nemo-26.06"} <= set(said)
+    told = case(moe_dispatcher="alltoall", cuda_graph="0", overlap="none").assumed
+    assert not any("dispatcher" in text or "graphs" in text or "EP overlap" in text for text in told)
+    assert not any("dispatcher" in text for text in read_case(DENSE).assumed)
+
+
 def test_a_plan_that_a_recipe_has_is_completed_from_it() -> None:
     whole = {"tp": "2", "pp": "8", "vpp": "4", "ep": "32", "mbs": "1", "gpus": "256", "gbs": "8192", "gpu": "H100"}
     row = {**ROW, **whole, "model": "qwen3-235b-a22b", "precision": "fp8", "software": "nemo-26.04.01"}

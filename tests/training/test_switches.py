@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan, violations
-from autoconfig.training.question import Request, request_of, understand
+from autoconfig.training.question import Request, assumed_switches, request_of, understand
 from autoconfig.training.rank import rank_plans
 from autoconfig.training.remedies import switch_gains
 
@@ -95,6 +95,8 @@ def test_what_a_switch_buys_is_the_step_of_the_question_that_gives_it(autoconfig
     assert "with EP overlap" in gains and not any("full-iteration" in text for text in gains), "shapes are not known"
     assert "with EP overlap" not in {g.change for g in switch_gains(scenario, parse_plan("tp=1,pp=2,ep=8,mbs=1", 16))}
     assert switch_gains(understand(Request(model="llama3-8b", gpus=8)).scenario, parse_plan("tp=1,mbs=1", 8)) == []
+    small = switch_gains(understand(Request(model="llama3.2-1b", gpus=8, gpu="b200")).scenario, parse_plan("tp=4,mbs=1", 8))
+    assert [gain.change for gain in small] == ["full-iteration CUDA graphs instead of none"] and small[0].ratio < 0.95
     text = autoconfig.run("explain", *WORDS, "--dispatcher", "alltoall", PLAN).stdout
     assert "What switches would buy" in text and "hybridep instead of alltoall: -" in text
     buys = autoconfig.json("explain", *WORDS, "--dispatcher", "alltoall", PLAN)["what_switches_buy"]
@@ -114,3 +116,15 @@ def test_only_plans_that_overlap_are_searched_when_it_is_asked():
     rows = ranking.space.layouts
     assert ((rows.ep > 1) & ((rows.pp == 1) | (rows.vpp > 1))).all() and len(ranking.row)
     assert all(option.granularity != "full" and "moe" not in option.modules for option in ranking.options)
+
+
+def test_nvidias_own_switches_are_refused_on_other_gpus_and_mixtures_there_are_formula_only():
+    amd = {**QWEN, "gpu": "mi355x"}
+    with pytest.raises(InputError, match=r"hybridep runs on NVIDIA's GPUs only, not on mi355x.*--dispatcher alltoall"):
+        understand(Request(**amd, switches={"dispatcher": "hybridep"})).scenario.settings()
+    with pytest.raises(InputError, match=r"fused experts run on NVIDIA's GPUs only"):
+        understand(request_of({**amd, "precision": "mxfp8", "fused_experts": True})).scenario.settings()
+    asked = understand(Request(**amd))
+    assert asked.scenario.settings().dispatcher == "alltoall"
+    assert any("formula only" in said for said in assumed_switches(asked.scenario))
+    assert not any("formula only" in said for said in assumed_switches(understand(Request(**QWEN)).scenario))
