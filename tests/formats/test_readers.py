@@ -23,8 +23,6 @@ from autoconfig.megatron.check_input import CheckRequest
 FILES = Path(__file__).parent / "files"
 PUBLIC = table(__file__, "public_files")[1:]
 RETYPED = json.loads((Path(__file__).parent / "public_files.json").read_text())["rows"]
-FEW = {"bridge": 2}
-"""Readers with fewer than 5 public files: no further command lines of overrides were found."""
 REFUSED = "primus_2025_deepseek_v2_lite.yaml"
 """A catalogue model with another kind of attention: no model of ours."""
 
@@ -61,7 +59,26 @@ def test_every_reader_has_five_public_files():
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ \S+ \([0-9a-f]{8}\)", row[0]) for row in RETYPED)
     counts = Counter(row[2] for row in RETYPED)
     counts.update(recognise((FILES / row[0]).read_text())[0] for row in PUBLIC)
-    assert set(counts) == set(READERS) and all(counts[kind] >= FEW.get(kind, 5) for kind in READERS), counts
+    assert set(counts) == set(READERS) and all(counts[kind] >= 5 for kind in READERS), counts
+
+
+def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
+    text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("nano/slurm_sft.sh"))
+    found = read_any(text, CheckRequest())
+    assert [note for note in found.notes if "$CONTAINER_IMAGE is empty" in note]
+    assert [note for note in found.notes if "first" in note]
+    for changed, said in (
+        (text.replace('CMD="$CMD $CLI_OVERRIDES"', 'CMD="$CMD $(cat more)"'), "may hold any setting"),
+        (text.replace("exit 1", "exit"), "ends with the exit"),
+        (text.replace("$CONTAINER_IMAGE\" ]", "$TP\" ]").replace("IFS=',' read -r TP", "IFS=',' read -r X"), "to be filled in"),
+        (text.replace("${MODEL_NAME}_sft", "$(date)_sft"), "--recipe is not known"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_any(changed, CheckRequest())
+    short = text.replace("train.micro_batch_size=$MICRO_BATCH_SIZE", "").replace("_config\"", "_config -mb 2\"")
+    assert read_any(short, CheckRequest()).plan.mbs == 2
+    other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest())
+    assert [line for line in other.question.assumed if "nemotron_3_nano_sft_mine_config is not known" in line]
 
 
 def test_what_nemo_configurations_compute_and_name():

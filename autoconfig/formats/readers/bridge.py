@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -17,7 +18,8 @@ from autoconfig.formats.record import Document, from_words, model_named, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.values import Value, plain_value
+from autoconfig.megatron.shell.script import Script
+from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.question import usual_dropout
@@ -39,10 +41,10 @@ FURTHER = {
 
 
 def read(document: Document) -> CheckInput:
-    """The record. GPUs: trainer.devices x trainer.num_nodes, else the recipe's, else `--gpus`. Raises InputError."""
-    words, recipe = _words(document)
-    section = Section(overrides_of(words), document.text, document.request.settings)
-    known = _recipes().get(recipe or "", {})
+    """The record. GPUs: trainer.devices x trainer.num_nodes, else the launcher's, else the recipe's. Raises InputError."""
+    words, recipe, script = _words(document)
+    section = Section({**_said(words), **overrides_of(words)}, document.text, document.request.settings)
+    known = _recipes().get(_full_name(recipe or ""), {})
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
     model = model_named(document, re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None, [], "the overrides name no recipe")
     found: list[Value] = []
@@ -63,10 +65,15 @@ def read(document: Document) -> CheckInput:
         given = section.number(f"model.{kind}_dropout")
         found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
-    gpus = devices * nodes if devices and nodes else int(known["gpus"]) if known.get("gpus") else None
+    gpus = devices * nodes if devices and nodes else _started(script) or (int(known["gpus"]) if known.get("gpus") else None)
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
     answer = _with_adapters(answer, section, recipe or "")
-    return replace(answer, ignored=(*answer.ignored, *section.unused()))
+    question = answer.question
+    if recipe and not known:
+        said = f"recipe {recipe} is not known: what it sets and no override says (recomputation, stages, precision) counts"
+        question = replace(question, assumed=(*question.assumed, f"{said} as Megatron's defaults"))
+    notes = script.notes if script is not None else ()
+    return replace(answer, question=question, notes=notes, ignored=(*answer.ignored, *section.unused()))
 
 
 def _with_adapters(answer: CheckInput, section: Section, recipe: str) -> CheckInput:
@@ -88,24 +95,83 @@ def _with_adapters(answer: CheckInput, section: Section, recipe: str) -> CheckIn
 FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}
 
 
-def _words(document: Document) -> tuple[list[Value], str | None]:
-    """(words, name of the recipe) of a list of overrides or of a script."""
+def _words(document: Document) -> tuple[list[Value], str | None, Script | None]:
+    """(words, name of the recipe, the script) of a list of overrides or of a script."""
     lines = [line.strip() for line in document.text.splitlines()]
     kept = [line for line in lines if line and not line.startswith("#")]
     match = _RECIPE.search("\n".join(kept))
     if all(OVERRIDE.fullmatch(part) for line in kept for part in line.split()):
-        return [plain_value(part) for line in kept for part in line.split()], match[1] if match else None
-    pattern = r"(?:--recipe|--factory|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"
+        return [plain_value(part) for line in kept for part in line.split()], match[1] if match else None, None
+    pattern = r"(?:--recipe|--factory|-[a-z]{2,3}|(?:model|train|trainer|data|dataset|ddp|optimizer|checkpoint|logger|log)\..*)"
     decisive = frozenset(
         {"model.tensor-model-parallel-size", "trainer.strategy.tensor-model-parallel-size", "--recipe", "--factory"}
     )
     script = read_command(document.text, document.request.settings, "Megatron-Bridge", decisive, pattern)
-    return [*map(plain_value, script.before), *script.argv], match[1] if match else None
+    words = [*map(plain_value, script.before), *script.argv]
+    return words, _recipe_of(script.argv) or (match[1] if match else None), script
+
+
+def _started(script: Script | None) -> int | None:
+    """GPUs of a launcher that starts several: a program alone may start the others itself."""
+    return script.num_gpus if script is not None and script.num_gpus != 1 else None
+
+
+def _recipe_of(words: Sequence[Value]) -> str | None:
+    """What the command hands over as the recipe's name, without a call's arguments. Raises InputError where it is not known."""
+    for at, value in enumerate(words):
+        name, equals, joined = text_of(value).partition("=")
+        if name not in _NAMES or not (equals or at + 1 < len(words)):
+            continue
+        named = value if equals else words[at + 1]
+        if reason := reason_of(named):
+            raise InputError(f"{name} is not known: {reason}")
+        match = re.match(r"[A-Za-z0-9_.-]+", joined if equals else text_of(named))
+        return match[0] if match else None
+    return None
+
+
+_NAMES = ("--recipe", "--factory", "--model-recipe", "--recipe_name", "--model")
+_SHORT = {
+    "-gb": "train.global_batch_size", "-mb": "train.micro_batch_size", "-sl": "model.seq_length",
+    "-tp": "model.tensor_model_parallel_size", "-pp": "model.pipeline_model_parallel_size",
+    "-cp": "model.context_parallel_size", "-vp": "model.virtual_pipeline_model_parallel_size",
+    "-ep": "model.expert_model_parallel_size", "-etp": "model.expert_tensor_parallel_size",
+}  # fmt: skip
+"""Options of Megatron-Bridge's run_recipe.py -> the setting that each sets; the long ones have its last part."""
+
+
+def _said(words: Sequence[Value]) -> dict[str, object]:
+    """Settings that run_recipe.py's own options set."""
+    long = {f"--{path.rpartition('.')[2]}": path for path in _SHORT.values()}
+    found: list[Value] = []
+    for at, value in enumerate(words[:-1]):
+        name, equals, joined = text_of(value).partition("=")
+        path = _SHORT.get(name) or long.get(name.replace("-", "_").replace("__", "--", 1))
+        if path:
+            found.append((*plain_value(f"{path}="), *(plain_value(joined) if equals else words[at + 1])))
+    return overrides_of(found)
 
 
 def _named(text: str) -> str | None:
     match = re.search(r"^# model: (\S+)$", text, re.MULTILINE)
     return match[1] if match else None
+
+
+_OTHER_NAMES = {"moonlight_16b_sft_config": "moonlight_16b_sft_8gpu_h100_bf16_tp1_config"}
+"""An older name (megatron/bridge/recipes/moonlight/) that does not stand for the plain recipe."""
+
+
+@cache
+def _full_name(recipe: str) -> str:
+    """Megatron-Bridge's older names (`llama3_8b_sft_config`) stand for the bf16 recipe on H100; the name itself where the table
+    has none or several of these."""
+    recipe = _OTHER_NAMES.get(recipe, recipe)
+    match = re.fullmatch(r"(.+_(?:pretrain|sft|peft))(_.+)?_config", recipe)
+    if match is None or recipe in _recipes():
+        return recipe
+    full = re.compile(rf"{re.escape(match[1])}_[0-9]+gpu_h100_bf16{re.escape(match[2] or '')}_config")
+    found = [name for name, row in _recipes().items() if row["kind"] == "library" and full.fullmatch(name)]
+    return found[0] if len(found) == 1 else recipe
 
 
 @cache
@@ -142,7 +208,12 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     texts += ["--use-distributed-optimizer"] * section.flag(*paths("use_distributed_optimizer"), default=True)
     texts += ["--overlap-grad-reduce"] * section.flag(*paths("overlap_grad_reduce"), default=True)
     texts += ["--overlap-param-gather"] * section.flag(*paths("overlap_param_gather"), default=True)
-    texts += ["--tp-comm-overlap"] * section.flag("comm_overlap.tp_comm_overlap", default=known.get("tpovl") == "True")
+    overlapped = section.flag("comm_overlap.tp_comm_overlap", default=known.get("tpovl") == "True")
+    sharded = "--sequence-parallel" in texts and section.word(*paths("tensor_model_parallel_size")) not in (None, "1")
+    texts += ["--tp-comm-overlap"] * (overlapped and (sharded or not known))  # a recipe's is dropped where it cannot run
+    if section.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", default=known.get("fsdp") == "True"):
+        sharded_by = ["--data-parallel-sharding-strategy", "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
+        texts += ["--use-megatron-fsdp", *sharded_by]
     texts += ["--optimizer-cpu-offload"] * section.flag(*paths("optimizer_cpu_offload"))
     texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
     return [word(text) for text in texts]

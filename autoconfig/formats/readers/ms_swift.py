@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.readers.hugging_face import WISH, training
@@ -28,16 +29,18 @@ OWN = (
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
+    notes: tuple[str, ...] = ()
     if document.values is not None:
         values, gpus, megatron = document.values, None, None
     else:
         script = read_command(document.text, document.request.settings, "ms-swift", DECISIVE, r"--[A-Za-z][\w-]*")
-        values, gpus = options_of(script.argv), _gpus(script.variables)
+        values, gpus, notes = options_of(script.argv), _gpus(script.variables), script.notes
         megatron = any(part.rsplit("/", 1)[-1] == "megatron" or "megatron" in part for part in (*script.before, script.program))
     section = Section(values, document.text, document.request.settings)
     if megatron is None:
         megatron = any(section.has(key) for key in MEGATRON)
-    return _megatron(document, section, gpus) if megatron else _transformers(document, section, gpus)
+    answer = _megatron(document, section, gpus) if megatron else _transformers(document, section, gpus)
+    return replace(answer, notes=notes)
 
 
 def _gpus(variables: Any) -> int | None:

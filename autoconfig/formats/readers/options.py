@@ -10,6 +10,7 @@ from autoconfig.formats.tree import NotKnown, Tree, load_yaml
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.megatron.shell.values import Value, reason_of, text_of
+from autoconfig.specs.errors import InputError
 
 OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)
 
@@ -27,7 +28,13 @@ class Names:
 def read_command(text: str, settings: Tree, name: str, decisive: frozenset[str], pattern: str) -> Script:
     """The command of a script that hands over an option among `decisive`. Raises InputError where there is none."""
     program = Program(name=name, arguments=Names(re.compile(pattern)), decisive=decisive, refuse=lambda program, line: None)
-    return read_script(text, program, settings)
+    script = read_script(text, program, settings)
+    for at, unread in script.unread().items():
+        said, before = text_of(script.argv[at]), text_of(script.argv[at - 1]) if at else ""
+        is_value = re.match(r"--?[A-Za-z][\w-]*$", before) or re.match(r"(?:--?|[+~]{0,2}[A-Za-z_][\w.]*=)", said)
+        if not is_value and not unread.unset:
+            raise InputError(f"a word that may hold any setting is not known: {unread.reason}")
+    return script
 
 
 def options_of(words: Sequence[Value]) -> dict[str, object]:

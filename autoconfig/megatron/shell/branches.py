@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 
+from autoconfig.megatron.shell.commands import Command, Simple, Word
 from autoconfig.megatron.shell.values import Piece, Value, Variables, reason_of, text_of
 
 
 class Exit(Exception):
-    """`exit` was reached; holds the line."""
+    """`exit` was reached; holds the line, and of `exit STATUS` the status."""
 
 
 class Leave(Exception):
@@ -18,6 +21,33 @@ class Leave(Exception):
 
 class LockedName(Exception):
     """A `readonly` name was assigned: bash drops the command of the script that does so; holds the line."""
+
+
+@contextmanager
+def filled_in(variables: Variables, notes: list[str], test: Sequence[Command]) -> Iterator[None]:
+    """Goes on behind a template's `if [ -z "$NAME" ]; then echo ...; exit 1; fi`: what the user is to fill in is not known and
+    not empty. Every other end goes through."""
+    try:
+        yield
+    except Exit as end:
+        line, status = end.args if len(end.args) > 1 else (0, "")
+        name = _asked_for(test)
+        if not name or not re.fullmatch("0*[1-9][0-9]*", status):
+            raise
+        notes.append(f"line {line}: the script stops there while ${name} is empty: it is read as if it were filled in")
+        why = f"${name} is to be filled in (line {line}): say --set {name}=VALUE"
+        variables.set(name, (Piece(text=f"${name}", unknown=why),))
+
+
+def _asked_for(test: Sequence[Command]) -> str:
+    """The NAME of `[ -z "$NAME" ]`; empty for other tests."""
+    words = test[0].words if len(test) == 1 and isinstance(test[0], Simple) else ()
+    parts = [[part for part in word.parts if part.text] for word in words if isinstance(word, Word)]
+    shown = ["".join(part.text for part in one) for one in parts]
+    if len(shown) not in (3, 4) or shown[:2] not in (["[", "-z"], ["[[", "-z"], ["test", "-z"]):
+        return ""
+    plain = [part.kind for part in parts[2]] == ["variable"] and re.fullmatch(r"[A-Za-z_]\w*", shown[2])
+    return shown[2] if plain else ""
 
 
 def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
 from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore, take
-from autoconfig.megatron.shell.branches import Exit, Leave, LockedName, join
+from autoconfig.megatron.shell.branches import Exit, Leave, LockedName, filled_in, join
 from autoconfig.megatron.shell.builtins import BUILTINS, builtin, ends_at_failure
 from autoconfig.megatron.shell.commands import (
     Arithmetic,
@@ -173,7 +173,9 @@ class Reader:
         for number, (test, body) in enumerate(node.branches):
             holds = True if not test else self._tested(test)
             if holds:
-                return self.run(body)
+                with filled_in(self.variables, self.notes, test):
+                    return self.run(body)
+                return None
             if holds is None:
                 bodies = [b for _, b in node.branches[number:]]
                 self._either(bodies if not node.branches[-1][0] else [*bodies, ()], node.line)
@@ -323,7 +325,7 @@ class Reader:
             self.why = next((reason for value in inner if (reason := reason_of(value))), "")
             return condition(inner, patterns=name == "[[")
         if name == "exit":
-            raise Exit(line)
+            raise Exit(line, *map(text_of, fields[1:2]))
         if name in ("break", "continue", "return"):
             raise Leave(name)
         if name in ("true", ":", "false"):

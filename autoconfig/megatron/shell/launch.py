@@ -80,7 +80,9 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         options = _NODES | _PER_NODE | _TASKS
         start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
         return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
-    if sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:
+    hidden = any(piece.unknown and not piece.unset for value in fields[program + 1 :] for piece in value)
+    enough = hidden and wanted.decisive & set(names[program + 1 :])  # what is not known may hold the others
+    if not enough and sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:
         return None
     wanted.refuse(texts[program], line)
     return Launch(
