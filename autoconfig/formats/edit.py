@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from autoconfig.formats.check import read_any
+from autoconfig.formats.recognise import SWIFT
 from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.edit import improved_text as improved_script
@@ -41,8 +42,10 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if source.kind == "torchtitan" and "local_batch_size" in source.text and "global_batch_size" not in source.text:
         batch = (str(scenario.workload.global_batch_size),)  # else it would follow from what is changed
         changes = (*changes, FlagChange(flag="training.global_batch_size", old=None, new=batch))
+    if any(change.flag.startswith("ZeRO stage") for change in changes):
+        raise refusal("the stage of ZeRO stands in the DeepSpeed file that it names", changes)
     try:
-        text = changed(source.text, map(_in_its_words, changes))
+        text = changed(source.text, [_in_its_words(change, source.kind) for change in changes])
     except (InputError, yaml.YAMLError, ValueError) as error:
         raise refusal(str(error).partition("\n")[0], changes) from None
     touched = {_plain(change.flag.rpartition(".")[2]) for change in changes}
@@ -68,10 +71,12 @@ def _other(again: CheckInput, plan: TrainPlan, scenario: Scenario) -> str:
     return "" if same_software(found, scenario, plan) else "with the changes the file reads as other software"
 
 
-def _in_its_words(change: FlagChange) -> FlagChange:
+def _in_its_words(change: FlagChange, kind: str) -> FlagChange:
     """LLaMA-Factory has the switch the other way round."""
     if change.flag != CHECKPOINTING:
         return change
+    if kind != "llama-factory":
+        return FlagChange(flag=CHECKPOINTING.replace(" ", "_"), old=None, new=change.new)
     return FlagChange(flag="disable_gradient_checkpointing", old=None, new=("true" if change.new == ("false",) else "false",))
 
 
@@ -84,7 +89,9 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
         except json.JSONDecodeError:
             pass  # with comments, or commas at ends: YAML
     for change in changes:
-        if _OVERRIDE.search(text):
+        if SWIFT.search(text):
+            text = _option(text, change)
+        elif _OVERRIDE.search(text):
             text = _override(text, change)
         elif re.search(r"^\s*\[[\w.]+\]\s*(?:#.*)?$", text, re.MULTILINE):
             text = _toml(text, change)
@@ -93,21 +100,52 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
     return text
 
 
-_OVERRIDE = re.compile(r"(?<!\S)(?:model|train)\.\w+=\S")
+def _option(text: str, change: FlagChange) -> str:
+    """`--name VALUES` behind the command of ms-swift."""
+    name = re.sub("[-_]", "[-_]", _plain(change.flag))
+    before, values = r"^(?P<before>[ \t]*(?!#)(?:[^#\n]*?\s)?)", r"(?:[= \t]+[^\\\n]*?)?(?=\s+--|[ \t]*\\?[ \t]*$)"
+    there = re.compile(f"{before}--{name}{values}", re.MULTILINE)
+    found = list(there.finditer(text))
+    if len(found) > 1:
+        raise InputError(f"{change.flag} stands in the file more than once")
+    said = f"--{_plain(change.flag)} {' '.join(change.new or ())}".rstrip()
+    if found and change.new is not None:
+        return f"{text[: found[0].end('before')]}{said}{text[found[0].end() :]}"
+    if found:
+        left, right = text[: found[0].end("before")], text[found[0].end() :]
+        alone = re.match(r"[ \t]*\\?[ \t]*\n", right) if not found[0]["before"].strip() else None
+        return left.rstrip(" \t") + right[alone.end() :] if alone else left + right.lstrip(" \t")
+    if change.new is None:
+        return text
+    return SWIFT.sub(lambda match: f"{match[0]} {said}", text, count=1)
+
+
+_OVERRIDE = re.compile(r"(?<!\S)(?:model|train|trainer|data)\.[\w.]+=\S")
 
 
 def _override(text: str, change: FlagChange) -> str:
     """`key=value` behind a command, or in a file."""
-    there = re.compile(rf"(?<!\S){re.escape(change.flag)}=(\S+)")
+    flag = next((name for name in _names_of_nemo(change.flag) if re.search(rf"(?<!\S){re.escape(name)}=", text)), None)
+    if flag is None:
+        flag = _names_of_nemo(change.flag)[-1] if re.search(r"(?<!\S)trainer\.strategy\.\w", text) else change.flag
+    there = re.compile(rf"(?<!\S){re.escape(flag)}=(\S+)")
     found = there.findall(text)
     if len(found) > 1 or (change.new is None and found):
         raise InputError(f"{change.flag} is not changed in place")
     if change.new is None:
         return text
-    value = f"{change.flag}={','.join(change.new) or 'true'}"
+    value = f"{flag}={','.join(change.new) or 'true'}"
     if found:
         return there.sub(value, text)
     return _OVERRIDE.sub(lambda match: f"{value} {match[0]}", text, count=1)
+
+
+def _names_of_nemo(flag: str) -> list[str]:
+    """A setting of Megatron-Bridge, and where NeMo 2 has it."""
+    holder, _, key = flag.rpartition(".")
+    others = {"train": ["data."], "dataset": ["data."], "model": ["trainer.strategy.", "model.config."]}
+    others["ddp"] = ["trainer.strategy.ddp."]
+    return [flag, *(other + key for other in others.get(holder, []))]
 
 
 def _plain(name: str) -> str:

@@ -11,7 +11,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 
 MEGATRON = ("script", "arguments", "plan")
 """What `autoconfig.megatron` reads."""
-_SWIFT = re.compile(
+SWIFT = re.compile(
     r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
 )
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
@@ -53,7 +53,7 @@ def recognise(text: str) -> tuple[str, Any]:
         r"(?:---\s*$|[\"']?--?[\w-]+[\"']?\s*:|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first
     ):
         return _of_mapping(load_yaml(text))
-    if _SWIFT.search(text):
+    if SWIFT.search(text):
         return "ms-swift", None
     if _RECIPE.search(text) and "pretrain_gpt" not in text:
         return "bridge", None

@@ -215,6 +215,8 @@ def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints | None:
 def _sayable(ranking: Ranking, even_only: bool) -> npt.NDArray[np.bool_]:
     """Plans that the software of the file has arguments for: no uneven stages or modules before they existed."""
     ok = np.ones(len(ranking.row), bool)
+    if ranking.scenario.software.name == "torchtitan":  # its tensor parallelism always divides the sequence, too
+        ok &= (ranking.space.layouts.tp[ranking.row] == 1) | (ranking.space.layouts.sp[ranking.row] == 1)
     words = OLDER.get(ranking.scenario.software.name)
     if words is None and not even_only:
         return ok

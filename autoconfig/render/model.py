@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from autoconfig.planning.resolve import read_model
+from autoconfig.planning.resolve import read_checkpoint, read_model
+from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import Keywords, Positive
 from autoconfig.specs.models.huggingface import model_type_of
 from autoconfig.specs.models.model import ModelSpec
@@ -31,6 +32,8 @@ class ModelCountJson:
     left_out: tuple[str, ...]
     """What the model has beside them."""
     assumed: tuple[str, ...]
+    quantised: str = ""
+    """How a quantised checkpoint stores its weights; empty for 16 bits."""
 
 
 def describe(
@@ -47,7 +50,17 @@ def describe(
         active_parameters=total - _idle_parameters(spec),
         left_out=_left_out(spec, total),
         assumed=tuple(assumed),
+        quantised=_quantised(model, local_files=local_files),
     )
+
+
+def _quantised(model: str | Mapping[str, Any], *, local_files: bool) -> str:
+    """A count needs no format, so that one which is not read is only said."""
+    try:
+        checkpoint = read_checkpoint(model, local_files=local_files)
+    except UnsupportedError as error:
+        return error.text
+    return "" if checkpoint is None else str(checkpoint)
 
 
 def _family(given: str | Mapping[str, Any], spec: ModelSpec) -> str:
@@ -76,6 +89,7 @@ def _left_out(spec: ModelSpec, total: int) -> tuple[str, ...]:
 def model_text(found: ModelCountJson) -> str:
     """For a person."""
     lines = [f"{found.name} ({found.family}): {found.parameters:,} parameters, {found.active_parameters:,} active"]
+    lines += [f"quantised: {found.quantised}"] * bool(found.quantised)
     lines += [f"left out: {text}" for text in found.left_out]
     return "\n".join([*lines, *(f"assumed: {text}" for text in found.assumed)])
 

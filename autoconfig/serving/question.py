@@ -25,6 +25,7 @@ from autoconfig.specs.software.engine import (
     DEFAULT_ENGINE,
     WEIGHT_BYTES,
     EngineSpec,
+    engine_names,
     load_engine,
     loads_checkpoint,
     require_sparse_kernels,
@@ -293,9 +294,10 @@ def _of_checkpoint(
     """--fix with what a quantised checkpoint decides: the weights, and the cache whose scales it holds. Raises
     UnsupportedError where the engine does not load it, InputError where --fix says otherwise."""
     if why := loads_checkpoint(engine.framework, checkpoint.kind, gpu):
-        raise UnsupportedError(
-            f"the checkpoint is quantised ({checkpoint}): {why}; try another {option('engine')} or {option('gpu')}"
-        )
+        able = [name for name in engine_names() if not loads_checkpoint(load_engine(name).framework, checkpoint.kind, gpu)]
+        others = f"{option('engine')} {' or '.join(able)}"
+        others = others if able else f"another {option('gpu')}: no engine loads it on {gpu.id}"
+        raise UnsupportedError(f"the checkpoint is quantised ({checkpoint}): {why}; try {others}")
     decided = {"weights": checkpoint.main.form, **({"kv": checkpoint.kv} if checkpoint.kv else {})}
     for key, form in decided.items():
         if other := constraints.get(key, frozenset({form})) - {form}:

@@ -152,13 +152,18 @@ def _integers(cfg: ConfigReader, bits: int, group: int, *, zeros: bool) -> Store
 
 def _group_size(cfg: ConfigReader, default: int | None = 128) -> int:
     """-1 and null: a scale for each column."""
-    key = "group_size" if "group_size" in cfg else "q_group_size"
+    key = "group_size" if cfg.has_key("group_size") else "q_group_size"
     value = cfg.integer(key, -1 if cfg.has_key(key) else default, low=-1)
-    return value if value > 0 else -1
+    if value == 0:
+        raise cfg.fail(f"{key} is 0: say how many weights share a scale, such as 128, or -1 for a scale a column")
+    return value
 
 
 def _awq(cfg: ConfigReader) -> Checkpoint:
-    bits = cfg.integer("bits" if "bits" in cfg else "w_bit", 4)
+    key = "bits" if cfg.has_key("bits") else "w_bit"
+    if cfg.has_key(key) and key not in cfg:
+        raise cfg.fail(f"{key} is null: say 4 or 8, or leave it out for 4")
+    bits = cfg.integer(key, 4)
     stored = _integers(cfg, bits, _group_size(cfg), zeros=cfg.boolean("zero_point", True))
     return Checkpoint(method="awq", groups=_layers(stored, cfg), kept=_names(cfg, "modules_to_not_convert"))
 

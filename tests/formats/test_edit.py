@@ -1,6 +1,7 @@
 """`check --apply-to` on files of other launchers: what changes is what was promised, and nothing else."""
 
 import json
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -17,8 +18,15 @@ TABLE = json.loads((Path(__file__).parent / "public_files.json").read_text())
 ROWS = {row[0]: row for row in TABLE["rows"]}
 EDITED = (
     "1-3B.yml", "config_280m_llama.yaml", "70b.yaml", "llama2_7B-FP8-pretrain.yaml", "fsdp2_config.yaml",
-    "ds_z2_offload_config.json", "deepseek_v3_671b.toml",
+    "ds_z2_offload_config.json", "deepseek_v3_671b.toml", "mlperf-24n.yaml", "175b.yaml", "mixtral_8x7b.yaml", "multi_gpu.yaml",
 )  # fmt: skip
+SCRIPTS = ("72b_offload.sh", "qwen3_moe_offload.sh", "long_text.sh", "nano/slurm_pretrain.sh", "super/slurm_sft.sh")
+LISTING = """megatron() { printf '%s\\n' "$@"; }
+uv() { megatron "$@"; }
+srun() { shift 2; "$@"; }
+export -f megatron uv srun
+"""
+"""Functions of bash in the place of the launchers: they print what they are given."""
 
 
 def leaves(values, path=""):
@@ -50,11 +58,30 @@ def test_only_what_was_promised_changes(name):
         assert (new is None and shown is None) or [word.lower() for word in new] == [word.lower() for word in shown]
 
 
-def test_what_cannot_be_edited_is_refused_with_the_changes():
-    row = next(row for row in ROWS.values() if "72b_offload.sh" in row[0])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_bash_starts_what_was_promised(name):
+    row = next(row for row in ROWS.values() if row[0].split(" ")[1].endswith(f"/{name}"))
     request = CheckRequest(**row[1])
     answer = check(read_any(row[-1], request))
-    with pytest.raises(InputError, match=r"cannot be edited.*change by hand: .*overlap_grad_reduce"):
+    plan, scenario = target(answer)
+    text = LISTING + improved_text(answer, request).replace('CONTAINER_IMAGE=""', "CONTAINER_IMAGE=x")
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=20, check=True)
+    words = [word.replace("=", "\n") for word in done.stdout.splitlines()]
+    given = "\n".join(words).splitlines()
+    changes = changes_from(answer.source, plan, scenario)
+    assert changes
+    for change in changes:
+        assert (change.new is None and change.flag not in given) or given[given.index(change.flag) + 1] in (
+            change.new[0], f"[{','.join(change.new)}]",
+        )  # fmt: skip
+        assert change.new is None or len(change.new) == 1 or given[given.index(change.flag) + 2] == change.new[1]
+
+
+def test_what_cannot_be_edited_is_refused_with_the_changes():
+    row = next(row for row in ROWS.values() if "qwen3_lora_pretrain.yaml" in row[0])
+    request = CheckRequest(**row[1])
+    answer = check(read_any(row[-1], request))
+    with pytest.raises(InputError, match=r"cannot be edited: the stage of ZeRO stands in.*change by hand: .*per_device"):
         improved_text(answer, request)
 
 
@@ -70,6 +97,12 @@ def test_what_cannot_be_edited_is_refused_with_the_changes():
         ('{"a": {"b": "auto"}}', "a.b", "3", '{"a": {"b": 3}}'),
         ("{\n  'a': 1,  # one\n  'b': 2,\n}\n", "a", "3", "{\n  'a': 3,  # one\n  'b': 2,\n}\n"),
         ("x.sh model.tp=2 train.mbs=1\n", "model.tp", "4", "x.sh model.tp=4 train.mbs=1\n"),
+        ("nemo trainer.strategy.tp=2 data.mbs=1\n", "train.mbs", "4", "nemo trainer.strategy.tp=2 data.mbs=4\n"),
+        ("nemo trainer.strategy.tp=2\n", "model.k", "4", "nemo model.config.k=4 trainer.strategy.tp=2\n"),
+        ("megatron sft \\\n  --a_b 1 \\\n  --c 2\n", "--a-b", "3", "megatron sft \\\n  --a_b 3 \\\n  --c 2\n"),
+        ("megatron sft \\\n  --a 1 \\\n  --c 2\n", "--a", None, "megatron sft \\\n  --c 2\n"),
+        ("megatron sft --a 1 --c 2\n", "--a", None, "megatron sft --c 2\n"),
+        ("megatron sft --a 1\n", "--b", "true", "megatron sft --b true --a 1\n"),
     ],
 )
 def test_values_are_replaced_where_they_stand(text, flag, new, result):

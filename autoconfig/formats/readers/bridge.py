@@ -196,10 +196,10 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
         ("num_layers_in_last_pipeline_stage", "--decoder-last-pipeline-num-layers", ""),
         ("optimizer_offload_fraction", "--optimizer-offload-fraction", ""),
     ):
-        value = section.word(*paths(key)) or known.get(column) or "null"
+        value = section.word(*paths(key)) or ("null" if section.has(*paths(key)) else known.get(column)) or "null"
         texts += [flag, value] if value not in ("null", "") else []
     modules = section.get(*paths("recompute_modules"))
-    if modules or known.get("rmodules"):
+    if modules or (known.get("rmodules") and "--recompute-granularity" in texts):
         named = (
             modules if isinstance(modules, list) else str(modules or known["rmodules"]).strip("[]").replace(",", " ").split()
         )

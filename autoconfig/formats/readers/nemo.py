@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoconfig.formats.readers.megatron_words import spelled
 from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
+from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.values import Value
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DEFAULT_STACK
+from autoconfig.training.space import Constraints
 
 SAME = (
     "micro_batch_size", "global_batch_size", "tensor_model_parallel_size", "pipeline_model_parallel_size",
@@ -69,8 +72,43 @@ def read(document: Document) -> CheckInput:
     devices, nodes = trainer.whole("devices"), trainer.count("num_nodes")
     gpus = devices * nodes if devices and nodes and devices > 0 else None
     reason = "trainer.devices x trainer.num_nodes is not in the file"
-    found = from_words(document, words, gpus, gpus_reason=reason, spell=spelled, software=DEFAULT_STACK)
-    return replace(found, ignored=(*found.ignored, *(f"model.{path}" for path in model.unused())))
+    found = from_words(document, words, gpus, gpus_reason=reason, spell=settings, software=DEFAULT_STACK)
+    ignored = (*found.ignored, *(f"model.{path}" for path in model.unused()))
+    return replace(found, ignored=ignored, wish=_wish(found.question.scenario, found.plan))
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """What a plan is in NeMo's words, by path."""
+    flags, recompute = plan_flags(scenario, plan), plan.recompute
+    given = {f"model.{key}": flag in flags for key, flag in (("sequence_parallel", "--sequence-parallel"), *OVERLAPS.items())}
+    found: dict[str, object] = {
+        "model.micro_batch_size": plan.mbs, "model.tensor_model_parallel_size": plan.tp,
+        "model.pipeline_model_parallel_size": plan.pp, "model.context_parallel_size": plan.cp,
+        "model.expert_model_parallel_size": plan.ep,
+        "model.virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else "null",
+        "model.activations_checkpoint_granularity": "null" if recompute == NONE else recompute.granularity,
+        "model.activations_checkpoint_method": recompute.method or "null",
+        "model.activations_checkpoint_num_layers": recompute.num_layers or "null",
+        "model.optim.name": "mcore_distributed_optim" if plan.dist_opt else "fused_adam",
+    }  # fmt: skip
+    return {path: (str(value),) for path, value in found.items()} | {path: (str(on).lower(),) for path, on in given.items()}
+
+
+OVERLAPS = {
+    "ub_tp_comm_overlap": "--tp-comm-overlap", "optim.overlap_grad_sync": "--overlap-grad-reduce",
+    "optim.overlap_param_sync": "--overlap-param-gather",
+}  # fmt: skip
+
+
+def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints:
+    """Plans that NeMo 1 has words for: no modules to recompute but attention's core; experts are divided as the layers are."""
+    layers = range(1, scenario.model.num_layers + 1)
+    whole = {Recompute("full", (), method, count) for method in ("block", "uniform") for count in layers}
+    fixed = {"recompute": frozenset({NONE, Recompute("selective", ("core_attn",)), *whole, plan.recompute})}
+    fixed |= {"fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
+    if scenario.model.is_moe:
+        fixed |= {"tp": frozenset({plan.tp}), "etp": frozenset({plan.etp})}
+    return Constraints(fixed=fixed)
 
 
 def _add(words: list[Value], section: Section, path: str, name: str) -> None:

@@ -59,7 +59,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The values that depend on the plan, by path; the batch is the trainer's."""
-    kept = ("distributed_type", "fsdp_config.fsdp_reshard", "fsdp_config.fsdp_activation", "parallelism_config")
+    own = ("version", "reshard", "activation")
+    kept = ("distributed_type", "parallelism_config", *(f"fsdp_config.fsdp_{name}" for name in own))
     found = {path: texts for path, texts in flat(values(scenario, plan)).items() if path.startswith(kept)}
     return {**found, "per_device_train_batch_size (of the trainer)": (str(plan.mbs),)}
 

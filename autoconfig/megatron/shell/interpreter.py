@@ -174,8 +174,8 @@ class Reader:
             holds = True if not test else self._tested(test)
             if holds:
                 with filled_in(self.variables, self.notes, test):
-                    return self.run(body)
-                return None
+                    holds = self.run(body)
+                return holds
             if holds is None:
                 bodies = [b for _, b in node.branches[number:]]
                 self._either(bodies if not node.branches[-1][0] else [*bodies, ()], node.line)
