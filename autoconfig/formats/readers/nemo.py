@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
@@ -91,7 +92,8 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
         "model.activations_checkpoint_num_layers": recompute.num_layers or "null",
         "model.optim.name": "mcore_distributed_optim" if plan.dist_opt else "fused_adam",
     }  # fmt: skip
-    return {path: (str(value),) for path, value in found.items()} | {path: (str(on).lower(),) for path, on in given.items()}
+    texts = {path: str(value) for path, value in found.items()} | {path: str(on).lower() for path, on in given.items()}
+    return {path: (text,) for path, text in texts.items()}
 
 
 OVERLAPS = {
@@ -104,7 +106,8 @@ def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints:
     """Plans that NeMo 1 has words for: no modules to recompute but attention's core; experts are divided as the layers are."""
     layers = range(1, scenario.model.num_layers + 1)
     whole = {Recompute("full", (), method, count) for method in ("block", "uniform") for count in layers}
-    fixed = {"recompute": frozenset({NONE, Recompute("selective", ("core_attn",)), *whole, plan.recompute})}
+    known = {NONE, Recompute("selective", ("core_attn",)), *whole, plan.recompute}
+    fixed: dict[str, frozenset[Any]] = {"recompute": frozenset(known)}
     fixed |= {"fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
     if scenario.model.is_moe:
         fixed |= {"tp": frozenset({plan.tp}), "etp": frozenset({plan.etp})}
