@@ -153,7 +153,8 @@ def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
     write_calibration(output, found)
     factors = f"generation {found.generation:.2f}, forward passes {found.forward:.2f}, training {found.training:.2f}"
     click.echo(
-        f"{measured.steps} steps of {found.model} on {found.gpu}: measured over predicted: {factors}, rest {found.other:.2f}."
+        f"{measured.steps} step{'s' * (measured.steps != 1)} of {found.model} on {found.gpu}: measured over predicted: "
+        f"{factors}, rest {found.other:.2f}."
     )
     click.echo(f"Wrote {output}; use it with --calibration {output}.")
 

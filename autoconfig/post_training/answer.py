@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import exp
@@ -11,6 +12,7 @@ from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
+    Algorithm,
     Constants,
     Framework,
     asked_version,
@@ -33,6 +35,10 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 
 USUAL_TOKENS_PER_GPU = 8192
+USUAL_GROUP = 8
+"""Of algorithms that compare, where a framework's own default is one (TRL 1.16.0: num_generations 8)."""
+COMPARING = ("grpo", "dapo", "rloo")
+"""Algorithms whose advantage is that over other responses of the prompt."""
 STANDARD_90 = 1.645
 """Half a 90 % interval of a normal law, in standard deviations."""
 MAX_GPUS = 16_384
@@ -223,8 +229,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         )
     usual = section("lengths")
     prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed)
-    alone = algorithm.critic or not algorithm.generates
-    group = _whole(given, "group_size", 1 if alone else framework.group, assumed)
+    group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)
     staleness = given.get("staleness")
@@ -261,6 +266,16 @@ def _framework(name: str, assumed: list[str]) -> Framework:
     if version not in ("", framework.version):
         assumed.append(f"{framework.name} {version} priced as its other releases; files are written for {framework.version}")
     return framework
+
+
+def _group(given: Mapping[str, Any], algorithm: Algorithm, framework: Framework, assumed: list[str]) -> int:
+    """Responses of a prompt. Raises InputError for a single one where an algorithm compares those of a prompt."""
+    usual = 1 if algorithm.critic or not algorithm.generates else framework.group
+    compares = algorithm.name in COMPARING and not re.match("reinforce|remax", str(given.get("algorithm") or "").lower())
+    found = _whole(given, "group_size", max(usual, USUAL_GROUP) if compares and usual < 2 else usual, assumed)
+    if compares and found < 2:
+        raise InputError(f"{option('group_size')} {found}: {algorithm.name} compares responses of one prompt; use 2 or more")
+    return found
 
 
 def _minibatch(given: Mapping[str, Any], prompts: int, group: int, framework: Framework, assumed: list[str]) -> int:

@@ -142,9 +142,7 @@ def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
 def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int) -> Iterator[Placement]:
     """Generation on GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
-    for rollout in sorted({max(unit, round(share * own / unit) * unit) for share in SPLITS}):
-        if not 0 < rollout < own:
-            continue
+    for rollout in _rollout_gpus(own, unit):
         for plan in training_plans(job, own - rollout, tokens):
             for engine in engine_plans(job, rollout, SHARES[0]):
                 for ahead in [n for n in range(staleness + 1) if ("async" if n else "sync") in job.framework.splits]:
@@ -158,3 +156,11 @@ def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: in
                         memory_share=SHARES[0],
                         offload=False,
                     )
+
+
+def _rollout_gpus(own: int, unit: int) -> list[int]:
+    """GPUs for generation: SPLITS of all, and what the largest powers of two of nodes for training leave."""
+    nodes = own // unit
+    powers = [1 << n for n in range(nodes.bit_length()) if 1 << n < nodes][-2:]
+    found = {max(1, round(share * nodes)) for share in SPLITS} | {nodes - train for train in powers}
+    return [count * unit for count in sorted(found) if 0 < count < nodes]

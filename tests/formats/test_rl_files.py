@@ -131,6 +131,12 @@ def test_what_parsers_let_through_and_cannot_run_is_refused(key, wrong, said):
     assert check_text(VERL, {}).legal
 
 
+def test_one_response_of_a_prompt_is_enough_for_reinforce():
+    assert check_text(VERL.replace("rollout.n=8", "rollout.n=1").replace("=grpo", "=reinforce_plus_plus"), {}).broken == ()
+    alone = VERL.replace("rollout.n=8", "rollout.n=1").replace("=grpo", "=rloo")
+    assert any("a group of 2 or more" in text for text in check_text(alone, {}).broken)
+
+
 def test_stages_that_do_not_divide_the_layers_are_refused():
     three = VERL.replace("$GPUS", "6").replace(
         "actor.megatron.tensor_model_parallel_size=4", "actor.megatron.pipeline_model_parallel_size=3"

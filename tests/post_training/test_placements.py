@@ -100,6 +100,7 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
         ({"minibatch": 33}, "minibatch 33 does not divide the 8,192 samples of a step, in whole prompts of 16: use 32 or 64"),
         ({"minibatch": 33, "framework": "nemo-rl"}, "use 32 or 64"),
         ({"minibatch": 10_000}, "above the 8,192 samples"),
+        ({"group_size": 1}, "compares responses of one prompt; use 2 or more"),
         ({"response_length": 9000}, "cap of 8,192"),
         ({"staleness": 99}, "staleness"),
         ({"group_size": 0}, "group_size"),
@@ -108,6 +109,19 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
 def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
     with pytest.raises(InputError, match=said):
         autoconfig.rl(**{**SEVEN, **wrong})
+
+
+def test_openrlhf_compares_several_responses_of_a_prompt():
+    """Its own default of one response is that of PPO."""
+    asked = {"model": "llama3-8b", "gpus": 8, "framework": "openrlhf"}
+    groups = {name: answer({**asked, "algorithm": name}).job.group for name in ("grpo", "ppo", "reinforce++")}
+    assert groups == {"grpo": 8, "ppo": 1, "reinforce++": 1}
+
+
+def test_a_ninth_node_may_generate_beside_eight_that_train():
+    """One more node must not look worse because 9 nodes do not halve."""
+    found = answer({"model": "llama3-8b", "gpus": 72, "prompts": 576, "top": 1000, "staleness": 1})
+    assert {one.placement.train.world_size for one in found.ranked if not one.placement.colocated} >= {64, 32}
 
 
 def test_another_release_is_named():

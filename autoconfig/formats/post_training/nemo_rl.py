@@ -79,6 +79,7 @@ def read(section: Section) -> RlRun:
         tokens_per_gpu=_tokens(section, micro * longest) if packs else 0,
         mbs=micro,
         staleness=_age(section),
+        compares=True,
         notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
     )
     _ends(section, run)

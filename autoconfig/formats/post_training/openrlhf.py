@@ -13,6 +13,8 @@ ESTIMATORS = {
     "gae": "ppo", "reinforce": "rloo", "rloo": "rloo", "reinforce_baseline": "rloo", "group_norm": "grpo", "dr_grpo": "dapo",
 }  # fmt: skip
 """--algo.advantage.estimator -> our algorithm."""
+COMPARING = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
+"""Estimators that need two responses of a prompt or more."""
 WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
 
 
@@ -66,6 +68,7 @@ def read(section: Section) -> RlRun:
         tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or 16384) if dynamic else 0,
         mbs=section.count("train.micro_batch_size") or 4,
         staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
+        compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
     )
 

@@ -63,6 +63,8 @@ class RlRun:
     mbs: int = 1
     staleness: int = 0
     lora_rank: int = 0
+    compares: bool = False
+    """The advantage is that over other responses of the prompt."""
     notes: list[str] = field(default_factory=list)
     """What was assumed."""
 
@@ -102,7 +104,7 @@ def broken(run: RlRun) -> list[str]:
             f"a packed micro-batch holds {run.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes {longest:,}: "
             f"use {-(-longest // run.cp):,} or more on a GPU"
         )
-    if run.group < 2 and run.algorithm in ("grpo", "dapo", "rloo"):
+    if run.group < 2 and run.compares:
         found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
     return found
 

@@ -58,6 +58,7 @@ def read(section: Section, gpus: int | None) -> RlRun:
         engine_tp=tp if use_vllm else 1,
         memory_share=0.3 if share is None else share,
         mbs=each,
+        compares=True,
         lora_rank=(section.count("lora_r") or 16) if section.flag("use_peft") else 0,
     )
 

@@ -15,6 +15,8 @@ ESTIMATORS = {
     "reinforce_plus_plus_baseline": "rloo", "remax": "rloo", "gpg": "dapo",
 }  # fmt: skip
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
+COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
+"""Estimators that need two responses of a prompt or more."""
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 
 
@@ -69,6 +71,7 @@ def read(section: Section, config_name: str = "") -> RlRun:
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
         mbs=section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1,
         staleness=max(section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1, 1) if "async" in mode else 0,
+        compares=estimator in COMPARING,
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
     if alone and not run.rollout_gpus:
