@@ -304,13 +304,23 @@ MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""
 
 
-def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemory) -> dict[str, Number]:
-    """Bytes per part that recomputing one module frees in a layer with these parts; empty without such a module."""
+def norms_apart(model: ModelSpec, kind: str) -> float:
+    """Share of a layer's norms that are modules of their own, which recomputing `layernorm` runs again. In hybrids those of
+    experts and of latent attention; the others are fused into the matrix behind them (megatron-core 0.19.2,
+    models/hybrid/hybrid_layer_specs.py; transformer/transformer_layer.py leaves out norms that are IdentityOp)."""
+    if not model.is_hybrid or kind == "moe":
+        return 1.0
+    return 1.0 if kind == "attention" and model.multi_latent_attention else 0.0
+
+
+def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemory, apart: float = 1.0) -> dict[str, Number]:
+    """Bytes per part that recomputing one module frees in a layer with these parts, `apart` of its norms being modules of
+    their own; empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
         return {name: parts[name] for name in CORE_ATTENTION_PARTS if name in parts}
     if module == "layernorm":
-        return {"norm_outputs": parts["norm_outputs"]}
+        return {"norm_outputs": apart * parts["norm_outputs"]}
     if module == "mla_up_proj":
         return {"query_key_value": parts["query_key_value"]} if np.any(parts.get("latents", 0.0)) else {}
     if module == "mlp":
@@ -322,12 +332,14 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
     return {name: parts[name] for name in EXPERT_PARTS if name in parts}
 
 
-def kept_under_selective(parts: Mapping[str, Number], modules: tuple[str, ...], stack: StackMemory) -> KeptLayer:
+def kept_under_selective(
+    parts: Mapping[str, Number], modules: tuple[str, ...], stack: StackMemory, apart: float = 1.0
+) -> KeptLayer:
     """A layer's parts with every module of `modules` recomputed; what two modules both free is freed once."""
     freed: dict[str, Number] = {}
     back: dict[str, Number] = {"mlp": 0.0, "attention": 0.0}
     for module in modules:
-        dropped = dropped_by_module(parts, module, stack)
+        dropped = dropped_by_module(parts, module, stack, apart)
         for name, size in dropped.items():
             freed[name] = np.maximum(freed.get(name, 0.0), size)
         size = sum(dropped.values()) / (2 if module == "layernorm" else 1)

@@ -152,7 +152,7 @@ def nothing_legal(question: Question, space: Space) -> InputError:
                 more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
                 given = " or ".join(str(int(v)) for v in sorted(fixed))
                 return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
-        reasons = _reasons(space)
+        reasons = _of_the_plainest(scenario, constraints) or _reasons(space)
         stopped = f" (most are stopped by {reasons[0]})" if reasons else ""
         return InputError(
             f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}{stopped}; loosen "
@@ -162,6 +162,17 @@ def nothing_legal(question: Question, space: Space) -> InputError:
     reason = f"most are stopped by {'; or '.join(reasons[:REASONS_NAMED])}" if reasons else "nothing divides"
     reason = odd_factor(scenario) or reason
     return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
+
+
+def _of_the_plainest(scenario: Scenario, constraints: Constraints) -> list[str]:
+    """What stops the plan that is fixed and nothing beside it, at the tp that breaks fewest rules."""
+    said = {key: min(values) for key, values in constraints.fixed.items() if key in DEGREES and len(values) == 1}
+    found = []
+    for tp in [said["tp"]] if "tp" in said else axes(scenario)["tp"]:
+        with contextlib.suppress(PlanError):
+            plan = scenario.read_plan(",".join(f"{key}={value}" for key, value in {"mbs": 1, **said, "tp": tp}.items()))
+            found.append([f"{broken.rule}, {broken.text}" for broken in violations(scenario, plan)])
+    return min(found, key=len, default=[])
 
 
 def odd_factor(scenario: Scenario) -> str:

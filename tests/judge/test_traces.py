@@ -13,6 +13,8 @@ JOBS = [
     ("bert-4b", 8, "tp=1,pp=4,mbs=2", (0, 7)),
     ("nemotron-3-nano", 16, "tp=1,pp=2,ep=8,mbs=1", (0, 15)),
     ("nemotron-3-nano", 16, "tp=2,pp=2,ep=4,mbs=2,sp=1", (0, 15)),
+    ("nemotron-3-nano", 16, "tp=1,pp=2,ep=8,mbs=2,recompute=selective:layernorm", (0, 15)),
+    ("nemotron-3-nano", 16, "tp=1,pp=2,ep=8,mbs=2,recompute=selective:layernorm+moe_act,first=25,last=27", (0, 15)),
     ("qwen3-next-80b-a3b", 64, "tp=1,pp=4,ep=16,mbs=1", (0, 16, 63)),
     ("qwen3-next-80b-a3b", 64, "tp=2,pp=4,ep=8,mbs=2,sp=1", (0, 63)),
     ("gpt-oss-120b", 64, "tp=1,pp=4,ep=16,mbs=1", (0, 63)),

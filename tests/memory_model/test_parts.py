@@ -12,6 +12,7 @@ from autoconfig.memory_model.activations import (
     chunks_in_flight,
     kept_under_selective,
     layer_input,
+    norms_apart,
     warmup_chunks,
 )
 from autoconfig.memory_model.experts import expert_backward, expert_forward
@@ -378,3 +379,13 @@ def test_gpt_oss_keeps_its_experts_first_product_before_and_behind_the_clamp() -
     stack, gpu = load_stack("transformer-engine").memory, load_gpu("h100")
     parts = layer_activations(load_model("gpt-oss-120b"), "moe", Numerics(), stack, shape, gpu)
     assert float(parts["expert_activation"]) == 3 * 2 * 4 * 4096 * 2880 * Numerics().moe_imbalance
+
+
+def test_only_norms_that_stand_apart_are_recomputed():
+    parts = {"norm_outputs": np.array([8.0])}
+    for apart in (0.0, 0.5, 1.0):
+        kept = kept_under_selective(parts, ("layernorm",), STACK, apart).kept
+        assert kept["norm_outputs"] == 8.0 * (1 - apart)
+    nano, latent = load_model("nemotron-3-nano"), load_model("deepseek-v3")
+    assert [norms_apart(nano, kind) for kind in ("mamba", "attention", "moe")] == [0.0, 0.0, 1.0]
+    assert norms_apart(latent, "dense") == 1.0

@@ -1,6 +1,7 @@
 """The legal space against an independent brute force, and every rule both ways."""
 
 import csv
+import dataclasses
 import itertools
 from importlib import resources
 
@@ -10,6 +11,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_plan
 from tables import table
 
+from autoconfig.training.nearest import nothing_legal
 from autoconfig.training.price import violations
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN, JUDGED_RULES, RULE_TEXT, RULES, recompute_rule
@@ -370,3 +372,11 @@ def test_layer_counts_grow_by_about_a_quarter():
     assert layer_counts(0) == [] and layer_counts(5) == [1, 2, 3, 4, 5]
     counts = layer_counts(1000)
     assert all(a < b <= max(a + 1, a * 1.25) for a, b in itertools.pairwise(counts))
+
+
+@pytest.mark.parametrize(("fixed", "rule"), [({"pp": {2}}, "AC021"), ({"cp": {2}}, "AC022"), ({"pp": {2}, "cp": {1}}, "AC021")])
+def test_the_rule_that_stops_what_was_fixed_is_named(fixed, rule):
+    question = understand(Request(model="t5-11b", gpus=64, gpu="h100"))
+    wish = Constraints(fixed={key: frozenset(values) for key, values in fixed.items()})
+    space = enumerate_space(question.scenario, wish)
+    assert f"most are stopped by {rule}, " in str(nothing_legal(dataclasses.replace(question, constraints=wish), space))

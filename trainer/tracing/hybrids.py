@@ -98,6 +98,7 @@ def hybrid_chunk(job: Job, config: Any, vp_stage: int | None) -> Any:
     for name in FIELDS:
         setattr(config, name, getattr(model, name) or None)
     config.is_hybrid_model = True
+    config.num_layers_in_first_pipeline_stage = config.num_layers_in_last_pipeline_stage = None  # the pattern's | say it
     if model.activation == "squared-relu":
         config.activation_func = squared_relu
         config.use_fused_weighted_squared_relu = model.is_moe
