@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
+from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 
@@ -56,14 +56,15 @@ NO_SHAPE = (
 )
 
 
-def loaded(model_type: str, config: dict[str, Any]) -> int | None:
-    """Parameters of the class that `transformers` builds of this config.json; None where it builds none."""
+def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:
+    """Parameters of the class, of its causal one without a name, that `transformers` builds of this config.json; None where it
+    builds none."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
-            model = getattr(transformers, CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(read)))
+            model = getattr(transformers, name or CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(read)))
     except Exception:
         return None
     finally:
@@ -104,6 +105,20 @@ def differs(model_type: str, config: dict[str, Any], key: str) -> list[str]:
         return []
     count = loaded(model_type, config)
     return [f"{key}: {ours:,}, the class has {count:,}"] if count not in (None, ours) else []
+
+
+HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "Model")
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(ENCODERS) - set(NO_CLASS)))
+def test_a_class_without_output_layer_has_the_parameters_that_its_note_says(model_type: str) -> None:
+    small = small_file(model_type)[0]
+    for end in HEADS:
+        name = CLASSES[model_type].removesuffix("ForCausalLM").removesuffix("LMHeadModel") + end
+        note = (config_notes({**small, "architectures": [name]}) or [""])[0]
+        if " itself has " in note and hasattr(transformers, name):
+            count = loaded(model_type, small, name)
+            assert count is None or f"{name} itself has {count:,} parameters" in note
 
 
 OF_RELEASE_4 = Path(__file__).parents[1] / "specs" / "configs_of_transformers_4.json"

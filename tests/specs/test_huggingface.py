@@ -461,8 +461,17 @@ def test_mpt_has_the_width_that_its_class_builds_and_no_other() -> None:
         model_from_mapping({**said, "expansion_ratio": 2}, "x", "x")
 
 
-def test_a_class_without_output_layer_is_said() -> None:
-    said = {"model_type": "mistral", "hidden_size": 64}
-    assert "MistralModel" in config_notes({**said, "architectures": ["MistralModel"]})[0]
-    for causal in ("MistralForCausalLM", "GPT2LMHeadModel"):
-        assert config_notes({**said, "architectures": [causal]}) == []
+def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
+    llama = {**LLAMA, "num_hidden_layers": 2}
+    whole = total_parameters(model_from_mapping(llama, "x", "x")) - 128256 * 4096
+    for name, own, more in (
+        ("LlamaModel", 0, {}),
+        ("LlamaForSequenceClassification", 4096, {"num_labels": 1}),
+        ("LlamaForTokenClassification", 3 * 4097, {"id2label": {"0": "a", "1": "b", "2": "c"}}),
+        ("LlamaForQuestionAnswering", 2 * 4097, {"num_labels": 5}),
+    ):
+        said = config_notes({**llama, **more, "architectures": [name]})[0]
+        assert said.endswith(f"{name} itself has {whole + own:,} parameters")
+    assert "is not counted" in config_notes({**llama, "architectures": ["LlamaForRewardModel"]})[0]
+    for causal in ("LlamaForCausalLM", "GPT2LMHeadModel"):
+        assert config_notes({**llama, "architectures": [causal]}) == []
