@@ -147,6 +147,7 @@ def _activation(a: Arguments) -> tuple[str, bool]:
     clamped = a.has("--activation-func-clamp-value", "--glu-linear-offset")  # gpt-oss: ModelSpec calls it swiglu
     for name, meaning in (
         ("--swiglu", ("swiglu", True)),
+        ("--t5-swiglu", ("swiglu", True)),
         ("--squared-relu", ("squared-relu", False)),
         ("--geglu", ("geglu", True)),
         ("--gelu-tanh", ("geglu", True)),  # MindSpeed-LLM, core/transformer/mlp.py: gated, with a GELU by tanh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -23,9 +24,9 @@ MIN_NAME = 5
 
 
 def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
-    """Tokens; what was guessed is said. In this order: --vocab-size, the tokenizer's type, a model that the tokenizer's name
-    says, a tokenizer of autoconfig/data/tokenizers.toml, a model's name in other arguments (of the same width), a catalogue
-    model of the same shape (of several the one with the same rotary base)."""
+    """Tokens; what was guessed is said. In this order: --vocab-size, a size in the tokenizer's name, the tokenizer's type, a
+    model that the tokenizer's name says, a tokenizer of autoconfig/data/tokenizers.toml, a model's name in other arguments (of
+    the same width), a catalogue model of the same shape (of several the one with the same rotary base)."""
     given = a.count("--vocab-size")
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
@@ -40,6 +41,8 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
 def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
     usual = "BertWordPieceLowerCase" if values.get("encoder_num_layers") else ""  # of pretrain_t5.py and pretrain_bert.py
     kind = _plain(a, "--tokenizer-type") or usual
+    if said := next((number for name in TOKENIZERS for number in _said_in(_plain(a, name))), None):
+        return said, ", which the tokenizer's name says"
     if kind in OF_TYPE:
         return OF_TYPE[kind], f", that of {kind}"
     for model in _named(a, TOKENIZERS):
@@ -61,6 +64,14 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
     others = sorted({f"{model.name} has {model.vocab_size}" for model in same if model.vocab_size != known.vocab_size})
     beside = f"; {', '.join(others)}" if others and not by_base else ""
     return known.vocab_size, f", that of {known.name}, a model of the same shape{by_base}{beside}"
+
+
+def _said_in(path: str) -> Iterator[int]:
+    """The size in a tokenizer's name: `nordic_tokenizer_131072/vocab.json`."""
+    for part in _parts(path):
+        match = re.fullmatch(r"(?:.*-)?tokenizer(?:-.*)?-([1-9][0-9]{3,5})(?:\.[a-z]+)?", part)
+        if match is not None:
+            yield int(match[1])
 
 
 @cache

@@ -1,11 +1,14 @@
-"""36 more public scripts of 15 families: every field that `check` reads of them, and bash itself on the same words."""
+"""39 more public scripts of 17 families: every field that `check` reads of them, and bash itself on the same words."""
 
 import json
+import random
 import re
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 
 from autoconfig.megatron.argument_list import split_arguments
@@ -38,6 +41,66 @@ def test_every_field_is_read(row):
     assert sorted({violation.rule for violation in plan_violations(scenario, found.plan, found.split)}) == row["broken"]
 
 
+WORDS = (
+    "$X", "${X:-2}", "$(date)", "$((1/0))", "$((2**70))", "${A[@]}", '"$@"', "$1", "0", "-1", "1e9", "9" * 20, '""', "eval",
+    "exit", "return", "shift", "set -e", "local a", "${X^^}", "${!X}", "${X//a/b}", "{1..9}", "$#", "<(ls)", "fi", "done",
+    "esac", "then", "case $x in", "for i in", "while", "function x", "<<EOF\n", "((", "))", "$((", "`", '"', "'", ";;", "&&",
+    "||", "\0", "é",
+)  # fmt: skip
+
+
+def mutated(text, rng):
+    """The text with some of its characters, words, lines, numbers or names changed."""
+    for _ in range(rng.randint(1, 3)):
+        kind, at = rng.randrange(7), rng.randrange(len(text) + 1)
+        if kind == 0:
+            text = text[:at] + rng.choice("\"'`$\\\n;&|(){}[]<>#!*?~=+ \t") + text[at + rng.randrange(3) :]
+        elif kind == 1:
+            text = re.sub(r"\d+", lambda match: rng.choice([match[0]] * 8 + ["0", "-1", "07", "0x1f", "x", ""]), text)
+        elif kind == 2:
+            lines = text.split("\n")
+            one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+            lines[one], lines[other] = lines[other], lines[one]
+            text = "\n".join(lines[: rng.choice([one, None, None, None]) or None])
+        elif kind == 3:
+            text = text[:at] + text[at // 2 : at] + text[at:]
+        elif kind == 4 and (names := re.findall(r"\b[A-Z_]{3,}\b", text)):
+            text = re.sub(rf"\b{rng.choice(names)}\b", rng.choice(names), text, count=rng.randint(1, 3))
+        else:
+            words = re.split(r"(\s+)", text)
+            words[rng.randrange(len(words))] = rng.choice(WORDS)
+            text = "".join(words)
+    return text or " "
+
+
+def check_mutations(count, seed):
+    """Read or refused; of what is read every word of plan, model and batch is known (else it is an error)."""
+    rng, read_ones = random.Random(seed), 0
+    for number in range(count):
+        row = ROWS[number % len(ROWS)]
+        try:
+            found = read_check(mutated(row["script"], rng), CheckRequest(**{"gpu": "a100-80gb", "gpus": 64, **row["given"]}))
+        except InputError as error:
+            assert len(str(error)) > 20
+            continue
+        read_ones += 1
+        unread, given = found.script.unread(), split_arguments(found.script.words(), found.script.unread()).given
+        decide = ("--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size", "--seq-length")
+        assert not [name for name in decide if name in given and set(given[name].value_positions) & set(unread)]
+    assert read_ones > count / 20
+
+
+def test_mutated_scripts_are_read_or_refused():
+    check_mutations(400, 7)
+
+
+@pytest.mark.soak
+def test_mutated_scripts_are_read_or_refused_long():
+    seed = time.time_ns()
+    print(f"seed {seed}")
+    check_mutations(1_000 * len(ROWS), seed)
+
+
 def test_the_table_names_its_sources():
     families = {row["source"].split("/")[0] for row in ROWS}
     assert len(ROWS) >= 33 and len(families) >= 12
@@ -46,7 +109,10 @@ def test_the_table_names_its_sources():
 
 LAUNCHERS = ("torchrun", "python", "python3", "deepspeed", "msrun", "mpirun")
 TELL = '#!{bash}\nprintf "%s\\0" "$@" >> "$WORDS"\nprintf "\\0" >> "$WORDS"\n'
-RUNS_THE_REST = '#!{bash}\nwhile [ $# -gt 0 ] && [ "$1" != bash ] && [ "$1" != sh ]; do shift; done\nexec "$@"\n'
+RUNS_THE_REST = (
+    '#!{bash}\nwords=("$@")\nwhile [ $# -gt 0 ] && [ "$1" != bash ] && [ "$1" != sh ]; do shift; done\n'
+    '[ $# -gt 0 ] && exec "$@"\nprintf "%s\\0" "${{words[@]}}" >> "$WORDS"\nprintf "\\0" >> "$WORDS"\n'
+)
 BASH = "/bin/bash"
 
 
