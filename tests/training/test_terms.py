@@ -10,7 +10,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
 
-from autoconfig.training.answer import largest_parts
+from autoconfig.training.answer import _trade, largest_parts
 from autoconfig.training.nearest import (
     _from_space,
     _one_change,
@@ -21,7 +21,7 @@ from autoconfig.training.nearest import (
 )
 from autoconfig.training.order import pareto_positions
 from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
-from autoconfig.training.price import _evidence
+from autoconfig.training.price import _evidence, flops_per_step
 from autoconfig.training.question import Request, odd_graphs, understand
 from autoconfig.training.remedies import useful_batches
 from autoconfig.training.rules import RULE_TEXT, chunk_layers
@@ -176,3 +176,24 @@ def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):
     """The model's own; else what it allows, at most 8,192 tokens, and about 4 million tokens a step."""
     workload = understand(Request(model=model, gpus=1024, **given)).scenario.workload
     assert (workload.seq_length, workload.global_batch_size) == (seq, batch)
+
+
+@pytest.mark.parametrize(("convention", "recompute", "passes", "per_sequence", "per_vocabulary"), [
+    ("full+recompute", "full:uniform:1", 96, 6, 16), ("full+recompute", "none", 72, 6, 12),
+    ("full", "full:uniform:1", 72, 6, 12), ("", "full:uniform:1", 72, 12, 12), ("causal", "none", 72, 12, 12),
+])  # fmt: skip
+def test_flops_of_a_step_are_equation_3_of_narayanan(convention, recompute, passes, per_sequence, per_vocabulary):
+    """96 B s l h^2 (1 + s / 6h + V / 16lh) with recomputation; 72 and V / 12lh without; half the scores under a causal mask."""
+    scenario = understand(Request(model="gpt3-175b", gpus=1024)).scenario
+    b, s, layers, h, v = scenario.workload.global_batch_size, 2048, 96, 12288, scenario.model.vocab_size
+    expected = passes * b * s * layers * h**2 * (1 + s / (per_sequence * h) + v / (per_vocabulary * layers * h))
+    assert flops_per_step(scenario, convention, Recompute.parse(recompute)) == pytest.approx(expected)
+
+
+def test_two_losses_two_gains_and_the_memory_of_a_trade_are_named():
+    names = ("gemm_seconds", "p2p_seconds", "fsdp_seconds", "optimizer_seconds", "straggler_seconds", "head_seconds")
+    reports = [
+        SimpleNamespace(time_parts=dict(zip(names, parts, strict=True)), step_seconds=15.0, peak_bytes=peak * 2**30)
+        for parts, peak in (((8.0, 1.5, 1.2, 0.4, 0.7, 4.9), 42), ((6.0, 1.0, 1.0, 1.0, 1.0, 5.0), 40))
+    ]
+    assert _trade(*reports) == ": GEMMs +2.00 s; pipeline sends +500 ms; optimizer -600 ms; stragglers -300 ms; +2.0 GiB"
