@@ -178,6 +178,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
 }
 """What the fields of Numerics that name a type or recipe may be."""
+NOT_PRICED = {"qlora": "weights that are frozen in 4 bits are not priced; lora keeps them in 16 bits and needs more memory"}
+"""What others offer for a field of CHOICES -> why it is none of them."""
 LORA_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
@@ -216,7 +218,9 @@ class Numerics:
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
+                why = NOT_PRICED.get(str(getattr(self, name)), "")
+                said = f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}"
+                raise InputError(f"{said}: {why}" if why else said)
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")

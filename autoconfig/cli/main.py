@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from autoconfig.cli.progress import clear_progress
 from autoconfig.planning.request_fields import PROFILE
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
 EXIT_INTERRUPTED = 130
-WIDTH = 79
 
 
 def console() -> Any:
@@ -47,19 +47,6 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     from autoconfig.render.screen import show_records
 
     show_records(console(), rows)
-
-
-def progress() -> Callable[[str], None] | None:
-    """Says on a terminal what is being worked on; None where standard error is none."""
-    if not sys.stderr.isatty():
-        return None
-    return lambda text: click.echo(f"\r{text[: WIDTH - 3]:<{WIDTH - 1}}", nl=False, err=True)
-
-
-def clear_progress() -> None:
-    """Clears the line of the progress."""
-    if sys.stderr.isatty():
-        click.echo("\r" + " " * WIDTH + "\r", nl=False, err=True)
 
 
 def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None], warning: str) -> None:
@@ -130,10 +117,11 @@ FORMS = {
 
 _FINE_TUNING = (
     "fine-tuning with adapters is --peft lora, packed short sequences are --packed-length N, all weights are trained without "
-    "either; reinforcement learning is autoconfig rl"
+    "either; sft, dpo and reinforcement learning in a post-training framework are autoconfig rl --algorithm sft"
 )
 HABITS = {
-    **dict.fromkeys(("--task", "--sft", "--lora", "--finetune", "--fine-tune"), _FINE_TUNING),
+    **dict.fromkeys(("--task", "--sft", "--lora", "--finetune", "--fine-tune", "--algorithm"), _FINE_TUNING),
+    "--qlora": "weights that are frozen in 4 bits are not priced; --peft lora keeps them in 16",
     "--request-rate": "requests a second are --rate of autoconfig deployments",
     "--gpu-memory-utilization": "the share of memory that an engine takes is --kv-memory-ratio of autoconfig deployments",
 }
@@ -212,7 +200,10 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""
         try:
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            finally:
+                clear_progress()
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)

@@ -51,6 +51,20 @@ class _Integer(click.types.IntParamType):
             self.fail(str(error), param, ctx)
 
 
+class _Choice(click.Choice[str]):
+    """One of several words; a word of others is answered with why it is none of them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word. Fails with the words that there are."""
+        from autoconfig.specs.scenario import NOT_PRICED
+
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            why = NOT_PRICED.get(str(value).lower())
+            self.fail(f"{error.message} {why}." if why else error.message, param, ctx)
+
+
 class _Named(click.ParamType[str]):
     """The name of something in the catalogue, which a shell completes."""
 
@@ -71,7 +85,7 @@ def _kind(field: Field) -> Any:
     if field.name in ("model", "gpu"):
         return _Named()
     if field.choices:
-        return click.Choice(field.choices, case_sensitive=False)
+        return _Choice(field.choices, case_sensitive=False)
     if field.parse is not None:
         return _Number(field.parse)
     if field.range is not None:

@@ -7,17 +7,9 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_BAD_INPUT,
-    EXIT_NOTHING_FITS,
-    clear_progress,
-    console,
-    given_options,
-    print_json,
-    progress,
-    say_predicted,
-)
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted
 from autoconfig.cli.options import json_option, options, verbose_option
+from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
 from autoconfig.specs.errors import InputError, option_name
 

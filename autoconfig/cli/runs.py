@@ -8,17 +8,9 @@ from typing import Any, Literal
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_NOTHING_FITS,
-    clear_progress,
-    console,
-    given_options,
-    print_json,
-    progress,
-    say_predicted,
-    show_rows,
-)
+from autoconfig.cli.main import EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted, show_rows
 from autoconfig.cli.options import json_option, option, options, verbose_option
+from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError, option_name

@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_NOTHING_FITS, clear_progress, console, print_json, progress, say_predicted, wants_profile
+from autoconfig.cli.main import EXIT_NOTHING_FITS, console, print_json, say_predicted, wants_profile
 from autoconfig.cli.options import ManyOptions, json_option, options, verbose_option
+from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
 from autoconfig.specs.errors import option_name
 

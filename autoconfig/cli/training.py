@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import (
-    EXIT_BAD_INPUT,
-    EXIT_NOTHING_FITS,
-    clear_progress,
-    console,
-    print_json,
-    progress,
-    wants_profile,
-)
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, wants_profile
 from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
+from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import InputError, chance_text
@@ -129,7 +122,7 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
     from autoconfig.training.answer import search
     from autoconfig.training.question import request_of
 
-    shown = None if given["gpus_at_most"] is None else progress()
+    shown = progress()
     if given["format"] is None:
         return search(request_of(given), shown, whole=whole)
     from autoconfig.formats.narrow import narrowed, said
@@ -145,7 +138,9 @@ def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
         raise InputError(f"--{named[0]} is for one --gpu and one --precision")
     from autoconfig.training.answer import compare
 
+    progress()
     answers, refused = compare(asked)
+    clear_progress()
     if as_json:
         from autoconfig.render.training_json import search_json
 

@@ -1,7 +1,7 @@
 """What a person is told who repeats an option, edits an export, names a GPU loosely or asks for a chance near one."""
 
 import pytest
-from autoconfig.specs.errors import UnknownNameError, UnsupportedError, chance_text
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, chance_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 
@@ -103,6 +103,10 @@ def test_rules_are_found_by_topic(autoconfig):
 def test_options_of_other_programs_are_named_as_they_are_here(autoconfig):
     run = autoconfig.run("search", *SMALL, "--task", "sft")
     assert run.exit_code == 2 and "--peft lora" in run.stderr and "--packed-length" in run.stderr
+    run = autoconfig.run("search", *SMALL, "--peft", "qlora")
+    assert run.exit_code == 2 and "4 bits are not priced" in run.stderr and "'lora'" in run.stderr
+    with pytest.raises(InputError, match="4 bits are not priced"):
+        api.search(model="1.7b", gpus=8, peft="qlora")
 
 
 def test_gpu_names_are_whole_words():

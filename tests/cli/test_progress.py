@@ -1,0 +1,61 @@
+"""The bar of long work: on terminals from two seconds on, never in pipes."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autoconfig.cli.progress import BAR, line
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = (
+    "import sys, time; import autoconfig.training.answer as a; asked = a.search\n"
+    "seconds = float(sys.argv.pop())\n"
+    "def slow(request, shown=None, **more):\n"
+    "    shown and shown('question 3 of 12'); time.sleep(seconds); return asked(request, shown, **more)\n"
+    "a.search = slow\nfrom autoconfig.cli.main import main\nmain()"
+)
+
+
+def run(seconds):
+    """What standard error, a terminal, shows of a search that takes so long."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", str(seconds)]
+    done = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    said, until = b"", time.monotonic() + 60
+    while time.monotonic() < until:
+        if select.select([ours], [], [], 0.2)[0]:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:
+                break
+        elif done.poll() is not None:
+            break
+    os.close(ours)
+    assert done.wait(60) == 0
+    return said.decode()
+
+
+@pytest.mark.parametrize(("seconds", "seen"), [(0.0, False), (3.2, True)])
+def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
+    said = run(seconds)
+    assert ("question 3 of 12" in said) == seen and ("[#####  " in said) == seen
+    assert not said.strip(" \r\n") or said.rstrip("\n").endswith(" \r")
+
+
+def test_a_pipe_sees_no_bar():
+    command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", "2.6"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
+
+
+def test_the_bar_is_filled_by_what_is_counted():
+    assert line("3 of 12", 5).startswith("[" + "#" * 5 + " " * (BAR - 5) + "]   5 s")
+    assert line("12 of 12", 5).startswith("[" + "#" * BAR + "]")
+    assert len({line("h100, 64 GPUs", seconds) for seconds in (2.0, 2.25, 2.5)}) == 3
+    assert len(line("x" * 200, 1000)) < 80
