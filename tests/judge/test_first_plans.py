@@ -94,8 +94,8 @@ def job_of(number):
 
 
 HYBRIDS = [number for number, question in enumerate(QUESTIONS) if question["model"].startswith(("nemotron-3", "qwen3-next"))]
-"""Parsed, and not stepped: the training core builds megatron-core's GPT model (trainer/model.py), and the recurrent layers of its
-hybrid model have CUDA and Triton kernels only, for which traces have stand-ins without values."""
+"""Parsed, and not stepped: the training core builds megatron-core's GPT model (trainer/model.py), and the recurrent layers of
+its hybrid model have CUDA and Triton kernels only, for which traces have stand-ins without values."""
 
 
 @pytest.mark.xdist_group("torchrun")
