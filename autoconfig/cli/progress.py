@@ -27,7 +27,7 @@ def line(text: str, seconds: float) -> str:
     return f"[{bar:<{BAR}}] {seconds:3.0f} s  {text}"[: WIDTH - 1]
 
 
-class Bar:
+class ProgressBar:
     """Draws on standard error until it is cleared; called with what is worked on."""
 
     def __init__(self) -> None:
@@ -58,14 +58,14 @@ class Bar:
 _KEY = "autoconfig.progress"
 
 
-def progress() -> Bar | None:
+def progress() -> ProgressBar | None:
     """The bar of this command, begun by the first call; None where standard error is no terminal."""
     if not sys.stderr.isatty():
         return None
     meta = click.get_current_context().meta
     if _KEY not in meta:
-        meta[_KEY] = Bar()
-    found: Bar = meta[_KEY]
+        meta[_KEY] = ProgressBar()
+    found: ProgressBar = meta[_KEY]
     return found
 
 
