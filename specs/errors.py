@@ -53,6 +53,10 @@ class FileError(InputError):
     """A file cannot be read or written."""
 
 
+NOT_PRICED = {"qlora": "; weights frozen in 4 bits are not priced, lora keeps them in 16 and needs more memory"}
+"""What others offer for a field with choices -> why it is none of them, behind the choices that there are."""
+
+
 class UnknownNameError(InputError):
     """No catalogue entry has this name; carries what was looked for, the names that exist and the nearest of them."""
 

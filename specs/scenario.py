@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import NOT_PRICED, InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
 from autoconfig.specs.layouts import Layouts, layouts_of
@@ -178,8 +178,6 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
 }
 """What the fields of Numerics that name a type or recipe may be."""
-NOT_PRICED = {"qlora": "weights that are frozen in 4 bits are not priced; lora keeps them in 16 bits and needs more memory"}
-"""What others offer for a field of CHOICES -> why it is none of them."""
 LORA_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 
@@ -218,9 +216,8 @@ class Numerics:
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
-                why = NOT_PRICED.get(str(getattr(self, name)), "")
-                said = f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}"
-                raise InputError(f"{said}: {why}" if why else said)
+                given = getattr(self, name)
+                raise InputError(f"{name}={given!r} is not one of {', '.join(allowed)}{NOT_PRICED.get(str(given), '')}")
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import option_name, whole_number
+from autoconfig.specs.errors import NOT_PRICED, option_name, whole_number
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -56,13 +56,10 @@ class _Choice(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word. Fails with the words that there are."""
-        from autoconfig.specs.scenario import NOT_PRICED
-
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter as error:
-            why = NOT_PRICED.get(str(value).lower())
-            self.fail(f"{error.message} {why}." if why else error.message, param, ctx)
+            self.fail(error.message.rstrip(".") + NOT_PRICED.get(str(value).lower(), "") + ".", param, ctx)
 
 
 class _Named(click.ParamType[str]):
