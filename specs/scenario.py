@@ -215,8 +215,7 @@ class Numerics:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                given = getattr(self, name)
+            if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{name}={given!r} is not one of {', '.join(allowed)}{NOT_PRICED.get(str(given), '')}")
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
