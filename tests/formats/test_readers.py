@@ -17,6 +17,7 @@ from tables import table
 from autoconfig.formats.check import READERS, read_any
 from autoconfig.formats.recognise import recognise
 from autoconfig.formats.tree import load_yaml
+from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check import check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest
 
@@ -60,6 +61,18 @@ def test_every_reader_has_five_public_files():
     counts = Counter(row[2] for row in RETYPED)
     counts.update(recognise((FILES / row[0]).read_text())[0] for row in PUBLIC)
     assert set(counts) == set(READERS) and all(counts[kind] >= 5 for kind in READERS), counts
+
+
+@pytest.mark.parametrize("row", [row for row in RETYPED if "dist_opt=0" in row[4]], ids=lambda row: row[0].split("/")[-1])
+def test_a_plan_without_the_distributed_optimizer_stays_without_in_primus(row):
+    source = read_any(row[-1], CheckRequest(**row[1]))
+    scenario = source.question.scenario
+    if WRITERS["primus"].refused(scenario, source.plan):
+        return
+    text = WRITERS["primus"].write(scenario, source.plan).text
+    given = {"gpus": scenario.cluster.num_gpus, "model": "llama3-8b" if "model" in row[1] else None}
+    assert "use_distributed_optimizer: false" in text
+    assert given["model"] is None or read_any(text, CheckRequest(**given)).plan == source.plan
 
 
 def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
