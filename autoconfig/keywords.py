@@ -98,6 +98,7 @@ class SearchKeywords(_Common, total=False):
     fix: str | Sequence[str] | Mapping[str, Any]
     max: str | Sequence[str] | Mapping[str, Any]
     exclude: str | Sequence[str] | Mapping[str, Any]
+    vary: str | Sequence[str] | Mapping[str, Any]
     gpus_at_most: int | str
     fit_chance: float | str
     sort_by: str

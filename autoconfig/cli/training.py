@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoconfig.formats.export import Export
     from autoconfig.megatron.check_input import CheckInput
     from autoconfig.training.answer import SearchAnswer
+    from autoconfig.training.question import Question
 
 
 PLAN_KEYS = {
@@ -90,7 +91,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     else:
         from autoconfig.render.training import show_search
 
-        show_search(console(), answer, _same_question("explain", answer.question.scenario.cluster.num_gpus))
+        show_search(console(), answer, _same_question("explain", answer.question))
     if not answer.plans:
         ctx.exit(EXIT_NOTHING_FITS)
     if export is not None:
@@ -239,7 +240,7 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
     click.echo(f"chance to fit {chance_text(first.confidence.fit_probability)}: {first.plan}", err=err)
     if safe is None or safe.confidence.fit_probability <= first.confidence.fit_probability or safe.plan == first.plan:
         return
-    command = _same_question("export", answer.question.scenario.cluster.num_gpus)
+    command = _same_question("export", answer.question)
     longer = safe.step_seconds / first.step_seconds - 1
     click.echo(
         f"safe choice, chance to fit {chance_text(safe.confidence.fit_probability)}, step {longer:+.1%}: "
@@ -248,8 +249,8 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
     )
 
 
-def _same_question(command: str, gpus: int) -> str:
-    """Another command on the question of this process: what only a search has is left out."""
+def _same_question(command: str, question: Question) -> str:
+    """Another command on the question of this process: what only a search has is left out, switches that it found are said."""
     left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
     mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
     own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
@@ -263,7 +264,10 @@ def _same_question(command: str, gpus: int) -> str:
         else:
             kept.append(argument)
     if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
-        kept += ["--gpus", str(gpus)]
+        kept += ["--gpus", str(question.scenario.cluster.num_gpus)]
+    for name, value in question.request.switches.items() if question.request.vary else ():
+        flag = name.replace("_", "-")
+        kept += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return shlex.join(kept)
 
 

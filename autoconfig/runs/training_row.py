@@ -83,7 +83,7 @@ def read_case(row: Row) -> Case:
     given = replace(scenario.given, of_a_run=True)
     if stack.release:
         given = settings_of_a_run(_with_graphs(row, model, scenario.settings(plan)))
-    assumed += _switches_assumed(row, replace(scenario, given=given))
+    assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp)
     scenario = replace(scenario, given=given)
     return Case(
         id=cell(row, "id"),
@@ -95,7 +95,7 @@ def read_case(row: Row) -> Case:
     )
 
 
-def _switches_assumed(row: Row, scenario: Scenario) -> list[str]:
+def _switches_assumed(row: Row, scenario: Scenario, pipeline: int) -> list[str]:
     """The switches that decide a mixture's step and that the row does not say, and the release whose constants it has."""
     found, said = scenario.settings(), []
     if scenario.model.is_moe:
@@ -108,6 +108,10 @@ def _switches_assumed(row: Row, scenario: Scenario) -> list[str]:
         said = [text for columns, text in words.items() if not any(cell(row, column) for column in columns.split())]
     if text := formula_only(scenario.model, scenario.cluster):
         said.append(text)
+    if found.offload_layers and pipeline > 1:
+        said.append("activations stay on the GPU: only one pipeline stage can offload them (NV036)")
+    elif found.offload_layers:
+        said.append("the time of offloading activations is not priced (hidden on NVLink-C2C, longer over PCIe)")
     if scenario.software.priced_as:
         said.append(f"priced as {scenario.software.priced_as}")
     return said

@@ -35,6 +35,7 @@ from autoconfig.training.remedies import (
     switch_gains,
     what_binds,
 )
+from autoconfig.training.vary import varied
 
 PARTS_NAMED = 2
 PART_WORDS = {
@@ -156,6 +157,8 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
     tried: tuple[tuple[int, float | None], ...] = ()
     if request.gpus_at_most is not None:
         question, ranking, tried = _search_at_most(question, progress, whole)
+    elif request.vary:
+        question, ranking = varied(question, lambda asked: _ranked(asked, _first_layouts(request, whole)), progress)
     else:
         ranking = _ranked(question, _first_layouts(request, whole))
     if ranking.funnel.legal == 0:

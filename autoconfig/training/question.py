@@ -99,6 +99,8 @@ class Request:
     memory_margin: float = 0.0
     fit_chance: float = DEFAULT_FIT_CHANCE
     """Least chance to fit of plans that are ranked."""
+    vary: tuple[str, ...] = ()
+    """Switches that a search tries all values of."""
     gpus_at_most: int | None = None
     sort_by: str = "step"
     top: int = 20
@@ -211,6 +213,8 @@ def _check(request: Request) -> None:
     check_bounds((*QUESTION, *SEARCH), request)
     if request.sort_by not in SORTS:
         raise InputError(f"{option('sort_by')} {request.sort_by!r}: use {', '.join(SORTS)}")
+    if request.vary and request.gpus_at_most is not None:
+        raise InputError(f"give either {option('vary')} or {option('gpus_at_most')}, not both", field="vary")
     if request.gpus is not None and request.gpus_at_most is not None:
         raise InputError(f"give either {option('gpus')} N (exactly N) or {option('gpus_at_most')} N (N or fewer), not both")
 

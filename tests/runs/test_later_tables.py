@@ -227,7 +227,15 @@ def test_a_depth_or_a_size_behind_a_name_is_that_model() -> None:
 
 def test_recomputation_and_offload_cells() -> None:
     found = case(recompute="selective(layernorm,moe_act)", offload="activations")
-    assert str(found.plan.recompute) == "selective:layernorm+moe_act" and not any("offload" in text for text in found.assumed)
+    assert str(found.plan.recompute) == "selective:layernorm+moe_act"
+    assert not any("offload none" in text for text in found.assumed)
+
+
+def test_what_offload_of_activations_leaves_out_is_said() -> None:
+    assert any("NV036" in said for said in case(offload="activations").assumed), "four stages"
+    one = case(offload="activations", offload_layers="20", pp="1", vpp="").assumed
+    assert any("not priced" in said for said in one) and not any("NV036" in said for said in one)
+    assert not any("offload" in said for said in case().assumed)
 
 
 def test_the_table_of_2026_reads_with_its_recipes() -> None:

@@ -6,9 +6,11 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
+from autoconfig.specs.software.software import DISPATCHERS
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
+from autoconfig.training.answer import search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, assumed_switches, request_of, understand
 from autoconfig.training.rank import rank_plans
@@ -128,3 +130,28 @@ def test_nvidias_own_switches_are_refused_on_other_gpus_and_mixtures_there_are_f
     assert asked.scenario.settings().dispatcher == "alltoall"
     assert any("formula only" in said for said in assumed_switches(asked.scenario))
     assert not any("formula only" in said for said in assumed_switches(understand(Request(**QWEN)).scenario))
+
+
+def test_a_search_varies_the_switches_that_it_is_asked_to(autoconfig):
+    request = Request(**QWEN, vary=("dispatcher,ep-overlap",), top=3)
+    found, plain = search(request), search(Request(**QWEN, top=3))
+    switches = found.question.request.switches
+    assert found.ranking.step_seconds[0] < plain.ranking.step_seconds[0] and switches
+    given = search(Request(**QWEN, top=3, switches=switches))
+    assert [p.report.step_seconds for p in given.plans] == [p.report.step_seconds for p in found.plans]
+    others = ({"dispatcher": name, "ep_overlap": on} for name in DISPATCHERS[1:] for on in (True, False))
+    least = min(float(search(Request(**QWEN, top=1, switches=other)).ranking.step_seconds[0]) for other in others)
+    assert found.ranking.step_seconds[0] == pytest.approx(least), "no pair of values is faster"
+    assert "switches varied (--vary)" in found.question.assumed[0] and "alltoall: " in found.question.assumed[0]
+    text = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--vary", "cuda-graphs", "--top", "1").stdout
+    assert "--cuda-graphs full_iteration" in text, "the command for every number says them"
+
+
+@pytest.mark.parametrize(("asked", "says"), [
+    ({"vary": ("mbs",)}, "use dispatcher, cuda-graphs, ep-overlap, fused-experts"),
+    ({"vary": ("dispatcher",), "model": "llama3-8b"}, "llama3-8b is dense"),
+    ({"vary": ("ep-overlap",), "gpus": None, "gpus_at_most": 16}, "not both"),
+])  # fmt: skip
+def test_what_cannot_be_varied_is_refused(asked, says):
+    with pytest.raises(InputError, match=says):
+        search(Request(**{**QWEN, **asked}))
