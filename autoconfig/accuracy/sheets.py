@@ -17,8 +17,9 @@ from autoconfig.accuracy.blind import BlindBar
 from autoconfig.accuracy.first_plans import summaries
 from autoconfig.accuracy.groups import Bar, Figures
 from autoconfig.accuracy.memory import GpuRun, labelled_source
+from autoconfig.accuracy.published_plans import PlacedPlan, plans_summary
 from autoconfig.accuracy.serving import Figure, ServingValidation
-from autoconfig.accuracy.validate import PlacedPlan, Validation, judged_lines, plans_summary
+from autoconfig.accuracy.validate import Validation, judged_lines
 from autoconfig.runs.sources import sources
 from autoconfig.training.price import band_of
 
@@ -224,6 +225,20 @@ def plan_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
         f"5 %; median percentile {summary['median_percentile']:.2f} %, median ratio {summary['median_ratio']:.3f}; "
         f"{summary['refused']} are not legal or do not fit for us (their ratio is printed all the same).",
         {"where": where},
+    )
+
+
+def mixture_sheet(placed: Sequence[PlacedPlan]) -> Sheet:
+    """Mixtures of recent releases that are beyond the bars among the plans that need no more memory."""
+    mine = [plan for plan in placed if plan.recent_mixture]
+    return _sheet(
+        "Published mixtures of 2025 and 2026 beyond the bars at their memory",
+        [plan for plan in mine if not plan.holds_at_memory],
+        "question: {model}, {gpus} x {gpu}, batch {batch}, {precision} | published plan: {plan} | "
+        "our first at its memory: {first_at_memory} | ratio: {ratio_at_memory:.2f} | "
+        "faster layouts: {percentile_at_memory:.1f} % | what separates them, predicted: {separates_at_memory}",
+        f"{sum(plan.holds_at_memory for plan in mine)} of {len(mine)} plans are within 1.10 x the first of the plans that need "
+        "no more predicted memory, and in the first 5 % of their layouts. Parts are shares of our first's step.",
     )
 
 
