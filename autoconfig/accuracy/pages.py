@@ -7,6 +7,9 @@ import html
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import median
+
+import numpy as np
 
 from autoconfig.accuracy.blind import blind_bars
 from autoconfig.accuracy.groups import ErrorGroup, Predicted, predictions
@@ -22,6 +25,7 @@ from autoconfig.accuracy.sheets import (
     headline_sheet,
     line_sheet,
     memory_sheet,
+    mixture_sheet,
     plan_sheet,
     publisher_sheet,
     reading_sheet,
@@ -30,7 +34,7 @@ from autoconfig.accuracy.sheets import (
     unseen_sheet,
     verdict_sheet,
 )
-from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, validate
+from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, judged_lines, validate
 from autoconfig.planning.export_files import filled_template
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.resolve import shipped
@@ -67,24 +71,54 @@ def write_docs(target: Path, progress: Progress | None = None) -> list[Path]:
 
 def front_page(by_source: Validation, folder: str) -> str:
     """What to trust; `folder` holds the details."""
-    every = [blind_sheet(blind_bars()), first_plan_summary_sheet(by_source), line_sheet(by_source), coverage_sheet(by_source)]
-    every += [publisher_sheet(by_source), reading_sheet(by_source)]
+    every = [blind_sheet(blind_bars()), line_sheet(by_source), first_plan_summary_sheet(by_source), reading_sheet(by_source)]
+    every += [publisher_sheet(by_source)]
     return filled_template(
         "accuracy.md",
+        VERDICT="\n".join(f"- {line}" for line in verdict(by_source)),
         VERSION=shipped().version,
-        CLASSES=", ".join(CLASSES),
-        MIN_SOURCES=MIN_SOURCES,
         TIMES=blind_reading().times_bar,
         FOLDER=folder,
         TABLES="\n".join(markdown(sheet) for sheet in every),
     )
 
 
+def verdict(by_source: Validation) -> list[str]:
+    """What a reader must know before any table: step times, first plans, what was asked for and is not reached."""
+    bars = blind_bars()
+    worst = max(bars, key=lambda b: b.blind.mean)
+    single = max((b.blind for b in bars), key=lambda figures: abs(figures.worst))
+    middle = median(b.blind.mean for b in bars)
+    said = [
+        f"**Training steps**: {sum(b.holds for b in bars)} of {len(bars)} groups of published runs are within what was asked, "
+        f"each predicted with nothing of its publisher known. The middle group is {share(middle)} off in the mean, the worst "
+        f"{share(worst.blind.mean)} ({worst.bar.name}), a single run up to {share(single.worst, '+.0%')} ({single.worst_id})."
+    ]
+    tuned = [plan.ratio for plan in by_source.first_plans if not plan.cause]
+    if tuned:
+        said.append(
+            f"**What the first plan promises**: the best published run of {len(tuned)} tuned questions reached a median of "
+            f"{share(median(tuned), '.0%')} of it, one in ten less than {share(float(np.quantile(tuned, 0.1)), '.0%')}."
+        )
+    missed = [f"{b.bar.name}, blind ({share(b.blind.mean)})" for b in bars if not b.holds]
+    missed += [
+        f"{b.bar.name} ({share(b.bar.reached.mean)}, asked {share(b.bar.most)})"
+        for b in bars
+        if b.bar.reached and not b.bar.holds
+    ]
+    missed += [f"{line.name} ({share(line.reached)})" for line in judged_lines(by_source) if not line.holds]
+    return [*said, f"**Asked for and not reached**: {'; '.join(missed) or 'nothing'}."]
+
+
 def details(by_source: Validation, by_model: Validation) -> dict[str, str]:
     """Name -> page: everything behind the front page."""
     pages = {
         "steps": ("Step times, source by source", [error_sheet(by_source), error_sheet(by_model)]),
-        "plans": ("Rankings: measured plans, published plans", [decision_sheet(by_source), plan_sheet(by_source.placed)]),
+        "plans": (
+            "Rankings: measured plans, published plans",
+            [decision_sheet(by_source), mixture_sheet(by_source.placed), plan_sheet(by_source.placed)],
+        ),
+        "bands": ("90 % bands", [coverage_sheet(by_source)]),
         "memory": ("Memory", [memory_sheet(by_source), verdict_sheet(by_source)]),
         "first_plans": ("First plans: what the search promises", [first_plan_sheet(by_source)]),
         "headlines": ("Headlines, and runs added after the formulas", [headline_sheet(by_source), unseen_sheet(by_source)]),
@@ -94,6 +128,7 @@ def details(by_source: Validation, by_model: Validation) -> dict[str, str]:
         for name, (title, members) in pages.items()
     }
     found["steps"] += "\n" + _resisting(by_source)
+    found["bands"] += "\n" + filled_template("bands.md", CLASSES=", ".join(CLASSES), MIN_SOURCES=MIN_SOURCES)
     return found
 
 
