@@ -39,6 +39,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
         "train_micro_batch_size_per_gpu": (str(plan.mbs),),
         "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
         "zero_optimization.stage": (str(plan.fsdp or int(plan.dist_opt)),),
+        "zero_optimization.cpu_offload": (str(plan.offload > 0.0).lower(),),
         "checkpoint_activations": (str(full).lower(),),
         **({"checkpoint_num_layers": (str(plan.recompute.num_layers),)} if full else {}),
     }
