@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,15 +13,16 @@ import pytest
 from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, parse_count
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping
-from autoconfig.specs.job import MAX_TOKENS, Generation
+from autoconfig.specs.job import MAX_TOKENS, Generation, ranks_of_stages
 from autoconfig.specs.json_record import _shown
-from autoconfig.specs.measurement import Measurement, measurement_text
+from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
 from autoconfig.specs.models.model_catalogue import _FAMILY, _build, _layers_on_the_line, load_model, resolve_model
 from autoconfig.specs.models.module_names import _attention
 from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token
+from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import FORMATS, Numerics
 from autoconfig.specs.software.checkpoint import ALGORITHMS, _algorithm
 from autoconfig.specs.software.engine import KV_BYTES, RELEASED, WEIGHT_BYTES, _month, _release, supports
@@ -294,3 +296,15 @@ def test_bytes_of_modelopts_algorithms_with_their_scales():
     for group, each in ((0, awq), (64, 0.53125), (32, 0.5625)):
         config = {"quant_algo": "w4a16_awq"} | ({"group_size": group} if group else {})
         assert _algorithm(ConfigReader(config, "here")).bytes == each
+
+
+def test_a_signal_ends_a_job_with_128_and_its_number():
+    assert (ExitCode.INTERRUPTED, ExitCode.TERMINATED) == (128 + signal.SIGINT, 128 + signal.SIGTERM)
+
+
+def test_ranks_that_stand_for_stages_are_the_first_and_the_last_of_each():
+    """Stages of 8 of 32 ranks follow each other; a stage of one rank has one."""
+    plan = parse_plan("tp=2,pp=4,mbs=1", 32)
+    assert ranks_of_stages(plan, (0, 2), both_ends=True) == (0, 7, 16, 23)
+    assert ranks_of_stages(plan, (1, 3), both_ends=False) == (8, 24)
+    assert ranks_of_stages(parse_plan("pp=4,mbs=1", 4), (0, 3), both_ends=True) == (0, 3)
