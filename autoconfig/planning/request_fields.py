@@ -122,7 +122,8 @@ COMPARED = ("gpu", "precision")
 def _names(given: Any) -> Iterator[str]:
     """The names of one text with commas between them, or of several such texts."""
     for text in (given,) if isinstance(given, str) else given or ():
-        yield from filter(None, (name.strip() for name in text.split(","))) if isinstance(text, str) else (text,)
+        several = isinstance(text, str) and text.replace(",", "").strip()  # what is blank is refused where it is read
+        yield from filter(None, (name.strip() for name in text.split(","))) if several else (text,)
 
 
 def several(given: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -35,11 +35,12 @@ def words(text):
 
 
 def test_search_prints_the_question_the_funnel_the_table_and_the_reasons(autoconfig):
-    result = autoconfig.run("search", *SMALL, "--top", "5", "--tokens", "1b", "--price", "2", "--include", "tp=2,mbs=1")
+    result = autoconfig.run("search", *SMALL, "--top", "5", "--tokens", "1b", "--price", "2", "--include", "tp=2,mbs=1",
+                            "--verbose")  # fmt: skip
     text = words(result.stdout)
     assert result.exit_code == 0 and result.stderr == ""
     for part in ("gpt3-1.7b*", "8 x a100-80gb", "Assumed:", "layouts enumerated", "NV001: tp x pp", "TFLOPS", "MFU",
-                 "days", "cost", "Why the first: fastest of", "The next one", "Included tp=2", "x the first",
+                 "days", "cost", "Why the first: fastest of", "The next one", "Included tp=2", "slower than the first",
                  "autoconfig explain"):  # fmt: skip
         assert part in text, part
     answer = autoconfig.json("search", *SMALL, "--top", "5")
