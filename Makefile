@@ -104,7 +104,7 @@ gpu:
 
 soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"
-	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -m 'soak or judge' --hypothesis-seed=$(SEED)
+	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'soak or judge' --hypothesis-seed=$(SEED)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
 	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
 
