@@ -109,6 +109,8 @@ class Arguments:
     """Positions of words whose text is not known."""
     undecided: Mapping[str, str] = field(default_factory=dict)
     """Known arguments that are given in some branch of a condition that is not known, and why it is not."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the variables of the script hold whose list this is."""
     used: set[str] = field(default_factory=set)
 
     def has(self, *names: str) -> bool:

@@ -194,6 +194,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
         program=script.program,
+        variables=script.variables,
     )
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)

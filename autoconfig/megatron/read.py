@@ -167,10 +167,11 @@ def read_arguments(
     seq_length: int | None = None,
     global_batch_size: int | None = None,
     program: str = "",
+    variables: Mapping[str, str] | None = None,
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
     `program`: the file that is started with it."""
-    arguments = split_arguments(argv, unread)
+    arguments = replace(split_arguments(argv, unread), variables=variables or {})
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")

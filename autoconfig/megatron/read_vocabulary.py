@@ -15,24 +15,30 @@ from autoconfig.specs.models.model_catalogue import load_model, model_aliases, m
 
 OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
 OF_TYPE |= {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}  # words of bert-base-uncased and bert-large-cased
+OF_PATCH = {"Qwen2Tokenizer": 151643, "IcetkGLM130BTokenizer": 150528}
+"""Of Pai-Megatron-Patch (megatron_patch/tokenizer/__init__.py), whose scripts say how many they add (--extra-vocab-size)."""
 GPT2_VOCAB = 50257
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
 NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
-SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups")
+SHAPE = (
+    "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts",
+    "gated_linear_unit", "untie_embeddings_and_output_weights",
+)  # fmt: skip
 MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
 
 
 def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
     """Tokens; what was guessed is said. In this order: --vocab-size, a size in the tokenizer's name, the tokenizer's type, a
-    model that the tokenizer's name says, a tokenizer of autoconfig/data/tokenizers.toml, a model's name in other arguments (of
-    the same width), a catalogue model of the same shape (of several the one with the same rotary base)."""
+    model that the tokenizer's name says, a tokenizer of autoconfig/data/tokenizers.toml, the script's variable VOCAB_SIZE, a
+    model's name in other arguments (of the same width), a catalogue model of the same shape (of several the one with the same
+    rotary base)."""
     given = a.count("--vocab-size")
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
         return given + extra
     number, why = _guess(a, values)
-    if extra and number in OF_TYPE.values():
+    if extra and number in {*OF_TYPE.values(), *OF_PATCH.values()}:
         number, why = number + extra, f"{why}, and {extra} more"
     assumed.append(f"vocabulary {number}{why} (--vocab-size)")
     return number
@@ -45,6 +51,8 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
         return said, ", which the tokenizer's name says"
     if kind in OF_TYPE:
         return OF_TYPE[kind], f", that of {kind}"
+    if (patch := _plain(a, "--patch-tokenizer-type")) in OF_PATCH:
+        return OF_PATCH[patch], f", that of {patch}"
     for model in _named(a, TOKENIZERS):
         return model.vocab_size, f", that of {model.name}, which the tokenizer's name says"
     written = (a.given[name].values for name in TOKENIZERS if name in a.given)
@@ -52,10 +60,12 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
         for tokenizer, number in _tokenizers().items():
             if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
                 return number, f", that of the tokenizer {tokenizer}"
+    if re.fullmatch("[1-9][0-9]{3,6}", said_beside := a.variables.get("VOCAB_SIZE", "")):
+        return int(said_beside), ", what the script's variable VOCAB_SIZE holds"
     for model in _named(a, NAMES):
         if model.hidden_size == values["hidden_size"]:
             return model.vocab_size, f", that of {model.name}, which an argument names"
-    same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values[key] for key in SHAPE)]
+    same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values.get(key) for key in SHAPE)]
     if not same:
         return GPT2_VOCAB, ": a guess, GPT-2's: the file says neither a size nor a tokenizer that is known"
     base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence

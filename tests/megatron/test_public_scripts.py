@@ -1,4 +1,4 @@
-"""39 more public scripts of 17 families: every field that `check` reads of them, and bash itself on the same words."""
+"""64 more public scripts of 29 families: every field that `check` reads of them, and bash itself on the same words."""
 
 import json
 import random
@@ -103,7 +103,7 @@ def test_mutated_scripts_are_read_or_refused_long():
 
 def test_the_table_names_its_sources():
     families = {row["source"].split("/")[0] for row in ROWS}
-    assert len(ROWS) >= 33 and len(families) >= 12
+    assert len(ROWS) >= 60 and len(families) >= 24
     assert all(re.fullmatch(r"\S+/\S+ \S+ \([0-9a-f]{8}\)", row["source"]) for row in ROWS)
 
 
@@ -127,9 +127,11 @@ def started(row, folder):
         file.chmod(0o755)
     for name in ("bash", "sh"):
         (folder / name).symlink_to(BASH)
-    given = {key: value for key, value in row["given"].get("settings", {}).items() if key.isdigit()}
+    settings = row["given"].get("settings", {})
+    given = {key: value for key, value in settings.items() if key.isdigit()}
     text = re.sub(r"&>>?\s*[^\s\"']+|(?<!<)<[^<>\n]*>", " ", row["script"])  # logs, and <placeholders>
     environment = {"PATH": str(folder), "WORDS": str(folder / "words"), **slurm_variables(row["script"])}
+    environment |= {key: value for key, value in settings.items() if not key.isdigit()}
     words = [given[key] for key in sorted(given, key=int)]
     command = [BASH, "-c", text, "script", *words]
     subprocess.run(command, env=environment, cwd=folder, timeout=20, capture_output=True, check=False)

@@ -33,6 +33,8 @@ _BEFORE_KEYWORD = re.compile(
 """`A=1 B=2` at the end of a branch: the grammar would take the keyword of the next line for the name of a command."""
 _NAMED = re.compile(r"(?:\\.|\$\$|[^\\$]|\$(?![A-Za-z_0-9?]))+|\$([A-Za-z_]\w*|[0-9?])", re.DOTALL | re.ASCII)
 """`$NAME`, read as `${NAME}`: the grammar loses the second name of `$A/$B-c`, and takes `$10` for one name."""
+_SUM = re.compile(r"(?<=:[-=+?])(\$\(\((?:[^()\"'`]|\([^()\"'`]*\))*\)\))(?=\})")
+"""`$((...))` as the value of `${NAME:=...}`, read in quotes: the grammar would take it for a command."""
 _PLAIN = re.compile(
     r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
     re.DOTALL,
@@ -52,7 +54,8 @@ _REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirec
 
 def parse(source: commands.Source) -> tuple[commands.Command, ...]:
     """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
-    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD).inserting(_NAMED, "${", "}")
+    source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD).inserting(_SUM, '"', '"')
+    source = source.inserting(_NAMED, "${", "}")
     if not source.text.strip():
         return ()
     return _Reader(source).body(_tree(source).named_children)
