@@ -20,10 +20,9 @@ OF_PATCH = {"Qwen2Tokenizer": 151643, "IcetkGLM130BTokenizer": 150528}
 GPT2_VOCAB = 50257
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
 NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
-SHAPE = (
-    "num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts",
-    "gated_linear_unit", "untie_embeddings_and_output_weights",
-)  # fmt: skip
+SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
+ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights")
+"""What decides between models of the same shape."""
 MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
 
@@ -66,6 +65,7 @@ def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
         if model.hidden_size == values["hidden_size"]:
             return model.vocab_size, f", that of {model.name}, which an argument names"
     same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values.get(key) for key in SHAPE)]
+    same = [model for model in same if all(getattr(model, key) == values.get(key) for key in ALIKE)] or same
     if not same:
         return GPT2_VOCAB, ": a guess, GPT-2's: the file says neither a size nor a tokenizer that is known"
     base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence
