@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
@@ -26,6 +27,8 @@ ROTARY_BASE = 10_000
 """Megatron-LM's default, like the others here."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
+_GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
+"""In a program's name: a fork whose own code decides activation, norm and embeddings."""
 MAX_PATTERN = 10_000
 
 
@@ -43,6 +46,11 @@ def read_model(a: Arguments, assumed: list[str], program: str = "") -> ModelSpec
     hidden = _needed(a, "--hidden-size")
     heads = _needed(a, "--num-attention-heads")
     activation, gated = _activation(a)
+    if activation == "gelu" and (own := _GATED_FAMILIES.search(program.rsplit("/", 1)[-1].lower())):
+        raise UnsupportedError(
+            f"{program.rsplit('/', 1)[-1][:60]} builds a {own[0]} model by itself, and the file gives no --swiglu: what it "
+            "builds cannot be read from the arguments; name the model with --model (see `autoconfig models`), or add --swiglu"
+        )
     # Megatron's default: 4 h; with SwiGLU 8/3 h, down to a multiple of 64
     usual = max(64, int(4 * hidden * 2 / 3) // 64 * 64) if gated else 4 * hidden
     kv_channels = a.count("--kv-channels")

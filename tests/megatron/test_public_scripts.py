@@ -1,4 +1,4 @@
-"""64 more public scripts of 29 families: every field that `check` reads of them, and bash itself on the same words."""
+"""65 more public scripts of 29 families: every field that `check` reads of them, and bash itself on the same words."""
 
 import json
 import random
@@ -99,6 +99,17 @@ def test_mutated_scripts_are_read_or_refused_long():
     seed = time.time_ns()
     print(f"seed {seed}")
     check_mutations(1_000 * len(ROWS), seed)
+
+
+def test_a_fork_that_builds_its_own_model_is_refused():
+    """genggui001/Megatron-DeepSpeed-Llama: finetune_llama.py sets SwiGLU and RMSNorm without an argument that says so."""
+    row = next(row for row in ROWS if row["source"].startswith("genggui001/"))
+    script = row["script"].replace("pretrain_gpt.py", "pretrain_llama.py")
+    with pytest.raises(InputError, match=r"pretrain_llama\.py builds a llama model by itself.*--model"):
+        read({**row, "script": script})
+    named = read({"script": script, "given": {"model": "llama-7b"}})
+    assert str(named.plan) == row["plan"] and named.question.scenario.model.gated_linear_unit
+    assert read({"script": script.replace("--num-layers", "--swiglu --num-layers", 1), "given": {}}).plan == named.plan
 
 
 def test_the_table_names_its_sources():
