@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
-from autoconfig.specs.models.parameters import kv_heads_per_rank
+from autoconfig.specs.models.parameters import BOTH_NORMS, NormShares, kv_heads_per_rank
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory
@@ -304,23 +304,16 @@ MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""
 
 
-def norms_apart(model: ModelSpec, kind: str) -> float:
-    """Share of a layer's norms that are modules of their own, which recomputing `layernorm` runs again. In hybrids those of
-    experts and of latent attention; the others are fused into the matrix behind them (megatron-core 0.19.2,
-    models/hybrid/hybrid_layer_specs.py; transformer/transformer_layer.py leaves out norms that are IdentityOp)."""
-    if not model.is_hybrid or kind == "moe":
-        return 1.0
-    return 1.0 if kind == "attention" and model.multi_latent_attention else 0.0
-
-
-def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemory, apart: float = 1.0) -> dict[str, Number]:
-    """Bytes per part that recomputing one module frees in a layer with these parts, `apart` of its norms being modules of
-    their own; empty without such a module."""
+def dropped_by_module(
+    parts: Mapping[str, Number], module: str, stack: StackMemory, apart: NormShares = BOTH_NORMS
+) -> dict[str, Number]:
+    """Bytes per part that recomputing one module frees in a layer with these parts, `apart` of whose norms are modules of
+    their own (parameters.norms_apart); empty without such a module."""
     norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norm_inside_mlp else {}
     if module == "core_attn":
         return {name: parts[name] for name in CORE_ATTENTION_PARTS if name in parts}
     if module == "layernorm":
-        return {"norm_outputs": apart * parts["norm_outputs"]}
+        return {"norm_outputs": sum(apart) * parts["norm_outputs"]} if any(apart) else {}
     if module == "mla_up_proj":
         return {"query_key_value": parts["query_key_value"]} if np.any(parts.get("latents", 0.0)) else {}
     if module == "mlp":
@@ -333,7 +326,7 @@ def dropped_by_module(parts: Mapping[str, Number], module: str, stack: StackMemo
 
 
 def kept_under_selective(
-    parts: Mapping[str, Number], modules: tuple[str, ...], stack: StackMemory, apart: float = 1.0
+    parts: Mapping[str, Number], modules: tuple[str, ...], stack: StackMemory, apart: NormShares = BOTH_NORMS
 ) -> KeptLayer:
     """A layer's parts with every module of `modules` recomputed; what two modules both free is freed once."""
     freed: dict[str, Number] = {}
@@ -342,10 +335,10 @@ def kept_under_selective(
         dropped = dropped_by_module(parts, module, stack, apart)
         for name, size in dropped.items():
             freed[name] = np.maximum(freed.get(name, 0.0), size)
-        size = sum(dropped.values()) / (2 if module == "layernorm" else 1)
-        for half, members in (("mlp", MLP_MODULES), ("attention", ATTENTION_MODULES)):
-            if module in members:
-                back[half] = np.maximum(back[half], size)
+        size, halves = sum(dropped.values()), {"attention": ATTENTION_MODULES, "mlp": MLP_MODULES}
+        for share, (half, members) in zip(apart, halves.items(), strict=True):
+            if module in members and dropped:
+                back[half] = np.maximum(back[half], share * parts["norm_outputs"] if module == "layernorm" else size)
     return KeptLayer(
         kept={name: size - freed[name] if name in freed else size for name, size in parts.items()},
         back_in_mlp=back["mlp"],

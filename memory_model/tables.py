@@ -17,7 +17,6 @@ from autoconfig.memory_model.activations import (
     chunks_in_flight,
     kept_by_operator,
     kept_under_selective,
-    norms_apart,
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, distinct_degrees, rows_with_chunk, stage_table
@@ -28,6 +27,7 @@ from autoconfig.specs.models.parameters import (
     layer_parameters,
     mtp_depths_held,
     mtp_layer_parameters,
+    norms_apart,
     padded_vocab_size,
 )
 from autoconfig.specs.models.pattern import MIXERS
@@ -215,7 +215,7 @@ def _kind_table(
     each = {
         modules: kept_by_operator(model, kind, numerics, shape, parts)
         if by_operator
-        else kept_under_selective(parts, modules, memory, norms_apart(model, kind))
+        else kept_under_selective(parts, modules, memory, norms_apart(model, kind, memory.norm_inside_mlp))
         for modules, by_operator in {r.modules: r.by_operator for r in recomputes}.items()
     }
     kept = [each[r.modules] for r in recomputes]

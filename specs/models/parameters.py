@@ -383,3 +383,22 @@ def _recurrent_flops_per_token(model: ModelSpec) -> float:
     kinds = Counter((*model.layer_kinds, *model.mtp_kinds * model.mtp_num_layers))
     flops = {"mamba": scan_flops_per_token, "gdn": delta_rule_flops_per_token}
     return sum(kinds[kind] * formula(model) for kind, formula in flops.items() if kinds[kind])
+
+
+NormShares = tuple[float, float]
+"""Of a layer's norms: before attention (or the recurrent mixer), and before the MLP or experts."""
+BOTH_NORMS: NormShares = (0.5, 0.5)
+
+
+def norms_apart(model: ModelSpec, kind: str, fused: bool) -> NormShares:
+    """The shares of a layer's norms that are modules of their own, which recomputing `layernorm` runs again. With Transformer
+    Engine (`fused`) the norms before dense attention and dense MLPs are a part of the matrix behind them.
+
+    Source: megatron-core 0.19.2, models/gpt/gpt_layer_specs.py and models/hybrid/hybrid_layer_specs.py (where a norm is
+    IdentityOp), transformer/transformer_layer.py (which leaves those out).
+    """
+    if not fused:
+        return BOTH_NORMS
+    latent = model.multi_latent_attention and (kind == "attention" or not model.is_hybrid)
+    count = 1 if model.is_hybrid else max(2, model.num_layernorms_per_layer)
+    return float(latent) / count, float(kind == "moe") / count

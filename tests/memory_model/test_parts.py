@@ -12,7 +12,6 @@ from autoconfig.memory_model.activations import (
     chunks_in_flight,
     kept_under_selective,
     layer_input,
-    norms_apart,
     warmup_chunks,
 )
 from autoconfig.memory_model.experts import expert_backward, expert_forward
@@ -23,7 +22,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import chunk_layers, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.parameters import norms_apart, total_parameters
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.serve_plan import EnginePlan
@@ -381,11 +380,28 @@ def test_gpt_oss_keeps_its_experts_first_product_before_and_behind_the_clamp() -
     assert float(parts["expert_activation"]) == 3 * 2 * 4 * 4096 * 2880 * Numerics().moe_imbalance
 
 
-def test_only_norms_that_stand_apart_are_recomputed():
-    parts = {"norm_outputs": np.array([8.0])}
-    for apart in (0.0, 0.5, 1.0):
-        kept = kept_under_selective(parts, ("layernorm",), STACK, apart).kept
-        assert kept["norm_outputs"] == 8.0 * (1 - apart)
-    nano, latent = load_model("nemotron-3-nano"), load_model("deepseek-v3")
-    assert [norms_apart(nano, kind) for kind in ("mamba", "attention", "moe")] == [0.0, 0.0, 1.0]
-    assert norms_apart(latent, "dense") == 1.0
+@pytest.mark.parametrize(
+    ("apart", "attention", "mlp"), [((0.0, 0.0), 0.0, 0.0), ((0.0, 0.5), 0.0, 4.0), ((0.5, 0.5), 4.0, 4.0)]
+)
+def test_only_norms_that_stand_apart_are_recomputed(apart, attention, mlp):
+    layer = kept_under_selective({"norm_outputs": np.array([8.0])}, ("layernorm",), STACK, apart)
+    assert layer.kept["norm_outputs"] == 8.0 - attention - mlp
+    assert (layer.back_in_attention, layer.back_in_mlp) == (attention, mlp)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "fused", "apart"),
+    [
+        ("llama3-8b", "dense", True, (0.0, 0.0)),
+        ("llama3-8b", "dense", False, (0.5, 0.5)),
+        ("mixtral-8x7b", "moe", True, (0.0, 0.5)),
+        ("deepseek-v3", "moe", True, (0.5, 0.5)),
+        ("deepseek-v3", "dense", True, (0.5, 0.0)),
+        ("nemotron-3-nano", "mamba", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "moe", True, (0.0, 1.0)),
+        ("t5-11b", "decoder", True, (0.0, 0.0)),
+    ],
+)
+def test_norms_that_are_modules_of_their_own(model, kind, fused, apart):
+    assert norms_apart(load_model(model), kind, fused) == apart

@@ -58,7 +58,7 @@ def cross_attention_operators(job: TrainingJob, x: Shapes, encoder: Shapes) -> l
         *fp8_casts(job, "cross-attention casts", gemms, "decoder"),
         gradient_accumulation(job, "cross-attention gradient accumulation", gemms, "decoder"),
         replace(attention_over(job, x, queries * keys, keys), name="cross-attention core", layer="decoder"),
-        memory_bound(job, "cross-attention norm", norm_bytes(residual, stack), layer="decoder", modules=("layernorm",)),
+        memory_bound(job, "cross-attention norm", norm_bytes(residual, stack), layer="decoder"),
         memory_bound(
             job,
             "cross-attention copies",

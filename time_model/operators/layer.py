@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, query_columns
+from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, norms_apart, query_columns
 from autoconfig.specs.scenario import userbuffers_run
 from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
@@ -94,6 +94,14 @@ FP8_ATTENTION = 0.85
 """Time of fp8 attention over 16 bits (attention tables of aiconfigurator-core 0.12.0: 0.79 to 0.87)."""
 
 
+def norm_modules(job: TrainingJob) -> tuple[tuple[str, ...], ...]:
+    """Of the norms before attention and before the MLP or experts: `layernorm` where recomputing that runs them again."""
+    model, kind = job.model, "moe" if job.model.is_moe else job.model.kinds[0]
+    fused = job.scenario.software.memory.norm_inside_mlp
+    apart = (norms_apart(model, "attention" if model.is_hybrid else kind, fused)[0], norms_apart(model, kind, fused)[1])
+    return tuple(("layernorm",) if share else () for share in apart)
+
+
 def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Memory-bound operators around attention: norm, copies, RoPE, query/key norms, residual, kernel launches of the layer."""
     model, stack = job.model, job.software
@@ -106,7 +114,7 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
         copied = heads * (2 * model.kv_lora_rank + model.qk_pos_emb_head_dim) + model.kv_lora_rank + model.qk_pos_emb_head_dim
     hidden = x.sharded_tokens * model.hidden_size
     result = [
-        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=("layernorm",)),
+        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=norm_modules(job)[0]),
         memory_bound(
             job,
             "qkv copies",
@@ -363,7 +371,7 @@ def second_norm_and_residual(job: TrainingJob, x: Shapes) -> list[Operator]:
     result = []
     if job.model.num_layernorms_per_layer > 1:
         traffic = norm_bytes(hidden * (job.model.num_layernorms_per_layer - 1), job.software)
-        result.append(memory_bound(job, "pre-mlp norm", traffic, modules=("layernorm",)))
+        result.append(memory_bound(job, "pre-mlp norm", traffic, modules=norm_modules(job)[1]))
     if not job.model.parallel_attention:
         result.append(memory_bound(job, "mlp residual", residual_bytes(hidden, job.software, job.numerics)))
     return result

@@ -72,7 +72,7 @@ def recurrent_operators(
         _convolution(job, x, kind),
         memory_bound(job, f"{kind} layout copies", (copied, copied), layer=kind),
         memory_bound(job, f"{kind} gated norm", (4.0 * x.tokens * inner, 8.0 * x.tokens * inner), layer=kind),
-        memory_bound(job, f"{kind} input norm", norm_bytes(residual, stack), layer=kind, modules=("layernorm",)),
+        memory_bound(job, f"{kind} input norm", norm_bytes(residual, stack), layer=kind),
         memory_bound(job, f"{kind} residual", residual_bytes(residual, stack, job.numerics), layer=kind),
         Operator(
             name=f"{kind} context-parallel exchange",
