@@ -17,6 +17,8 @@ JOBS = [
     ("nemotron-3-nano", 16, "tp=1,pp=2,ep=8,mbs=2,recompute=selective:layernorm+moe_act,first=25,last=27", (0, 15)),
     ("qwen3-next-80b-a3b", 64, "tp=1,pp=4,ep=16,mbs=1", (0, 16, 63)),
     ("qwen3-next-80b-a3b", 64, "tp=2,pp=4,ep=8,mbs=2,sp=1", (0, 63)),
+    ("llama3-8b", 8, "tp=2,pp=2,mbs=2,sp=1,recompute=selective:layernorm", (0, 7)),
+    ("gpt-oss-20b", 16, "tp=1,pp=2,ep=4,mbs=1,recompute=selective:layernorm", (0, 15)),
     ("gpt-oss-120b", 64, "tp=1,pp=4,ep=16,mbs=1", (0, 63)),
     ("gpt-oss-120b", 64, "tp=2,pp=4,ep=8,mbs=2,sp=1", (0, 63)),
 ]
