@@ -340,6 +340,21 @@ def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
         enumerate_space(scenario_of("dense"))
 
 
+@pytest.mark.parametrize(
+    ("model", "software", "offered"),
+    [
+        ("llama3-8b", None, False),
+        ("llama3-8b", "megatron-local", True),
+        ("mixtral-8x7b", None, True),
+        ("deepseek-v3", None, True),
+    ],
+)
+def test_norms_are_recomputed_where_that_frees_any(model, software, offered):
+    question = understand(Request(model=model, gpus=64, gpu="h100", software=software))
+    found = recompute_options(question.scenario, question.constraints, 4)
+    assert any("layernorm" in option.modules for option in found) is offered
+
+
 @pytest.mark.parametrize("name", [DENSE, MOE, MLA])
 def test_recompute_options_are_legal_and_come_from_the_model(scenario_of, name):
     s = scenario_of(name)
