@@ -4,7 +4,7 @@ import { byId, h, replace } from "./dom.js";
 import { TAB_CHOICES } from "./tab.js";
 
 /** Fields that a search made elsewhere may have besides. */
-const ELSEWHERE = ["include", "gpus_at_most", "fit_chance"];
+const ELSEWHERE = ["include", "gpus_at_most", "fit_chance", "vary"];
 /** What the link holds beside the question. */
 const CHOICES = ["plan", "compare", "view", "counts", "types", "days", ...TAB_CHOICES];
 
