@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -45,14 +46,19 @@ class ProgressBar:
         wait = FROM_SECONDS
         while not self._over.wait(wait):
             wait, self._drawn = EVERY_SECONDS, True
-            click.echo(f"\r{line(self._text, time.monotonic() - begun):<{WIDTH - 1}}", nl=False, err=True)
+            _say(f"\r{line(self._text, time.monotonic() - begun):<{WIDTH - 1}}")
 
     def clear(self) -> None:
         """Ends it and clears its line."""
         self._over.set()
         self._thread.join()
         if self._drawn:
-            click.echo("\r" + " " * WIDTH + "\r", nl=False, err=True)
+            _say("\r" + " " * WIDTH + "\r")
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal is closed: the command ends in its own way
+        click.echo(text, nl=False, err=True)
 
 
 _KEY = "autoconfig.progress"

@@ -17,13 +17,13 @@ PLAINER = 0.03
 
 def plainest_first(ranking: Ranking) -> Ranking:
     """The same with the layouts within PLAINER of the fastest in another order: fewest unusual settings first, of these the
-    fastest. Unusual are chunks of one layer, uneven stages where even ones exist, context parallelism, FSDP, and selective
-    recomputation of several modules."""
+    fastest. Unusual are chunks of one layer, uneven stages where even ones exist, context parallelism, FSDP, selective
+    recomputation of several modules, and full recomputation of a part of the layers."""
     steps = ranking.step_seconds[ranking.best]
     count = int(np.searchsorted(steps, steps[0] * (1 + PLAINER), side="right")) if len(steps) else 0
     tied = ranking.best[:count]
     rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
-    lists = np.array([len(option.modules) > 1 for option in ranking.options], bool)
+    lists = np.array([len(option.modules) > 1 or option.method == "block" for option in ranking.options], bool)
     uneven = (num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers)
     thin = (rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)
     strange = np.sum([uneven, thin, rows.cp > 1, rows.fsdp > 0, lists[ranking.option[tied]]], axis=0)

@@ -87,7 +87,7 @@ def argument_lists(draw):
     if asks and rarely():
         arguments += ["--cluster", draw(GARBAGE if rarely(4) else st.sampled_from(FILES))]
     known = FLAGS.get("search" if rarely(20) else command, ["-h"])
-    for flag in draw(st.lists(st.sampled_from(known or ["--json"]), max_size=3)):
+    for flag in draw(st.lists(st.sampled_from(known or ["--json"]), max_size=0 if rarely(4) else 3)):
         arguments.append(flag)
         if flag not in SWITCHES and not rarely(20):
             arguments.append(value_of(flag, draw))

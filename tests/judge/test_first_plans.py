@@ -15,7 +15,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
 
-from autoconfig.formats.fine_tuning import fine_tunes
+from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.training.answer import search
 from autoconfig.training.question import Request
 
