@@ -330,7 +330,8 @@ def kept_under_selective(
 ) -> KeptLayer:
     """A layer's parts with every module of `modules` recomputed; what two modules both free is freed once."""
     freed: dict[str, Number] = {}
-    back: dict[str, Number] = {"mlp": 0.0, "attention": 0.0}
+    norms: dict[str, Number] = {"attention": 0.0, "mlp": 0.0}  # outputs that are freed, by the half they stand before
+    back = dict(norms)
     for module in modules:
         dropped = dropped_by_module(parts, module, stack, apart)
         for name, size in dropped.items():
@@ -338,7 +339,11 @@ def kept_under_selective(
         size, halves = sum(dropped.values()), {"attention": ATTENTION_MODULES, "mlp": MLP_MODULES}
         for share, (half, members) in zip(apart, halves.items(), strict=True):
             if module in members and dropped:
-                back[half] = np.maximum(back[half], share * parts["norm_outputs"] if module == "layernorm" else size)
+                own = share * parts["norm_outputs"] if module == "layernorm" else dropped.get("norm_outputs", 0.0)
+                norms[half] = np.maximum(norms[half], own)
+                back[half] = np.maximum(back[half], own if module == "layernorm" else size)
+    if "norm_outputs" in freed:
+        freed["norm_outputs"] = norms["attention"] + norms["mlp"]
     return KeptLayer(
         kept={name: size - freed[name] if name in freed else size for name, size in parts.items()},
         back_in_mlp=back["mlp"],

@@ -12,6 +12,7 @@ from autoconfig.formats.writers import accelerate, bridge
 from autoconfig.formats.writers.words import PROJECTIONS, accumulation, head
 from autoconfig.specs.errors import GIB, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import family_of_name
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
@@ -95,8 +96,10 @@ def _of_all_weights(scenario: Scenario) -> Scenario:
 
 
 def _named_as_llama(model: ModelSpec) -> bool:
-    """Whether transformers names its linear layers as PROJECTIONS has them."""
-    return model.gated_linear_unit and not (model.is_moe or model.multi_latent_attention or model.is_hybrid)
+    """Whether transformers names its linear layers as PROJECTIONS has them: Phi-3's are fused, T5 has names of its own."""
+    encoders = model.is_encoder_decoder or model.is_encoder_only
+    other = model.is_moe or model.multi_latent_attention or model.is_hybrid or encoders
+    return model.gated_linear_unit and not other and family_of_name(model.name) != "phi"
 
 
 def _sft(scenario: Scenario, plan: TrainPlan) -> str:

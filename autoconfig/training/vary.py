@@ -28,6 +28,8 @@ def names_to_vary(texts: Sequence[str]) -> tuple[str, ...]:
     if odd := [word for word in words if word not in VALUES]:
         known = ", ".join(name.replace("_", "-") for name in VALUES)
         raise InputError(f"{option('vary')} {odd[0][:40]!r}: use {known}, with commas between them", field="vary")
+    if not words:
+        raise InputError(f"{option('vary')}: name the switches to try, like dispatcher,ep-overlap", field="vary")
     return tuple(name for name in field_names(SWITCHES) if name in words)
 
 
@@ -38,8 +40,13 @@ def varied(
     its values and the best of the others, until none changes. The question says what was tried and its step. Raises InputError
     where no value of a switch is of use to the model."""
     names, tried = names_to_vary(question.request.vary), dict[str, str]()
+    given = [name for name in names if question.request.switches.get(name) is not None]
+    if given:
+        name = given[0].replace("_", "-")
+        raise InputError(f"give either {option(given[0])} or {option('vary')} {name}, not both", field="vary")
     best, ranking = question, ranked(question)
     least = _first_step(ranking)
+    tried["as the software has them"] = f"{least:.4g} s" if ranking.best.size else "nothing fits"
     for turn in range(MAX_ROUNDS):
         before = least
         for name in names:

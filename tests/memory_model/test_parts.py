@@ -389,6 +389,13 @@ def test_only_norms_that_stand_apart_are_recomputed(apart, attention, mlp):
     assert (layer.back_in_attention, layer.back_in_mlp) == (attention, mlp)
 
 
+def test_norms_of_both_halves_are_freed_together():
+    """Latent attention: `layernorm` frees the norm before attention, `mlp` the one that is fused into the MLP."""
+    parts = {"norm_outputs": np.array([8.0]), "mlp_inside": np.array([5.0])}
+    for modules, left in ((("layernorm",), 4.0), (("mlp",), 4.0), (("layernorm", "mlp"), 0.0)):
+        assert kept_under_selective(parts, modules, STACK, (0.5, 0.0)).kept["norm_outputs"] == left
+
+
 @pytest.mark.parametrize(
     ("model", "kind", "fused", "apart"),
     [
