@@ -60,6 +60,12 @@ def test_one_gpu_holds_the_model_trl_trains_it():
     assert yaml.safe_load(texts("tp=1,mbs=1,fsdp=3")["accelerate.yaml"])["fsdp_config"]["fsdp_reshard_after_forward"] is True
 
 
+@pytest.mark.parametrize("model", ["phi3-mini", "phi4-14b", "t5-3b"])
+def test_layers_with_names_of_their_own_get_no_trl_file(model):
+    scenario = understand(request_of({"model": model, "gpus": 4, "gpu": "h100", "peft": "lora"})).scenario
+    assert "sft.yaml" not in fine_tuning_texts(scenario, parse_plan("tp=1,mbs=1", 4))
+
+
 def test_a_plan_in_parallel_is_a_recipe_of_megatron_bridge():
     found = texts("tp=2,pp=2,mbs=1", lora_target_modules="linear_qkv", packed_length=300)
     assert set(found) == {"overrides.txt"}

@@ -151,6 +151,8 @@ def test_a_search_varies_the_switches_that_it_is_asked_to(autoconfig):
     ({"vary": ("mbs",)}, "use dispatcher, cuda-graphs, ep-overlap, fused-experts"),
     ({"vary": ("dispatcher",), "model": "llama3-8b"}, "llama3-8b is dense"),
     ({"vary": ("ep-overlap",), "gpus": None, "gpus_at_most": 16}, "not both"),
+    ({"vary": (",",)}, "name the switches"),
+    ({"vary": ("dispatcher",), "switches": {"dispatcher": "alltoall"}}, "give either --dispatcher or --vary dispatcher"),
 ])  # fmt: skip
 def test_what_cannot_be_varied_is_refused(asked, says):
     with pytest.raises(InputError, match=says):
