@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -205,7 +207,8 @@ class _Group(click.Group):
             finally:
                 clear_progress()
         except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
+            with contextlib.suppress(OSError):  # of a terminal that is closed
+                click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
             if (said := HABITS.get(error.option_name)) is not None:
@@ -218,6 +221,8 @@ class _Group(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except OSError as error:  # standard output is full or gone
+            if error.errno == errno.EIO:  # a terminal that is closed
+                ctx.exit(EXIT_INTERRUPTED)
             click.echo(f"error: the answer cannot be written: {error.strerror or error}", err=True)
             ctx.exit(EXIT_BAD_INPUT)
         except InputError as error:

@@ -16,6 +16,7 @@ from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.nearest import odd_factor
+from autoconfig.training.order import plainest_first
 from autoconfig.training.price import PlanReport, violations
 from autoconfig.training.question import FUSED, Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
@@ -212,7 +213,9 @@ def _more_gpus(question: Question) -> list[Remedy]:
 
 def _tried(change: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
     """The change with its outcome; nothing where it leaves no legal plan."""
-    ranking: Ranking = rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
+    ranking = plainest_first(
+        rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
+    )
     if len(ranking.best) and ranking.fit_chance_met:
         best = int(ranking.best[0])
         return [Remedy(change=change, fits=True, plan=ranking.plan(best), step_seconds=float(ranking.step_seconds[best]))]
