@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from numbers import Integral
 
 
@@ -60,12 +61,15 @@ NOT_PRICED = {"qlora": "; weights frozen in 4 bits are not priced, lora keeps th
 class UnknownNameError(InputError):
     """No catalogue entry has this name; carries what was looked for, the names that exist and the nearest of them."""
 
-    def __init__(self, kind: str, given: str, known: Iterable[str], hint: str = "", field: str | None = None) -> None:
-        """`kind` is what was looked for ("model"), `given` the user's word, `known` all names, `hint` where to see them."""
+    def __init__(
+        self, kind: str, given: str, known: Iterable[str], hint: str = "", field: str | None = None, meant: str | None = None
+    ) -> None:
+        """`kind` is what was looked for ("model"), `given` the user's word, `known` all names, `hint` where to see them,
+        `meant` the one of them that the word is known to mean, whatever its spelling."""
         self.kind = kind
         self.given = given
         self.known = tuple(dict.fromkeys(known))
-        self.nearest = nearest(given, self.known)
+        self.nearest = nearest(given, self.known) if meant is None else [meant]
         text = f"unknown {kind} {given!r}"
         if self.nearest:
             text += f"; did you mean {' or '.join(self.nearest)}?"
@@ -129,12 +133,32 @@ LENGTHS = (
 """Fields that count tokens of a sequence: 4k is 4,096."""
 
 
+COUNTS = ("gpus", "gpus_at_most")
+"""Fields of one count of GPUs, where people write several: 256,512 is refused, 16,384 is one."""
+MOST_BETWEEN_COUNTS = 16
+"""Counts in a list grow by at most this factor from one to the next. It is below 24, the ratio of the two groups in every
+multiple of 1,024 below a million (8,192; 16,384; 24,576), the counts of GPUs that are written with a comma."""
+
+
+def _may_be_several(text: str) -> bool:
+    """Whether groups of three digits read as a list, too: numbers without a zero in front that grow, by no great factor."""
+    groups = text.split(",")
+    numbers = [int(group) for group in groups]
+    grows = all(0 < low < high <= MOST_BETWEEN_COUNTS * low for low, high in pairwise(numbers))
+    return grows and not any(group.startswith("0") for group in groups)
+
+
 def whole_number(given: object, field: str) -> int:
     """A whole number, with commas where the user likes them; of LENGTHS also 4k. Raises ValueError."""
     if not isinstance(given, bool) and isinstance(given, Integral):
         return int(given)
     text = given if isinstance(given, str) else ""
     if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text):
+        if field in COUNTS and _may_be_several(text):
+            raise ValueError(
+                f"{text!r} may be several counts or one; write {text.replace(',', '')} for one, and ask "
+                f"autoconfig scaling --gpus {text} for several"
+            )
         text = text.replace(",", "")
     length = field in LENGTHS
     if length and re.fullmatch(r"[0-9]{1,6}[kK]", text):

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -17,11 +17,9 @@ from click.core import ParameterSource
 from autoconfig.cli.progress import clear_progress
 from autoconfig.planning.request_fields import PROFILE
 from autoconfig.planning.resolve import field_names
+from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
 from autoconfig.specs.json_record import json_text
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -117,19 +115,6 @@ FORMS = {
 """Flag -> module, and by name the command's form that the flag asks for: of serving and of post-training."""
 
 
-_FINE_TUNING = (
-    "fine-tuning with adapters is --peft lora, packed short sequences are --packed-length N, all weights are trained without "
-    "either; sft, dpo and reinforcement learning in a post-training framework are autoconfig rl --algorithm sft"
-)
-HABITS = {
-    **dict.fromkeys(("--task", "--sft", "--lora", "--finetune", "--fine-tune", "--algorithm"), _FINE_TUNING),
-    "--qlora": "weights that are frozen in 4 bits are not priced; --peft lora keeps them in 16",
-    "--request-rate": "requests a second are --rate of autoconfig deployments",
-    "--gpu-memory-utilization": "the share of memory that an engine takes is --kv-memory-ratio of autoconfig deployments",
-}
-"""Options of other programs -> what it is called here."""
-
-
 def load(module: str, name: str) -> click.Command:
     """A command of a module of this package."""
     found: click.Command = getattr(importlib.import_module(f"autoconfig.cli.{module}"), name)
@@ -211,12 +196,7 @@ class _Group(click.Group):
                 click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
-            if (said := HABITS.get(error.option_name)) is not None:
-                raise click.UsageError(f"No such option '{error.option_name}': {said}", ctx=error.ctx) from None
-            alike = error.possibilities or []  # in order of likeness; two letters swapped are the likeliest slip
-            swapped = [name for name in alike if sorted(name) == sorted(error.option_name)]
-            nearest = [*swapped, *alike][:1]
-            raise click.NoSuchOption(error.option_name, possibilities=nearest, ctx=error.ctx) from None
+            raise _no_such_option(error) from None
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
@@ -231,6 +211,18 @@ class _Group(click.Group):
         except AutoconfigError as error:
             click.echo(f"internal error: {error}", err=True)
             ctx.exit(1)
+
+
+def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+    """The error with what the user's word means here, or else with the name that is most like it."""
+    known = [] if error.ctx is None else [param.name for param in error.ctx.command.params if param.name]
+    found, said = usual(error.option_name, known)
+    if found is None and not said:
+        alike = error.possibilities or []  # in order of likeness; two letters swapped are the likeliest slip
+        swapped = [name for name in alike if sorted(name) == sorted(error.option_name)]
+        return click.NoSuchOption(error.option_name, possibilities=[*swapped, *alike][:1], ctx=error.ctx)
+    meant = f". Did you mean '{option_name(found)}'?" if found is not None else f": {said}"
+    return click.UsageError(f"No such option '{error.option_name}'{meant}", ctx=error.ctx)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

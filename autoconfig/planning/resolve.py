@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
+from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option, whole_number
 from autoconfig.specs.files import write_text
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
@@ -147,7 +148,8 @@ def check_names(given: Iterable[str], *groups: Fields) -> None:
     known = field_names(*groups)
     for name in given:
         if name not in known:
-            raise UnknownNameError("field", name, known, field=name)
+            found, said = usual(name, known)
+            raise UnknownNameError("field", name, known, said, field=name, meant=found)
 
 
 DEFAULT_GPU = "h100-sxm-80gb"

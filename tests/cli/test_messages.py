@@ -1,13 +1,18 @@
 """What a person is told who repeats an option, edits an export, names a GPU loosely or asks for a chance near one."""
 
+import re
+
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, chance_text
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, chance_text, whole_number
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 
 import autoconfig as api
 from autoconfig.cli.main import COMMANDS, load
 from autoconfig.cli.options import ManyOptions
+from autoconfig.cli.training import PLAN_KEYS
+from autoconfig.planning import usual_words
+from autoconfig.planning.request_fields import OUTPUT, QUESTION, SEARCH, SERVING
 
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--seq-length", "1024", "--global-batch-size", "16")
 
@@ -107,6 +112,42 @@ def test_options_of_other_programs_are_named_as_they_are_here(autoconfig):
     assert run.exit_code == 2 and "4 bits are not priced" in run.stderr and "'lora'" in run.stderr
     with pytest.raises(InputError, match="4 bits are not priced"):
         api.search(model="1.7b", gpus=8, peft="qlora")
+
+
+USUAL = {
+    "search": {"--seq": "--seq-length", "--gbs": "--global-batch-size", "--dtype": "--precision", "--context": "--seq-length",
+               "--batch-size": "--global-batch-size", "--node-size": "--gpus-per-node", "--micro-batch": "--mbs",
+               "--hidden": "--hidden-size", "--layers": "--num-layers", "--gpu-type": "--gpu", "--num-gpus": "--gpus",
+               "--nodes": "--gpus", "--mem": "--gpu", "--lr": "the model's size", "--modle": "--model"},
+    "deployments": {"--context": "--isl", "--max-tokens": "--osl", "--batch-size": "--fix batch=N", "--qps": "--rate"},
+    "explain": {"--pp": "tp=8,pp=2"}, "scaling": {"--pp": "--fix pp=N"}, "check": {"--num-gpus": "--gpus"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command, given, meant", [(c, word, m) for c, words in USUAL.items() for word, m in words.items()])
+def test_the_usual_word_of_the_field_leads_to_our_option(autoconfig, command, given, meant):
+    run = autoconfig.run(command, *(("FILE",) if command in ("explain", "check") else ()), given, "4")
+    said = run.stderr.split("No such option")[1]
+    assert run.exit_code == 2 and re.search(re.escape(meant) + r"(?![\w-])", said.split("'", 2)[2]), said
+
+
+def test_the_usual_words_name_fields_that_there_are():
+    fields = {field.name for group in (QUESTION, SEARCH, OUTPUT, SERVING) for field in group} | set(PLAN_KEYS)
+    named = {field for words in usual_words._MEANT.values() for field in words}
+    assert named <= fields and not fields & (set(usual_words._MEANT) - set(PLAN_KEYS)) and not fields & set(usual_words.SAID)
+    with pytest.raises(UnknownNameError, match="did you mean seq_length"):
+        api.search(seq=4096)
+
+
+@pytest.mark.parametrize("text, number", [("1,024", 1024), ("16,384", 16384), ("100,000", 100_000), ("24,576", 24576),
+                                          ("256,512", None), ("64,128", None), ("128,256,512", None)])  # fmt: skip
+def test_two_counts_of_gpus_are_no_thousands(text, number):
+    if number is not None:
+        assert whole_number(text, "gpus") == number
+    else:
+        with pytest.raises(InputError, match=f"scaling --gpus {text}"):
+            api.search(model="llama3-8b", gpus=text)
+        assert whole_number(text, "vocab_size") == int(text.replace(",", ""))
 
 
 def test_gpu_names_are_whole_words():
