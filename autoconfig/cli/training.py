@@ -251,6 +251,8 @@ def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:
 
 def _same_question(command: str, question: Question) -> str:
     """Another command on the question of this process: what only a search has is left out, switches that it found are said."""
+    from autoconfig.training.vary import names_to_vary
+
     left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
     mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
     own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
@@ -265,7 +267,8 @@ def _same_question(command: str, question: Question) -> str:
             kept.append(argument)
     if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
         kept += ["--gpus", str(question.scenario.cluster.num_gpus)]
-    for name, value in question.request.switches.items() if question.request.vary else ():
+    varied = names_to_vary(question.request.vary) if question.request.vary else ()
+    for name, value in ((name, value) for name, value in question.request.switches.items() if name in varied):
         flag = name.replace("_", "-")
         kept += [f"--{'' if value else 'no-'}{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
     return shlex.join(kept)

@@ -14,6 +14,7 @@ from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.training.answer import IncludedPlan, SearchAnswer, reason_for
 from autoconfig.training.price import PlanReport
+from autoconfig.training.question import Question
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "mbs")
 """Keys of a plan with a column of their own."""
@@ -87,8 +88,31 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         rows.append([name, *shown, "" if best is None else str(best.plan)])
     names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", "plan"]
     show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=SPARE)
+    for row, answer in zip(rows, answers, strict=True):
+        if answer.question.varied and answer.plans:
+            console.print(f"{row[0]}: fastest with {answer.question.varied[0].words} (--vary)", markup=False, highlight=False)
     console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
     brief(console, "Assumed", list(dict.fromkeys(text for answer in answers for text in answer.question.assumed)))
+
+
+FASTEST_SHOWN, IMPOSSIBLE_SHOWN = 4, 2
+
+
+def show_varied(console: Console, question: Question) -> None:
+    """The settings of the switches that --vary tried, fastest first, then those without a plan, a few of them with each reason;
+    all where the console is verbose."""
+    if not question.varied:
+        return
+    possible = [one for one in question.varied if not one.reason]
+    reasons = {one.reason: one for one in reversed(question.varied) if one.reason}
+    shown = [*possible[:FASTEST_SHOWN], *list(reasons.values())[: -IMPOSSIBLE_SHOWN - 1 : -1]]
+    shown = list(question.varied) if getattr(console, "verbose", False) else shown
+    left = len(question.varied) - len(shown)
+    console.print(f"Switches tried (--vary), step of the first plan{f'; {left} more (--verbose)' if left else ''}:")
+    for one in shown:
+        fastest = "  <- fastest" if one in possible[:1] else ""
+        said = f"{one.words}: {one.reason}" if one.reason else f"{seconds_text(one.step_seconds)}  {one.words}{fastest}"
+        console.print(f"  {said}", markup=False, highlight=False)
 
 
 def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:

@@ -10,6 +10,7 @@ from autoconfig.specs.json_record import AboveZero, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.training.question import Question, RunSettingsJson, run_settings
+from autoconfig.training.vary import varied_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,5 +90,5 @@ def question_json(question: Question) -> QuestionJson:
         software=scenario.software.name,
         run_settings=run_settings(scenario),
         calibration=question.scenario.calibration.version,
-        assumed=tuple(question.assumed),
+        assumed=tuple(filter(None, (varied_text(question), *question.assumed))),
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.render.plan_table import adapters_text, plan_table, show_included, workload_text
+from autoconfig.render.plan_table import adapters_text, plan_table, show_included, show_varied, workload_text
 from autoconfig.render.screen import brief, seconds_text, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
@@ -49,6 +49,7 @@ def show_search(console: Console, answer: SearchAnswer, command: str = "autoconf
         show_nothing_fits(console, answer)
     else:
         show_plans(console, answer)
+    show_varied(console, answer.question)
     for included in answer.included:
         show_included(console, included, answer)
     if answer.gpus_tried:

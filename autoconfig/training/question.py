@@ -126,6 +126,21 @@ def request_of(given: Mapping[str, Any]) -> Request:
     return Request(architecture=architecture, numerics=numerics, switches=switches, **field_values(rest, given))
 
 
+@dataclass(frozen=True)
+class Variant:
+    """One setting of the switches that a search tried."""
+
+    words: str
+    """Like "dispatcher deepep, ep-overlap on"."""
+    step_seconds: float
+    """Of its first plan; infinite where it has none."""
+    reason: str = ""
+    """Why it has none."""
+
+    def __str__(self) -> str:
+        return f"{self.words}: {self.reason or f'{self.step_seconds:.4g} s'}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """A Request that could be understood."""
@@ -134,6 +149,8 @@ class Question:
     constraints: Constraints
     assumed: tuple[str, ...]
     request: Request
+    varied: tuple[Variant, ...] = ()
+    """What a search with `vary` tried, fastest first: the first is the setting of this question."""
 
 
 def understand(request: Request) -> Question:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,8 +10,9 @@ from autoconfig.planning.request_fields import SWITCHES
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.software.software import DISPATCHERS
-from autoconfig.training.question import Question, understand
+from autoconfig.training.question import Question, Variant, understand
 from autoconfig.training.rank import Ranking
+from autoconfig.training.rules import RULE_TEXT
 
 VALUES: dict[str, tuple[str | bool, ...]] = {
     "dispatcher": DISPATCHERS,
@@ -20,6 +22,7 @@ VALUES: dict[str, tuple[str | bool, ...]] = {
 }
 """What each switch is tried with, in this order."""
 MAX_ROUNDS = 3
+UNCHANGED = "as the software has them"
 
 
 def names_to_vary(texts: Sequence[str]) -> tuple[str, ...]:
@@ -37,57 +40,78 @@ def varied(
     question: Question, ranked: Callable[[Question], Ranking], progress: Callable[[str], None] | None = None
 ) -> tuple[Question, Ranking]:
     """The question with those switches whose first plan is fastest, and its ranking: one switch after the other, each with all
-    its values and the best of the others, until none changes. The question says what was tried and its step. Raises InputError
-    where no value of a switch is of use to the model."""
-    names, tried = names_to_vary(question.request.vary), dict[str, str]()
+    its values and the best of the others, until none changes. The question holds what was tried. Raises InputError where no
+    value of a switch is of use to the model."""
+    names = names_to_vary(question.request.vary)
     given = [name for name in names if question.request.switches.get(name) is not None]
     if given:
         name = given[0].replace("_", "-")
         raise InputError(f"give either {option(given[0])} or {option('vary')} {name}, not both", field="vary")
+    if progress is not None:
+        progress(UNCHANGED)
     best, ranking = question, ranked(question)
+    first = ranking
     least = _first_step(ranking)
-    tried["as the software has them"] = f"{least:.4g} s" if ranking.best.size else "nothing fits"
+    tried = {UNCHANGED: Variant(UNCHANGED, least, _why_none(ranking, first))}
     for turn in range(MAX_ROUNDS):
         before = least
         for name in names:
             refused: list[InputError] = []
             for value in VALUES[name]:
                 switches = {**best.request.switches, name: value}
+                words = _said(switches, names)
                 try:
                     other = understand(replace(best.request, switches=switches))
+                    same = other.scenario.settings() == best.scenario.settings()
                 except InputError as error:
                     refused.append(error)
+                    tried[words] = Variant(words, math.inf, str(error))
                     continue
-                if other.scenario.settings() == best.scenario.settings():
+                if same:
                     continue
                 if progress is not None:
-                    progress(_said(switches, names))
+                    progress(words)
                 found = ranked(other)
                 step = _first_step(found)
-                tried[_said(switches, names)] = "nothing fits" if step == float("inf") else f"{step:.4g} s"
+                tried[words] = Variant(words, step, _why_none(found, first))
                 if step < least:
                     best, ranking, least = other, found, step
             if len(refused) == len(VALUES[name]):
                 raise refused[-1]
         if (turn and least == before) or len(names) == 1:
             break
-    return _told(best, question, names, tried), ranking
+    chosen = _said(best.request.switches, names) or UNCHANGED
+    variants = sorted(tried.values(), key=lambda one: (one.step_seconds, one.words != chosen))
+    request = replace(question.request, switches=best.request.switches)
+    return replace(best, request=request, varied=tuple(variants)), ranking
 
 
 def _first_step(ranking: Ranking) -> float:
-    return float(ranking.step_seconds[int(ranking.best[0])]) if len(ranking.best) else float("inf")
+    return float(ranking.step_seconds[int(ranking.best[0])]) if len(ranking.best) else math.inf
+
+
+def _why_none(ranking: Ranking, first: Ranking) -> str:
+    """Why a setting of the switches has no plan: too large, or the rule that forbids most of what is legal without it; empty
+    where it has one."""
+    if len(ranking.best):
+        return ""
+    if ranking.funnel.legal:
+        return "no plan fits"
+    before = first.funnel.rejected_by_rule
+    more = {rule: count - before.get(rule, 0) for rule, count in ranking.funnel.rejected_by_rule.items()}
+    rule = max(more, key=lambda rule: more[rule])
+    return f"no legal plan ({rule}: {RULE_TEXT[rule]})" if rule in RULE_TEXT else "no legal plan"
 
 
 def _said(switches: Mapping[str, object], names: Sequence[str]) -> str:
     given = [(name.replace("_", "-"), switches[name]) for name in names if switches.get(name) is not None]
     words = ((name, ("off", "on")[value] if isinstance(value, bool) else value) for name, value in given)
-    return " with ".join(f"{name} {word}" for name, word in words)
+    return ", ".join(f"{name} {word}" for name, word in words)
 
 
-def _told(best: Question, asked: Question, names: Sequence[str], tried: dict[str, str]) -> Question:
-    """The question with the switches found, and a sentence about what was tried."""
-    chosen = _said(best.request.switches, names) or "as the software has them"
-    steps = "; ".join(f"{words}: {step}" for words, step in tried.items())
-    said = f"switches varied (--vary): {chosen} {'is' if len(names) == 1 else 'are'} the fastest. First plans: {steps}"
-    request = replace(asked.request, switches=best.request.switches)
-    return replace(best, request=request, assumed=(said, *best.assumed))
+def varied_text(question: Question) -> str:
+    """What was tried, in a sentence; empty where nothing was asked."""
+    if not question.varied:
+        return ""
+    chosen = "none is possible" if math.isinf(question.varied[0].step_seconds) else f"fastest with {question.varied[0].words}"
+    return f"switches varied (--vary): {chosen}. First plans: {'; '.join(map(str, question.varied))}"

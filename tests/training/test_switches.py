@@ -1,15 +1,18 @@
 """What a run switches on beside its plan: given in a question, assumed and said, and what others would buy."""
 
+import re
 from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.json_record import to_json
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from autoconfig.specs.software.software import DISPATCHERS
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
+from autoconfig.render.training_json import search_json
 from autoconfig.training.answer import search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, assumed_switches, request_of, understand
@@ -142,9 +145,21 @@ def test_a_search_varies_the_switches_that_it_is_asked_to(autoconfig):
     others = ({"dispatcher": name, "ep_overlap": on} for name in DISPATCHERS[1:] for on in (True, False))
     least = min(float(search(Request(**QWEN, top=1, switches=other)).ranking.step_seconds[0]) for other in others)
     assert found.ranking.step_seconds[0] == pytest.approx(least), "no pair of values is faster"
-    assert "switches varied (--vary)" in found.question.assumed[0] and "alltoall: " in found.question.assumed[0]
+    assert found.question.varied[0].step_seconds == pytest.approx(least)
+    said = to_json(search_json(found))["question"]["assumed"][0]
+    assert "switches varied (--vary)" in said and "alltoall" in said
     text = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--vary", "cuda-graphs", "--top", "1").stdout
     assert "--cuda-graphs full_iteration" in text, "the command for every number says them"
+    assert re.search(r"Switches tried \(--vary\).*\n +[0-9.]+ s  cuda-graphs full_iteration  <- fastest\n", text)
+
+
+def test_a_setting_of_switches_without_a_plan_says_the_rule(autoconfig):
+    small = ("--model", "mixtral-8x7b", "--gpus", "64", "--fix", "pp=2", "--fix", "vpp=1", "--cuda-graphs", "attn")
+    text = " ".join(autoconfig.run("search", *small, "--vary", "ep-overlap", "--top", "1").stdout.split())
+    assert "ep-overlap on: no legal plan (NV080: EP overlap needs" in text
+    assert text.count("--cuda-graphs attn") == 1, "what was given is not said twice"
+    text = " ".join(autoconfig.run("search", *small[:4], "--gpu", "h100,a100", "--vary", "dispatcher").stdout.split())
+    assert "64 x h100-sxm-80gb, bf16: fastest with dispatcher" in text and "64 x a100-80gb, bf16: fastest with" in text
 
 
 @pytest.mark.parametrize(("asked", "says"), [
