@@ -234,12 +234,13 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
 
 def _built(values: Mapping[str, Any], where: str, family: str) -> tuple[dict[str, Any], list[str], list[str]]:
     """(Fields of ModelSpec, keys that the family does not read, keys that it looks for in vain). Raises InputError."""
-    reader = ConfigReader({**values, "model_type": family}, where)
+    reader = ConfigReader(_completed({**values, "model_type": family}), where)
     fields = FAMILIES[family](reader)
-    unread = [key for key in reader.unread() if key not in NOT_THE_SHAPE and values[key] not in (False, 0, [], {})]
+    filled = reader.values().keys() - values.keys() - {"model_type", *reader.unread()}
+    unread = [key for key in reader.unread() if key not in NOT_THE_SHAPE and values.get(key) not in (None, False, 0, [], {})]
     if len(set(_EXPERT_KEYS) & set(unread)) < len(_EXPERT_KEYS):  # one of the spellings is read
         unread = [key for key in unread if key not in _EXPERT_KEYS]
-    return fields, unread, sorted(key for key in reader.missed() if key not in NOT_THE_SHAPE)
+    return fields, unread, sorted(filled.union(reader.missed()) - NOT_THE_SHAPE)
 
 
 def likely_family(values: Mapping[str, Any]) -> tuple[str, list[str]] | None:

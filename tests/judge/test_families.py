@@ -4,8 +4,6 @@ configures it, and small with one field after another changed. Equal, or refused
 from __future__ import annotations
 
 import json
-import logging
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,8 @@ from autoconfig.specs.models.parameters import total_parameters
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 families = pytest.importorskip("tools.judge.families")
-CLASSES, CONFIGS, CORRECTION, SMALL = families.classes(), families.CONFIGS, families.CORRECTION, families.SMALL
-built, variants = families.built, families.variants
+CLASSES, CONFIGS, SMALL = families.classes(), families.CONFIGS, families.SMALL
+built, loaded, variants = families.built, families.loaded, families.variants
 NO_CLASS = {"kimi_k2": "built by code of its own repository, as DeepSeek-V3"}
 
 
@@ -54,23 +52,6 @@ NO_SHAPE = (
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "initializer_range"),
     *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "chunk_size_feed_forward"),
 )
-
-
-def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:
-    """Parameters of the class, of its causal one without a name, that `transformers` builds of this config.json; None where it
-    builds none."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
-            read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
-            model = getattr(transformers, name or CLASSES[model_type])(CONFIGS[model_type].from_dict(dict(read)))
-    except Exception:
-        return None
-    finally:
-        logging.disable(logging.NOTSET)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
 
 
 def small_file(model_type: str) -> tuple[dict[str, Any], int]:

@@ -244,4 +244,4 @@ def test_long_lists_of_modules_take_bounded_time(tmp_path, autoconfig):
     model = model_from_mapping(config, "x", "x")
     formats = checkpoint_of(config, "x").formats(model)
     assert dict(formats.exact)["experts"] == pytest.approx((2 * 1.0 + 2.0) / 3, rel=0.01)
-    assert time.process_time() - start < 10 and isinstance(checkpoint_of(config, "x"), Checkpoint)
+    assert time.process_time() - start < 40 and isinstance(checkpoint_of(config, "x"), Checkpoint)

@@ -429,7 +429,9 @@ def test_small_models_of_every_family_count_what_transformers_counts(model_type:
     """Parameters of the class of `transformers` itself, recorded by tools/judge/families.py (`make judge`)."""
     base, parameters, *others = COUNTS[model_type]
     for changes, count in ([{}, parameters], *others):
-        assert total_parameters(model_from_mapping(base | changes, model_type, model_type)) == count, changes
+        left_out = changes if isinstance(changes, str) else ""
+        config = {key: value for key, value in base.items() if key != left_out} | ({} if left_out else changes)
+        assert total_parameters(model_from_mapping(config, model_type, model_type)) == count, changes
 
 
 def test_every_family_is_counted_by_its_class() -> None:

@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.models.huggingface import FAMILIES, OFFERED, likely_family, model_from_mapping, read_like
+from autoconfig.specs.models.huggingface import DEFAULTS, FAMILIES, OFFERED, likely_family, model_from_mapping, read_like
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
 
@@ -26,7 +27,28 @@ def test_a_new_type_is_read_as_the_family_that_is_said_and_what_it_leaves_out_is
     assert total_parameters(model) == total_parameters(load_model("llama3-8b"))
     assert notes[:2] == ["config.json is read as llama (--like)", "what llama does not read of it is left out: my_gate"]
     assert "attention_bias" in notes[2] and "as llama has it" in notes[2]
+    model, notes = read_like({**LLAMA3_8B, "num_attention_heads": 32}, "config.json", "new", "glm4")
+    assert model.add_qkv_bias and "attention_bias" in notes[1] and "as glm4 has it" in notes[1]
     assert not any("left out" in note for note in read_like(LLAMA3_8B, "config.json", "new", "llama")[1])
+
+
+COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("family", sorted(COUNTS))
+def test_what_it_does_not_say_is_what_the_familys_class_takes(family):
+    """As in a file of the family itself: 256 experts of a deepseek_v3 that does not say them, biases of a glm4."""
+
+    def read(values, like=None):
+        try:
+            return read_like(values, "x", "x", like)[0] if like else model_from_mapping(values, "x", "x")
+        except InputError:
+            return None
+
+    for key in DEFAULTS["defaults"].get(family, {}):
+        left_out = {key, *DEFAULTS["aliases"].get(key, ())}
+        values = {name: value for name, value in COUNTS[family][0].items() if name not in left_out}
+        assert read({**values, "model_type": "my_new_model"}, family) == read({**values, "model_type": family}), key
 
 
 def test_it_is_offered_where_the_keys_are_those_of_a_family():

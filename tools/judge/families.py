@@ -118,6 +118,23 @@ def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int
     return json.loads(config.to_json_string(use_diff=False)), count
 
 
+def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:
+    """Parameters of the class, of its causal one without a name, that `transformers` builds of this config.json; None where it
+    builds none."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
+            model = getattr(transformers, name or classes()[model_type])(CONFIGS[model_type].from_dict(dict(read)))
+    except Exception:
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
+
+
 def variants(model_type: str) -> Iterator[dict[str, Any]]:
     """The defaults, a small model, and small ones with one field changed."""
     yield {}
@@ -149,7 +166,8 @@ class _Asked(Mapping[str, Any]):
 
 
 def counts() -> dict[str, list[Any]]:
-    """model_type -> [keys of the small model that are read, its parameters, [changed keys, parameters] of others ...]."""
+    """model_type -> [keys of the small model that are read, its parameters, [changes, parameters] of others ...]; a changed
+    key without a value is left out."""
     found: dict[str, list[Any]] = {}
     for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes())):
         built_ones = [built(model_type, changes) for changes in variants(model_type) if changes]
@@ -167,8 +185,20 @@ def counts() -> dict[str, list[Any]]:
             row = [{key: value for key, value in config.items() if key not in base or base[key] != value}, count]
             if row[0] and set(config) == set(base) and row not in rows:
                 rows.append(row)
-        found[model_type] = [base, parameters, *rows]
+        found[model_type] = [base, parameters, *rows, *_without(model_type, base)]
     return found
+
+
+def _without(model_type: str, base: dict[str, Any]) -> Iterator[list[Any]]:
+    """[whole number that is left out, or {key: null}, parameters that the class then has], where we read it and the class
+    builds it."""
+    for key in sorted(key for key, value in base.items() if type(value) is int):
+        less = {name: value for name, value in base.items() if name != key}
+        for change, config in ((key, less), ({key: None}, base | {key: None})):
+            with suppress(InputError):
+                model_from_mapping(config, model_type, model_type)
+                if (count := loaded(model_type, config)) is not None:
+                    yield [change, count]
 
 
 def main() -> None:
