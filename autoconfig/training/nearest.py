@@ -10,7 +10,7 @@ import numpy as np
 
 from autoconfig.specs.errors import InputError, PlanError, option
 from autoconfig.specs.layouts import divisors, stage_layers
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import violations
 from autoconfig.training.question import Question
@@ -100,6 +100,8 @@ def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
     found = [asked]
     if asked.granularity == "selective":
         kept = tuple(m for m in asked.modules if recompute_rule(scenario, Recompute("selective", (m,))) is None)
+        if asked.by_operator != scenario.software.recomputes_by_operator:  # rule AC012: what `selective` alone means there
+            kept = ("core_attn",) if asked.by_operator else (OP,)
         found += [Recompute("selective", kept)] if kept else []
     if asked.granularity == "full":
         most = -(-scenario.model.num_layers // plan.pp)

@@ -143,8 +143,9 @@ class SoftwareStack:
             raise CatalogueError(f"stack {self.name}: cp_comm_type {self.memory.cp_comm_type!r}")
         if self.sharding not in ("megatron", "deepspeed", "torch"):
             raise CatalogueError(f"stack {self.name}: sharding {self.sharding!r}")
-        if self.time.attention_generation not in ("flash1", "flash2", "flash3"):
-            raise CatalogueError(f"stack {self.name}: attention_generation {self.time.attention_generation!r}")
+        kernels = self.time.attention_generation, self.time.attention_generation_blackwell or "flash3"
+        if not set(kernels) <= {"flash1", "flash2", "flash3"}:
+            raise CatalogueError(f"stack {self.name}: attention_generation {kernels!r}")
         named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide)
         if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
             raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
@@ -191,6 +192,8 @@ class StackTime:
     """Memory-bound kernels of one layer, each with a start-up time."""
     attention_generation: str = "flash3"
     """Kernel generation of fused attention: flash1, flash2 or flash3 (FA3, cuDNN); its rates are the GPU's."""
+    attention_generation_blackwell: str = ""
+    """The same from compute capability 10 on, where the software asks for other kernels there."""
     softmax_slowdown: float = 1.0
     """Unfused attention: traffic of softmax and dropout over that of the fused kernels."""
     tp_async_backward: bool = True
@@ -358,7 +361,7 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
     elif options.attention_kernel:
         memory = replace(memory, attention_kernel="flash")
         generation = FLASH_GENERATION.get(options.attention_kernel, time.attention_generation)
-        time = replace(time, attention_generation=generation)
+        time = replace(time, attention_generation=generation, attention_generation_blackwell="")
     if options.loss_fusion in LOSS_BYTES:
         memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion])
     if options.fused_rms_norm:

@@ -102,6 +102,15 @@ def test_recomputations_to_try_and_how_far_they_are():
     assert distance(ends, plan) == (2, pytest.approx(2.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
 
 
+@pytest.mark.parametrize(("software", "asked", "instead"), [
+    ("torchtitan", "selective:core_attn", "selective:op"), ("transformer-engine", "selective:op", "selective:core_attn"),
+])  # fmt: skip
+def test_selective_recomputation_is_tried_as_the_software_has_it(software, asked, instead):
+    scenario = understand(Request(model="llama3-8b", gpus=8, software=software)).scenario
+    plan = parse_plan(f"tp=1,mbs=1,recompute={asked}", 8)
+    assert [str(one) for one in _recomputes(scenario, plan)] == [asked, instead, "none"]
+
+
 def test_plans_of_one_change_keep_all_gpus_at_work():
     """tp=2, pp=2 on 8 GPUs: each degree changed alone, to what divides 8 with the others; dp follows."""
     scenario = understand(Request(model="llama3-8b", gpus=8)).scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, norms_apart, query_columns
-from autoconfig.specs.scenario import userbuffers_run
+from autoconfig.specs.scenario import BLACKWELL, userbuffers_run
 from autoconfig.time_model.job import Group, Shapes, TrainingJob, collective_seconds, exposed_seconds, send_seconds
 from autoconfig.time_model.operators.kernels import (
     WINDOW_TILES,
@@ -208,7 +208,8 @@ def _flash_rate(job: TrainingJob, length: Number) -> tuple[Number, Number]:
     c, dim, table = job.gpu.attention, job.model.query_head_dim, job.gpu.tables.attention
     if job.activation_bytes == 4:
         table = job.gpu.tables.attention_fp32 or table
-    generation = job.software.attention_generation
+    blackwell = (job.cluster.gpu.compute_capability or 0.0) >= BLACKWELL
+    generation = (blackwell and job.software.attention_generation_blackwell) or job.software.attention_generation
     if table is None:
         e, s0 = c.flash(generation)
         return flash_efficiency(length, dim, e=e, s0=s0, head_dim_half=c.head_dim_half), 0.0 * length
