@@ -7,7 +7,7 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from autoconfig.cli.progress import clear_progress
-from autoconfig.planning.request_fields import PROFILE
+from autoconfig.planning.request_fields import PROFILE, SLURM
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
@@ -72,16 +72,17 @@ def given_options(ctx: click.Context) -> set[str]:
     return {name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
-def wants_profile(ctx: click.Context) -> bool:
-    """Whether a search is to measure. Raises InputError for options that only then mean something."""
+def wants_profile(ctx: click.Context, also: Collection[str] = ()) -> bool:
+    """Whether a search is to measure. Raises InputError for options that only then mean something, but for those in `also`."""
     if ctx.params["profile"] or ctx.params["resume"]:
         return True
     if ctx.params["study"]:
         raise InputError("--study names a profiling study: say --profile too")
     given = given_options(ctx)
-    alone = [name for name in field_names(PROFILE) if name in given]
+    alone = [name for name in field_names(PROFILE) if name in given and name not in also]
     if alone:
-        raise InputError(f"{option_name(alone[0])} is for a search that measures: say --profile --study NAME too")
+        other = ", or --export DIR for a batch script" if alone[0] in field_names(SLURM) and "export" in ctx.params else ""
+        raise InputError(f"{option_name(alone[0])} is for a search that measures: say --profile --study NAME too{other}")
     return False
 
 

@@ -88,10 +88,12 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
     if given["export"] is not None and found.ranked:
         from autoconfig.formats.post_training.export import export_first
 
-        one, files, reason = export_first(found.job, found.ranked, Path(given["export"]), force=given["force"])
+        one, written, reason = export_first(found.job, found.ranked, Path(given["export"]), force=given["force"])
         if one is not found.ranked[0]:
             click.echo(f"The first placement is not written: {reason}.", err=True)
-        click.echo(f"Wrote {', '.join(str(path) for path in files)}: {one.seconds:,.1f} s a step.", err=as_json)
+        click.echo(f"Wrote {', '.join(str(path) for path in written.files)}: {one.seconds:,.1f} s a step.", err=as_json)
+        if written.replaced:
+            click.echo(written.replaced, err=True)
     if not found.ranked:
         ctx.exit(EXIT_NOTHING_FITS)
 

@@ -72,7 +72,9 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         from autoconfig.engines.export import export, not_written
 
         written = export(found.question, found.reports[0], Path(export_folder), force=force)
-        click.echo(f"wrote {', '.join(map(str, written))}", err=as_json)
+        click.echo(f"wrote {', '.join(map(str, written.files))}", err=as_json)
+        if written.replaced:
+            click.echo(written.replaced, err=True)
         if not_written(found.question):
             click.echo(not_written(found.question), err=True)
 

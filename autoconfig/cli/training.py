@@ -14,7 +14,7 @@ from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, prin
 from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning import request_fields as fields
-from autoconfig.planning.resolve import Field
+from autoconfig.planning.resolve import Field, field_names
 from autoconfig.specs.errors import InputError, chance_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         _compare(asked, as_json=as_json)
         return
     given = asked[0]
-    if wants_profile(ctx):
+    if wants_profile(ctx, field_names(fields.SLURM) if given["export"] is not None else ()):
         from autoconfig.cli.studies import run_profile, training
 
         if named := [name for name in ("output", "report", "export", "format") if given[name] is not None]:
@@ -98,7 +98,8 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         from autoconfig.formats.export import export_plan
 
         first = answer.plans[0].report
-        _show_export(export_plan(answer.question.scenario, first.plan, first, export, force=force), err=as_json)
+        scenario, slurm = answer.question.scenario, _slurm(given)
+        _show_export(export_plan(scenario, first.plan, first, export, force=force, slurm=slurm), err=as_json)
         _show_chance(answer, export, err=as_json)
 
 
@@ -170,12 +171,19 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
     from autoconfig.formats.export import export_named
     from autoconfig.training.question import request_of
 
-    output, form, force, too_large = (given[field.name] for field in fields.EXPORT)
-    export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large)
+    output, form, force, too_large = (given[name] for name in ("output", "format", "force", "even_if_too_large"))
+    slurm = _slurm(given)
+    export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large, slurm=slurm)
     if not export.files:
         click.echo(f"error: {export.too_large}; nothing was written (--even-if-too-large writes it all the same)", err=True)
         ctx.exit(EXIT_NOTHING_FITS)
     _show_export(export)
+
+
+def _slurm(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Further #SBATCH options of a script that is written."""
+    named = [f"--{name}={given[name]}" for name in ("partition", "account") if given[name] is not None]
+    return (*named, *given["slurm"])
 
 
 def _file_named(text: str) -> Path | None:
@@ -253,7 +261,8 @@ def _same_question(command: str, question: Question) -> str:
     """Another command on the question of this process: what only a search has is left out, switches that it found are said."""
     from autoconfig.training.vary import names_to_vary
 
-    left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT))}
+    slurm = () if command == "export" else fields.SLURM
+    left_out = {"as_json", "verbose", *PLAN_KEYS, *(field.name for field in (*fields.SEARCH, *fields.OUTPUT, *slurm))}
     mine = [p for p in click.get_current_context().command.params if isinstance(p, click.Option) and p.name in left_out]
     own = {"search": False} | {name: not option.is_flag for option in mine for name in option.opts}
     kept, skip = ["autoconfig", command], False
@@ -279,6 +288,8 @@ def _show_export(export: Export, *, err: bool = False) -> None:
     if export.too_large:
         click.echo(f"warning: {export.too_large}", err=True)
     click.echo(f"wrote {', '.join(map(str, export.files))}", err=err)
+    if export.replaced:
+        click.echo(export.replaced, err=True)
     if export.note:
         click.echo(f"note: {export.note}", err=err)
     click.echo(f"run: {export.command}", err=err)

@@ -56,10 +56,15 @@ def read_any(text: str, request: CheckRequest) -> CheckInput:
     try:
         return READERS[name](Document(format=name, text=text, values=values, request=request))
     except InputError as error:
-        if not error.args or not isinstance(error.args[0], str):
+        if not error.args or not isinstance(error.args[0], str) or _given(request, error.field):
             raise
         error.args = (f"{name} file: {error.args[0]}", *error.args[1:])
         raise
+
+
+def _given(request: CheckRequest, field: str | None) -> bool:
+    """Whether the caller said the field that an error is about, and not the file."""
+    return field is not None and getattr(request, field, None) is not None
 
 
 def read_file(path: Path, request: CheckRequest) -> CheckInput:

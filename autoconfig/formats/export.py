@@ -4,7 +4,7 @@ Megatron-Bridge and TRL."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Export:
     """Where a file does not say the plan itself."""
     too_large: str = ""
     """By how much the plan does not fit; empty where it fits."""
+    replaced: str = ""
+    """Which files of an earlier export were replaced or removed."""
 
 
 def check_export_folder(folder: str, *, force: bool = False) -> None:
@@ -42,7 +44,14 @@ def check_export_folder(folder: str, *, force: bool = False) -> None:
 
 
 def export_named(
-    request: Request, plan_text: str, folder: str, form: str, *, force: bool = False, too_large: bool = False
+    request: Request,
+    plan_text: str,
+    folder: str,
+    form: str,
+    *,
+    force: bool = False,
+    too_large: bool = False,
+    slurm: Sequence[str] = (),
 ) -> Export:
     """Export a plan that the caller names; one that does not fit is written only where `too_large` says so. Raises InputError:
     not readable, not legal (with the nearest legal plan), not a format that is written."""
@@ -58,17 +67,21 @@ def export_named(
     if not (report.fits or too_large):
         export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
         return Export(files=(), command="", too_large=_too_large(plan, report))
-    return export_plan(scenario, plan, report, folder, form, force=force)
+    return export_plan(scenario, plan, report, folder, form, force=force, slurm=slurm)
 
 
-def export_texts(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str) -> dict[str, str]:
-    """File name -> text. Raises UnsupportedError for models that cannot be written."""
+def export_texts(
+    scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str, slurm: Sequence[str] = ()
+) -> dict[str, str]:
+    """File name -> text; `slurm`: further #SBATCH options. Raises UnsupportedError for models that cannot be written."""
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "megatron" and fine_tunes(scenario):
         texts |= fine_tuning_texts(scenario, plan)
     elif form == "megatron":
         texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
-        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report)
+        texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report, slurm)
+    if slurm and SBATCH_SCRIPT not in texts:
+        raise InputError(f"{slurm[0]} is for a batch script, and this export has none: leave it out")
     return texts
 
 
@@ -81,14 +94,27 @@ def _too_large(plan: TrainPlan, report: PlanReport) -> str:
 
 
 def export_plan(
-    scenario: Scenario, plan: TrainPlan, report: PlanReport, folder: str, form: str = "megatron", *, force: bool = False
+    scenario: Scenario,
+    plan: TrainPlan,
+    report: PlanReport,
+    folder: str,
+    form: str = "megatron",
+    *,
+    force: bool = False,
+    slurm: Sequence[str] = (),
 ) -> Export:
-    """Write one plan; one that does not fit is written, too, and said."""
-    texts = export_texts(scenario, plan, report, form)
-    files = write_export(Path(folder), texts, force=force)
+    """Write one plan; one that does not fit is written, too, and said. `slurm`: further #SBATCH options."""
+    texts = export_texts(scenario, plan, report, form, slurm)
+    written = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
     note = trl_differs(scenario, plan, texts)
-    return Export(files=tuple(files), command=_command(scenario, Path(folder), texts), note=note, too_large=too_large)
+    return Export(
+        files=written.files,
+        command=_command(scenario, Path(folder), texts),
+        note=note,
+        too_large=too_large,
+        replaced=written.replaced,
+    )
 
 
 def _command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:

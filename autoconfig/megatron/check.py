@@ -177,7 +177,11 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     if cluster.num_gpus % unit == 0:
         return violation
     enough = -(-cluster.num_gpus // unit) * unit
-    hint = f"; this plan needs a multiple of {unit:,} GPUs, and the file's are {cluster.num_gpus:,}: say --gpus {enough}"
+    own = source.script is not None and source.script.num_gpus == cluster.num_gpus
+    here = f"the file's are {cluster.num_gpus:,}" if own else f"--gpus says {cluster.num_gpus:,}"
+    hint = f"; this plan needs a multiple of {unit:,} GPUs, and {here}: say --gpus {enough}"
+    if not own:
+        return replace(violation, text=violation.text + hint)
     nodes = _NODES_VARIABLE.search(source.text)
     set_by_file = nodes and re.search(rf"^\s*(?:export\s+)?{nodes[1]}=[\"']?[0-9]", source.text, re.MULTILINE)
     if nodes and not set_by_file and enough % cluster.gpus_per_node == 0:

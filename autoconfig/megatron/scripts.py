@@ -5,13 +5,18 @@ Nothing here reads or runs anything: text in, text out.
 
 from __future__ import annotations
 
+import bisect
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from autoconfig.megatron.switches import runnable_settings
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
 from autoconfig.planning.export_files import MARK, quoted, remark, slug
 from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -84,8 +89,8 @@ def start_command(scenario: Scenario) -> str:
     return f"on each of {nodes} nodes: NODE_RANK=(0 to {nodes - 1}) MASTER_ADDR=(host of node 0) bash {TORCHRUN_SCRIPT}"
 
 
-def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
-    """A Slurm batch script: one task a node, each starting torchrun with the node's number."""
+def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None, slurm: Sequence[str] = ()) -> str:
+    """A Slurm batch script: one task a node, each starting torchrun with the node's number; `slurm` holds further options."""
     cluster = scenario.cluster
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
     directives = [
@@ -96,6 +101,7 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         "#SBATCH --exclusive",
         f"#SBATCH --time={_smoke_minutes(report)}",
         "#SBATCH --output=%x-%j.log",
+        *(f"#SBATCH {remark(one)}" for one in slurm),
     ]
     launch = [
         'MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}"',
@@ -112,10 +118,9 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         '--master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" "$@"\' \\',
         f'    torchrun "$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
-    use = [
-        f"Start: sbatch {SBATCH_SCRIPT} (add --partition and --account where your cluster needs them; --time is that of the "
-        "smoke test: a real job needs its own)"
-    ]
+    missing = [name for name in ("--partition", "--account") if not any(one.startswith(name) for one in slurm)]
+    add = f"add {' and '.join(missing)} where your cluster needs {'them' if len(missing) > 1 else 'it'}; " if missing else ""
+    use = [f"Start: sbatch {SBATCH_SCRIPT} ({add}--time is that of the smoke test: a real job needs its own)"]
     return _script(scenario, plan, report, use, directives, launch)
 
 
@@ -196,7 +201,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
 
 def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
     """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
-    work = scenario.workload
+    work, (rate, source) = scenario.workload, learning_rate(scenario)
     warm = math.ceil(WARMUP_TOKENS / (work.seq_length * work.global_batch_size))
     lines = [
         "# --- Yours to set, here or in the environment ---",
@@ -204,7 +209,8 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
         *_data_variables(scenario),
         'CHECKPOINT_DIR="${CHECKPOINT_DIR:-}"  # empty: nothing is saved or loaded',
         f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
-        f'LEARNING_RATE="${{LEARNING_RATE:-{learning_rate(scenario)}}}"  # GPT-3\'s (Brown et al. 2020, Table 2.1)',
+        f"# {source}",
+        f'LEARNING_RATE="${{LEARNING_RATE:-{rate}}}"',
         "# the first 375 million tokens (Brown et al. 2020, appendix B), a tenth of a short run",
         f'WARMUP_STEPS="${{WARMUP_STEPS:-$((TRAIN_STEPS / 10 < {warm} ? TRAIN_STEPS / 10 : {warm}))}}"',
         'EVAL_STEPS="${EVAL_STEPS:-0}"  # steps of an evaluation, every 1,000 steps',
@@ -217,6 +223,7 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
     ]
     if _base_unknown(scenario):
         lines.append("ROTARY_BASE=\"${ROTARY_BASE:-10000}\"  # Megatron's default: set your model's rope_theta")
+    lines += _longer_context(scenario)
     lines += [f"# NOT WRITTEN, Megatron-LM has no argument for it: {remark(reason)}" for reason in unsaid(scenario.model)]
     if missing := not_written(scenario.model):
         lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
@@ -262,6 +269,28 @@ def _base_unknown(scenario: Scenario) -> bool:
     return scenario.model.position_embedding_type in ("rope", "yarn") and scenario.model.rotary_base is None
 
 
+LONG_CONTEXT = 8192
+"""Positions up to which models of no known origin are not taken for extended ones."""
+
+
+def _longer_context(scenario: Scenario) -> list[str]:
+    """What to decide about rotary positions where sequences are longer than the model was made for. Of a model that is not in
+    the catalogue it is not known: it is said where a long sequence is just what the model holds."""
+    model, length = scenario.model, scenario.workload.seq_length
+    if model.position_embedding_type not in ("rope", "yarn"):
+        return []
+    own = load_model(model.name).max_position_embeddings if model.name in model_names() else None
+    if length <= own if own is not None else length <= LONG_CONTEXT or length < model.max_position_embeddings:
+        return []
+    made = f"longer than the {own:,} that {model.name} was made for" if own is not None else "as long as the model holds"
+    base = "ROTARY_BASE above" if model.rotary_base is None else f"--rotary-base {model.rotary_base} below, the model's own,"
+    return [
+        f"# TO DECIDE: sequences of {length:,} are {remark(made)}.",
+        f"# {base} is kept: extending a context takes a larger base (Code Llama: 10,000 to",
+        "# 1,000,000 for 16,384; Roziere et al. 2023) or scaled positions; both change what is learned, not time or memory.",
+    ]
+
+
 def _fuses_rope(scenario: Scenario) -> bool:
     """Megatron refuses to start with its default, the fused kernel, where Transformer Engine is missing."""
     model = scenario.model
@@ -279,18 +308,24 @@ def argument_line(argument: Argument) -> str:
 
 
 LEARNING_RATES = (
-    (125e6, "6e-4"), (350e6, "3e-4"), (760e6, "2.5e-4"), (1.3e9, "2e-4"), (2.7e9, "1.6e-4"), (6.7e9, "1.2e-4"), (13e9, "1e-4"),
-    (175e9, "6e-5"),
+    (125e6, 6e-4), (350e6, 3e-4), (760e6, 2.5e-4), (1.3e9, 2e-4), (2.7e9, 1.6e-4), (6.7e9, 1.2e-4), (13e9, 1e-4), (175e9, 6e-5),
 )  # fmt: skip
 """Parameters and learning rate of GPT-3's sizes: Brown et al. 2020, Table 2.1."""
 WARMUP_TOKENS = 375e6
 """Brown et al. 2020, appendix B: linear warm-up over the first 375 million tokens."""
 
 
-def learning_rate(scenario: Scenario) -> str:
-    """That of the GPT-3 size nearest to the model's parameters, in ratio."""
+def learning_rate(scenario: Scenario) -> tuple[str, str]:
+    """(rate, where it is from): between GPT-3's sizes interpolated in the logarithms of parameters and rate, beyond them the
+    nearest one's. An assumption for models of other kinds; their own papers name better ones."""
     parameters = total_parameters(scenario.model)
-    return min(LEARNING_RATES, key=lambda row: abs(math.log(row[0] / parameters)))[1]
+    sizes, rates = zip(*LEARNING_RATES, strict=True)
+    rate = math.exp(np.interp(math.log(parameters), np.log(sizes), np.log(rates)))
+    above = bisect.bisect(sizes, parameters)
+    near = sizes[max(0, above - 1) : above + 1]
+    said = " and ".join(f"{size / 1e9:.3g} B" for size in near)
+    how = f"interpolated between GPT-3's of {said}" if len(near) > 1 else f"GPT-3's of {said}"
+    return f"{rate:.1e}".replace("e-0", "e-"), f"for {parameters / 1e9:.3g} B parameters, {how} (Brown et al. 2020, Table 2.1)"
 
 
 def _data_arguments(scenario: Scenario) -> list[str]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -58,10 +59,22 @@ def _edited(path: Path) -> bool:
     return line is None or line.split()[0] != _digest(path.read_bytes())
 
 
-def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> list[Path]:
+@dataclass(frozen=True)
+class Written:
+    """What an export did to its folder."""
+
+    files: tuple[Path, ...]
+    replaced: str
+    """What was there before under these names and is another now, or is gone, in a line; empty where nothing was."""
+
+
+def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> Written:
     """Write the texts into `folder` (made if missing). Raises FileError before anything is written."""
     check_folder(folder, texts, force=force)
     before = _left_over(folder, texts, force=force)
+    changed = [file for file, text in texts.items() if _differs(folder / file, text)]
+    replaced = [f"replaced {', '.join(changed)}"] if changed else []
+    replaced += [f"removed {', '.join(path.name for path in before)}"] if before else []
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -78,7 +91,15 @@ def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False)
     lines = {file: f"{_digest(text.encode())}  {file}" for file, text in texts.items()}
     kept = {file: line for file, line in _manifest(folder).items() if (folder / file).exists()}
     write_text(folder / MANIFEST, "\n".join({**kept, **lines}.values()) + "\n")
-    return written
+    return Written(tuple(written), f"of what was in {folder} before: {'; '.join(replaced)}" if replaced else "")
+
+
+def _differs(path: Path, text: str) -> bool:
+    """A file of this name is there and holds another text."""
+    try:
+        return path.read_bytes() != text.encode()
+    except OSError:
+        return False
 
 
 def _left_over(folder: Path, texts: Mapping[str, str], *, force: bool) -> list[Path]:

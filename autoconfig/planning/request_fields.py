@@ -107,7 +107,9 @@ CONVERT: Fields = (
     *(field for field in CHECK if field.name not in ("memory_margin", "apply_to", "force", *(one.name for one in SWITCHES))),
     *_all("convert"),
 )
-EXPORT: Fields = _all("export")
+SLURM: Fields = _some("runner", "partition", "account", "slurm")
+"""Of batch scripts: those that an export writes, and those of jobs that measure."""
+EXPORT: Fields = (*_all("export"), *SLURM)
 LIKE, DOWNLOAD = _some("question", "like", "download")
 BINDS, CALIBRATION = _GROUPS["explain"]["binds"], _GROUPS["question"]["calibration"]
 SORTS = _GROUPS["search"]["sort_by"].choices

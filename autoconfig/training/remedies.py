@@ -130,9 +130,13 @@ class Remedy:
 def remedies(question: Question) -> list[Remedy]:
     """Changes that make it fit, and savings that alone do not; options that were given already are not repeated."""
     found: list[Remedy] = []
-    savings = list(_savings(question))
-    for change, scenario, constraints in savings:
-        found += _tried(change, scenario, constraints, question)
+    today = _tried("", question.scenario, question.constraints, question)
+    savings = []
+    for change, scenario, constraints in _savings(question):
+        tried = _tried(change, scenario, constraints, question)
+        if all(one.fits or _saves(one, today) for one in tried):
+            savings.append((change, scenario, constraints))
+            found += tried
     if len(savings) > 1:
         everything, constraints = question.scenario, question.constraints
         for _, scenario, changed in savings:
@@ -145,9 +149,13 @@ def remedies(question: Question) -> list[Remedy]:
     return found
 
 
+def _saves(remedy: Remedy, today: Iterable[Remedy]) -> bool:
+    """Less is lacking than today. Gradients in bf16 may take memory: they are copied to fp32 for the optimizer's step."""
+    return all((remedy.still_short_gib or 0.0) < (one.still_short_gib or 0.0) for one in today)
+
+
 def _one_is_enough(single: Iterable[Remedy], together: Remedy) -> bool:
-    """One saving alone lacks no more than all: gradients in bf16 are copied to fp32 for the optimizer's step, which takes
-    memory where its state is on the CPU."""
+    """One saving alone lacks no more than all: what saves on its own may take memory beside another."""
     return any((one.still_short_gib or 0.0) <= (together.still_short_gib or 0.0) for one in single)
 
 

@@ -294,7 +294,8 @@ class ClusterSpec:
             nearest = self.num_gpus // self.gpus_per_node * self.gpus_per_node
             raise InputError(
                 f"{self.num_gpus} GPUs in nodes of {self.gpus_per_node} leave a node partly used; "
-                f"use {nearest} or {nearest + self.gpus_per_node} GPUs, or say what a node has ({option('gpus_per_node')} N)"
+                f"use {nearest} or {nearest + self.gpus_per_node} GPUs, or say what a node has ({option('gpus_per_node')} N)",
+                field="gpus",
             )
         if self.num_nodes > 1 and self.link_domain_size % self.gpus_per_node and self.gpus_per_node % self.link_domain_size:
             raise InputError(

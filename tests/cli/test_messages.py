@@ -87,6 +87,38 @@ def test_an_export_takes_the_files_of_the_one_before_with_it(autoconfig, tmp_pat
     assert (folder / "overrides.txt").read_text() == "mine\n" and (folder / "train.sh").exists()
 
 
+def test_an_export_says_what_it_replaced(autoconfig, tmp_path):
+    folder = str(tmp_path / "run")
+    first = autoconfig.run("search", *SMALL, "--export", folder)
+    again = autoconfig.run("search", *SMALL, "--export", folder)
+    other = autoconfig.run("search", *SMALL, "--fix", "pp=2", "--export", folder)
+    tuned = autoconfig.run("search", *SMALL, "--peft", "lora", "--export", folder)
+    assert "before: replaced" not in first.stderr + again.stderr, "nothing is another than it was"
+    assert f"of what was in {folder} before: replaced plan.json, train.sh, train.sbatch\n" in other.stderr
+    assert "before: replaced plan.json; removed train.sh, train.sbatch\n" in tuned.stderr
+
+
+def test_slurm_options_stand_in_the_batch_script(autoconfig, tmp_path):
+    slurm = ("--partition", "gpu", "--account", "me", "--slurm=--qos=low")
+    assert autoconfig.run("search", *SMALL, "--export", str(tmp_path / "a"), *slurm).exit_code == 0
+    assert autoconfig.run("export", *SMALL, "--output", str(tmp_path / "b"), *slurm, "tp=2").exit_code == 0
+    for name in "ab":
+        text = (tmp_path / name / "train.sbatch").read_text()
+        assert "\n#SBATCH --partition=gpu\n#SBATCH --account=me\n#SBATCH --qos=low\n" in text and "add --partition" not in text
+    run = autoconfig.run("search", *SMALL, "--partition", "gpu")
+    assert run.exit_code == 2 and "or --export DIR for a batch script" in run.stderr
+    run = autoconfig.run("search", *SMALL, "--peft", "lora", "--export", str(tmp_path / "c"), *slurm)
+    assert run.exit_code == 2 and "this export has none" in run.stderr and not (tmp_path / "c").exists()
+
+
+def test_a_number_of_the_command_line_is_not_blamed_on_the_file(autoconfig, tmp_path):
+    assert autoconfig.run("export", *SMALL, "--output", str(tmp_path), "tp=2").exit_code == 0
+    file = str(tmp_path / "file.yaml")
+    assert autoconfig.run("convert", str(tmp_path / "plan.json"), "--format", "primus", "--output", file).exit_code == 0
+    run = autoconfig.run("check", file, "--gpus", "12")
+    assert run.exit_code == 2 and run.stderr.startswith("error: 12 GPUs in nodes of 8 leave")
+
+
 @pytest.mark.parametrize("width", ["60", "80"])
 def test_a_comparison_says_what_is_compared_and_what_it_leaves_out(autoconfig, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)

@@ -334,6 +334,7 @@ def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
     text = text.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NUM_NODES:-1}")
     answer, _ = checked(text)
     assert "needs a multiple of 32 GPUs, and the file's are 8: say --gpus 32 or --set NUM_NODES=4" in answer.violations[0].text
+    assert "a multiple of 32 GPUs, and --gpus says 16: say --gpus 32" in checked(text, gpus=16)[0].violations[0].text
     assert not checked(text, settings={"NUM_NODES": "4"})[0].violations
     assert not checked(text, gpus=64)[0].violations
     assert "64 GPUs (--gpus); the script itself starts 8" in checked(text, gpus=64)[0].source.question.assumed

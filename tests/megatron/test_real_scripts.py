@@ -80,13 +80,24 @@ def test_checkpoints_are_written_beside_training_and_runs_are_logged(start):
 
 def test_learning_rate_and_warm_up_are_those_of_the_size(start):
     """Brown et al. 2020, Table 2.1 and appendix B."""
-    rates = {model: learning_rate(scenario_of(model)) for model in ("gpt3-126m", "1.3b", "13b", "175b")}
-    assert [*rates.values()] == ["6e-4", "2e-4", "1e-4", "6e-5"]
-    assert [rate for _, rate in LEARNING_RATES] == sorted((rate for _, rate in LEARNING_RATES), key=float, reverse=True)
+    rates = [float(learning_rate(scenario_of(model))[0]) for model in ("gpt3-126m", "1.3b", "13b", "175b", "gpt3-530b")]
+    assert rates == pytest.approx([6e-4, 2e-4, 1e-4, 6e-5, 6e-5], rel=0.02)
+    assert [rate for _, rate in LEARNING_RATES] == sorted((rate for _, rate in LEARNING_RATES), reverse=True)
+    between, said = learning_rate(scenario_of("llama3-70b"))
+    assert 6e-5 < float(between) < 1e-4 and "70.6 B parameters, interpolated between GPT-3's of 13 B and 175 B" in said
+    assert "GPT-3's of 175 B" in learning_rate(scenario_of("gpt3-530b"))[1]
     script = torchrun(scenario_of(seq_length=8192, global_batch_size=512))  # 4.2 million tokens a step: 90 steps
     assert "--lr-warmup-iters 5 " in start(script)[0], "a tenth of the smoke test's 50 steps"
     assert "--lr-warmup-iters 90 " in start(script, TRAIN_STEPS="100000")[0]
     assert "--lr 3e-4 " in start(script, LEARNING_RATE="3e-4")[0]
+
+
+def test_a_longer_context_than_the_model_was_made_for_leaves_the_base_to_decide():
+    told = "TO DECIDE: sequences of 65,536 are longer than the 8,192 that llama3-8b was made for."
+    text = torchrun(scenario_of("llama3-8b", gpus=16, seq_length=65536), "tp=2,cp=8,mbs=1")
+    assert told in text and "--rotary-base 500000 below" in text
+    assert "TO DECIDE" not in torchrun(scenario_of("llama3-8b", seq_length=8192))
+    assert "TO DECIDE" not in torchrun(scenario_of("gpt3-1.3b", seq_length=4096)), "learned positions have no base"
 
 
 def test_the_time_limit_holds_the_smoke_test():

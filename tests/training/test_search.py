@@ -307,6 +307,16 @@ def test_remedies_that_save_fit_as_they_say():
     ), "what is given already is not repeated"
 
 
+def test_what_takes_memory_is_no_remedy():
+    """Gradients in bf16 are copied to fp32 for the optimizer's step, which on one replica takes more than they save."""
+    request = Request(model="70b", gpus=8)
+    asked = search(Request(model="70b", gpus=8, numerics={"grad_reduce_dtype": "bf16"})).nearest_miss
+    answer = search(request)
+    assert asked.peak_bytes - asked.limit_bytes > answer.nearest_miss.peak_bytes - answer.nearest_miss.limit_bytes
+    assert not any("gradients in bf16" in remedy.change for remedy in answer.remedies)
+    assert any("moments in bf16" in remedy.change for remedy in answer.remedies)
+
+
 def test_all_savings_together_are_named_only_where_they_save_more_than_one():
     """With moments on the CPU, gradients in bf16 are copied to fp32 for the step: all together would lack more than offload."""
     answer = search(Request(model="175b", gpus=8))
