@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark
-from autoconfig.planning.export_files import MADE_BY, MARK, Written, filled_template, slug, write_export
+from autoconfig.planning.export_files import MADE_BY, MARK, WrittenExport, filled_template, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion
@@ -103,7 +103,7 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
     return texts
 
 
-def export(question: ServeQuestion, one: DeploymentReport, folder: Path, *, force: bool = False) -> Written:
+def export(question: ServeQuestion, one: DeploymentReport, folder: Path, *, force: bool = False) -> WrittenExport:
     """Write them into `folder`. Raises FileError, UnsupportedError."""
     return write_export(folder, export_texts(question, one), force=force)
 

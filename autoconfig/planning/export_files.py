@@ -32,7 +32,7 @@ def slug(text: str) -> str:
 
 MADE_BY = "megatron-autoconfig plan"
 """Stands in every JSON file of ours."""
-MARK = "# Written by megatron-autoconfig"
+MARK = "# WrittenExport by megatron-autoconfig"
 """Second line of every script of ours: such a file may be written again."""
 
 
@@ -60,7 +60,7 @@ def _edited(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenExport:
     """What an export did to its folder."""
 
     files: tuple[Path, ...]
@@ -68,7 +68,7 @@ class Written:
     """What was there before under these names and is another now, or is gone, in a line; empty where nothing was."""
 
 
-def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> Written:
+def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False) -> WrittenExport:
     """Write the texts into `folder` (made if missing). Raises FileError before anything is written."""
     check_folder(folder, texts, force=force)
     before = _left_over(folder, texts, force=force)
@@ -91,7 +91,7 @@ def write_export(folder: Path, texts: Mapping[str, str], *, force: bool = False)
     lines = {file: f"{_digest(text.encode())}  {file}" for file, text in texts.items()}
     kept = {file: line for file, line in _manifest(folder).items() if (folder / file).exists()}
     write_text(folder / MANIFEST, "\n".join({**kept, **lines}.values()) + "\n")
-    return Written(tuple(written), f"of what was in {folder} before: {'; '.join(replaced)}" if replaced else "")
+    return WrittenExport(tuple(written), f"of what was in {folder} before: {'; '.join(replaced)}" if replaced else "")
 
 
 def _differs(path: Path, text: str) -> bool:

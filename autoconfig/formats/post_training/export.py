@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.run import run_of
-from autoconfig.planning.export_files import Written, check_folder, write_export
+from autoconfig.planning.export_files import WrittenExport, check_folder, write_export
 from autoconfig.post_training.answer import PricedPlacement
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.specs.errors import UnsupportedError
@@ -31,7 +31,7 @@ def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
 
 def export_first(
     job: PostTrainingJob, ranked: Sequence[PricedPlacement], folder: Path, *, force: bool = False
-) -> tuple[PricedPlacement, Written, str]:
+) -> tuple[PricedPlacement, WrittenExport, str]:
     """Write the first of these that the framework can run: (it, what was written, why those before it were not written). Raises
     UnsupportedError where none can be written, FileError for the folder."""
     check_folder(folder, FILES, force=force)
