@@ -32,7 +32,7 @@ def slug(text: str) -> str:
 
 MADE_BY = "megatron-autoconfig plan"
 """Stands in every JSON file of ours."""
-MARK = "# WrittenExport by megatron-autoconfig"
+MARK = "# Written by megatron-autoconfig"
 """Second line of every script of ours: such a file may be written again."""
 
 
