@@ -215,7 +215,7 @@ def _kind_table(
     each = {
         modules: kept_by_operator(model, kind, numerics, shape, parts)
         if by_operator
-        else kept_under_selective(parts, modules, memory, norms_apart(model, kind, memory.norm_inside_mlp))
+        else kept_under_selective(parts, modules, memory, norms_apart(model, kind, memory.norms_fused))
         for modules, by_operator in {r.modules: r.by_operator for r in recomputes}.items()
     }
     kept = [each[r.modules] for r in recomputes]

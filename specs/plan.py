@@ -17,6 +17,8 @@ from autoconfig.specs.errors import PlanError, UnknownKeyError
 OP = "op"
 """torchtitan's selective activation checkpointing by operator (`selective_ac_option = "op"`): the layer is run again, but what
 attention and every second matrix product put out is kept (torchtitan/distributed/activation_checkpoint.py, 2024 and 2025)."""
+OUTPUT_DISCARDING = ("layernorm", "mla_up_proj", "moe_act")
+"""Modules of selective recomputation whose outputs are discarded (megatron-core, CheckpointWithoutOutput)."""
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", OP)
 """What selective recomputation can name, in the order in which it is printed: Megatron's --recompute-modules that this project
 prices, and `op`."""

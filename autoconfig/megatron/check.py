@@ -20,7 +20,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import changed_keys, nearest_legal
-from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit
+from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, remarks_on
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
 from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
@@ -103,6 +103,8 @@ class CheckAnswer:
     """Overlaps that the file's legal plan could have and that are not given."""
     omitted: tuple[str, ...] = ()
     """What the script leaves out that its job will miss, beside overlaps."""
+    remarks: tuple[str, ...] = ()
+    """What the file's legal plan asks for to no effect."""
     remedies: tuple[Remedy, ...] = ()
     """What would make it fit, where nothing does."""
 
@@ -143,6 +145,7 @@ def check(source: CheckInput) -> CheckAnswer:
         plans_ranked=len(ranking.row),
         missing=missing_overlaps(scenario, plan) if report and source.script else (),
         omitted=omissions(source) if report else (),
+        remarks=remarks_on(scenario, plan) if report else (),
         remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
 

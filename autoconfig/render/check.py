@@ -80,6 +80,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Overlaps that are legal for the file's plan and not given: `--apply-to` writes them."""
     omitted: tuple[str, ...]
     """What the script leaves out that its job will miss, with what it costs."""
+    remarks: tuple[str, ...]
+    """What the file's plan asks for to no effect."""
     environment: tuple[str, ...]
     """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
     plans_ranked: Natural
@@ -143,6 +145,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         better=found if better else None,
         missing_overlap=answer.missing,
         omitted=answer.omitted,
+        remarks=answer.remarks,
         environment=answer.environment,
         plans_ranked=answer.plans_ranked,
     )
@@ -163,6 +166,8 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
     for text in answer.omitted:
         console.print(f"Not given: {escape(text)}")
+    for text in answer.remarks:
+        console.print(f"Note: {escape(text)}")
     if answer.missing and answer.better is None:
         console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     if answer.report is not None:

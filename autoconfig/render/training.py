@@ -217,6 +217,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         f"limit {report.limit_bytes / GIB:.1f} GiB "
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
+    for text in explanation.remarks:
+        console.print(f"Note: {text}", markup=False)
     console.print(_time_table(report))
     _operator_table(console, explanation)
     console.print(_memory_table(report, console.width))

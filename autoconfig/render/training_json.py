@@ -221,6 +221,8 @@ class DetailsJson:
     """What a little more of everything would buy; empty with --no-binds."""
     what_switches_buy: tuple[SwitchGain, ...]
     """What other switches would make of the step; empty for dense models and with --no-binds."""
+    remarks: tuple[str, ...]
+    """What the plan asks for to no effect."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,6 +331,7 @@ def explain_json(explanation: Explanation) -> ExplanationJson:
         what_binds_note=explanation.gains_note,
         what_binds=explanation.gains,
         what_switches_buy=explanation.switches,
+        remarks=explanation.remarks,
     )
 
 

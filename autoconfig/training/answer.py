@@ -14,6 +14,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
+from autoconfig.training.plan_rules import remarks_on
 from autoconfig.training.price import (
     Money,
     PlanReport,
@@ -243,6 +244,8 @@ class Explanation:
     """What other switches would make of the step; empty for dense models, and where it was not asked."""
     gains_note: str = ""
     """Where the plan does not fit: that memory binds, and what `gains` are then; empty where they were not asked."""
+    remarks: tuple[str, ...] = ()
+    """What a legal plan asks for to no effect."""
 
 
 def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
@@ -267,6 +270,7 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
         gains=tuple(gains),
         switches=tuple(switch_gains(s, plan)) if binds else (),
         gains_note=note,
+        remarks=remarks_on(s, plan),
     )
 
 

@@ -13,6 +13,7 @@ from autoconfig.specs.layouts import divisors, stage_layers
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.price import violations
+from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.question import Question
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints, Space, axes, enumerate_space, recompute_options
@@ -99,7 +100,8 @@ def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
     asked = plan.recompute
     found = [asked]
     if asked.granularity == "selective":
-        kept = tuple(m for m in asked.modules if recompute_rule(scenario, Recompute("selective", (m,))) is None)
+        alone = {m: Recompute("selective", (m,)) for m in asked.modules if not is_idle(scenario, m)}
+        kept = tuple(m for m, one in alone.items() if recompute_rule(scenario, one) is None)
         if asked.by_operator != scenario.software.recomputes_by_operator:  # rule AC012: what `selective` alone means there
             kept = ("core_attn",) if asked.by_operator else (OP,)
         found += [Recompute("selective", kept)] if kept else []

@@ -11,10 +11,15 @@ import numpy as np
 
 from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.layouts import stage_layers
+from autoconfig.specs.models.parameters import norms_apart
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.rules import RULES, recompute_rule
 
+IDLE = (
+    "recomputing layernorm frees nothing here: {software} fuses the norms before attention and dense MLPs into the matrices "
+    "behind them, and {model} has no other; leave layernorm out"
+)
 MAX_LETTERS = 100_000
 _GROUP = re.compile(r"\(([^()]+)\)\*([0-9]{1,6})")
 _LETTER = re.compile(r"([EtmL])\*([0-9]{1,6})")
@@ -174,3 +179,15 @@ def _accounted(num_layers: int, plan: TrainPlan) -> bool:
         if not split.broken and split.ends(num_layers) == (plan.first, plan.last):
             return True
     return False
+
+
+def is_idle(scenario: Scenario, module: str) -> bool:
+    """Whether recomputing a module that may be named frees nothing: `layernorm` where no norm is a module of its own."""
+    fused = scenario.software.memory.norms_fused
+    return module == "layernorm" and not any(any(norms_apart(scenario.model, kind, fused)) for kind in scenario.model.kinds)
+
+
+def remarks_on(scenario: Scenario, plan: TrainPlan) -> tuple[str, ...]:
+    """What a legal plan asks for to no effect."""
+    idle = any(is_idle(scenario, module) for module in plan.recompute.modules)
+    return (IDLE.format(software=scenario.software.name, model=scenario.model.name),) if idle else ()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.specs.models.hybrid import gdn_projected, mamba_projected
-from autoconfig.specs.plan import Recompute
+from autoconfig.specs.plan import OUTPUT_DISCARDING, Recompute
 from autoconfig.specs.run_settings import FULL_ITERATION
 from autoconfig.specs.scenario import Scenario, all_biases
 
@@ -407,7 +407,8 @@ def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
         return "AC011"
     if model.mtp_num_layers and recompute.method == "uniform" and recompute.num_layers > 1:
         return "NV121"
-    return "AC010" if modules and not scenario.software.supports_selective_recompute else None
+    lacking = modules.intersection(() if scenario.software.supports_output_discarding else OUTPUT_DISCARDING)
+    return "AC010" if lacking or (modules and not scenario.software.supports_selective_recompute) else None
 
 
 def recompute_fits_layers(recompute: Recompute, chunk_layers: npt.NDArray[Any], stage_layers: npt.NDArray[Any]) -> Mask:

@@ -27,9 +27,10 @@ import numpy.typing as npt
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.layouts import Layouts, divisors, middle_layers
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.parameters import active_matmul_parameters, norms_apart
-from autoconfig.specs.plan import MODULES, NONE, Recompute
+from autoconfig.specs.models.parameters import active_matmul_parameters
+from autoconfig.specs.plan import MODULES, NONE, OUTPUT_DISCARDING, Recompute
 from autoconfig.specs.scenario import Scenario
+from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule
 
 Ints = npt.NDArray[np.int64]
@@ -355,7 +356,6 @@ def _with_sharding(
 
 MODULES_TOGETHER = 2
 """Selective options name up to this many modules, besides all output-discarding ones together."""
-OUTPUT_DISCARDING = ("layernorm", "mla_up_proj", "moe_act")
 
 
 def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: int) -> list[Recompute]:
@@ -368,9 +368,7 @@ def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: 
         return [o for o in sorted(constraints.fixed["recompute"] - excluded, key=str) if recompute_rule(scenario, o) is None]
     options = [NONE]
     modules = [m for m in MODULES if recompute_rule(scenario, Recompute("selective", (m,))) is None]
-    fused = scenario.software.memory.norm_inside_mlp
-    if not any(any(norms_apart(scenario.model, kind, fused)) for kind in scenario.model.kinds):
-        modules = [m for m in modules if m != "layernorm"]  # legal, and frees nothing
+    modules = [m for m in modules if not is_idle(scenario, m)]
     for size in range(1, MODULES_TOGETHER + 1):
         options += [Recompute("selective", chosen) for chosen in combinations(modules, size)]
     discarding = tuple(m for m in OUTPUT_DISCARDING if m in modules)

@@ -392,13 +392,16 @@ BOTH_NORMS: NormShares = (0.5, 0.5)
 
 def norms_apart(model: ModelSpec, kind: str, fused: bool) -> NormShares:
     """The shares of a layer's norms that are modules of their own, which recomputing `layernorm` runs again. With Transformer
-    Engine (`fused`) the norms before dense attention and dense MLPs are a part of the matrix behind them.
+    Engine (`fused`) the norms before dense attention and dense MLPs are a part of the matrix behind them; those before Mamba-2
+    and cross-attention are never run again.
 
     Source: megatron-core 0.19.2, models/gpt/gpt_layer_specs.py and models/hybrid/hybrid_layer_specs.py (where a norm is
-    IdentityOp), transformer/transformer_layer.py (which leaves those out).
+    IdentityOp), transformer/transformer_layer.py (which leaves those out, and knows input_layernorm and pre_mlp_layernorm
+    only), ssm/mamba_layer.py (no recomputation).
     """
-    if not fused:
-        return BOTH_NORMS
-    latent = model.multi_latent_attention and (kind == "attention" or not model.is_hybrid)
-    count = 1 if model.is_hybrid else max(2, model.num_layernorms_per_layer)
-    return float(latent) / count, float(kind == "moe") / count
+    second = kind in ("mlp", "moe") if model.is_hybrid else True
+    first = not (model.is_hybrid and second) and kind != "mamba"
+    if fused:
+        first, second = first and model.multi_latent_attention and kind != "gdn", kind == "moe"
+    count = 1 if model.is_hybrid else 3 if kind == "decoder" else max(2, model.num_layernorms_per_layer)
+    return float(first) / count, float(second) / count

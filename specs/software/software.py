@@ -76,8 +76,9 @@ class StackMemory:
     """Hidden-size buffers alive in the MLP's backward with sequence parallelism (findings: c = 1 with SP)."""
     mlp_backward_buffers_no_sp: float = 1.7
     """The same without sequence parallelism (c = 1.7)."""
-    norm_inside_mlp: bool = True
-    """The norm before the MLP is fused into its first matrix, so that recomputing `mlp` drops its output too."""
+    norms_fused: bool = True
+    """The norms before attention and MLP are fused into the matrices behind them (Transformer Engine): recomputing `mlp` drops
+    its norm's output too, and `layernorm` finds no module there (`parameters.norms_apart`)."""
     score_backward_bytes: float = 4.0
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     score_dropped_bytes: float = 2.0
@@ -122,6 +123,9 @@ class SoftwareStack:
     supports_selective_recompute: bool = True
     recomputes_by_operator: bool = False
     """Selective recomputation is `selective:op` (specs.plan.OP) and nothing else."""
+    supports_output_discarding: bool = True
+    """Selective recomputation has `layernorm`, `mla_up_proj` and `moe_act`, whose outputs are discarded (CheckpointWithoutOutput
+    of megatron-core 0.12 and later)."""
     supports_mlp_recompute_with_biases: bool = True
     """megatron-core's local layers: not (rule AC011)."""
     supports_encoder_decoder_pipeline: bool = False

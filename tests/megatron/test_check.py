@@ -452,3 +452,19 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
     for name in ("train.sh", "train.sbatch", "plan.json"):
         found = autoconfig.run("check", str(tmp_path / "out" / name)).stdout
         assert "b200-180gb" in found and "of 172.4" in found, name
+
+
+IDLE_NORMS = f"{LEGAL} --recompute-granularity selective --recompute-modules layernorm"
+
+
+@pytest.mark.parametrize(("software", "said"), [("transformer-engine", True), ("megatron-local", False)])
+def test_recomputing_norms_that_are_a_part_of_matrices_is_said_to_free_nothing(software, said):
+    answer, _ = checked(script(IDLE_NORMS), software=software)
+    assert not answer.violations
+    assert any("recomputing layernorm frees nothing" in text for text in answer.remarks) == said
+
+
+def test_the_nearest_legal_plan_of_a_dense_model_keeps_no_useless_module():
+    answer, _ = checked(script(f"{IDLE_NORMS} moe_act"), software="transformer-engine")
+    assert [violation.rule for violation in answer.violations] == ["NV114"]
+    assert str(answer.nearest.recompute) == "none"

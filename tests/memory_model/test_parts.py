@@ -393,7 +393,7 @@ def test_norms_of_both_halves_are_freed_together():
     """Latent attention: `layernorm` frees the norm before attention, `mlp` the one that is fused into the MLP."""
     parts = {"norm_outputs": np.array([8.0]), "mlp_inside": np.array([5.0])}
     for modules, left in ((("layernorm",), 4.0), (("mlp",), 4.0), (("layernorm", "mlp"), 0.0)):
-        assert kept_under_selective(parts, modules, STACK, (0.5, 0.0)).kept["norm_outputs"] == left
+        assert kept_under_selective(parts, modules, load_stack("transformer-engine").memory, (0.5, 0.0)).kept["norm_outputs"] == left
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,14 @@ def test_norms_of_both_halves_are_freed_together():
         ("nemotron-3-nano", "mamba", True, (0.0, 0.0)),
         ("nemotron-3-nano", "attention", True, (0.0, 0.0)),
         ("nemotron-3-nano", "moe", True, (0.0, 1.0)),
+        ("nemotron-3-nano", "mamba", False, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", False, (1.0, 0.0)),
+        ("nemotron-3-nano", "moe", False, (0.0, 1.0)),
+        ("qwen3-next-80b-a3b", "gdn", True, (0.0, 0.0)),
+        ("qwen3-next-80b-a3b", "gdn", False, (1.0, 0.0)),
         ("t5-11b", "decoder", True, (0.0, 0.0)),
+        ("t5-11b", "encoder", False, (0.5, 0.5)),
+        ("t5-11b", "decoder", False, (1 / 3, 1 / 3)),
     ],
 )
 def test_norms_that_are_modules_of_their_own(model, kind, fused, apart):

@@ -345,6 +345,7 @@ def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
     [
         ("llama3-8b", None, False),
         ("llama3-8b", "megatron-local", True),
+        ("llama3-8b", "torch-eager", False),
         ("mixtral-8x7b", None, True),
         ("deepseek-v3", None, True),
     ],

@@ -94,11 +94,10 @@ FP8_ATTENTION = 0.85
 """Time of fp8 attention over 16 bits (attention tables of aiconfigurator-core 0.12.0: 0.79 to 0.87)."""
 
 
-def norm_modules(job: TrainingJob) -> tuple[tuple[str, ...], ...]:
-    """Of the norms before attention and before the MLP or experts: `layernorm` where recomputing that runs them again."""
-    model, kind = job.model, "moe" if job.model.is_moe else job.model.kinds[0]
-    fused = job.scenario.software.memory.norm_inside_mlp
-    apart = (norms_apart(model, "attention" if model.is_hybrid else kind, fused)[0], norms_apart(model, kind, fused)[1])
+def norm_modules(job: TrainingJob, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Of the norms before a layer's attention (or mixer) and before its MLP or experts: `layernorm` where recomputing that runs
+    them again."""
+    apart = norms_apart(job.model, kind, job.scenario.software.memory.norms_fused)
     return tuple(("layernorm",) if share else () for share in apart)
 
 
@@ -114,7 +113,7 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
         copied = heads * (2 * model.kv_lora_rank + model.qk_pos_emb_head_dim) + model.kv_lora_rank + model.qk_pos_emb_head_dim
     hidden = x.sharded_tokens * model.hidden_size
     result = [
-        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=norm_modules(job)[0]),
+        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=norm_modules(job, "attention" if model.is_hybrid else model.kinds[-1])[0]),
         memory_bound(
             job,
             "qkv copies",
@@ -365,14 +364,14 @@ def mlp_pointwise(job: TrainingJob, x: Shapes, width: int, name: str, layer: str
     return memory_bound(job, f"{name}activation", traffic, layer=layer, modules=modules)
 
 
-def second_norm_and_residual(job: TrainingJob, x: Shapes) -> list[Operator]:
-    """The norm before the MLP and the residual after it; a parallel block (Falcon) has one residual, and as many norms
+def second_norm_and_residual(job: TrainingJob, x: Shapes, kind: str) -> list[Operator]:
+    """The norm before the MLP and the residual after it, of a layer of this kind; a parallel block (Falcon) has one residual, and as many norms
     as it says."""
     hidden = x.sharded_tokens * job.model.hidden_size
     result = []
     if job.model.num_layernorms_per_layer > 1:
         traffic = norm_bytes(hidden * (job.model.num_layernorms_per_layer - 1), job.software)
-        result.append(memory_bound(job, "pre-mlp norm", traffic, modules=norm_modules(job)[1]))
+        result.append(memory_bound(job, "pre-mlp norm", traffic, modules=norm_modules(job, kind)[1]))
     if not job.model.parallel_attention:
         result.append(memory_bound(job, "mlp residual", residual_bytes(hidden, job.software, job.numerics)))
     return result

@@ -212,8 +212,8 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     if "attention" in groups:
         result += _attention_operators(job, x, hidden, first("attention"))
     if model.is_hybrid:
-        second = second_norm_and_residual(job, x)
-        result += [replace(op, layer=kind) for kind in ("mlp", "moe") if kind in model.kinds for op in second]
+        for kind in [kind for kind in ("mlp", "moe") if kind in model.kinds]:
+            result += [replace(op, layer=kind) for op in second_norm_and_residual(job, x, kind)]
     for kind in RECURRENT:
         if kind in groups:
             result += recurrent_operators(job, x, kind, hidden, first(kind))
@@ -268,7 +268,7 @@ def _attention_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives, 
     result = [core, *further, exchange, *attention_pointwise(job, x)]
     if model.is_hybrid:
         return [replace(op, layer="attention") for op in (*result, communication)]
-    return [*result, *second_norm_and_residual(job, x), communication]
+    return [*result, *second_norm_and_residual(job, x, model.kinds[-1]), communication]
 
 
 def _gemm_groups(job: TrainingJob, x: Shapes) -> dict[str, list[GemmShape]]:

@@ -16,7 +16,7 @@ from autoconfig.specs.models.hybrid import (
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
 from autoconfig.time_model.operators.kernels import norm_bytes, residual_bytes
-from autoconfig.time_model.operators.layer import BlockCollectives, block_communication
+from autoconfig.time_model.operators.layer import BlockCollectives, block_communication, norm_modules
 from autoconfig.time_model.operators.operator import GemmShape, Operator, memory_bound
 
 RECURRENT = ("mamba", "gdn")
@@ -72,7 +72,7 @@ def recurrent_operators(
         _convolution(job, x, kind),
         memory_bound(job, f"{kind} layout copies", (copied, copied), layer=kind),
         memory_bound(job, f"{kind} gated norm", (4.0 * x.tokens * inner, 8.0 * x.tokens * inner), layer=kind),
-        memory_bound(job, f"{kind} input norm", norm_bytes(residual, stack), layer=kind),
+        memory_bound(job, f"{kind} input norm", norm_bytes(residual, stack), layer=kind, modules=norm_modules(job, kind)[0]),
         memory_bound(job, f"{kind} residual", residual_bytes(residual, stack, job.numerics), layer=kind),
         Operator(
             name=f"{kind} context-parallel exchange",
