@@ -23,8 +23,8 @@ def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuS
     found = dict(row)
     if stack.release and not is_fine_tuning(row):
         _fill_from_recipes(found, model, stack, gpu, assumed)
-    wants = bool(stack.release) or model.is_moe
-    if not cell(found, "sp") and degree(found, "tp") > 1 and wants and stack.supports_sequence_parallel:
+    wants = stack.usually_sequence_parallel or (model.is_moe and stack.supports_sequence_parallel)
+    if not cell(found, "sp") and degree(found, "tp") > 1 and wants:
         found["sp"] = "1"
         assumed.append("sp on (tp is above 1)")
     return found

@@ -85,6 +85,7 @@ def _readable(row: Row) -> dict[str, str]:
         "gpu": re.sub(r"\s*\(.*\)", "", cell(row, "gpu")),
         "gpus": cell(row, "gpus"),
         "recompute": _recompute(cell(row, "recompute")),
+        "sp": cell(row, "sp") or "0",  # of configurations: what they leave out is off
         "optimizer_shard": "none",
         "grad_dtype": "fp32",
     }

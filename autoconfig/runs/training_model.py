@@ -133,7 +133,10 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
     cells = (("layers", "num_layers"), ("encoder_layers", "encoder_num_layers"), ("vocab", "vocab_size"),
              ("kv_heads", "num_query_groups"))  # fmt: skip
-    if other := [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]:
+    other = [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]
+    if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
+        other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"
+    if other:
         assumed.append(f"{known.name} with {', '.join(other)}")
     return known.replace(published_parameters=None, **changes) if changes else known
 

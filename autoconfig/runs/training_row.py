@@ -30,7 +30,7 @@ from autoconfig.training.price import CONVENTIONS
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
-_SELECTIVE = re.compile(r"selective\(\[?([a-z_, ]*)\]?\)")
+_SELECTIVE = re.compile(r"selective\(\[?([a-z_,+ ]*)\]?\)")
 AGREEING = 0.10
 """Step time and tokens/s of a row may differ by this share: they are rounded, or means over different steps."""
 
@@ -189,19 +189,19 @@ def contradiction(row: Row, case: Case) -> str:
 
 
 def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]); `selective` alone
-    is what the stack means by it."""
+    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]), selective(a+b), or as
+    plans say it (selective:a+b, full:block:2); `selective` alone is what the stack means by it."""
     text = text.strip()
     if text in ("", "none"):
         return NONE
     if text == "selective" and stack.recomputes_by_operator:
         return Recompute("selective", (OP,))
-    if text in ("full", "selective"):
+    if text in ("full", "selective") or ":" in text:
         return Recompute.parse(text)
     if match := _FULL_RECOMPUTE.fullmatch(text):
         return Recompute("full", (), match[1], int(match[2]))
     if match := _SELECTIVE.fullmatch(text):
-        return Recompute("selective", tuple(match[1].replace(",", " ").split()))
+        return Recompute("selective", tuple(re.split(r"[,+ ]+", match[1].strip(" ,+"))))
     raise CellError(f"cell recompute={text[:40]!r} cannot be read")
 
 

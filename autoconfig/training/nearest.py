@@ -12,8 +12,8 @@ from autoconfig.specs.errors import InputError, PlanError, option
 from autoconfig.specs.layouts import divisors, stage_layers
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.training.price import violations
 from autoconfig.training.plan_rules import is_idle
+from autoconfig.training.price import violations
 from autoconfig.training.question import Question
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints, Space, axes, enumerate_space, recompute_options

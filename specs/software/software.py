@@ -124,8 +124,8 @@ class SoftwareStack:
     recomputes_by_operator: bool = False
     """Selective recomputation is `selective:op` (specs.plan.OP) and nothing else."""
     supports_output_discarding: bool = True
-    """Selective recomputation has `layernorm`, `mla_up_proj` and `moe_act`, whose outputs are discarded (CheckpointWithoutOutput
-    of megatron-core 0.12 and later)."""
+    """Selective recomputation has `layernorm`, `mla_up_proj` and `moe_act`, whose outputs are discarded
+    (CheckpointWithoutOutput of megatron-core 0.12 and later)."""
     supports_mlp_recompute_with_biases: bool = True
     """megatron-core's local layers: not (rule AC011)."""
     supports_encoder_decoder_pipeline: bool = False
@@ -153,6 +153,12 @@ class SoftwareStack:
         named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide)
         if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
             raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
+
+    @property
+    def usually_sequence_parallel(self) -> bool:
+        """Runs with tp above 1 have sequence parallelism unless they say otherwise: megatron-core and what is built on it,
+        whose scripts and recipes all switch it on. Older and other software did so by choice."""
+        return self.supports_sequence_parallel and self.generation in ("megatron-core", "nemo")
 
     @property
     def supports_sparse_attention(self) -> bool:

@@ -225,6 +225,33 @@ def test_a_depth_or_a_size_behind_a_name_is_that_model() -> None:
     assert case(model="deepseek-v3-16layers", layers="8").scenario.model.num_layers == 8
 
 
+def test_layers_of_a_hybrid_are_counted_as_the_table_counts_them() -> None:
+    known = {"model": "qwen3-next-80b-a3b-24layers", "pp": "1", "vpp": "", "ep": "8", "gpus": "8"}
+    said = case(**known).assumed
+    assert any("layers 24, not 48" in text for text in said) and not any("96" in text for text in said)
+
+
+@pytest.mark.parametrize("text", ["selective(layernorm+moe_act)", "selective(layernorm, moe_act)", "selective:layernorm+moe_act"])
+def test_spellings_of_recomputed_modules(text: str) -> None:
+    assert str(case(recompute=text).plan.recompute) == "selective:layernorm+moe_act"
+
+
+@pytest.mark.parametrize(
+    ("software", "tp", "sp"),
+    [
+        ("transformer-engine", "2", True),
+        ("nemo-24.09", "2", True),
+        ("nemo-26.06", "2", True),
+        ("transformer-engine", "1", False),
+        ("torch-eager", "2", False),
+        ("megatron-lm-2022", "2", False),
+    ],
+)
+def test_an_empty_cell_of_sp_means_what_runs_of_the_software_have(software: str, tp: str, sp: bool) -> None:
+    shape = {"model": "llama3-8b", "gpu": "h100", "gpus": "8", "tp": tp, "pp": "1", "vpp": "", "ep": "1", "sp": ""}
+    assert case(**shape, software=software, precision="bf16", recompute="none").plan.sp is sp
+
+
 def test_recomputation_and_offload_cells() -> None:
     found = case(recompute="selective(layernorm,moe_act)", offload="activations")
     assert str(found.plan.recompute) == "selective:layernorm+moe_act"

@@ -282,9 +282,9 @@ def test_published_uneven_stages_are_no_broken_rule() -> None:
 
 def test_blank_plan_cells_are_named_with_their_default() -> None:
     blank = predict_rows([GOOD | {"sp": "", "vpp": "", "cp": "", "recompute": ""}])[0]
-    assert "sp off, vpp 1, cp 1, recompute none" in blank.note
+    assert "sp on (tp is above 1), vpp 1, cp 1, recompute none" in blank.note
     whole = predict_rows([GOOD])[0].note
-    assert not any(word in whole for word in ("sp off", "vpp 1", "cp 1", "recompute none"))
+    assert not any(word in whole for word in ("sp on", "vpp 1", "cp 1", "recompute none"))
 
 
 @tabled

@@ -111,9 +111,9 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     copied = copied * (MLA_COPIES if model.multi_latent_attention else 1.0)
     if model.is_sparse:  # queries and output as wide as the latents, one key
         copied = heads * (2 * model.kv_lora_rank + model.qk_pos_emb_head_dim) + model.kv_lora_rank + model.qk_pos_emb_head_dim
-    hidden = x.sharded_tokens * model.hidden_size
+    hidden, kind = x.sharded_tokens * model.hidden_size, "attention" if model.is_hybrid else model.kinds[-1]
     result = [
-        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=norm_modules(job, "attention" if model.is_hybrid else model.kinds[-1])[0]),
+        memory_bound(job, "input norm", norm_bytes(hidden, stack), modules=norm_modules(job, kind)[0]),
         memory_bound(
             job,
             "qkv copies",
@@ -365,8 +365,8 @@ def mlp_pointwise(job: TrainingJob, x: Shapes, width: int, name: str, layer: str
 
 
 def second_norm_and_residual(job: TrainingJob, x: Shapes, kind: str) -> list[Operator]:
-    """The norm before the MLP and the residual after it, of a layer of this kind; a parallel block (Falcon) has one residual, and as many norms
-    as it says."""
+    """The norm before the MLP and the residual after it, of a layer of this kind; a parallel block (Falcon) has one residual,
+    and as many norms as it says."""
     hidden = x.sharded_tokens * job.model.hidden_size
     result = []
     if job.model.num_layernorms_per_layer > 1:
