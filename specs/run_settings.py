@@ -14,7 +14,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import Recompute, TrainPlan
-from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, is_release
 
 FULL_ITERATION, FULL = "full_iteration", "full"
 GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
@@ -221,15 +221,32 @@ def _month(release: str) -> float:
 
 
 @cache
+def _known_releases() -> tuple[str, ...]:
+    """Releases that some recipe names, oldest first."""
+    return tuple(sorted({r.release for r in recipes()} | {r.until for r in recipes()}))
+
+
+@cache
 def release_neighbours(release: str) -> tuple[str, str, float] | None:
     """(release before, release after, share of the way between them by date) of a release that no recipe names; None for one
     that is known, or before the first or behind the last."""
-    known = sorted({r.release for r in recipes()} | {r.until for r in recipes()})
-    if not release or release in known or not known[0] < release < known[-1]:
+    known = _known_releases()
+    if not is_release(release) or release in known or not known[0] < release < known[-1]:
         return None
     before, after = max(k for k in known if k < release), min(k for k in known if k > release)
     way = (_month(release) - _month(before)) / (_month(after) - _month(before))
     return before, after, min(1.0, max(0.0, way))
+
+
+def unknown_release(software: SoftwareStack) -> list[str]:
+    """What a question takes for granted about a release without a file; empty for others."""
+    if not software.priced_as:
+        return []
+    said = f"software {software.name}, of which nothing is known here, priced as {software.priced_as} (--software)"
+    if neighbours := release_neighbours(software.release):
+        before, after, share = neighbours
+        said += f" with the settings of {before}; a row of a table (predict) lies {share:.0%} of the way from it to {after}"
+    return [said]
 
 
 GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}
@@ -243,7 +260,8 @@ def _kin(gpu: str, other: str) -> bool:
 @cache
 def current_recipes(model: str, gpu: str, precision: str, release: str) -> tuple[RecipeSettings, ...]:
     """The recipes of a model that a release has, or the nearest release before it: of this GPU, else of its class (GPU_CLASS);
-    of this precision, else of any; in the order of the table."""
+    of this precision, else of any; in the order of the table. A release that no recipe names has those of the one before it."""
+    release = max((known for known in _known_releases() if known <= release), default=release)
     known = [r for r in recipes() if r.model == model and _kin(r.gpu, gpu) and r.release <= release]
     known = [r for r in known if r.gpu == gpu] or known
     known = [r for r in known if r.precision == precision] or known

@@ -20,6 +20,7 @@ from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.huggingface import config_notes, model_from_mapping, read_like
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
+from autoconfig.specs.run_settings import unknown_release
 from autoconfig.specs.scenario import (
     BLACKWELL,
     DOCUMENTED_DEFAULTS,
@@ -271,8 +272,7 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
     """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
     if name is not None:
         stack = load_stack(name)
-        if stack.priced_as:
-            assumed.append(f"software {stack.name}, of which nothing is known here, priced as {stack.priced_as} (--software)")
+        assumed += unknown_release(stack)
         return stack
     if gpu.architecture == CPU_ARCHITECTURE:
         assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")

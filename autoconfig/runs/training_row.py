@@ -189,8 +189,8 @@ def contradiction(row: Row, case: Case) -> str:
 
 
 def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
-    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]), selective(a+b), or as
-    plans say it (selective:a+b, full:block:2); `selective` alone is what the stack means by it."""
+    """A cell of the column `recompute`: none, full, full(uniform,1), selective(core_attn), selective([a b]), selective(a+b),
+    or as plans say it (selective:a+b, full:block:2); `selective` alone is what the stack means by it."""
     text = text.strip()
     if text in ("", "none"):
         return NONE

@@ -291,7 +291,12 @@ def software_names() -> list[str]:
     return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
 
 
-_RELEASE = re.compile(r"nemo-[0-9]{2}\.[0-9]{2}(\.[0-9]{2})?")
+_RELEASE = re.compile(r"nemo-[0-9]{2}\.(0[1-9]|1[0-2])(\.[0-9]{2})?")
+
+
+def is_release(name: str) -> bool:
+    """Whether this is the name of a dated release, known or not: nemo-YY.MM or a point release of it."""
+    return _RELEASE.fullmatch(name) is not None
 
 
 def _releases() -> list[str]:
@@ -309,7 +314,7 @@ def load_stack(name: str) -> SoftwareStack:
     for candidate in software_names():
         if wanted in _raw(candidate).get("aliases", ()):
             return _build(_raw(candidate))
-    if _RELEASE.fullmatch(wanted) and (older := [known for known in _releases() if known <= wanted]):
+    if is_release(wanted) and (older := [known for known in _releases() if known <= wanted]):
         stack = _build(_raw(older[-1]))
         said = f"{stack.description}; priced as {stack.name}"
         return replace(stack, name=wanted, release=wanted, priced_as=stack.name, description=said)

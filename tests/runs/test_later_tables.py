@@ -231,7 +231,10 @@ def test_layers_of_a_hybrid_are_counted_as_the_table_counts_them() -> None:
     assert any("layers 24, not 48" in text for text in said) and not any("96" in text for text in said)
 
 
-@pytest.mark.parametrize("text", ["selective(layernorm+moe_act)", "selective(layernorm, moe_act)", "selective:layernorm+moe_act"])
+SPELLINGS = ("selective(layernorm+moe_act)", "selective(layernorm, moe_act)", "selective:moe_act+layernorm")
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
 def test_spellings_of_recomputed_modules(text: str) -> None:
     assert str(case(recompute=text).plan.recompute) == "selective:layernorm+moe_act"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from autoconfig.specs.errors import PlanError
+from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
@@ -20,6 +20,7 @@ from autoconfig.runs.training_model import read_numerics
 from autoconfig.runs.training_row import even_ends, measured_step_seconds, published_rows, read_case
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.price import NOT_LEGAL, flops_per_step, shipped_bands
+from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import RULE_TEXT
 
 ROWS = {row["id"]: row for row in published_rows()}
@@ -431,3 +432,17 @@ def test_a_release_without_a_file_is_priced_as_the_one_before_it(name: str, pric
     stack, before = load_stack(name), load_stack(priced_as)
     assert (stack.name, stack.release, stack.time, stack.memory) == (name, name, before.time, before.memory)
     assert stack.description.endswith(f"priced as {priced_as}")
+
+
+@pytest.mark.parametrize("name", ["nemo-26.13", "nemo-26.00", "nemo-26.05.x", "nemo-26.x", "nemo-26.5"])
+def test_what_is_no_date_is_no_release(name: str) -> None:
+    with pytest.raises(InputError, match="unknown software stack"):
+        load_stack(name)
+    assert "unknown software stack" in predict_rows([GOOD | {"software": name}])[0].note
+
+
+def test_a_question_on_an_unknown_release_has_the_settings_of_the_one_before_it_and_says_so() -> None:
+    asked = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 16}
+    unknown, before = (understand(Request(software=name, **asked)) for name in ("nemo-26.07", "nemo-26.06.01"))
+    assert unknown.scenario.settings() == before.scenario.settings()
+    assert any("with the settings of nemo-26.06.01" in text and "33% of the way" in text for text in unknown.assumed)
