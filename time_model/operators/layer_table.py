@@ -212,8 +212,8 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
     if "attention" in groups:
         result += _attention_operators(job, x, hidden, first("attention"))
     if model.is_hybrid:
-        for kind in [kind for kind in ("mlp", "moe") if kind in model.kinds]:
-            result += [replace(op, layer=kind) for op in second_norm_and_residual(job, x, kind)]
+        for half in (kind for kind in ("mlp", "moe") if kind in model.kinds):
+            result += [replace(op, layer=half) for op in second_norm_and_residual(job, x, half)]
     for kind in RECURRENT:
         if kind in groups:
             result += recurrent_operators(job, x, kind, hidden, first(kind))
