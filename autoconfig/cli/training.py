@@ -69,7 +69,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
             raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
         run_profile(ctx, given, training(given), as_json=as_json)
         return
-    output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
+    output, report, export, force, form = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
     answer = _searched(given, whole=output is not None)
     clear_progress()
@@ -99,7 +99,8 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
 
         first = answer.plans[0].report
         scenario, slurm = answer.question.scenario, _slurm(given)
-        _show_export(export_plan(scenario, first.plan, first, export, force=force, slurm=slurm), err=as_json)
+        found = export_plan(scenario, first.plan, first, export, form or "megatron", force=force, slurm=slurm)
+        _show_export(found, err=as_json)
         _show_chance(answer, export, err=as_json)
 
 
@@ -126,7 +127,11 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
 
     shown = progress()
     if given["format"] is None:
-        return search(request_of(given), shown, whole=whole)
+        found = search(request_of(given), shown, whole=whole)
+        if found.question.scenario.numerics.peft != "none" and given["software"] is None:
+            clear_progress()
+            click.echo("adapters as Megatron-Bridge trains them; --format trl ranks what TRL and accelerate run", err=True)
+        return found
     from autoconfig.formats.narrow import narrowed, said
 
     answer, lines = said(search(request_of(narrowed(given, given["format"])), shown, whole=whole), given["format"])
@@ -276,6 +281,8 @@ def _same_question(command: str, question: Question) -> str:
             kept.append(argument)
     if not any(argument.split("=")[0] in ("--gpus", "--cluster") for argument in kept):
         kept += ["--gpus", str(question.scenario.cluster.num_gpus)]
+    if question.request.software is not None and "--software" not in {argument.split("=")[0] for argument in kept}:
+        kept += ["--software", question.request.software]  # of the trainer that --format names
     varied = names_to_vary(question.request.vary) if question.request.vary else ()
     for name, value in ((name, value) for name, value in question.request.switches.items() if name in varied):
         flag = name.replace("_", "-")

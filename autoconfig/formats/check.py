@@ -23,9 +23,12 @@ from autoconfig.formats.readers import (
 )
 from autoconfig.formats.recognise import MEGATRON, recognise
 from autoconfig.formats.record import Document
+from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.bridge import settings as settings_of_bridge
+from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, check
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check, read_text
+from autoconfig.megatron.check_input import HEADER_CHARACTERS, CheckInput, CheckRequest, read_check, read_text
+from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
@@ -46,15 +49,17 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
 WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
 
 
-def read_any(text: str, request: CheckRequest) -> CheckInput:
-    """The record of a file's text. Raises InputError naming the format and what is missing."""
+def read_any(text: str, request: CheckRequest, launch: str | None = None) -> CheckInput:
+    """The record of a file's text; `launch`: the text of the accelerate file that was written with it. Raises InputError naming
+    the format and what is missing."""
     name, values = recognise(text)
     if name in MEGATRON:
         found = read_check(text, request)
-        adapters = found.question.scenario.numerics.peft != "none"  # for which Megatron-LM has no arguments, Bridge has
-        return replace(found, spelled=settings_of_bridge) if adapters else found
+        bridge_only = fine_tunes(found.question.scenario)  # adapters and packing: Megatron-LM has no arguments for them
+        return replace(found, spelled=settings_of_bridge) if bridge_only else found
     try:
-        return READERS[name](Document(format=name, text=text, values=values, request=request))
+        beside = None if launch is None else _launch(launch, request)
+        return READERS[name](Document(format=name, text=text, values=values, request=request, launch=beside))
     except InputError as error:
         if not error.args or not isinstance(error.args[0], str) or _given(request, error.field):
             raise
@@ -67,9 +72,23 @@ def _given(request: CheckRequest, field: str | None) -> bool:
     return field is not None and getattr(request, field, None) is not None
 
 
+def _launch(text: str, request: CheckRequest) -> Document:
+    """The file of accelerate beside another one; nothing but itself says its values. Raises InputError."""
+    try:
+        name, values = recognise(text)
+        if name != "accelerate":
+            raise InputError(f"it is a {name} file")
+    except InputError as error:
+        raise InputError(f"{LAUNCH} beside it, which was written with it, cannot be used: {error}") from error
+    return Document(format=name, text=text, values=values, request=replace(request, settings={}))
+
+
 def read_file(path: Path, request: CheckRequest) -> CheckInput:
-    """The record of the file at `path`. Raises InputError where it cannot be read."""
-    return read_any(read_text(path, WANTED), request)
+    """The record of the file at `path`, with the accelerate file beside it where `export` wrote both. Raises InputError where
+    it cannot be read."""
+    text, beside = read_text(path, WANTED), path.with_name(LAUNCH)
+    exported = MARK in text[:HEADER_CHARACTERS] and path.name != LAUNCH and beside.is_file()
+    return read_any(text, request, read_text(beside, WANTED) if exported else None)
 
 
 def check_file(path: Path, request: CheckRequest) -> CheckAnswer:

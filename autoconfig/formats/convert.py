@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.formats.check import WANTED, read_any
+from autoconfig.formats.check import read_any, read_file
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.words import Written
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_text
+from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script
 from autoconfig.specs.errors import InputError, UnsupportedError, option
@@ -56,7 +56,15 @@ def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:
 
 def convert(text: str, request: CheckRequest, form: str) -> Converted:
     """A file's text in another format. Raises InputError for what cannot be read or said."""
-    source = read_any(text, request)
+    return _converted(read_any(text, request), form)
+
+
+def convert_file(path: Path, request: CheckRequest, form: str) -> Converted:
+    """The file at `path` in another format. Raises InputError."""
+    return _converted(read_file(path, request), form)
+
+
+def _converted(source: CheckInput, form: str) -> Converted:
     split = source.split
     if split is not None and not split.even_inside:
         raise UnsupportedError(
@@ -64,8 +72,3 @@ def convert(text: str, request: CheckRequest, form: str) -> Converted:
             "even out the stages inside, or give first and last stages of another size only"
         )
     return Converted(format=form, source=source, written=write_plan(source.question.scenario, source.plan, form))
-
-
-def convert_file(path: Path, request: CheckRequest, form: str) -> Converted:
-    """The file at `path` in another format. Raises InputError."""
-    return convert(read_text(path, WANTED), request, form)

@@ -16,6 +16,7 @@ import yaml
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.recognise import SWIFT
+from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.edit import improved_text as improved_script
@@ -44,6 +45,8 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
         changes = (*changes, FlagChange(flag="training.global_batch_size", old=None, new=batch))
     if any(change.flag.startswith("ZeRO stage") for change in changes):
         raise refusal("the stage of ZeRO stands in the DeepSpeed file that it names", changes)
+    if any(change.flag.startswith(LAUNCH) for change in changes):
+        raise refusal(f"the sharding stands in {LAUNCH}: autoconfig search --format trl --export writes both", changes)
     try:
         text = changed(source.text, [_in_its_words(change, source.kind) for change in changes])
     except (InputError, yaml.YAMLError, ValueError) as error:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.formats.fine_tuning import FINE_TUNING_FILES, fine_tuning_command, fine_tuning_texts, trl_differs
+from autoconfig.formats.fine_tuning import FINE_TUNING_FILES, fine_tuning_command, fine_tuning_texts, trl_differs, trl_texts
 from autoconfig.formats.writers.bridge import fine_tunes
+from autoconfig.formats.writers.trl import SFT
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
@@ -20,7 +21,7 @@ from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
 
-FORMATS = ("megatron", "plan")
+FORMATS = ("megatron", "trl", "plan")
 PLAN_FILE = "plan.json"
 
 
@@ -75,7 +76,9 @@ def export_texts(
 ) -> dict[str, str]:
     """File name -> text; `slurm`: further #SBATCH options. Raises UnsupportedError for models that cannot be written."""
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
-    if form == "megatron" and fine_tunes(scenario):
+    if form == "trl":
+        texts |= trl_texts(scenario, plan)
+    elif form == "megatron" and fine_tunes(scenario):
         texts |= fine_tuning_texts(scenario, plan)
     elif form == "megatron":
         texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
@@ -107,7 +110,7 @@ def export_plan(
     texts = export_texts(scenario, plan, report, form, slurm)
     written = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
-    note = trl_differs(scenario, plan, texts)
+    note = trl_differs(scenario, plan, texts) if form == "megatron" else ""
     return Export(
         files=written.files,
         command=_command(scenario, Path(folder), texts),
@@ -121,7 +124,7 @@ def _command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
     """What starts the plan."""
     if set(texts) == {PLAN_FILE}:
         return f"autoconfig check {shlex.quote(str(folder / PLAN_FILE))}"
-    if fine_tunes(scenario):
+    if fine_tunes(scenario) or SFT in texts:
         return fine_tuning_command(scenario, folder, texts)
     if scenario.cluster.num_nodes == 1:
         return f"MEGATRON_PATH=/path/to/Megatron-LM bash {shlex.quote(str(folder / TORCHRUN_SCRIPT))}"

@@ -11,12 +11,14 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.training.answer import SearchAnswer
 
 NARROWS = tuple(WRITERS)
+EXPORTED = ("trl",)
+"""Formats that a search can export itself."""
 
 
 def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
     """The fields of a search with --fix and --exclude of what the format says. Raises InputError where --fix asks for more, and
     beside --export."""
-    if given.get("export") is not None:
+    if given.get("export") is not None and form not in EXPORTED:
         raise InputError(
             f"{option('export')} writes Megatron-LM scripts; leave {option('format')} out, or take the plan to another format "
             "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
@@ -38,7 +40,8 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
         if key not in asked:
             fix += [f"{key}={word}" for word in sorted(words)]
     more = [f"{key}={value}" for key, values in wish.excluded.items() for value in sorted(map(str, values))]
-    return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more)}
+    software = given.get("software") or WRITERS[form].software
+    return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
 
 
 def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
@@ -50,6 +53,8 @@ def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
     keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]
     keys += [f"no {key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.excluded.items()]
     lines = [f"format {form}: searched are plans with {', '.join(keys)}" if keys else f"format {form} says every plan's keys"]
+    if writer.software == scenario.software.name:
+        lines.append(f"priced as software {writer.software}, as {form} runs its layers (--software names another)")
     lines += [f"left out: {plan}: {form} cannot say {'; '.join(words)}" for plan, words in refused.items() if words]
     if kept and (unsaid := writer.write(scenario, kept[0].report.plan).unsaid):
         lines.append(f"not in a {form} file: {'; '.join(unsaid)}")

@@ -39,6 +39,8 @@ class Document:
     values: Any
     """Its values; for scripts and Python None."""
     request: CheckRequest
+    launch: Document | None = None
+    """The file of accelerate that `export` wrote with this one, where it is beside it."""
 
     def section(self, path: str = "") -> Section:
         """The mapping at a dotted path, empty where there is none."""
@@ -72,6 +74,7 @@ class TrainerRun:
     fsdp: int = 0
     offload: float = 0.0
     recompute: Recompute = NONE
+    packed_length: int | None = None
     split: PipelineSplit | None = None
     """Where the trainer places the layers itself."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
@@ -141,7 +144,7 @@ def record(
     cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
     scenario = Scenario(
         model=model, cluster=cluster, numerics=numerics, software=stack,
-        workload=Workload(seq_length=seq, global_batch_size=batch),
+        workload=Workload(seq_length=seq, global_batch_size=batch, packed_length=run.packed_length),
         given=read_switches(request.switches, model, numerics),
     )  # fmt: skip
     plan = TrainPlan(

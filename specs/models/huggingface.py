@@ -177,7 +177,7 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
             raise UnsupportedError(f"{where}: {key} must be false: transformers 4 shares or clones weights by it")
     fields = build(reader)
     fields.setdefault("sources", {"*": where})
-    return ModelSpec(name=name, **fields)
+    return ModelSpec(name=name, model_type=model_type, **fields)
 
 
 def config_file(path: str | Path) -> Path:
@@ -229,7 +229,7 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
     notes = [f"{where} is read as {family} (--like)"]
     notes += [f"what {family} does not read of it is left out: {', '.join(unread)}"] if unread else []
     notes += [f"what it does not say is as {family} has it: {', '.join(absent)}"] if absent else []
-    return ModelSpec(name=name, **fields), notes
+    return ModelSpec(name=name, model_type=str(kind or ""), **fields), notes
 
 
 def _built(values: Mapping[str, Any], where: str, family: str) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -271,6 +271,7 @@ _NOT_A_SHAPE = frozenset(
     {
         "name", "norm_epsilon", "rope_scaling", "rotary_base", "router", "default_seq_length", "default_global_batch_size",
         "published_parameters", "make_vocab_size_divisible_by", "sources", "position_embedding_type", "mtp_num_layers",
+        "model_type",
     }
 )  # fmt: skip
 _FAMILIES = (

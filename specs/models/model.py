@@ -162,6 +162,8 @@ class ModelSpec:
     default_global_batch_size: int | None = None
     published_parameters: int | None = None
     """Total parameters as published, counted without the MTP modules unless the source says so."""
+    model_type: str = field(default="", compare=False)
+    """Of the config.json that it was read from; empty for others."""
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
     """Field name or `*` -> where the number is published."""
 

@@ -4,12 +4,14 @@ import json
 
 import pytest
 import yaml
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import GIB, InputError, UnsupportedError
+from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.scenario import LORA_MODULES
 
-from autoconfig.formats.check import read_any
-from autoconfig.formats.fine_tuning import fine_tuning_texts
-from autoconfig.formats.writers.words import PROJECTIONS
+from autoconfig.formats.check import check_file, read_any
+from autoconfig.formats.fine_tuning import fine_tuning_texts, trl_texts
+from autoconfig.formats.projections import BY_TYPE, modules_named, named_modules
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.question import request_of, understand
@@ -60,10 +62,66 @@ def test_one_gpu_holds_the_model_trl_trains_it():
     assert yaml.safe_load(texts("tp=1,mbs=1,fsdp=3")["accelerate.yaml"])["fsdp_config"]["fsdp_reshard_after_forward"] is True
 
 
-@pytest.mark.parametrize("model", ["phi3-mini", "phi4-14b", "t5-3b"])
-def test_layers_with_names_of_their_own_get_no_trl_file(model):
+NAMES = {
+    "phi3-mini": "qkv_proj o_proj gate_up_proj down_proj", "phi4-14b": "qkv_proj o_proj gate_up_proj down_proj",
+    "falcon-7b": "query_key_value self_attention.dense mlp.dense_h_to_4h mlp.dense_4h_to_h",
+    "gpt-neox-20b": "query_key_value attention.dense mlp.dense_h_to_4h mlp.dense_4h_to_h",
+    "opt-13b": "q_proj k_proj v_proj out_proj fc1 fc2", "gpt-j-6b": "q_proj k_proj v_proj out_proj fc_in fc_out",
+    "nemotron4-15b": "q_proj k_proj v_proj o_proj up_proj down_proj", "granite4-micro-3b": "all-linear",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "names"), NAMES.items())
+def test_layers_have_the_names_of_their_family(model, names):
+    scenario = understand(request_of({"model": model, "gpus": 4, "gpu": "h200", "peft": "lora"})).scenario
+    files = trl_texts(scenario, parse_plan("tp=1,mbs=1,fsdp=3", 4))
+    assert yaml.safe_load(files["sft.yaml"])["lora_target_modules"] == names.split()
+    again = read_any(files["sft.yaml"], CheckRequest()).question.scenario
+    assert again.numerics.lora_target_modules == LORA_MODULES
+
+
+def config(folder, **values):
+    """A config.json of a small model."""
+    usual = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 16,
+             "vocab_size": 32000, "intermediate_size": 4096, "max_position_embeddings": 4096}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps({**usual, **values}))
+    return str(folder / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "names"),
+    [
+        ("phi3", {"hidden_act": "silu"}, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
+        ("gpt2", {"n_embd": 1024, "n_layer": 4, "n_head": 16}, ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]),
+        ("own", {"hidden_act": "silu"}, ["all-linear"]),
+    ],
+)
+def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
+    given = {"model": config(tmp_path, model_type=kind, **more), "gpus": 2, "peft": "lora"}
+    scenario = understand(request_of({**given, "like": "llama" if kind == "own" else None})).scenario
+    written = trl_texts(scenario, parse_plan("tp=1,mbs=1", 2))["sft.yaml"]
+    assert yaml.safe_load(written)["lora_target_modules"] == names
+
+
+def test_some_layers_of_an_unknown_family_get_no_trl_file():
+    scenario = question(model="granite4-micro-3b", lora_target_modules="linear_qkv").scenario
+    with pytest.raises(UnsupportedError, match=r"linear_qkv of granite4-micro-3b, whose names in transformers are not known"):
+        trl_texts(scenario, parse_plan("tp=1,mbs=1", 4))
+
+
+@pytest.mark.parametrize(("model", "why"), [("t5-3b", "an encoder of t5-3b"), ("mixtral-8x7b", "experts of"),
+                                            ("deepseek-v2-lite", "of deepseek-v2-lite")])  # fmt: skip
+def test_models_that_trl_does_not_train_are_refused(model, why):
     scenario = understand(request_of({"model": model, "gpus": 4, "gpu": "h100", "peft": "lora"})).scenario
-    assert "sft.yaml" not in fine_tuning_texts(scenario, parse_plan("tp=1,mbs=1", 4))
+    with pytest.raises(UnsupportedError, match=why):
+        trl_texts(scenario, parse_plan("tp=1,mbs=1", 4))
+
+
+def test_names_are_read_from_either_end():
+    gpt2 = load_model("llama3-8b").replace(name="own", model_type="gpt2")
+    assert modules_named(gpt2, {"c_proj"}) == (("linear_proj", "linear_fc2"), [])
+    assert modules_named(gpt2, {"transformer.h.0.attn.c_proj", "q_proj"}) == (("linear_proj",), ["q_proj"])
+    assert named_modules(gpt2, ("linear_fc2", "linear_qkv")) == ["mlp.c_proj", "attn.c_attn"]
 
 
 def test_a_plan_in_parallel_is_a_recipe_of_megatron_bridge():
@@ -99,7 +157,7 @@ def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     made = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(folder))
     first = json.loads((folder / "plan.json").read_text())["plan"]["micro_batch_size"]
     own = yaml.safe_load((folder / "sft.yaml").read_text())["per_device_train_batch_size"]
-    assert own < first and "note: sft.yaml has tp=1" in made.stdout
+    assert own < first and "note: sft.yaml has tp=1" in made.stdout and "search --format trl" in made.stdout
     checked = autoconfig.run("check", str(folder / "sft.yaml"))
     assert checked.exit_code == 0 and "Fits:" in checked.stdout and "software torch-eager" in " ".join(checked.stdout.split())
     text = (folder / "sft.yaml").read_text()
@@ -130,14 +188,68 @@ def test_the_overrides_are_read_as_adapters():
 
 
 def test_what_neither_can_is_refused_with_the_reasons():
-    with pytest.raises(UnsupportedError, match=r"Megatron-Bridge cannot say fsdp=3; TRL cannot say layers of mixtral"):
+    with pytest.raises(UnsupportedError, match=r"Megatron-Bridge cannot say fsdp=3; TRL cannot say experts of mixtral"):
         texts("tp=1,mbs=1,fsdp=3", model="mixtral-8x7b", gpus=8)
 
 
 def test_every_layer_with_adapters_has_its_names():
-    from autoconfig.specs.scenario import LORA_MODULES
+    assert all(tuple(names) == LORA_MODULES for names in BY_TYPE.values())
 
-    assert tuple(PROJECTIONS) == LORA_MODULES
+
+TRL = ("search", "--model", "llama3-8b", "--format", "trl", "--force")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora"),
+        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=3"),
+        ("--gpus", "8", "--gpu", "h100", "--packed-length", "300", "--seq-length", "4096", "--global-batch-size", "64"),
+        ("--gpus", "2", "--gpu", "h200", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=0"),
+    ],
+)
+def test_what_a_search_for_trl_ranks_is_what_it_writes_and_what_check_reads(autoconfig, tmp_path, more):
+    """The first plan, sft.yaml with the accelerate.yaml beside it, and plan.json are the same run: step and peak within 1 %."""
+    done = autoconfig.run(*TRL, *more, "--json", "--export", str(tmp_path / "run"))
+    assert done.exit_code == 0 and "priced as software torch-eager" in done.stderr, done.stderr
+    first = json.loads(done.stdout)["plans"][0]
+    for name in ("sft.yaml", "plan.json"):
+        again = check_file(tmp_path / "run" / name, CheckRequest()).report
+        assert again.step_seconds == pytest.approx(first["step_seconds"], rel=0.01), name
+        assert again.peak_bytes / GIB == pytest.approx(first["memory"]["peak_gib"], rel=0.01), name
+    said = yaml.safe_load((tmp_path / "run" / "sft.yaml").read_text())
+    launch = yaml.safe_load((tmp_path / "run" / "accelerate.yaml").read_text())
+    sharded = launch.get("fsdp_config", {}).get("fsdp_activation_checkpointing", False)
+    assert said["gradient_checkpointing"] + sharded == ("recompute=full" in first["short"])  # both at once: the Trainer raises
+    assert "overrides.txt" not in {path.name for path in (tmp_path / "run").iterdir()}
+
+
+def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
+    folder = tmp_path / "run"
+    autoconfig.run(*TRL, "--gpus", "8", "--gpu", "A6000", "--peft", "lora", "--export", str(folder))
+    sft, launch = folder / "sft.yaml", folder / "accelerate.yaml"
+    assert check_file(sft, CheckRequest()).source.plan.fsdp == 3
+    text = launch.read_text()
+    launch.write_text(text.replace("fsdp_reshard_after_forward: true", "fsdp_reshard_after_forward: false"))
+    found = check_file(sft, CheckRequest()).source
+    assert found.plan.fsdp == 2 and any("as accelerate.yaml beside it says" in one for one in found.question.assumed)
+    launch.write_text(text.replace("distributed_type: FSDP", "distributed_type: MULTI_GPU"))
+    advised = autoconfig.run("check", str(sft), "--apply-to", str(tmp_path / "new.yaml"))
+    assert advised.exit_code == 2 and "the sharding stands in accelerate.yaml: autoconfig search --format trl" in advised.stderr
+    launch.write_text("model_type: llama\n")
+    with pytest.raises(InputError, match=r"accelerate\.yaml beside it, which was written with it, cannot be used"):
+        check_file(sft, CheckRequest())
+    launch.unlink()
+    alone = check_file(sft, CheckRequest())
+    assert alone.source.plan.fsdp == 3 and any("accelerate needs it" in text for text in alone.source.question.assumed)
+
+
+def test_a_search_for_megatron_says_that_there_is_one_for_trl(autoconfig):
+    asked = ("search", "--model", "llama3-8b", "--gpus", "8")
+    assert "--format trl ranks what TRL" in autoconfig.run(*asked, "--peft", "lora").stderr
+    assert "--format trl" not in autoconfig.run(*asked).stderr
+    refused = autoconfig.run(*asked, "--peft", "lora", "--format", "trl", "--fix", "tp=2")
+    assert refused.exit_code == 2 and "--format trl says tp=1" in refused.stderr
 
 
 def test_a_search_exports_what_trains_adapters(autoconfig, tmp_path):

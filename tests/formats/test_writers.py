@@ -26,11 +26,12 @@ QUESTIONS = {
     "zero": {**SMALL, "gpus": 8, "gpu": "h200", "software": "deepspeed"},
     "moe": {**SMALL, "model": "qwen3-30b-a3b", "gpus": 32, "global_batch_size": 256},
     "fp8": {**SMALL, "precision": "fp8"},
+    "lora": {**SMALL, "peft": "lora", "software": "torch-eager"},
 }
 OF = {
     "deepspeed": ("zero",), "accelerate": ("zero", "torch"), "torchtitan": ("torch",), "nanotron": ("dense",),
     "megatron-yaml": ("dense", "moe", "fp8"), "primus": ("dense", "moe", "fp8"), "bridge": ("dense", "moe", "fp8"),
-    "ms-swift": ("dense", "moe"),
+    "ms-swift": ("dense", "moe"), "trl": ("lora",),
 }  # fmt: skip
 """Questions whose plans each format can say; `transformer-config` is Python, which is not read back."""
 

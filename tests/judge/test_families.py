@@ -13,6 +13,8 @@ from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 
+from autoconfig.formats.projections import BY_TYPE
+
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 families = pytest.importorskip("tools.judge.families")
@@ -47,6 +49,19 @@ def test_parameters_are_those_of_the_class(model_type: str) -> None:
     assert exact >= 3, refused
 
 
+@pytest.mark.parametrize("model_type", sorted(set(BY_TYPE) & set(FAMILIES)))
+def test_adapters_get_the_names_of_linear_layers(model_type: str) -> None:
+    """Each name that PEFT is told ends that of a linear layer of every kind, and together they end all but the output layer."""
+    config = families.CONFIGS[model_type]()
+    small = {name: value for name, value in SMALL.items() if hasattr(config, name)}
+    model = next(one for one in (families.module(model_type, small), families.module(model_type, {})) if one is not None)
+    linear = [name for name, one in model.named_modules() if type(one).__name__ in LINEAR and ".0." in name]
+    told = [name for names in BY_TYPE[model_type].values() for name in names]
+    assert linear and [one for one in linear if sum(f".{one}".endswith(f".{name}") for name in told) != 1] == []
+    assert [name for name in told if not any(f".{one}".endswith(f".{name}") for one in linear)] == []
+
+
+LINEAR = ("Linear", "Conv1D", "FalconLinear")
 NO_SHAPE = (
     *("model_type", "architectures", "transformers_version", "dtype", "id2label", "label2id", "problem_type", "_name_or_path"),
     *("use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_router_logits", "initializer_range"),

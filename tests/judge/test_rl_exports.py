@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from autoconfig.formats.fine_tuning import fine_tuning_texts, refused_by_trl
-from autoconfig.formats.writers.accelerate import WISH
+from autoconfig.formats.fine_tuning import trl_texts
+from autoconfig.formats.writers import trl
 from autoconfig.training.question import request_of, understand
 from autoconfig.training.rank import rank_plans
 
@@ -67,12 +67,13 @@ def test_the_real_parser_takes_50_plans(framework):
 def sft_texts(count):
     """sft.yaml of random plans of fine-tuning, of those that TRL trains."""
     texts = []
-    for model, peft, packed in (("llama3-8b", "lora", None), ("qwen3-4b", "lora", 200), ("llama3-8b", "none", 300)):
+    asked = (("llama3-8b", "lora", None), ("qwen3-4b", "lora", 200), ("llama3-8b", "none", 300), ("phi3-mini", "lora", None))
+    for model, peft, packed in asked:
         question = {"model": model, "gpus": 4, "gpu": "h200", "peft": peft, "packed_length": packed, "global_batch_size": 32}
         scenario = understand(request_of({**question, "seq_length": 2048})).scenario
-        ranking = rank_plans(scenario, WISH, 0.0)
+        ranking = rank_plans(scenario, trl.WISH, 0.0)
         rows = random.Random(3).sample(range(len(ranking.row)), min(count, len(ranking.row)))
-        written = (fine_tuning_texts(scenario, plan) for row in rows if not refused_by_trl(scenario, plan := ranking.plan(row)))
+        written = (trl_texts(scenario, plan) for row in rows if not trl.refused(scenario, plan := ranking.plan(row)))
         texts += [files["sft.yaml"] for files in written]
     return texts
 

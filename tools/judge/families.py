@@ -103,19 +103,24 @@ OTHER = {
 
 def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int] | None:
     """(config.json, parameters) of the real class; None where `transformers` itself does not build it."""
+    if (model := module(model_type, changes)) is None:
+        return None
+    count = sum(parameter.numel() for parameter in model.parameters())
+    count += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
+    return json.loads(model.config.to_json_string(use_diff=False)), count
+
+
+def module(model_type: str, changes: dict[str, Any]) -> Any:
+    """The real class on the meta device; None where `transformers` itself does not build it."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
-            config = CONFIGS[model_type](**changes)
-            model = getattr(transformers, classes()[model_type])(config)
+            return getattr(transformers, classes()[model_type])(CONFIGS[model_type](**changes))
     except Exception:  # whatever a class says of a configuration that it does not know
         return None
     finally:
         logging.disable(logging.NOTSET)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    count += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
-    return json.loads(config.to_json_string(use_diff=False)), count
 
 
 def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:

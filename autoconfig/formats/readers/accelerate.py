@@ -21,9 +21,7 @@ def read(document: Document) -> CheckInput:
     """The record. What the file does not say: --model, --set micro_batch_size=N, --seq-length. Raises InputError."""
     section = document.section()
     assumed: list[str] = []
-    kind = (section.word("distributed_type") or "NO").upper()
-    if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
-        raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
+    launched = layout(section)
     model = model_named(document, None, assumed, "an accelerate file names no model")
     if document.request.seq_length is None:
         raise InputError("an accelerate file says no sequence length: say --seq-length N")
@@ -31,23 +29,37 @@ def read(document: Document) -> CheckInput:
     if mixed not in PRECISIONS:
         raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
     run = TrainerRun(
-        model=model, software=_software(section, kind),
-        gpus=section.count("num_processes"),
-        tp=_size(section, "tp"), cp=_size(section, "cp", "sp"),
-        micro_batch=needed(section.count("micro_batch_size"), section, "micro_batch_size"),
+        model=model, micro_batch=needed(section.count("micro_batch_size"), section, "micro_batch_size"),
         accumulation=section.count("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
-        seq_length=document.request.seq_length, recompute=_recompute(section), numerics={"precision": PRECISIONS[mixed]},
-        assumed=assumed, **_sharding(section, kind),
+        seq_length=document.request.seq_length, numerics={"precision": PRECISIONS[mixed]}, assumed=assumed, **launched,
     )  # fmt: skip
+    run.not_modelled += not_modelled(section)
+    return record(document, run, section, settings, WISH)
+
+
+def layout(section: Section) -> dict[str, Any]:
+    """Fields of a TrainerRun: GPUs, software, sharding, tensor and context parallelism, recomputation. Raises InputError."""
+    kind = (section.word("distributed_type") or "NO").upper()
+    if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
+        raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
+    return {
+        "software": _software(section, kind), "gpus": section.count("num_processes"), "tp": _size(section, "tp"),
+        "cp": _size(section, "cp", "sp"), "recompute": _recompute(section), **_sharding(section, kind),
+    }  # fmt: skip
+
+
+def not_modelled(section: Section) -> list[str]:
+    """What of the file no formula reads."""
+    found = []
     if _size(section, "dp_replicate") > 1 or (section.word("fsdp_config.fsdp_sharding_strategy") or "") in (
         "HYBRID_SHARD",
         "4",
     ):
-        run.not_modelled.append("hybrid sharding: weights are sharded over part of the GPUs: more memory, less traffic")
-    if kind == "FSDP" and section.flag("fsdp_config.fsdp_offload_params"):
-        run.not_modelled.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+        found.append("hybrid sharding: weights are sharded over part of the GPUs: more memory, less traffic")
+    if section.flag("fsdp_config.fsdp_offload_params"):
+        found.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
     _size(section, "dp_shard")
-    return record(document, run, section, settings, WISH)
+    return found
 
 
 def _software(section: Section, kind: str) -> str:

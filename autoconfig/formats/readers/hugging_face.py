@@ -7,13 +7,17 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.projections import ALL_LINEAR, LLAMA, modules_named, names_of
+from autoconfig.formats.readers.accelerate import layout, not_modelled
 from autoconfig.formats.record import Document, TrainerRun, model_named, record
 from autoconfig.formats.tree import Section
-from autoconfig.formats.writers.words import PROJECTIONS, accumulation
+from autoconfig.formats.writers import trl
+from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
@@ -69,7 +73,7 @@ def training(
         assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
     run = TrainerRun(
         model=model, software=SOFTWARE, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
-        recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind),
+        recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind, model),
         assumed=assumed,
         tp=section.count("autotp_size") or 1,
         **_sharding(section, assumed),
@@ -82,7 +86,7 @@ def training(
     return run
 
 
-def _numerics(section: Section, kind: str) -> dict[str, Any]:
+def _numerics(section: Section, kind: str, model: ModelSpec) -> dict[str, Any]:
     dtype = (section.word("torch_dtype", "infer_dtype") or "").lower()
     bf16 = section.flag("bf16") or section.flag("pure_bf16") or dtype in ("bfloat16", "bf16")
     fp16 = section.flag("fp16") or dtype in ("float16", "fp16")
@@ -91,24 +95,32 @@ def _numerics(section: Section, kind: str) -> dict[str, Any]:
         rank = section.count("lora_rank", "lora_r")
         found |= {"peft": "lora", "lora_rank": rank or (16 if section.has("use_peft") else 8)}
         named = section.get("lora_target_modules")
-        if named is not None and named != "all-linear":
-            found["lora_target_modules"] = _ours(named if isinstance(named, list) else [named])
+        given = {str(name) for name in (named if isinstance(named, list) else [named])}
+        if named is not None and given != {ALL_LINEAR}:
+            found["lora_target_modules"] = _modules(given, model)
     return found
 
 
-def _ours(names: list[Any]) -> tuple[str, ...]:
+def _modules(given: set[str], model: ModelSpec) -> tuple[str, ...]:
     """Megatron's layers that hold the named layers of transformers. Raises InputError."""
-    given = {str(name).rsplit(".", 1)[-1] for name in names}
-    found = tuple(module for module, theirs in PROJECTIONS.items() if given & {module, *theirs})
-    if known := given - {name for module, theirs in PROJECTIONS.items() for name in (module, *theirs)}:
-        names_known = ", ".join(name for theirs in PROJECTIONS.values() for name in theirs)
-        raise InputError(f"lora_target_modules {sorted(known)[0][:40]!r}: read are {names_known}")
+    found, odd = modules_named(model, given)
+    if odd:
+        known = ", ".join(name for theirs in (names_of(model) or LLAMA).values() for name in theirs)
+        raise InputError(f"lora_target_modules {odd[0][:40]!r}: read are {known} of {model.name}, and {ALL_LINEAR}")
     return found
 
 
 TRL_LENGTH = 1024
 """trl.SFTConfig.max_length."""
-_HEAD = re.compile(rf"^{re.escape(MARK)}: (\S+) on ([\d,]+) x ([a-z0-9.-]+),", re.MULTILINE)
+_HEAD = re.compile(
+    rf"^{re.escape(MARK)}: (?P<model>\S+) on (?P<gpus>[\d,]+) x (?P<gpu>[a-z0-9.-]+), sequence [\d,]+"
+    r"(?: packed from sequences of (?P<packed>[\d,]+))?, global batch [\d,]+; plan (?P<plan>\S+)$",
+    re.MULTILINE,
+)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def read_trl(document: Document) -> CheckInput:
@@ -117,22 +129,50 @@ def read_trl(document: Document) -> CheckInput:
     head = _HEAD.search(document.text)
     request = document.request
     if head is not None:
-        gpu = request.gpu if request.gpu or request.cluster else head[3]
+        gpu = request.gpu if request.gpu or request.cluster else head["gpu"]
         document = replace(document, request=replace(request, gpu=gpu))
     section = document.section()
     length = "max_length" if section.has("max_length") else "max_seq_length"  # of TRL before 0.16
     run = training(
-        document, section, name=section.word("model_name_or_path") or (head[1] if head else None),
+        document, section, name=section.word("model_name_or_path") or (head["model"] if head else None),
         kind="lora" if section.flag("use_peft") else "full", length=(length, TRL_LENGTH),
-        recompute=section.flag("gradient_checkpointing", default=True), gpus=int(head[2].replace(",", "")) if head else None,
+        recompute=section.flag("gradient_checkpointing", default=True), gpus=_number(head["gpus"]) if head else None,
     )  # fmt: skip
-    if not section.has("deepspeed"):
-        run.software = "torch-eager"
-        run.assumed.append("weights on every GPU (an accelerate file that shards them is checked by itself)")
+    if head and head["packed"] and section.flag("packing"):
+        run.packed_length = _number(head["packed"])
+        run.assumed.append(f"packed from sequences of {head['packed']} tokens, as the header says")
     for key in ("load_in_4bit", "load_in_8bit"):
         if section.flag(key):
             run.not_modelled.append(f"{key}: frozen weights in fewer bits: less memory")
-    return record(document, run, section, settings, WISH)
+    if section.has("deepspeed"):
+        return record(document, run, section, settings, WISH)
+    _launch(document, run, head["plan"] if head else "")
+    return record(document, run, section, trl.settings, trl.WISH)
+
+
+def _launch(document: Document, run: TrainerRun, written: str) -> None:
+    """Sharding as the file of accelerate beside it says, else as the plan that `export` wrote into the header."""
+    run.software = trl.SOFTWARE
+    if (launch := document.launch) is not None:
+        section = launch.section()
+        found = layout(section)
+        recompute = found.pop("recompute")
+        for name, value in found.items():
+            setattr(run, name, run.gpus if value is None else value)
+        run.recompute = recompute if recompute != NONE else run.recompute
+        run.not_modelled += not_modelled(section)
+        run.assumed.append(f"sharding and GPUs as {trl.LAUNCH} beside it says, which was written with it")
+        return
+    plan = parse_plan(written, run.gpus or 1) if written else None
+    if plan is None or not plan.fsdp:
+        run.assumed.append(f"weights on every GPU (an accelerate file that shards them, {trl.LAUNCH}, is not beside it)")
+        return
+    run.fsdp = plan.fsdp
+    run.recompute = plan.recompute if plan.recompute != NONE else run.recompute
+    run.assumed.append(
+        f"sharded as the plan in its header, fsdp={plan.fsdp}: {trl.LAUNCH}, which was written with it, is not beside it, and "
+        "accelerate needs it"
+    )
 
 
 def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:

@@ -20,7 +20,10 @@ WISH = Constraints(
         "recompute": frozenset({NONE, FULL}),
     }
 )
-NUMERICS: NumericsWords = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
+NUMERICS: NumericsWords = {
+    "precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}, "peft": {"none", "lora"},
+}  # fmt: skip
+"""Adapters and packing are the trainer's own."""
 KEYS = ("tp", "cp", "fsdp", "recompute")
 
 
@@ -72,7 +75,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
         if plan.recompute not in (NONE, FULL) or (plan.recompute == FULL and not plan.fsdp)
         else []
     )
-    return [*foreign(scenario, plan, KEYS, NUMERICS), *odd]
+    return [*foreign(scenario, plan, KEYS, NUMERICS, packs=True), *odd]
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

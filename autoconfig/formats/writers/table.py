@@ -15,6 +15,7 @@ from autoconfig.formats.writers import (
     primus,
     torchtitan,
     transformer_config,
+    trl,
 )
 from autoconfig.formats.writers.words import Settings, Written
 from autoconfig.specs.plan import TrainPlan
@@ -31,6 +32,8 @@ class Writer:
     settings: Callable[[Scenario, TrainPlan], Settings]
     wish: Constraints = field(default_factory=Constraints)
     """Which plans it can say, as far as keys of a plan decide."""
+    software: str | None = None
+    """Stack as which its trainer is priced where a search names none; None: the usual one."""
 
 
 WRITERS = {
@@ -49,4 +52,5 @@ WRITERS = {
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings),
     "nanotron": Writer(write=nanotron.write, refused=nanotron.refused, settings=nanotron.settings, wish=nanotron.WISH),
+    "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
 }

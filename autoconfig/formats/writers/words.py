@@ -20,14 +20,6 @@ _PLAIN: dict[str, object] = {
 _USUAL = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 _PRICED_ONLY = ("moe_imbalance", "deterministic", "attention_dropout", "hidden_dropout", "lora_rank", "lora_target_modules")
 
-PROJECTIONS = {
-    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
-    "linear_proj": ("o_proj",),
-    "linear_fc1": ("gate_proj", "up_proj"),
-    "linear_fc2": ("down_proj",),
-}
-"""Megatron's layer -> the layers of transformers' Llama, Mistral and Qwen (modeling_llama.py)."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
@@ -92,7 +84,8 @@ def flat(values: Mapping[str, Any], before: str = "") -> Settings:
 def head(scenario: Scenario, plan: TrainPlan) -> str:
     """What a file says of itself in its first comment."""
     cluster, workload = scenario.cluster, scenario.workload
+    packed = f" packed from sequences of {workload.packed_length:,}" if workload.packed_length is not None else ""
     return (
         f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
-        f"{workload.seq_length:,}, global batch {workload.global_batch_size:,}; plan {plan}"
+        f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}; plan {plan}"
     )

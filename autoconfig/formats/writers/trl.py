@@ -1,0 +1,80 @@
+"""TRL's YAML for `trl sft --config` (trl 1.16: SFTConfig, ModelConfig); how it is sharded stands in accelerate's file."""
+
+from __future__ import annotations
+
+from autoconfig.formats.projections import named_modules
+from autoconfig.formats.writers import accelerate
+from autoconfig.formats.writers.bridge import LORA_ALPHA
+from autoconfig.formats.writers.words import Settings, Written, accumulation, head
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.plan import NONE, TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+SOFTWARE = "torch-eager"
+"""The stack as which transformers' layers are priced."""
+WISH = accelerate.WISH
+SFT, LAUNCH = "sft.yaml", "accelerate.yaml"
+
+
+def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """The values of both files that depend on the plan."""
+    launch = accelerate.settings(scenario, plan).items()
+    return {
+        "per_device_train_batch_size": (str(plan.mbs),),
+        "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
+        "gradient_checkpointing": (str(_checkpoints(plan)).lower(),),
+        **{f"{LAUNCH}: {path}": texts for path, texts in launch if not path.startswith("per_device")},
+    }
+
+
+def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What TRL's trainer does not do, or accelerate has no words for."""
+    odd = [f"{key}={value}" for key in ("tp", "cp") if (value := getattr(plan, key)) > 1]
+    if reason := _odd_model(scenario.model):
+        odd.append(f"{reason} of {scenario.model.name}")
+    modules = scenario.numerics.lora_target_modules
+    if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
+        odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
+    shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == accelerate.FULL else plan.recompute)
+    return list(dict.fromkeys(odd + accelerate.refused(scenario, shown)))
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """sft.yaml."""
+    numerics, workload = scenario.numerics, scenario.workload
+    values = {
+        "output_dir": "sft",
+        "bf16": numerics.precision == "bf16",
+        "fp16": numerics.precision == "fp16",
+        "max_length": workload.seq_length,
+        "packing": workload.packed_length is not None,
+        "per_device_train_batch_size": plan.mbs,
+        "gradient_accumulation_steps": accumulation(scenario, plan),
+        "gradient_checkpointing": _checkpoints(plan),
+    }
+    lines = [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
+    if numerics.peft != "none":
+        names = named_modules(scenario.model, numerics.lora_target_modules)
+        lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {LORA_ALPHA * numerics.lora_rank}"]
+        lines += [f"lora_target_modules: [{', '.join(names)}]"]
+    unsaid = (
+        f"model {scenario.model.name} and data: --model_name_or_path and --dataset_name",
+        f"{scenario.cluster.num_gpus} GPUs and their sharding: {LAUNCH} (--format accelerate)",
+    )
+    return Written(file_name=SFT, text="\n".join([f"# {head(scenario, plan)}", *lines, ""]), unsaid=unsaid)
+
+
+def _checkpoints(plan: TrainPlan) -> bool:
+    """Whether the trainer recomputes; under FSDP accelerate does, and transformers.Trainer raises where both are to."""
+    return plan.recompute == accelerate.FULL and not plan.fsdp
+
+
+def _odd_model(model: ModelSpec) -> str:
+    """What of a model trl.SFTTrainer does not train or PEFT's names do not hold; empty for a dense decoder."""
+    found = {
+        "an encoder": model.is_encoder_decoder or model.is_encoder_only,
+        "experts": model.is_moe,
+        "latent attention": model.multi_latent_attention,
+        "recurrent layers": model.is_hybrid,
+    }
+    return next((words for words, holds in found.items() if holds), "")
