@@ -13,6 +13,7 @@ from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import active_matmul_parameters, total_parameters
 from autoconfig.specs.software.engine import engine_names, load_engine
 from autoconfig.specs.software.software import load_stack, software_names
+from autoconfig.time_model.serving.tables import shipped_calibration
 from autoconfig.training.rules import ALL_RULES, Rule
 
 
@@ -95,9 +96,9 @@ def engine_rows() -> list[dict[str, Any]]:
             "name": engine.name,
             "framework": engine.framework,
             "year": engine.year,
-            "constants_stand_in": engine.parent or "-",
+            "constants_stand_in": shipped_calibration().borrowed_by(engine) or "-",
+            "kv_memory_ratio": engine.kv_memory_ratio,
         }
-        row |= {"constants_stand_in": engine.parent or "-", "kv_memory_ratio": engine.kv_memory_ratio}
         rows.append({**row, "chunked_prefill": engine.chunked_prefill, "description": engine.description})
     return rows
 

@@ -27,6 +27,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     limits = [f"{name} <= {milliseconds(limit)}" for name, limit in (("TTFT", q.ttft_s), ("TPOT", q.tpot_s)) if limit]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
     console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
+    if borrowed := q.calibration.borrowed_by(q.engine):
+        console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
     if answer.reports:
         _show_deployments(console, "Best deployment of each layout", q, answer.reports)
         _show_first(console, answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,17 @@ from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory, report, simulated
 from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.serving.rank import Deployments, search, single
-from autoconfig.serving.reasons import exceeded_limits, nearest_row, no_deployment, over_text, sensitivity, shortfall, why
+from autoconfig.serving.rank import SPARE, Deployments, search, single
+from autoconfig.serving.reasons import (
+    exceeded_limits,
+    nearest_row,
+    no_deployment,
+    over_text,
+    sensitivity,
+    shortfall,
+    sustained_text,
+    why,
+)
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import cut_groups
 from autoconfig.serving.space import limit as engine_limit
@@ -44,6 +54,23 @@ class ServeAnswer:
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
     infeasible: str = ""
+    sustained: float | None = None
+    """Of a full queue: requests per second that the GPUs carry when requests come at random, within the limits in the
+    simulation, as `rate` would find; None where a rate was asked, nothing is simulated, or none of SHARES is carried."""
+
+
+def _why(
+    question: ServeQuestion, found: Deployments, rows: Sequence[int], best: DeploymentReport, sustained: float | None
+) -> tuple[str, ...]:
+    """Why the recommended one is, and what it carries under a load of its own."""
+    lines = why(question, found, next(row for row in rows if found.plan(row) == best.plan))
+    if sustained is not None:
+        lines.insert(1, sustained_text(best.requests_per_s, best.tokens_per_s_per_gpu, sustained))
+    return tuple(lines)
+
+
+SHARES = (SPARE, 0.8, 0.7, 0.6, 0.5)
+"""Shares of a full queue's throughput that are tried as a rate, most first."""
 
 
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
@@ -55,17 +82,36 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     if request.simulate and reports and question.rate and not any(_kept(question, one) for one in reports):
         nearest, infeasible = _nearest_simulated(question, reports)
         reports, rows = [], []
+    sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
     return ServeAnswer(
         question=question,
         deployments=found,
         reports=tuple(reports),
         pareto=tuple(report(question, found, row) for row in spread(found.pareto(), PARETO_POINTS)),
         included=tuple(_included(question, found, text) for text in request.include),
-        why=tuple(why(question, found, next(row for row in rows if found.plan(row) == reports[0].plan))) if reports else (),
+        why=_why(question, found, rows, reports[0], sustained) if reports else (),
         sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
         infeasible=infeasible,
+        sustained=sustained,
     )
+
+
+def _sustained(question: ServeQuestion, request: ServeRequest, best: DeploymentReport) -> float | None:
+    """The largest of SHARES of the best deployment's throughput for which the search under this rate has an answer, in three
+    digits."""
+    for share in SHARES:
+        rate = rounded_down(share * best.requests_per_s)
+        loaded = replace(question, rate=rate)
+        if any(_kept(loaded, one) for one in _finalists(loaded, replace(request, rate=rate, top=1, simulate=1), None)[1]):
+            return rate
+    return None
+
+
+def rounded_down(value: float) -> float:
+    """Three digits, never more than the value."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.floor(value / unit + 1e-9) * unit:.6g}")
 
 
 def _finalists(
@@ -127,7 +173,7 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     return one, (
         f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
         f"({exceeded_limits(question, latency.ttft_seconds.mean, latency.tpot_seconds.mean)}), with "
-        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus or wider limits"
+        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, a lower --rate or wider limits"
     )
 
 

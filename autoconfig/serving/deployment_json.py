@@ -10,7 +10,7 @@ from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, SummaryJson, summary
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.time_model.serving.workload import Trace
 
@@ -197,6 +197,9 @@ class ServeJson:
     """Where nothing meets the limits: what misses by least."""
     miss: str
     """By how much, or what does not fit; empty where deployments were found."""
+    sustained_requests_per_second: AboveZero | None = None
+    """Of a full queue: the load of random arrivals that the GPUs carry within the limits, as a rate finds it; null where a rate
+    was asked or nothing was simulated."""
 
 
 def serve_json(answer: ServeAnswer) -> ServeJson:
@@ -233,6 +236,7 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
         sensitivity=answer.sensitivity,
         nearest=deployment_json(answer.nearest) if answer.nearest else None,
         miss=answer.infeasible,
+        sustained_requests_per_second=answer.sustained,
     )
 
 

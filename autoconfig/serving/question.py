@@ -339,6 +339,8 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     model, gpu, engine, workload = question.model, question.gpu, question.engine, question.workload
     if question.checkpoint is not None:
         yield from _checkpoint_said(question, question.checkpoint)
+    else:
+        yield from _searched_formats(question)
     if request.gpu is None:
         yield f"GPU {gpu.id} (--gpu)"
     if request.gpus_per_node is None and request.gpus > 1:
@@ -372,6 +374,17 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
         of = "of the memory, weights and the rest within it" if engine.kv_of_total else "of the free memory"
         yield f"{engine.kv_memory_ratio:g} {of} for the cache (--kv-memory-ratio)"
     yield f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces"
+
+
+def _searched_formats(question: ServeQuestion) -> Iterator[str]:
+    """Formats that nobody asked for and that the search may take."""
+    asked = {key: [str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv")}
+    tried = {"weights": weight_formats(question.gpu, asked["weights"]), "kv": cache_formats(question.gpu, asked["kv"])}
+    fewer = {key: " or ".join(tried[key][1:]) for key in tried if not asked[key] and len(tried[key]) > 1}
+    if fewer:
+        held = " ".join(f"--fix {key}={tried[key][0]}" for key in fewer)
+        said = " and ".join(f"{'cache' if key == 'kv' else key} in {forms}" for key, forms in fewer.items())
+        yield f"{said} where that serves more, whatever it costs in quality ({held})"
 
 
 def _assumed_load(request: ServeRequest, workload: Workload) -> Iterator[str]:

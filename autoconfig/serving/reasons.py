@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from autoconfig.serving.deployment import decode_memory
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rank import TIE, Deployments, within_limits
+from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
 from autoconfig.serving.space import cut_groups
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import supports
 
 LAYOUT_KEYS = ("tp", "pp", "ep", "adp", "weights", "kv", "replicas")
+SPARED = f"{SPARE:.0%} of what a full queue gives: arrivals come in bursts"
 MAX_FACTOR = 10.0
 """From which a miss is a factor, not a share."""
 RELAXED = 1.25
@@ -54,6 +55,14 @@ def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
     if not question.rate:
         lines += _end_of_batch(question, found, row)
     return lines
+
+
+def sustained_text(requests_per_s: float, tokens_per_s_per_gpu: float, sustained: float) -> str:
+    """What a full queue's throughput becomes where requests come by themselves."""
+    return (
+        f"{tokens_per_s_per_gpu:,.0f} tokens/s/GPU ({requests_per_s:.3g} requests/s) take a queue that is never empty; of "
+        f"requests that come at random, in bursts, up to {sustained:g} a second are served (--rate {sustained:g})"
+    )
 
 
 def _end_of_batch(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
@@ -107,12 +116,17 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
     if not found.carries:
         most = float(found.columns["requests_per_s"][row])
         needed = int(np.ceil(question.num_gpus * question.rate / most))
+        gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
-            f"{question.num_gpus} GPUs do not carry {question.rate:.4g} requests/s; the nearest deployment carries {most:.3g} "
-            f"(at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
+            f"{gpus} not carry {question.rate:.4g} requests/s; "
+            f"the nearest deployment carries {most:.3g} "
+            f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
         )
     ways = exceeded_limits(question, float(found.columns["ttft_s"][row]), float(found.columns["tpot_s"][row]))
-    return f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
+    said = f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
+    if question.rate and 0.0 < found.most_load < 1.0:
+        said += f"; within them {found.most_load * question.rate:.3g} requests/s are carried ({SPARED})"
+    return said
 
 
 def exceeded_limits(question: ServeQuestion, ttft_s: float, tpot_s: float) -> str:

@@ -24,7 +24,7 @@ from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
-from autoconfig.serving.answer import answer
+from autoconfig.serving.answer import answer, rounded_down
 from autoconfig.serving.deployment_json import deployment_json, serve_json
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
@@ -52,6 +52,41 @@ def test_the_best_comes_first_and_meets_the_limits():
     columns = found.deployments.columns
     within = (columns["ttft_s"] <= 0.5) & (columns["tpot_s"] <= 0.02)
     assert speeds[0] >= 0.98 * found.deployments.tokens_per_s_per_gpu[within].max()
+
+
+@pytest.mark.parametrize("asked", [
+    {"gpus": 1, "isl": 1000, "osl": 500},
+    {"gpus": 1, "isl": 1000, "osl": 500, "ttft_s": 0.5, "tpot_s": 0.02},
+    {"gpus": 1, "isl": 4000, "osl": 300, "ttft_s": 1.0, "tpot_s": 0.03},
+    {"model": "llama3-70b", "gpu": "h200", "gpus": 8, "isl": 1000, "osl": 500, "ttft_s": 2.0, "tpot_s": 0.05},
+])  # fmt: skip
+def test_the_rate_named_beside_a_full_queue_is_served(asked):
+    """A full queue's throughput and the answer under a load do not contradict each other: the rate that is named has one."""
+    question = replace(SMALL, **asked)
+    full = answer(question)
+    assert full.sustained is not None and full.sustained <= 0.9 * full.reports[0].requests_per_s
+    assert full.sustained >= 0.75 * full.reports[0].requests_per_s
+    assert f"(--rate {full.sustained:g})" in full.why[1]
+    loaded = answer(replace(question, rate=full.sustained))
+    assert loaded.reports and loaded.sustained is None and not loaded.infeasible
+    beyond = answer(replace(question, rate=0.99 * full.reports[0].requests_per_s))
+    assert not beyond.reports and "90% of what a full queue gives" in beyond.infeasible
+
+
+@pytest.mark.parametrize("value, text", [(8.748, 8.74), (18.0, 18.0), (0.04999, 0.0499), (1234.5, 1230.0), (9.999, 9.99)])
+def test_rates_are_rounded_down(value, text):
+    assert rounded_down(value) == text
+
+
+def test_formats_that_nobody_asked_for_and_borrowed_constants_are_said(autoconfig):
+    asked = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--simulate", "0", "--top", "1")
+    text = " ".join(autoconfig.run(*asked, "--engine", "vllm").stdout.split())
+    assert "vllm has no constants of its own: trtllm-1.2's" in text
+    assert "Assumed: weights in fp8 and cache in fp8 where that serves more" in text
+    text = " ".join(autoconfig.run(*asked, "--fix", "weights=bf16", "--fix", "kv=bf16").stdout.split())
+    assert "constants of its own" not in text and "where that serves more" not in text
+    rows = {row["name"]: row["constants_stand_in"] for row in autoconfig.json("engines")["engines"]}
+    assert rows["vllm"] == rows["sglang"] == "trtllm-1.2" and rows["trtllm-1.2"] == rows["trtllm-0.17"] == "-"
 
 
 def test_the_pareto_frontier_is_one(small):

@@ -83,6 +83,11 @@ class ServingCalibration:
         """Of operators, or of routed experts alone."""
         return self._factor(engine, gpu, "experts" if experts else "all")[0]
 
+    def borrowed_by(self, engine: EngineSpec) -> str:
+        """The generation whose constants an engine has that none were fitted for; empty where it has its own."""
+        own = self._generation(engine)
+        return own if own is not None and own != engine.name and engine.between is None else ""
+
     def _generation(self, engine: EngineSpec) -> str | None:
         return next((name for name in _lineage(engine) if name in self.engines), None)
 
