@@ -207,7 +207,8 @@ GROUP = ParameterGroup(parameters=1000.0, gemm_weights=800.0, trainable=1000.0, 
 
 @pytest.mark.parametrize(("numerics", "gpu", "fsdp", "gather", "expected"), [
     ({}, H100, 0, False, 2000), ({}, H100, 2, False, 2000), ({}, H100, 3, False, 250),
-    ({"precision": "fp32"}, H100, 0, False, 4000), ({"precision": "fp8"}, H100, 0, False, 2000 + 1600), ({"precision": "fp8"}, B200, 0, False, 2000 + 800),
+    ({"precision": "fp32"}, H100, 0, False, 4000),
+    ({"precision": "fp8"}, H100, 0, False, 2000 + 1600), ({"precision": "fp8"}, B200, 0, False, 2000 + 800),
     ({"precision": "fp8"}, B200, 0, True, 2000 - 800), ({"precision": "fp8"}, H100, 0, True, 2000),
     ({"precision": "fp8"}, B200, 3, True, 1200 / 8),
 ])  # fmt: skip
