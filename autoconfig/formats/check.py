@@ -88,7 +88,7 @@ def read_file(path: Path, request: CheckRequest) -> CheckInput:
     it cannot be read."""
     text, beside = read_text(path, WANTED), path.with_name(LAUNCH)
     exported = MARK in text[:HEADER_CHARACTERS] and path.name != LAUNCH and beside.is_file()
-    return read_any(text, request, read_text(beside, WANTED) if exported else None)
+    return read_any(text, replace(request, file_name=path.name), read_text(beside, WANTED) if exported else None)
 
 
 def check_file(path: Path, request: CheckRequest) -> CheckAnswer:

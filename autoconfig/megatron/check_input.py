@@ -14,6 +14,7 @@ from typing import Any
 from autoconfig.megatron.argument_list import megatron_program, name_hint
 from autoconfig.megatron.export import read_plan_text
 from autoconfig.megatron.read import connections_violation, read_arguments
+from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.planning.export_files import MADE_BY, MARK
@@ -56,6 +57,8 @@ class CheckRequest:
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}; of other formats, of keys."""
+    file_name: str = ""
+    """Of the file, where it is one: its words say of which model it is."""
 
     def margin(self) -> float:
         """The memory margin. Raises InputError for no share."""
@@ -146,7 +149,7 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
 
 def _require_read(name: str, text: str) -> None:
     """Raises InputError where a script never says the name of a variable that is set for it."""
-    if name.isdigit() or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+    if name.isdigit() or name == VOCABULARY or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
         return
     near = difflib.get_close_matches(name, set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
@@ -194,7 +197,8 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
         program=script.program,
-        variables=script.variables,
+        variables={**script.variables, **{name: request.settings[name] for name in (VOCABULARY,) if name in request.settings}},
+        spoken=(request.file_name, text),
     )
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)

@@ -137,7 +137,13 @@ _NOT_TRAINING = {
     "--model-provider": "inference",
     "--task": "an evaluation task",
     "--task-list": "an evaluation task",
-    "--language-model-type": "a multimodal model",
+    **dict.fromkeys(
+        (
+            "--language-model-type", "--vision-model-type", "--vision-tower", "--disable-vision-class-token", "--patch-size",
+            "--freeze-ViT", "--freeze-clip-vision-tower", "--processor-path", "--vlm-data-config-path", "--px-data-config-path",
+        ),
+        "a multimodal model",
+    ),
 }
 CHECKPOINT = "NV102"
 ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -168,10 +174,11 @@ def read_arguments(
     global_batch_size: int | None = None,
     program: str = "",
     variables: Mapping[str, str] | None = None,
+    spoken: tuple[str, ...] = (),
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
-    `program`: the file that is started with it."""
-    arguments = replace(split_arguments(argv, unread), variables=variables or {})
+    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in."""
+    arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")

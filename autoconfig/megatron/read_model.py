@@ -15,16 +15,30 @@ from autoconfig.specs.models.model_numbers import YARN_ORIGINAL, RopeScaling
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {
-    "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio"),
+    "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--full-attention-interval"),
+    "a hybrid with sizes of MindSpeed's own": ("--mamba-expand", "--mamba-d-conv", "--mamba-d-ssm"),
+    "a model with experts that do nothing (LongCat)": ("--num-zero-experts",),
+    "attention that shares keys between layers": ("--cla-share-factor",),
+    "differential attention": ("--differential-attention",),
+    "a model that a Hugging Face checkpoint decides, and not these arguments,": ("--use-bridge", "--bridge-hf-model"),
     "a model whose layers differ": ("--heterogeneous-layers-config-path", "--heterogeneous-layers-config-encoded-json"),
     "a retrieval model": ("--retro-add-retriever",),
-    "attention with a local filter (Yuan 2.0)": ("--use-lf-gate",),
-    "compressed or multi-stream attention (DeepSeek-V4)": ("--kv-compress", "--enable-mhc"),
+    "attention with a local filter or a router (Yuan 2.0)": ("--use-lf-gate", "--use-attention-router"),
+    "compressed or multi-stream attention (DeepSeek-V4)": (
+        "--kv-compress", "--enable-mhc", "--compress-ratios", "--csa-compress-ratios", "--o-groups", "--n-hash-layers",
+    ),
     "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
 }
 _REFUSED = {name: kind for kind, names in _KINDS.items() for name in names}
 ROTARY_BASE = 10_000
 """Megatron-LM's default, like the others here."""
+LATENT = ("--multi-latent-attention", "--multi-head-latent-attention", "--qk-nope-head-dim")
+"""Megatron-LM's word, MindSpeed's older one, and a size that nothing else has (Pai-Megatron-Patch)."""
+ROTARY = (
+    "--use-rotary-position-embeddings", "--use-rope", "--rope-scaling-factor",
+    "--use-llama2-rotary-position-embeddings", "--use-mistral-rotary-position-embeddings",
+)
+"""Switches of rotary positions: Megatron-LM's, its forks' and Pai-Megatron-Patch's."""
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
 _GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
@@ -66,11 +80,11 @@ def read_model(a: Arguments, assumed: list[str], program: str = "") -> ModelSpec
         "gated_linear_unit": gated,
         "kv_channels": kv_channels or hidden // heads,
         "num_query_groups": _query_groups(a, heads, assumed),
-        "ffn_hidden_size": a.count("--ffn-hidden-size") or usual,
+        "ffn_hidden_size": a.count("--ffn-hidden-size", "--intermediate-size") or usual,
         **_norm_and_positions(a, assumed),
         **_biases(a),
     }
-    if a.has("--multi-latent-attention"):
+    if a.has(*LATENT):
         values |= _latent_attention(a, heads)
     values |= _indexer(a, assumed)
     values |= _experts(a, values, assumed)
@@ -192,12 +206,12 @@ def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     if norm not in names:
         raise InputError(f"--normalization {norm[:40]!r}: use LayerNorm or RMSNorm")
     position = a.text("--position-embedding-type") or "learned_absolute"
-    if a.has("--use-rotary-position-embeddings", "--use-rope", "--rope-scaling-factor"):
+    if a.has(*ROTARY):
         position = "rope"
-    elif a.has("--no-position-embedding", "--no-learned-position-embeddings") and position == "learned_absolute":
+    elif a.has("--no-position-embedding", "--no-learned-position-embeddings", "--use-alibi-mask") and position == "learned_absolute":
         position = "none"
     position = _POSITIONS.get(position.removeprefix("PositionEmbeddingType."), position)
-    if a.has("--multi-latent-attention") and position == "rope":
+    if a.has(*LATENT) and position == "rope":
         position = a.text("--rope-type") or "yarn"
     most = a.count("--max-position-embeddings")
     if most is None:
@@ -259,18 +273,18 @@ def _biases(a: Arguments) -> dict[str, Any]:
 
 
 def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
-    def size(name: str, default: int) -> int:
-        return a.count(name) or default
+    def size(default: int, *names: str) -> int:
+        return a.count(*names) or default
 
     return {
         "multi_latent_attention": True,
         "qk_layernorm": False,  # the latents' own norms, which every such model has
         "num_query_groups": heads,
         "q_lora_rank": a.count("--q-lora-rank"),
-        "kv_lora_rank": size("--kv-lora-rank", 32),
-        "qk_head_dim": size("--qk-head-dim", 128),
-        "qk_pos_emb_head_dim": size("--qk-pos-emb-head-dim", 64),
-        "v_head_dim": size("--v-head-dim", 128),
+        "kv_lora_rank": size(32, "--kv-lora-rank"),
+        "qk_head_dim": size(128, "--qk-head-dim", "--qk-nope-head-dim"),
+        "qk_pos_emb_head_dim": size(64, "--qk-pos-emb-head-dim", "--qk-rope-head-dim"),
+        "v_head_dim": size(128, "--v-head-dim"),
     }
 
 
@@ -279,7 +293,7 @@ def _indexer(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     variant = a.text("--experimental-attention-variant")
     if variant is None:
         return {}
-    if variant != "dsa" or not a.has("--multi-latent-attention"):
+    if variant != "dsa" or not a.has(*LATENT):
         raise UnsupportedError(
             f"--experimental-attention-variant {variant[:40]}: an experimental attention cannot be checked; dsa with "
             "--multi-latent-attention can"

@@ -144,7 +144,7 @@ def _stages(
         return _with_ends(_deepspeed_split(a, model.num_layers, pp), model, assumed)
     if (placed := _mindspeed_split(a, model, pp)) is not None:
         return _with_ends(placed, model, assumed)
-    vpp = a.count(CHUNKS_PER_RANK) or 1
+    vpp = a.count(CHUNKS_PER_RANK, "--virtual-pipeline-model-parallel-size") or 1
     chunk = a.count(LAYERS_PER_CHUNK)
     if chunk is not None:
         counted = model.num_layers + len(accounts)
@@ -165,8 +165,8 @@ def _stages(
 
 
 def _mindspeed_split(a: Arguments, model: ModelSpec, pp: int) -> PipelineSplit | None:
-    """The split that MindSpeed's --num-layer-list gives, or its --noop-layers, which fill stages and do nothing."""
-    idle, text = idle_layers(a), a.text("--num-layer-list")
+    """The split that MindSpeed's --num-layer-list (Yuan's blocks) gives, or its --noop-layers, which fill stages."""
+    idle, text = idle_layers(a), a.text("--num-layer-list", "--pipeline-model-parallel-blocks")
     if text is not None:
         words = text.replace(" ", "").split(",")
         if not all(word.isdigit() and len(word) < 7 for word in words) or len(words) != pp:
@@ -396,12 +396,17 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numeric
 
 
 def _gradients(a: Arguments, precision: str) -> str:
-    """bf16 runs accumulate in fp32 unless told otherwise; fp16 runs keep 16-bit gradients unless told otherwise."""
-    if a.has("--grad-reduce-in-bf16") or (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16"):
+    """bf16 runs accumulate in fp32 unless told otherwise; fp16 runs keep 16-bit gradients unless told otherwise. Of
+    --grad-reduce-in-bf16 and --accumulate-allreduce-grads-in-fp32 the first wins, as in Megatron-LM's `validate_args`, which
+    asserts fp32 main gradients beside the second. Raises InputError there."""
+    whole = a.has("--accumulate-allreduce-grads-in-fp32")
+    halved = a.has("--grad-reduce-in-bf16")
+    kept = (a.text("--main-grads-dtype") or "") in ("bf16", "bfloat16")
+    if whole and kept:
+        raise InputError("--main-grads-dtype bf16 contradicts --accumulate-allreduce-grads-in-fp32; drop one of them")
+    if halved or kept:
         return "bf16"
-    if precision == "fp16" and not a.has("--accumulate-allreduce-grads-in-fp32", "--main-grads-dtype"):
-        return "bf16"
-    return "fp32"
+    return "bf16" if precision == "fp16" and not whole and not a.has("--main-grads-dtype") else "fp32"
 
 
 def _state(a: Arguments, name: str) -> str:

@@ -1,97 +1,210 @@
-"""The vocabulary that Megatron-LM's arguments say, or the best guess at it, which is said."""
+"""The vocabulary that Megatron-LM's arguments say, or the best guess at it, which is said; none where guesses differ too much."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
+from autoconfig.specs.models.parameters import total_parameters
 
-OF_TYPE = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000, "TikTokenizer": 131072}
-OF_TYPE |= {"BertWordPieceLowerCase": 30522, "BertWordPieceCase": 28996}  # words of bert-base-uncased and bert-large-cased
-OF_PATCH = {"Qwen2Tokenizer": 151643, "IcetkGLM130BTokenizer": 150528}
-"""Of Pai-Megatron-Patch (megatron_patch/tokenizer/__init__.py), whose scripts say how many they add (--extra-vocab-size)."""
-OF_FAMILY = {"QwenTokenizer": 151936, "Llama3Tokenizer": 128256}
-"""Where nothing else is known: the sizes of a family's models, which differ by less than 0.1 %."""
-GPT2_VOCAB = 50257
+SETTING = "vocab_size"
+"""`--set vocab_size=N` says the vocabulary of a file that does not."""
+TOLERANCE = 0.015
+"""Share of the parameters by which a guess may be wrong; beyond it the file has to say the vocabulary."""
+SMALLEST, LARGEST = 32_000, 262_144
+"""Entries of Llama 2's and of Gemma 3's tokenizer, between which those of today's models lie."""
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
-NAMES = ("--model-name", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
+NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
-ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights")
+ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layernorm", "add_qkv_bias", "normalization")
 """What decides between models of the same shape."""
 MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
+SENTENCE_PIECE = re.compile(r"(?:.*/)?tokenizer\.model")
+"""What the file of Llama 2's tokenizer is called, and where llama-like models keep theirs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """A vocabulary and why it is that; `others`: what it may be as well."""
+
+    number: int
+    why: str
+    others: tuple[int, ...] = ()
 
 
 def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
-    """Tokens; what was guessed is said. In this order: --vocab-size, a size in the tokenizer's name, the tokenizer's type, a
-    model that the tokenizer's name says, a tokenizer of autoconfig/data/tokenizers.toml, the script's variable VOCAB_SIZE, a
-    model's name in other arguments (of the same width), a catalogue model of the same shape (of several the one with the same
-    rotary base)."""
+    """Tokens; what was guessed is said. In this order: --vocab-size, `--set vocab_size=N`, a size in the tokenizer's name, a
+    tokenizer or model that the tokenizer's name says, the tokenizer's type, the script's variable VOCAB_SIZE, a model's name in
+    other arguments (of the same width), a catalogue model of the same shape (of several the one with the same rotary base), the
+    one family of models of which the file speaks. Raises InputError where what is left to guess from differs by more than
+    TOLERANCE of the parameters."""
     given = a.count("--vocab-size")
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
         return given + extra
-    number, why = _guess(a, values)
-    if extra and number in {*OF_TYPE.values(), *OF_PATCH.values()}:
+    found = _said(a, values) or _shape(a, values) or _nothing(a, values)
+    number, why = found.number, found.why
+    if extra and number in {*_table("types").values(), *_table("patch_types").values()}:
         number, why = number + extra, f"{why}, and {extra} more"
+    _require_alike(a, values, found)
     assumed.append(f"vocabulary {number}{why} (--vocab-size)")
     return number
 
 
-def _guess(a: Arguments, values: dict[str, Any]) -> tuple[int, str]:
+def _require_alike(a: Arguments, values: dict[str, Any], found: Guess) -> None:
+    """Raises InputError where the vocabularies that it may be are too far from the guessed one."""
+    if not found.others:
+        return
+    model = ModelSpec(name="model of the file", vocab_size=found.number, **values)
+    whole = total_parameters(model)
+    wrong = max((abs(total_parameters(model.replace(vocab_size=other)) / whole - 1) for other in found.others))
+    if wrong <= TOLERANCE:
+        return
+    words = [f"{name} {value}" for name in ("--tokenizer-type", *TOKENIZERS) if (value := _written(a, name))]
+    said = f"{' '.join(words)[:160]} does not say it" if words else "the file names no tokenizer"
+    raise InputError(
+        f"the vocabulary is not known: {said}, and what it may be ({min(found.number, *found.others):,} to "
+        f"{max(found.number, *found.others):,}) changes the parameters by {wrong * 100:.0f} %; add --vocab-size N to the "
+        f"arguments, or pass --set {SETTING}=N, or --model NAME"
+    )
+
+
+def _said(a: Arguments, values: dict[str, Any]) -> Guess | None:
+    """The vocabulary of a tokenizer or a model that the file names."""
+    if re.fullmatch("[1-9][0-9]{2,6}", own := a.variables.get(SETTING, "")):
+        return Guess(number=int(own), why=", as --set says")
+    if said := next((number for name in TOKENIZERS for number in _said_in(_plain(a, name))), None):
+        return Guess(number=said, why=", which the tokenizer's name says")
+    written = [text for name in TOKENIZERS if (text := _written(a, name))]
+    for part in (part for text in written for part in _parts(text) if "$" not in part):
+        for tokenizer, number in _table("entries").items():
+            if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
+                return Guess(number=number, why=f", that of the tokenizer {tokenizer}")
+    if (patch := _plain(a, "--patch-tokenizer-type")) in _table("patch_types"):
+        return Guess(number=_table("patch_types")[patch], why=f", that of {patch}")
     usual = "BertWordPieceLowerCase" if values.get("encoder_num_layers") else ""  # of pretrain_t5.py and pretrain_bert.py
     kind = _plain(a, "--tokenizer-type") or usual
-    if said := next((number for name in TOKENIZERS for number in _said_in(_plain(a, name))), None):
-        return said, ", which the tokenizer's name says"
-    if kind in OF_TYPE:
-        return OF_TYPE[kind], f", that of {kind}"
-    if (patch := _plain(a, "--patch-tokenizer-type")) in OF_PATCH:
-        return OF_PATCH[patch], f", that of {patch}"
+    if kind in _table("types"):
+        return Guess(number=_table("types")[kind], why=f", that of {kind}")
     for model in _named(a, TOKENIZERS):
-        return model.vocab_size, f", that of {model.name}, which the tokenizer's name says"
-    written = (a.given[name].values for name in TOKENIZERS if name in a.given)
-    for part in (part for texts in written if texts for part in _parts(texts[0]) if "$" not in part):
-        for tokenizer, number in _tokenizers().items():
-            if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
-                return number, f", that of the tokenizer {tokenizer}"
+        return Guess(number=model.vocab_size, why=f", that of {model.name}, which the tokenizer's name says")
+    for number, family in _families(written):
+        return Guess(number=number, why=f", that of {family}, which the tokenizer's name says")
     if re.fullmatch("[1-9][0-9]{3,6}", said_beside := a.variables.get("VOCAB_SIZE", "")):
-        return int(said_beside), ", what the script's variable VOCAB_SIZE holds"
+        return Guess(number=int(said_beside), why=", what the script's variable VOCAB_SIZE holds")
     for model in _named(a, NAMES):
         if model.hidden_size == values["hidden_size"]:
-            return model.vocab_size, f", that of {model.name}, which an argument names"
+            return Guess(number=model.vocab_size, why=f", that of {model.name}, which an argument names")
+    return None
+
+
+def _shape(a: Arguments, values: dict[str, Any]) -> Guess | None:
+    """The vocabulary of catalogue models of the same shape, of these those alike in what else the file says."""
     same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values.get(key) for key in SHAPE)]
-    same = [model for model in same if all(getattr(model, key) == values.get(key) for key in ALIKE)] or same
-    if not same and kind in OF_FAMILY:
-        return OF_FAMILY[kind], f", that of most models with {kind}"
+    same = [model for model in same if bool(model.encoder_num_layers) == bool(values.get("encoder_num_layers"))]
+    for key in ALIKE:
+        same = [model for model in same if getattr(model, key) == values.get(key)] or same
     if not same:
-        return GPT2_VOCAB, ": a guess, GPT-2's: the file says neither a size nor a tokenizer that is known"
+        return None
     base = values.get("rotary_base") if a.has("--rotary-base") else None  # Megatron's default is no evidence
-    known = next((model for model in same if base and model.rotary_base == base), same[0])
-    by_base = f" and rotary base ({base})" if base and len(same) > 1 and known.rotary_base == base else ""
-    others = sorted({f"{model.name} has {model.vocab_size}" for model in same if model.vocab_size != known.vocab_size})
-    beside = f"; {', '.join(others)}" if others and not by_base else ""
-    return known.vocab_size, f", that of {known.name}, a model of the same shape{by_base}{beside}"
+    spoken = _spoken(a)
+    if of_base := [model for model in same if base and model.rotary_base == base]:
+        reason = f" and rotary base ({base})" if len(same) > 1 else ""
+        same = of_base
+    elif spoken and (of_words := [model for model in same if _is_near(model.vocab_size, spoken.number)]):
+        reason = f" and of {spoken.why}" if len(same) > 1 else ""
+        same = of_words
+    else:
+        reason = f"; {spoken.why}, has another" if spoken else ""
+        same = [*same, same[0].replace(name=spoken.why, vocab_size=spoken.number)] if spoken else same
+    known, others = same[0], [model for model in same if model.vocab_size != same[0].vocab_size]
+    beside = "".join(f"; {model.name} has {model.vocab_size}" for model in others)
+    why = f", that of {known.name}, a model of the same shape{reason}{beside}"
+    return Guess(number=known.vocab_size, why=why, others=tuple(model.vocab_size for model in others))
+
+
+def _spoken(a: Arguments) -> Guess | None:
+    """The one family of models of which the tokenizer's type, the file's name or its text speaks."""
+    if (kind := _plain(a, "--tokenizer-type")) in _table("family_types"):
+        return Guess(number=_table("family_types")[kind], why=f"most models with {kind}")
+    for text in a.spoken:
+        found = dict(_families([text]))
+        number, family = next(iter(found.items()), (0, ""))
+        if family and all(_is_near(number, other) for other in found):
+            return Guess(number=number, why=f"{family}, the only family of which the file speaks")
+    return None
+
+
+def _is_near(number: int, other: int) -> bool:
+    """The same vocabulary, padded or not."""
+    return abs(number / other - 1) < 0.01
+
+
+def _nothing(a: Arguments, values: dict[str, Any]) -> Guess:
+    """Where neither a name nor the shape says it: the tokenizer's family, the only family of the file, the program's default."""
+    if (spoken := _spoken(a)) is not None:
+        return Guess(number=spoken.number, why=f", that of {spoken.why}")
+    kind = _plain(a, "--tokenizer-type")
+    files = [text for name in TOKENIZERS if (text := _written(a, name))]
+    named = any(name in a.given for name in TOKENIZERS if name != "--vocab-file")
+    if "--tokenizer-type" not in a.given and not named and not any(file.endswith(".model") for file in files):
+        number = _table("types")["GPT2BPETokenizer"]
+        return Guess(number=number, why=", that of GPT2BPETokenizer, the default of pretrain_gpt.py")
+    llama_like = values["gated_linear_unit"] and values["normalization"] == "RMSNorm"
+    if llama_like and ("SentencePiece" in kind or kind == "") and any(map(SENTENCE_PIECE.fullmatch, files)):
+        return Guess(number=SMALLEST, why=", Llama 2's: a guess from the tokenizer's file name and the gated model")
+    middle = (SMALLEST + LARGEST) // 2
+    return Guess(number=middle, why=": a guess between those of today's tokenizers", others=(SMALLEST, LARGEST))
+
+
+def _families(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """(entries, the name as it is written) of every word of these texts that names a family of models, the first one first."""
+    for text in texts:
+        for word in dict.fromkeys(re.findall(r"[a-z][a-z0-9.-]*", text.lower().replace("_", "-"))):
+            if (found := _family(word)) is not None:
+                yield found
+
+
+@cache
+def _family(word: str) -> tuple[int, str] | None:
+    """That of the first part of a word like `pretrain-llama3-8b.sh` that begins with the name of a family."""
+    for start in (0, *(match.end() for match in re.finditer(r"[-.]", word))):
+        for pattern, number in _patterns():
+            if match := pattern.match(word, start):
+                return number, match[0].strip("-.")
+    return None
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern[str], int], ...]:
+    return tuple((re.compile(pattern), number) for pattern, number in _table("families").items())
 
 
 def _said_in(path: str) -> Iterator[int]:
-    """The size in a tokenizer's name: `nordic_tokenizer_131072/vocab.json`."""
+    """The size in a tokenizer's name: `nordic_tokenizer_131072/vocab.json`, `nemotron_2_256k.model` (thousands)."""
     for part in _parts(path):
         match = re.fullmatch(r"(?:.*-)?tokenizer(?:-.*)?-([1-9][0-9]{3,5})(?:\.[a-z]+)?", part)
         if match is not None:
             yield int(match[1])
+        match = re.fullmatch(r".*[-.]([1-9][0-9]{1,2})k\.(?:model|json|vocab\.json)", part)
+        if match is not None:
+            yield int(match[1]) * 1000
 
 
 @cache
-def _tokenizers() -> dict[str, int]:
+def _table(section: str) -> dict[str, int]:
     text = (resources.files("autoconfig") / "data" / "tokenizers.toml").read_text(encoding="utf-8")
-    return dict(tomllib.loads(text)["entries"])
+    return dict(tomllib.loads(text)[section])
 
 
 def _parts(text: str) -> list[str]:
@@ -105,6 +218,12 @@ def _plain(a: Arguments, name: str) -> str:
     if found is None or not found.values or found.value_positions[0] in a.unread:
         return ""
     return found.values[0]
+
+
+def _written(a: Arguments, name: str) -> str:
+    """The value as it stands in the file, variables that are not known and all."""
+    found = a.given.get(name)
+    return found.values[0] if found is not None and found.values else ""
 
 
 def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:

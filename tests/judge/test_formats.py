@@ -133,6 +133,7 @@ def test_megatron_takes_the_yaml_that_is_written(judge, question):
 
 
 @pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::UserWarning")  # advice on what is legal
 def test_fifty_plans_of_every_format(judge, monkeypatch, tmp_path):
     for batch in (64, 128, 256, 512, 1024):
         check_deepspeed(monkeypatch, 50, batch)

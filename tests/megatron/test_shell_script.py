@@ -341,12 +341,47 @@ def test_generation_evaluation_and_multimodal_programs_are_refused(program, argu
 
 @pytest.mark.parametrize(("given", "size"), [
     ("--vocab-file $DATA/gpt2-vocab.json", 50257), ("--tokenizer-name-or-path google/mt5-base", 250100),
-    ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-name-or-path gpt20b/x", None),
+    ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-model /data/mt_nlg_256k.model", 256000),
+    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/My-Llama-3.1-8B-tuned/", 128256),
+    ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /x/nemotron_mini.model", 256000), ("", 50257),
 ])  # fmt: skip
 def test_a_tokenizer_that_is_known_is_no_guess(given, size):
     found = read(launch("", given).replace("--vocab-size 1000", ""))
-    said = next(text for text in found.question.assumed if "vocabulary" in text)
-    assert ("a guess" in said) == (size is None) and (size is None or f"vocabulary {size}" in said)
+    assert any(f"vocabulary {size}" in text for text in found.question.assumed)
+
+
+UNSAID = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/ours"
+
+
+def test_a_vocabulary_that_may_be_any_is_asked_for():
+    """Of a small model; of a large one a guess between those of today's tokenizers is near enough."""
+    script = launch("", UNSAID).replace("--vocab-size 1000", "")
+    for given in (UNSAID, "--tokenizer-name-or-path gpt20b/x"):
+        with pytest.raises(InputError, match=r"(?s)vocabulary is not known: .*--tokenizer.*32,000 to 262,144.*--set vocab_size=N"):
+            read(launch("", given).replace("--vocab-size 1000", ""))
+    assert read(script, settings={"vocab_size": "64000"}).question.scenario.model.vocab_size == 64000
+    assert read(script, file_name="train_qwen3_0.6b.sh").question.scenario.model.vocab_size == 151936
+    assert read(f"# as Llama-2-7B\n{script}").question.scenario.model.vocab_size == 32000
+    with pytest.raises(InputError, match="vocabulary is not known"):
+        read(f"# as Llama-2-7B and Llama-3-8B\n{script}")
+    large = script.replace("--hidden-size 64", "--hidden-size 16384").replace("--num-layers 4", "--num-layers 126")
+    assert any("a guess between" in text for text in read(large).question.assumed)
+
+
+LLAMA_8B = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu "
+    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear "
+    "--untie-embeddings-and-output-weights --position-embedding-type rope --seq-length 4096 --max-position-embeddings 4096 "
+    "--micro-batch-size 1 --global-batch-size 64 --bf16 "
+)
+
+
+def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
+    """Mistral 7B has 32,000 entries, Llama 3 8B has 128,256."""
+    with pytest.raises(InputError, match="32,000 to 128,256"):
+        read(LLAMA_8B + UNSAID)
+    for given, size in (("--rotary-base 500000", 128256), ("--wandb-project x # of mistral", 32000)):
+        assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size
 
 
 def test_a_module_that_serves_is_refused():

@@ -129,6 +129,7 @@ def _best_launch(reader: Reader) -> Launch | None:
 def _arguments_in_variables(reader: Reader) -> Launch:
     """No launch was seen: the arguments that variables and arrays hold."""
     values: list[Value] = []
+    program = ""
     for found in reader.variables.values.values():
         variable = Word(parts=(Part(kind="variable", text="v", quoted=False, line=1),), line=1)
         elements = found if isinstance(found, list) else fields_of(variable, Variables(values={"v": found}))
@@ -136,6 +137,11 @@ def _arguments_in_variables(reader: Reader) -> Launch:
             (at for at, value in enumerate(elements) if argument_name(text_of(value)) in reader.program.arguments), None
         )
         values += elements[first:] if first is not None else []
+        texts = [text_of(value) for value in elements]
+        if any(argument_name(text) in reader.program.decisive for text in texts):
+            program = next((text for text in texts if text.endswith(".py") and not text.startswith("-")), program)
+    if program:
+        reader.program.refuse(program, 1)
     if not any(text_of(value).replace("_", "-") in reader.program.decisive for value in values):
         why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
         why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to" if reader.ended else ""
@@ -144,4 +150,4 @@ def _arguments_in_variables(reader: Reader) -> Launch:
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
-    return Launch(arguments=tuple(values), program="", before=(), line=1, is_decisive=True)
+    return Launch(arguments=tuple(values), program=program, before=(), line=1, is_decisive=True)
