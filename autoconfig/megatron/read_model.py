@@ -15,7 +15,9 @@ from autoconfig.specs.models.model_numbers import YARN_ORIGINAL, RopeScaling
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {
-    "a hybrid whose layers are given by ratios": ("--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--full-attention-interval"),
+    "a hybrid whose layers are given by ratios": (
+        "--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--full-attention-interval",
+    ),
     "a hybrid with sizes of MindSpeed's own": ("--mamba-expand", "--mamba-d-conv", "--mamba-d-ssm"),
     "a model with experts that do nothing (LongCat)": ("--num-zero-experts",),
     "attention that shares keys between layers": ("--cla-share-factor",),
@@ -39,6 +41,7 @@ ROTARY = (
     "--use-llama2-rotary-position-embeddings", "--use-mistral-rotary-position-embeddings",
 )
 """Switches of rotary positions: Megatron-LM's, its forks' and Pai-Megatron-Patch's."""
+UNLEARNED = ("--no-position-embedding", "--no-learned-position-embeddings", "--use-alibi-mask")
 _POSITIONS = {"rotary": "rope", "absolute": "learned_absolute", "mrope": "rope"}
 _GLU = {"swiglu": ("swiglu", True), "geglu": ("geglu", True), "reglu": ("swiglu", True), "liglu": ("swiglu", True)}
 _GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
@@ -208,7 +211,7 @@ def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     position = a.text("--position-embedding-type") or "learned_absolute"
     if a.has(*ROTARY):
         position = "rope"
-    elif a.has("--no-position-embedding", "--no-learned-position-embeddings", "--use-alibi-mask") and position == "learned_absolute":
+    elif a.has(*UNLEARNED) and position == "learned_absolute":
         position = "none"
     position = _POSITIONS.get(position.removeprefix("PositionEmbeddingType."), position)
     if a.has(*LATENT) and position == "rope":

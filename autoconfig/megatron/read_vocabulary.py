@@ -1,4 +1,4 @@
-"""The vocabulary that Megatron-LM's arguments say, or the best guess at it, which is said; none where guesses differ too much."""
+"""The vocabulary that Megatron-LM's arguments say, or the best guess, which is said; none where guesses differ too much."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ TOLERANCE = 0.015
 SMALLEST, LARGEST = 32_000, 262_144
 """Entries of Llama 2's and of Gemma 3's tokenizer, between which those of today's models lie."""
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
-NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project", "--save")
+NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project")
+NAMES += ("--save",)
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
 ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layernorm", "add_qkv_bias", "normalization")
 """What decides between models of the same shape."""
@@ -67,7 +68,7 @@ def _require_alike(a: Arguments, values: dict[str, Any], found: Guess) -> None:
         return
     model = ModelSpec(name="model of the file", vocab_size=found.number, **values)
     whole = total_parameters(model)
-    wrong = max((abs(total_parameters(model.replace(vocab_size=other)) / whole - 1) for other in found.others))
+    wrong = max(abs(total_parameters(model.replace(vocab_size=other)) / whole - 1) for other in found.others)
     if wrong <= TOLERANCE:
         return
     words = [f"{name} {value}" for name in ("--tokenizer-type", *TOKENIZERS) if (value := _written(a, name))]
@@ -151,7 +152,7 @@ def _is_near(number: int, other: int) -> bool:
 
 
 def _nothing(a: Arguments, values: dict[str, Any]) -> Guess:
-    """Where neither a name nor the shape says it: the tokenizer's family, the only family of the file, the program's default."""
+    """Where neither a name nor the shape says it: the family of which the file speaks, the program's default."""
     if (spoken := _spoken(a)) is not None:
         return Guess(number=spoken.number, why=f", that of {spoken.why}")
     kind = _plain(a, "--tokenizer-type")
