@@ -23,8 +23,7 @@ TOLERANCE = 0.015
 SMALLEST, LARGEST = 32_000, 262_144
 """Entries of Llama 2's and of Gemma 3's tokenizer, between which those of today's models lie."""
 TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
-NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--wandb-exp-name", "--wandb-project")
-NAMES += ("--save",)
+NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--save", "--wandb-exp-name")
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
 ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layernorm", "add_qkv_bias", "normalization")
 """What decides between models of the same shape."""

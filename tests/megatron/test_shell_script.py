@@ -384,6 +384,20 @@ def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
         assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size
 
 
+def test_a_conversion_before_the_training_is_passed_over():
+    script = launch(f"python convert_ckpt_v2.py --num-layers 4 --load /x --save /y --seq-length 128\n{launch()}")
+    assert str(read(script).plan) == str(read(launch()).plan)
+    with pytest.raises(UnsupportedError, match="no pre-training"):
+        read("python tools/run_text_generation_server.py --num-layers 4 --hidden-size 64 --load /x --seq-length 128")
+
+
+def test_a_program_that_only_a_variable_names_is_refused_too():
+    script = f"APP='{launch().strip()}'\n$WRAPPER $APP\n"
+    assert read(script, gpus=8).plan == read(launch()).plan
+    with pytest.raises(UnsupportedError, match="vlm"):
+        read(script.replace("pretrain_gpt", "pretrain_vlm"), gpus=8)
+
+
 def test_a_module_that_serves_is_refused():
     with pytest.raises(UnsupportedError, match="inference"):
         read(launch().replace("pretrain_gpt.py", "-m examples.inference.gpt.gpt_static_inference"))

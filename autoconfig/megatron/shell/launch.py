@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from autoconfig.megatron.shell.commands import Source
 from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_of, text_of
+from autoconfig.specs.errors import UnsupportedError
 
 _NOT_LAUNCHERS = re.compile(
     "echo|printf|cat|tee|grep|sed|awk|rm|mv|cp|mkdir|cd|ls|chmod|touch|tar|wget|curl|git|pip3?|export|set"
@@ -58,6 +59,8 @@ class Launch:
     line: int
     is_decisive: bool
     """One of the program's decisive arguments is given."""
+    refused: UnsupportedError | None = None
+    """Why the program that it starts is none that can be read."""
 
     def behind(self, words: Sequence[Value]) -> Launch:
         """The same launch with more words in front (`srun ... bash -c "..."`)."""
@@ -65,7 +68,7 @@ class Launch:
 
 
 def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | None:
-    """The launch that a command's words are; None for any other command. Raises UnsupportedError for other kinds of model."""
+    """The launch that a command's words are; None for any other command."""
     texts = [text_of(value) for value in fields]
     if _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
         return None
@@ -74,24 +77,32 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
     if program is None:
         if not wanted.decisive & set(names):
             return None
-        for flag, module in pairwise(texts):
-            if flag == "-m" and not module.startswith(_STARTING_MODULES):
-                wanted.refuse(module.replace(".", "/") + ".py", line)
+        modules = [module for flag, module in pairwise(texts) if flag == "-m" and not module.startswith(_STARTING_MODULES)]
+        refused = next((why for module in modules if (why := _refused(wanted, module.replace(".", "/") + ".py", line))), None)
         options = _NODES | _PER_NODE | _TASKS
         start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
-        return Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
+        found = Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
+        return replace(found, refused=refused)
     hidden = any(piece.unknown and not piece.unset for value in fields[program + 1 :] for piece in value)
     enough = hidden and wanted.decisive & set(names[program + 1 :])  # what is not known may hold the others
     if not enough and sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:
         return None
-    wanted.refuse(texts[program], line)
     return Launch(
         arguments=tuple(fields[program + 1 :]),
         program=texts[program],
         before=tuple(fields[:program]),
         line=line,
         is_decisive=bool(wanted.decisive & set(names[program + 1 :])),
+        refused=_refused(wanted, texts[program], line),
     )
+
+
+def _refused(wanted: Program, program: str, line: int) -> UnsupportedError | None:
+    try:
+        wanted.refuse(program, line)
+    except UnsupportedError as error:
+        return error
+    return None
 
 
 def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], list[Value]] | None:

@@ -114,11 +114,14 @@ def read_array(text: str, settings: Mapping[str, str]) -> tuple[Value, ...]:
 
 
 def _best_launch(reader: Reader) -> Launch | None:
-    """The first launch with a decisive argument, else the first that hands over several known ones."""
+    """The first launch with a decisive argument, else the first that hands over several known ones. Raises UnsupportedError
+    where only programs that do something else (generation, a conversion) are given decisive ones."""
     if not reader.launches:
         return None
-    best = max(reader.launches, key=lambda launch: launch.is_decisive)
-    others = [launch for launch in reader.launches if launch.is_decisive and launch is not best]
+    best = max(reader.launches, key=lambda launch: (launch.is_decisive and not launch.refused, launch.is_decisive))
+    if best.refused is not None:
+        raise best.refused
+    others = [launch for launch in reader.launches if launch.is_decisive and launch is not best and not launch.refused]
     if others:
         lines = ", ".join(str(line) for line in [*dict.fromkeys(other.line for other in others if other.line != best.line)][:5])
         where = f" (others in line {lines})" if lines else ""
