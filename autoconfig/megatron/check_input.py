@@ -200,6 +200,11 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         variables={**script.variables, **{name: request.settings[name] for name in (VOCABULARY,) if name in request.settings}},
         spoken=(request.file_name, text),
     )
+    if request.gpus is None and gpus == 1 and (needed := read.plan.tp * read.plan.pp * read.plan.cp * read.plan.ep) > 1:
+        raise InputError(
+            f"the number of GPUs is not known: the script starts one process, and divides the model over {needed}; "
+            f"say {option('gpus')} N"
+        )
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)

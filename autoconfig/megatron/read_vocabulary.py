@@ -94,7 +94,7 @@ def _said(a: Arguments, values: dict[str, Any]) -> Guess | None:
         return Guess(number=_table("patch_types")[patch], why=f", that of {patch}")
     usual = "BertWordPieceLowerCase" if values.get("encoder_num_layers") else ""  # of pretrain_t5.py and pretrain_bert.py
     kind = _plain(a, "--tokenizer-type") or usual
-    if kind in _table("types"):
+    if kind in _table("types") and not any(_is_own(kind, text) for text in written):
         return Guess(number=_table("types")[kind], why=f", that of {kind}")
     for model in _named(a, TOKENIZERS):
         return Guess(number=model.vocab_size, why=f", that of {model.name}, which the tokenizer's name says")
@@ -171,7 +171,7 @@ def _families(texts: Iterable[str]) -> Iterator[tuple[int, str]]:
     """(entries, the name as it is written) of every word of these texts that names a family of models, the first one first."""
     for text in texts:
         for word in dict.fromkeys(re.findall(r"[a-z][a-z0-9.-]*", text.lower().replace("_", "-"))):
-            if (found := _family(word)) is not None:
+            if not word.endswith("tokenizer") and (found := _family(word)) is not None:
                 yield found
 
 
@@ -188,6 +188,17 @@ def _family(word: str) -> tuple[int, str] | None:
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], int], ...]:
     return tuple((re.compile(pattern), number) for pattern, number in _table("families").items())
+
+
+def _is_own(kind: str, path: str) -> bool:
+    """A file that these types read as well as Llama 2's and GPT-2's: a SentencePiece model with a name of its own
+    (`v4_alpha.model`), a vocabulary in a tokenizer's folder with a name of its own (`europa-tokenizer/vocab.json`)."""
+    if "$" in path:
+        return False
+    if kind == "Llama2Tokenizer":
+        return path.endswith(".model") and not SENTENCE_PIECE.fullmatch(path) and "llama" not in path.lower()
+    named = re.compile("(?!gpt|bpe|hf-)[a-z0-9.-]+-tokenizers?")
+    return kind == "GPT2BPETokenizer" and any(map(named.fullmatch, _parts(path)))
 
 
 def _said_in(path: str) -> Iterator[int]:
@@ -238,6 +249,8 @@ def model_in(text: str) -> ModelSpec | None:
     spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
     for part in _parts(text):
         word = part.removeprefix("meta-")
+        if "distill" in word:  # DeepSeek-R1-Distill-Qwen-7B is no DeepSeek-R1
+            continue
         found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
         if found:
             return load_model(spellings[max(found, key=len)])

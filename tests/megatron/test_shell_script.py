@@ -344,6 +344,8 @@ def test_generation_evaluation_and_multimodal_programs_are_refused(program, argu
     ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-model /data/mt_nlg_256k.model", 256000),
     ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/My-Llama-3.1-8B-tuned/", 128256),
     ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /x/nemotron_mini.model", 256000), ("", 50257),
+    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 151936),
+    ("--tokenizer-type Llama2Tokenizer --tokenizer-model $HOME/tokenizer.model", 32000),
 ])  # fmt: skip
 def test_a_tokenizer_that_is_known_is_no_guess(given, size):
     found = read(launch("", given).replace("--vocab-size 1000", ""))
@@ -356,7 +358,9 @@ UNSAID = "--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/ours"
 def test_a_vocabulary_that_may_be_any_is_asked_for():
     """Of a small model; of a large one a guess between those of today's tokenizers is near enough."""
     script = launch("", UNSAID).replace("--vocab-size 1000", "")
-    for given in (UNSAID, "--tokenizer-name-or-path gpt20b/x"):
+    own = "--tokenizer-type Llama2Tokenizer --tokenizer-model src/ours/v4_alpha_1.0.model"
+    named = "--tokenizer-type GPT2BPETokenizer --vocab-file /flash/europa-tokenizer/vocab.json --merge-file /x"
+    for given in (UNSAID, "--tokenizer-name-or-path gpt20b/x", own, named):
         with pytest.raises(InputError, match=r"is not known: .*--tokenizer.*32,000 to 262,144.*--set vocab_size=N"):
             read(launch("", given).replace("--vocab-size 1000", ""))
     assert read(script, settings={"vocab_size": "64000"}).question.scenario.model.vocab_size == 64000
@@ -382,6 +386,15 @@ def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
         read(LLAMA_8B + UNSAID)
     for given, size in (("--rotary-base 500000", 128256), ("--wandb-project x # of mistral", 32000)):
         assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size
+
+
+def test_one_process_of_many_asks_for_the_gpus():
+    """What mpirun starts: python alone, with sizes that need more than its GPU, or a word on nodes."""
+    script = launch(arguments="--tensor-model-parallel-size 2").replace("torchrun --nproc_per_node 8", "python")
+    for text in (script, f"N=$((${{NUM_NODES}} * 8))\n{launch()}".replace("torchrun --nproc_per_node 8", "python")):
+        with pytest.raises(InputError, match="number of GPUs is not known"):
+            read(text)
+        assert read(text, gpus=8).question.scenario.cluster.num_gpus == 8
 
 
 def test_a_conversion_before_the_training_is_passed_over():

@@ -29,7 +29,9 @@ _REMOTE = {
 """Programs that start text on other machines, and their options with a value of their own."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
-_RANKED = re.compile(r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES)")
+_RANKED = re.compile(
+    r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES|NUM_NODES|NUM_GPUS)"
+)
 _STARTING_MODULES = ("torch.distributed", "deepspeed", "accelerate", "paddle.distributed", "mpi4py")
 _PYTHON = re.compile(r"(?:.*/)?python[0-9.]*")
 MIN_ARGUMENTS = 3
