@@ -197,14 +197,11 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
         program=script.program,
-        variables={**script.variables, **{name: request.settings[name] for name in (VOCABULARY,) if name in request.settings}},
+        variables={**request.settings, **script.variables},
         spoken=(request.file_name, text),
     )
-    if request.gpus is None and gpus == 1 and (needed := read.plan.tp * read.plan.pp * read.plan.cp * read.plan.ep) > 1:
-        raise InputError(
-            f"the number of GPUs is not known: the script starts one process, and divides the model over {needed}; "
-            f"say {option('gpus')} N"
-        )
+    if request.gpus is None:
+        _require_gpus(gpus, read.plan)
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
@@ -227,6 +224,15 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         megatron_fsdp=read.megatron_fsdp,
         also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
+
+
+def _require_gpus(gpus: int, plan: TrainPlan) -> None:
+    """Raises InputError where a script that starts one process, as mpirun's do, divides the model over several."""
+    if gpus == 1 and (needed := plan.tp * plan.pp * plan.cp * plan.ep) > 1:
+        raise InputError(
+            f"the number of GPUs is not known: the script starts one process, and divides the model over {needed}; "
+            f"say {option('gpus')} N"
+        )
 
 
 def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
