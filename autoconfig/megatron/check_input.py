@@ -175,17 +175,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own
         assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
-    asked = Request(
-        model=request.model or "",
-        gpus=gpus,
-        gpu=gpu,
-        cluster=request.cluster,
-        gpus_per_node=request.gpus_per_node,
-        power_limit=request.power_limit,
-        memory_bandwidth=request.memory_bandwidth,
-        memory_margin=request.margin(),
-        own_calibration=request.own_calibration,
-    )
+    asked = _asked(request, gpus, gpu)
     cluster = read_cluster(asked, assumed)
     read = read_arguments(
         script.words(),
@@ -223,6 +213,20 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         script=script,
         megatron_fsdp=read.megatron_fsdp,
         also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
+    )
+
+
+def _asked(request: CheckRequest, gpus: int, gpu: str | None) -> Request:
+    return Request(
+        model=request.model or "",
+        gpus=gpus,
+        gpu=gpu,
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        power_limit=request.power_limit,
+        memory_bandwidth=request.memory_bandwidth,
+        memory_margin=request.margin(),
+        own_calibration=request.own_calibration,
     )
 
 
