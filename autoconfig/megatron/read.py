@@ -66,6 +66,8 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
         name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
     elif a.text("--transformer-impl") == "local" and year >= FIRST_CORE_YEAR:
         name, said = "megatron-local", "because of --transformer-impl local"
+        if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
+            name, said = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
     elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
         name = DEFAULT_STACK
     elif recent:

@@ -1,4 +1,4 @@
-"""65 more public scripts of 29 families: every field that `check` reads of them, and bash itself on the same words."""
+"""107 more public scripts of 35 families: every field that `check` reads of them, and bash itself on the same words."""
 
 import json
 import random
