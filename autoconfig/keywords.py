@@ -161,6 +161,7 @@ class RlKeywords(TypedDict, total=False):
     """Of `rl`."""
 
     model: str | Mapping[str, Any]
+    like: str
     gpus: int | str
     gpu: str
     algorithm: str
@@ -181,6 +182,7 @@ class CheckKeywords(TypedDict, total=False):
     """Of `check` and `predict`."""
 
     model: str | Mapping[str, Any]
+    like: str
     gpus: int | str
     gpu: str
     cluster: str | Mapping[str, Any]
@@ -202,6 +204,7 @@ class ConvertKeywords(TypedDict, total=False):
     """Of `convert`, but for its format."""
 
     model: str | Mapping[str, Any]
+    like: str
     gpus: int | str
     gpu: str
     cluster: str | Mapping[str, Any]

@@ -78,6 +78,10 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
     from autoconfig.post_training.answer import answer
     from autoconfig.post_training.answer_json import answer_json
 
+    if given["export"] is not None:
+        from autoconfig.formats.post_training.export import check_export
+
+        check_export(given["framework"], given["algorithm"], Path(given["export"]), force=given["force"])
     found = answer(given)
     if as_json:
         print_json(answer_json(found))
@@ -87,11 +91,15 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
         show_placements(console(), found)
     if given["export"] is not None and found.ranked:
         from autoconfig.formats.post_training.export import export_first
+        from autoconfig.formats.post_training.run import checkpoint_of
 
         one, written, reason = export_first(found.job, found.ranked, Path(given["export"]), force=given["force"])
         if one is not found.ranked[0]:
             click.echo(f"The first placement is not written: {reason}.", err=True)
         click.echo(f"Wrote {', '.join(str(path) for path in written.files)}: {one.seconds:,.1f} s a step.", err=as_json)
+        if not checkpoint_of(found.job):
+            asked = "the files ask for it (MODEL, or the name in YAML)"
+            click.echo(f"No checkpoint of {found.job.policy.name} is known: {asked}.", err=True)
         if written.replaced:
             click.echo(written.replaced, err=True)
     if not found.ranked:

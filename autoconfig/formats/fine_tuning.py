@@ -11,6 +11,7 @@ from pathlib import Path
 from autoconfig.formats.writers import accelerate, bridge, trl
 from autoconfig.formats.writers.trl import LAUNCH, SFT
 from autoconfig.specs.errors import GIB, UnsupportedError
+from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
@@ -80,7 +81,8 @@ def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]
     """What starts the plan: TRL where it can, else a recipe of Megatron-Bridge."""
     if SFT in texts:
         files = f"--config {shlex.quote(str(folder / SFT))} --accelerate_config {shlex.quote(str(folder / LAUNCH))}"
-        return f"trl sft {files} --model_name_or_path CHECKPOINT --dataset_name DATA"
+        known = "" if scenario.model.model_type else hub_id(scenario.model.name)
+        return f"trl sft {files} --model_name_or_path {known or 'CHECKPOINT'} --dataset_name DATA"
     cluster = scenario.cluster
     launch = f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {min(cluster.num_gpus, cluster.gpus_per_node)}"
     recipe = "peft" if scenario.numerics.peft != "none" else "sft"

@@ -86,9 +86,11 @@ class TrainerRun:
 def model_named(document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model") -> ModelSpec:
     """The model of --model, else the catalogue's of this name; no path of the file is opened. Raises InputError."""
     if document.request.model is not None:
-        model, notes = resolve_model(document.request.model)
+        model, notes = resolve_model(document.request.model, like=document.request.like)
         assumed += [*notes, f"model {model.name} (--model)"]
         return model
+    if document.request.like is not None:
+        raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
     if not name:
         raise InputError(f"{asked}: say --model NAME (see `autoconfig models`) or --model config.json")
     try:

@@ -42,6 +42,8 @@ class CheckRequest:
     """A file to check, and what the caller says instead of it. None: as the file says."""
 
     model: str | None = None
+    like: str | None = None
+    """Family as which a config.json of `model` is read."""
     gpus: int | None = None
     gpu: str | None = None
     cluster: str | None = None
@@ -182,6 +184,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         cluster,
         script.unread(),
         model_name=request.model,
+        like=request.like,
         model=model,
         software=request.software,
         seq_length=request.seq_length,
@@ -247,7 +250,7 @@ def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) ->
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = ("model", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "seq_length")
+    fields = ("model", "like", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "seq_length")
     fields = (*fields, "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     named += [option(name) for name in request.switches]

@@ -16,7 +16,7 @@ from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, re
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.megatron.switches import read_switches
 from autoconfig.megatron.write import overlap_arguments
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
@@ -170,6 +170,7 @@ def read_arguments(
     unread: Mapping[int, Unread] | None = None,
     *,
     model_name: str | None = None,
+    like: str | None = None,
     model: ModelSpec | None = None,
     software: str | None = None,
     seq_length: int | None = None,
@@ -186,9 +187,11 @@ def read_arguments(
             raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     if model_name is None:
+        if like is not None:
+            raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
         model = model or read_model(arguments, assumed, program)
     else:
-        model, notes = resolve_model(model_name)
+        model, notes = resolve_model(model_name, like=like)
         assumed += [*notes, f"model {model.name} instead of the file's (--model)"]
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")

@@ -93,7 +93,7 @@ SCALING: Fields = (
     *_some("scaling", "plot"),
 )
 CHECK: Fields = (
-    *_some("check", "model", "gpus", "gpu"),
+    *_some("check", "model", "like", "gpus", "gpu"),
     *_some("question", "cluster", "gpus_per_node"),
     *VARIANT,
     *_some("check", "software", "seq_length", "global_batch_size"),

@@ -30,9 +30,10 @@ from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.post_training.phases import Phases, exposed
 from autoconfig.post_training.placements import placements
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
-from autoconfig.specs.errors import InputError, UnsupportedError, option
+from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
+from autoconfig.specs.models.model_catalogue import config_file_of
 
 USUAL_TOKENS_PER_GPU = 8192
 USUAL_GROUP = 8
@@ -198,12 +199,15 @@ def _distinct(ordered: list[PricedPlacement]) -> list[PricedPlacement]:
     return kept
 
 
-def _whole(given: Mapping[str, Any], name: str, default: int | None, assumed: list[str], most: int = 2**24) -> int:
+def _whole(
+    given: Mapping[str, Any], name: str, default: int | None, assumed: list[str], most: int = 2**24, of: str = ""
+) -> int:
+    """A whole number; `of`: the framework whose default it is, where frameworks differ. Raises InputError."""
     value = given.get(name)
     if value is None:
         if default is None:
             raise InputError(f"Missing option '{option(name)}'")
-        assumed.append(f"{name.replace('_', ' ')} {default:,}")
+        assumed.append(f"{name.replace('_', ' ')} {default:,}" + (f", as {of} has it ({option_name(name)})" if of else ""))
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InputError(f"{option(name)} {value!r}: use a whole number from 1 to {most:,}")
@@ -214,7 +218,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     """(job, GPUs, tokens of a packed micro-batch, most staleness)."""
     if given.get("model") is None:
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
-    policy, notes = read_model(given["model"], local_files=local_files)
+    policy, notes = read_model(given["model"], local_files=local_files, like=given.get("like"))
     assumed += notes
     require_decoder(policy)
     gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)
@@ -228,7 +232,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
             f"{option('framework')} verl or nemo-rl"
         )
     usual = section("lengths")
-    prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed)
+    prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed, of=framework.name)
     group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)
@@ -237,6 +241,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         raise InputError(f"{option('staleness')} {staleness!r}: use 0 (synchronous) to {MOST_STALENESS} steps")
     job = PostTrainingJob(
         policy=policy,
+        checkpoint=_checkpoint(given["model"], local_files),
         algorithm=algorithm,
         framework=framework,
         gpu=load_gpu(str(given.get("gpu") or "h100")),
@@ -257,6 +262,19 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 
+PLAIN = re.compile(r"[\w./@+=-]+")
+"""What stands in a script without quotes."""
+
+
+def _checkpoint(model: Any, local_files: bool) -> str:
+    """The folder whose config.json was given, or the hub's id; empty for names of the catalogue and for sizes."""
+    if not (local_files and isinstance(model, str)):
+        return ""
+    file = config_file_of(model)
+    given = "" if file is None or file.name != "config.json" else str(file.resolve().parent)
+    return given if PLAIN.fullmatch(given) else ""
+
+
 def _framework(name: str, assumed: list[str]) -> Framework:
     """The framework; of another release than files are written for that is said."""
     framework = load_framework(name)
@@ -272,7 +290,9 @@ def _group(given: Mapping[str, Any], algorithm: Algorithm, framework: Framework,
     """Responses of a prompt. Raises InputError for a single one where an algorithm compares those of a prompt."""
     usual = 1 if algorithm.critic or not algorithm.generates else framework.group
     compares = algorithm.name in COMPARING and not re.match("reinforce|remax", str(given.get("algorithm") or "").lower())
-    found = _whole(given, "group_size", max(usual, USUAL_GROUP) if compares and usual < 2 else usual, assumed)
+    compared = compares and usual < 2
+    own = "" if compared or algorithm.critic or not algorithm.generates else framework.name
+    found = _whole(given, "group_size", max(usual, USUAL_GROUP) if compared else usual, assumed, of=own)
     if compares and found < 2:
         raise InputError(f"{option('group_size')} {found}: {algorithm.name} compares responses of one prompt; use 2 or more")
     return found

@@ -34,6 +34,8 @@ class PostTrainingJob:
     """One step: `prompts` x `group` samples are generated, scored, and trained on in mini-batches."""
 
     policy: ModelSpec
+    checkpoint: str = ""
+    """Folder or hub's id that the caller gave as the policy; empty: a name of the catalogue, or neither."""
     algorithm: Algorithm
     framework: Framework
     gpu: GpuSpec

@@ -225,6 +225,17 @@ def load_model(name: str) -> ModelSpec:
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 
 
+_ON_HUB = re.compile(r"(?:https://huggingface\.co/|\bHF )([\w.-]+/[\w.-]+)")
+
+
+def hub_id(name: str) -> str:
+    """Id on Hugging Face's hub of a catalogue model's checkpoint, as its source says; empty for other names, changed models and
+    those whose source is none."""
+    canonical = _index().get(_normalised(name))
+    found = _ON_HUB.search(_load(canonical).sources.get("*", "")) if canonical else None
+    return found[1] if found else ""
+
+
 _ADDRESS = re.compile(r"https?://[^/\s]+/(?:models/)?([\w.-]+/[\w.-]+)(?:[/?#].*)?")
 """Of a model's page on a hub: its id."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_names
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
@@ -298,3 +298,60 @@ def test_keys_of_releases_have_their_source():
     for name, told in json.loads((DATA / "post_training_keys.json").read_text()).items():
         if name != "about":
             assert told["source"] and told["versions"], name
+
+
+OWN = {"model_type": "own", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 16,
+       "vocab_size": 32000, "intermediate_size": 2048, "max_position_embeddings": 8192, "hidden_act": "silu"}  # fmt: skip
+RL = ("rl", "--gpus", "8", "--prompts", "64", "--response-length", "200", "--max-response-length", "1000", "--group-size", "8")
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize(("model", "names"), [("qwen2.5-7b", "Qwen/Qwen2.5-7B"), ("", ""), ("gpt3-1.7b", "")])
+def test_files_name_a_checkpoint(autoconfig, tmp_path, framework, model, names):
+    """The hub's id of a catalogue name, the folder whose config.json was given, else that it is to be given."""
+    like = () if model else ("--like", "llama")
+    if not model:
+        (tmp_path / "own").mkdir()
+        (tmp_path / "own" / "config.json").write_text(json.dumps(OWN))
+        model = names = str(tmp_path / "own")
+    folder = tmp_path / "out"
+    done = autoconfig.run(*RL, "--model", model, *like, "--framework", framework, "--export", str(folder))
+    assert done.exit_code == 0, done.stderr
+    text = "".join(path.read_text() for path in folder.glob("[!.]*"))
+    file = next(path for path in folder.glob("[!.]*") if path.name != "accelerate.yaml")
+    check = ("rl", "check", str(file), "--gpus", "8")
+    if names:
+        assert names in text and "No checkpoint" not in done.stderr
+        assert autoconfig.run(*check, *like).exit_code == 0
+    else:
+        assert "give the model: a folder, or its id on the hub" in text and "No checkpoint of gpt3-1.7b is known" in done.stderr
+        assert "--model" in autoconfig.run(*check).stderr
+        assert autoconfig.run(*check, "--model", model).exit_code == 0
+
+
+def test_ids_of_the_catalogue_are_read_as_the_same_model():
+    known = {name: hub_id(name) for name in model_names()}
+    assert known["qwen3-8b"] == "Qwen/Qwen3-8B" and known["gpt3-175b"] == "" and sum(map(bool, known.values())) > 70
+    assert [name for name, found in known.items() if found and load_model(found).name != name] == []
+    assert hub_id("llama3-8b*") == hub_id("own") == ""
+
+
+@pytest.mark.parametrize(
+    ("framework", "algorithm", "said"),
+    [
+        ("trl", "ppo", "file of trl 1.16.0 is written for ppo; use --algorithm grpo or dapo, or --framework verl or openrlhf"),
+        ("nemo-rl", "rloo", "use --algorithm grpo or dapo, or --framework verl or openrlhf"),
+        ("verl", "dpo", "or leave --export out"),
+        ("areal", "grpo", "there are no files of areal; use verl or nemo-rl"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_path, monkeypatch, framework, algorithm, said):
+    monkeypatch.setattr("autoconfig.post_training.answer.answer", lambda given: pytest.fail("searched"))
+    asked = (*RL, "--model", "qwen2.5-7b", "--framework", framework, "--algorithm", algorithm)
+    refused = autoconfig.run(*asked, "--export", str(tmp_path / "out"))
+    assert refused.exit_code == 2 and said in " ".join(refused.stderr.split()), refused.stderr
+
+
+def test_defaults_of_a_framework_are_said_as_such(autoconfig):
+    shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "8", "--framework", "nemo-rl").stdout.split())
+    assert "prompts 64, as nemo-rl has it (--prompts); group size 32, as nemo-rl has it (--group-size)" in shown

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
-from autoconfig.formats.post_training.run import RlRun, broken, broken_of_model, job_of, placement_of
+from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, placement_of
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.megatron.check_input import read_text
@@ -18,7 +18,7 @@ from autoconfig.megatron.shell.values import text_of
 from autoconfig.post_training.answer import PricedPlacement, price, ranked
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import load_gpu
 
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
@@ -64,9 +64,11 @@ def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
     """The run of a file's text. Raises InputError or UnsupportedError saying what is read."""
     document = _recognise(text)
     section = document.section
-    if given.get("model"):
-        for key in MODELS[document.framework]:
+    for key in MODELS[document.framework]:
+        if given.get("model"):
             section.flat[key] = given["model"]
+        elif isinstance(section.flat.get(key), NotKnown) or section.flat.get(key) == PLACEHOLDER:
+            raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
     if document.framework == "verl":
         run = verl.read(section, document.config_name)
     elif document.framework == "nemo-rl":
@@ -155,7 +157,7 @@ def check_text(text: str, given: Mapping[str, Any], constants: Constants | None 
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong))
-    job = job_of(run, gpu, given.get("prompt_length"), given.get("response_length"))
+    job = job_of(run, gpu, given.get("prompt_length"), given.get("response_length"), given.get("like"))
     placement = placement_of(run, job.tokens)
     wrong = broken_of_model(run, job, placement)
     if wrong:

@@ -9,23 +9,42 @@ from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.run import run_of
 from autoconfig.planning.export_files import WrittenExport, check_folder, write_export
 from autoconfig.post_training.answer import PricedPlacement
+from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.errors import UnsupportedError, option
 
 WRITERS = {
-    "verl": (verl.write, verl.VERSION),
-    "nemo-rl": (nemo_rl.write, nemo_rl.VERSION),
-    "openrlhf": (openrlhf.write, openrlhf.VERSION),
-    "trl": (trl.write, trl.VERSION),
+    "verl": (verl.write, verl.VERSION, verl.WRITTEN),
+    "nemo-rl": (nemo_rl.write, nemo_rl.VERSION, nemo_rl.WRITTEN),
+    "openrlhf": (openrlhf.write, openrlhf.VERSION, openrlhf.WRITTEN),
+    "trl": (trl.write, trl.VERSION, trl.WRITTEN),
 }
+"""Framework -> (writer, the release that it writes for, the algorithms that it has words for)."""
 FILES = ("run_verl.sh", "grpo.yaml", "run_openrlhf.sh", "accelerate.yaml")
+
+
+def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = False) -> None:
+    """Fail before the search, not after it. Raises UnsupportedError for a framework without files, or none of the algorithm;
+    FileError for the folder."""
+    name, wanted = load_framework(framework).name, load_algorithm(algorithm).name
+    able = [other for other, (_, _, written) in WRITERS.items() if wanted in written]
+    if name not in WRITERS:
+        raise UnsupportedError(f"{option('export')}: there are no files of {framework[:40]}; use {' or '.join(WRITERS)}")
+    _, version, written = WRITERS[name]
+    if wanted not in written:
+        others = f", or {option('framework')} {' or '.join(able)}" if able else ""
+        raise UnsupportedError(
+            f"{option('export')}: no file of {name} {version} is written for {wanted}; use {option('algorithm')} "
+            f"{' or '.join(written)}{others}, or leave {option('export')} out"
+        )
+    check_folder(folder, FILES, force=force)
 
 
 def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
     """File name -> text, for the version of the framework that each names. Raises UnsupportedError for what it cannot say."""
     if job.framework.name not in WRITERS:
         raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
-    write, version = WRITERS[job.framework.name]
+    write, version, _ = WRITERS[job.framework.name]
     return write(run_of(job, placement, version))
 
 

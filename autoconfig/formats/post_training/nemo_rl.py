@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.post_training.run import RlRun, model_value, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
 VERSION = "0.7.0"
+WRITTEN = ("grpo", "dapo")
 BASE = {
     "policy.model_name": "Qwen/Qwen2.5-1.5B",
     "policy.max_total_sequence_length": 512,
@@ -113,7 +114,7 @@ def _age(section: Section) -> int:
 
 def write(run: RlRun) -> dict[str, str]:
     """grpo.yaml. Raises UnsupportedError for what NeMo-RL 0.7.0's GRPO has no keys for."""
-    if run.algorithm not in ("grpo", "dapo"):
+    if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"NeMo-RL's run_grpo.py has no {run.algorithm}: use grpo or dapo")
     if run.critic_gpus or (run.staleness and not run.rollout_gpus):
         raise UnsupportedError("NeMo-RL generates ahead of the weights on GPUs of their own only, and GRPO has no critic")
@@ -142,7 +143,7 @@ def _yaml(run: RlRun) -> str:
         f"  reference_policy_kl_penalty: {0.01 if run.algorithm == 'grpo' else 0.0}",
         f"  use_importance_sampling_correction: {str(run.staleness > 0).lower()}",
         "policy:",
-        f"  model_name: {run.model}",
+        f"  model_name: {model_value(run)}",
         f"  train_global_batch_size: {run.minibatch}",
         f"  train_micro_batch_size: {run.mbs}",
         f"  max_total_sequence_length: {longest}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.post_training.run import RlRun, model_line, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -96,7 +96,7 @@ def write(run: RlRun) -> dict[str, str]:
         f"# {remark(run.model)}, {run.algorithm} with OpenRLHF {VERSION}.",
         "# Give MODEL, PROMPTS (a dataset) and REWARD (a reward model, or the address of one).",
         "set -euo pipefail",
-        f'MODEL="${{MODEL:-{run.model}}}"',
+        model_line(run),
         "python3 -m openrlhf.cli.train_ppo_ray \\",
         '  --actor.model_name_or_path "$MODEL" \\',
         '  --data.prompt_dataset "${PROMPTS:?give PROMPTS}" \\',

@@ -11,11 +11,15 @@ from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import microbatches, priced, scenario_of
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.rules import RULES
 
+ASKED = "the model: a folder, or its id on the hub"
+PLACEHOLDER = "CHECKPOINT"
+"""Of a model that is to be given."""
 ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 
@@ -28,6 +32,7 @@ class RlRun:
     back_end: str
     """megatron or fsdp (PyTorch's FSDP, DTensor, DeepSpeed ZeRO-3)."""
     model: str
+    """As the file names it, or of the plan."""
     algorithm: str
     nodes: int
     """Of training."""
@@ -65,6 +70,8 @@ class RlRun:
     lora_rank: int = 0
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
+    checkpoint: str = ""
+    """What a file that is written names as the model; empty: not known, and asked for."""
     notes: list[str] = field(default_factory=list)
     """What was assumed."""
 
@@ -129,9 +136,11 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
     return found
 
 
-def job_of(run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None) -> PostTrainingJob:
+def job_of(
+    run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None, like: str | None = None
+) -> PostTrainingJob:
     """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
-    policy, notes = read_model(run.model, local_files=True)
+    policy, notes = read_model(run.model, local_files=True, like=like)
     run.notes += notes
     require_decoder(policy)
     run.notes += [RECURRENT] if policy.is_hybrid else []
@@ -195,6 +204,11 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
     )
 
 
+def checkpoint_of(job: PostTrainingJob) -> str:
+    """The folder or hub's id of the policy; empty where neither the caller nor the catalogue says it."""
+    return job.checkpoint or ("" if job.policy.model_type else hub_id(job.policy.name))
+
+
 def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
     """The run of a planned placement."""
     plan, engine, node = placement.train, placement.engine, job.gpus_per_node or job.gpu.gpus_per_node
@@ -205,6 +219,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         version=version,
         back_end="fsdp" if plan.fsdp or not plan.dist_opt else "megatron",
         model=job.policy.name,
+        checkpoint=checkpoint_of(job),
         algorithm=job.algorithm.name,
         nodes=nodes,
         gpus_per_node=each,
@@ -235,6 +250,16 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         staleness=placement.staleness,
         lora_rank=job.lora_rank,
     )
+
+
+def model_line(run: RlRun) -> str:
+    """Of a script: MODEL, which the caller may set."""
+    return f'MODEL="${{MODEL:-{run.checkpoint}}}"' if run.checkpoint else f'MODEL="${{MODEL:?give {ASKED}}}"'
+
+
+def model_value(run: RlRun) -> str:
+    """Of a YAML file: the checkpoint, or that it is to be given."""
+    return run.checkpoint or f"{PLACEHOLDER}  # give {ASKED}"
 
 
 def node_split(gpus: int, per_node: int) -> tuple[int, int]:

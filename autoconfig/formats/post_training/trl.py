@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun
+from autoconfig.formats.post_training.run import RlRun, model_value
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
 VERSION = "1.16.0"
+WRITTEN = ("grpo", "dapo")
 
 
 def read(section: Section, gpus: int | None) -> RlRun:
@@ -65,7 +66,7 @@ def read(section: Section, gpus: int | None) -> RlRun:
 
 def write(run: RlRun) -> dict[str, str]:
     """grpo.yaml and accelerate.yaml. Raises UnsupportedError for what TRL has no keys for."""
-    if run.algorithm not in ("grpo", "dapo"):
+    if run.algorithm not in WRITTEN:
         raise UnsupportedError(f"trl grpo is no {run.algorithm}: use grpo or dapo")
     if run.back_end != "fsdp" or run.tp * run.pp * run.cp > 1:
         raise UnsupportedError("TRL trains with ZeRO-3 over all GPUs: no tensor, pipeline or context parallelism")
@@ -79,7 +80,7 @@ def write(run: RlRun) -> dict[str, str]:
         MARK,
         f"# {remark(run.model)}, {run.algorithm} with TRL {VERSION} on {gpus} GPUs; add dataset_name and reward_funcs.",
         "# trl grpo --config grpo.yaml --accelerate_config accelerate.yaml",
-        f"model_name_or_path: {run.model}",
+        f"model_name_or_path: {model_value(run)}",
         "output_dir: grpo",
         "bf16: true",
         f"num_generations: {run.group}",

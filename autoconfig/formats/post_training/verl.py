@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, node_split
+from autoconfig.formats.post_training.run import RlRun, model_line, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -135,7 +135,7 @@ def write(run: RlRun) -> dict[str, str]:
         f"# {remark(run.model)}, {run.algorithm} with verl {VERSION} on {run.train_gpus + run.rollout_gpus} GPUs.",
         "# Give MODEL (a checkpoint's folder or its name), TRAIN_FILES and VAL_FILES (parquet).",
         "set -euo pipefail",
-        f'MODEL="${{MODEL:-{run.model}}}"',
+        model_line(run),
         "python3 -m verl.trainer.main_ppo \\",
         f"  --config-name={'ppo_megatron_trainer' if run.back_end == 'megatron' else 'ppo_trainer'} \\",
         '  actor_rollout_ref.model.path="$MODEL" \\',
