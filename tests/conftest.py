@@ -48,6 +48,13 @@ for profile, examples in (("few", 40), ("soak", 5_000)):
 hypothesis.settings.load_profile("soak" if "AUTOCONFIG_SOAK" in os.environ else "few")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """A test that fails, or whose fixture does, leaves no process behind."""
+    if (background := sys.modules.get("background")) is not None:
+        background.end_all()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every property is tried on few examples in `make test`, and again on many in `make soak`."""

@@ -26,9 +26,10 @@ from autoconfig.api.work import profile
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.specs.errors import FileError
+from background import left_over
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
-from study_help import fake_python, left_over
+from study_help import fake_python
 
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url

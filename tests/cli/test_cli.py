@@ -13,6 +13,7 @@ from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.software.software import software_names
+from background import started
 from jsonschema import Draft202012Validator
 from tables import table
 
@@ -349,8 +350,10 @@ pandas.DataFrame.to_csv = slow
 def test_ctrl_c_ends_with_130_without_a_traceback_or_half_a_file(autoconfig, tmp_path, slow):
     code = slow + "\nfrom autoconfig.cli.main import main\nmain()"
     arguments = ["search", *SMALL, "--output", str(tmp_path / "plans.csv")]
-    process = subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=autoconfig.root, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(autoconfig.root)})  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(autoconfig.root)}
+    command = [sys.executable, "-c", code, *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = started(subprocess.Popen(command, cwd=autoconfig.root, env=environment, **pipes))
     assert process.stdout.readline() == b"started\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from background import started
 
 from autoconfig.cli.progress import BAR, line
 
@@ -26,7 +27,7 @@ def run(seconds):
     """What standard error, a terminal, shows of a search that takes so long."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", str(seconds)]
-    done = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=theirs)
+    done = started(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=theirs))
     os.close(theirs)
     said, until = b"", time.monotonic() + 60
     while time.monotonic() < until:

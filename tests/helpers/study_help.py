@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import optuna
-import psutil
 import pytest
-from autoconfig.profiler.processes import MARK
+from background import started
 from command_line import run_in_process
 from job_help import STAND_IN
 from optuna.trial import TrialState
@@ -84,9 +83,10 @@ def search(place: Path, *arguments: str, folder: str = "work", **more: str) -> s
 def start(place: Path, *arguments: str, folder: str = "work", **more: str) -> subprocess.Popen[str]:
     """In the background."""
     command = search_command(place, *arguments, folder=folder)
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command, cwd=ROOT, env=environment(place, **more), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    return started(process, place)
 
 
 def trials_of(place: Path, name: str, folder: str = "work", url: str | None = None) -> list[optuna.trial.FrozenTrial]:
@@ -107,12 +107,6 @@ def runs(place: Path, folder: str = "work") -> dict[str, int]:
     """Job folder -> how often its job was started."""
     jobs = place / folder / "jobs"
     return {path.parent.name: len(path.read_text().split()) for path in jobs.glob("*/runs.txt")}
-
-
-def left_over(place: Path) -> list[int]:
-    """Processes of jobs under this place that still live."""
-    found = psutil.process_iter(["environ"])
-    return [process.pid for process in found if (process.info["environ"] or {}).get(MARK, "").startswith(str(place))]
 
 
 def kill(process: subprocess.Popen[str]) -> None:

@@ -20,6 +20,7 @@ from autoconfig.kernels.bench.table import SETS
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 from autoconfig.time_model.operators.kernels import gemm_seconds
+from background import started
 from tables import tabled
 
 ROOT = Path(__file__).parents[2]
@@ -32,10 +33,8 @@ TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 
 def start(*arguments: str, **environment: str) -> "subprocess.Popen[str]":
     own = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *arguments], env=own, text=True, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, cwd="/",
-    )  # fmt: skip
+    command = [sys.executable, "-P", "-m", "autoconfig.kernels.benchmark", *arguments]
+    return started(subprocess.Popen(command, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"))
 
 
 def run(*arguments: str) -> tuple[int, str]:

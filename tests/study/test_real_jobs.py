@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.measurement import ExitCode, read_measurement
+from background import left_over, started
 from job_help import wait_until
 from optuna.trial import TrialState
-from study_help import ROOT, kill, left_over, run, runs, told, trials_of
+from study_help import ROOT, kill, run, runs, told, trials_of
 
 from autoconfig.study import this_machine
 from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, search_command
@@ -47,10 +48,11 @@ def command(place: Path, *arguments: str) -> list[str]:
 
 
 def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(place, *arguments), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    return started(process, place)
 
 
 def finish(process: subprocess.Popen[str]) -> None:

@@ -12,6 +12,7 @@ import time
 
 import optuna
 import pytest
+from background import left_over
 from job_help import wait_until
 from study_help import (
     ARGUMENTS,
@@ -19,7 +20,6 @@ from study_help import (
     environment,
     fake_python,
     kill,
-    left_over,
     run,
     runs,
     search,

@@ -17,6 +17,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.tables import EngineConstants
+from background import started
 from job_help import wait_until
 from tables import tabled
 
@@ -59,10 +60,11 @@ def command(place, *arguments):
 
 
 def start(place, *arguments):
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command(place, *arguments), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    return started(process, place)
 
 
 def runs(place):

@@ -9,8 +9,9 @@ from pathlib import Path
 import optuna
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from background import left_over
 from postgres_help import postgres_server
-from study_help import ARGUMENTS, fake_python, left_over, runs, start, trials_of, write_oracle
+from study_help import ARGUMENTS, fake_python, runs, start, trials_of, write_oracle
 from tables import tabled
 
 from autoconfig.study.settings import differences, parse_budget, parse_size, settings_json, settings_of

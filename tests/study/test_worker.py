@@ -21,6 +21,7 @@ from autoconfig.profiler.outcome import EXITED
 from autoconfig.profiler.runner import Life
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import Measurement, measurement_text, step_statistics
+from background import left_over, started
 from job_help import DEADLINE_S, stand_in_command, wait_until
 from optuna.trial import TrialState
 from rich.console import Console
@@ -30,7 +31,6 @@ from study_help import (
     ROOT,
     environment,
     fake_python,
-    left_over,
     runs,
     search_command,
     trials_of,
@@ -272,7 +272,7 @@ def on_a_terminal(place: Path, *arguments: str, **more: str) -> tuple[subprocess
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(theirs)
-    return process, ours
+    return started(process, place), ours
 
 
 def read_until(terminal: int, pattern: str) -> str:
