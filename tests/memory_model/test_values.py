@@ -10,6 +10,7 @@ from autoconfig.memory_model import transients_unfused as unfused
 from autoconfig.memory_model.activations import Shape
 from autoconfig.memory_model.after_step import cublas_workspace_bytes, unsplit_bytes
 from autoconfig.memory_model.experts import expert_backward, expert_forward, expert_transients, routed_rows
+from autoconfig.memory_model.peaks import _numbered
 from autoconfig.memory_model.predict import (
     allocator_bytes,
     dispatch_buffer_bytes,
@@ -48,6 +49,7 @@ from autoconfig.memory_model.state import (
     tied_weight_gradient,
     weight_bytes,
 )
+from autoconfig.memory_model.tables import _parameter_groups
 from autoconfig.specs.errors import GIB, MIB
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.layouts import stage_table
@@ -397,3 +399,21 @@ def test_engines_of_the_catalogue_take_what_their_documents_say():
 
 def test_latent_experts_are_as_wide_as_the_latent():
     assert expert_forward(LATENT, NUMERICS, shape(ep=16)) == 2 * 3 * T * 3 * 40
+
+
+def test_positions_of_numbers_of_layers():
+    """Halves are numbered one by one; whole numbers are their own positions."""
+    for given in ([1.5, 2.0, 1.5], [3.0, 1.0, 7.0]):
+        numbers, position = _numbered(np.array(given))
+        assert numbers[position].tolist() == given
+    assert _numbered(np.array([3.0, 1.0]))[1].tolist() == [3, 1]
+
+
+def test_weights_that_fp8_gemms_read_are_those_of_all_kinds_of_layers():
+    """Two dense layers and two of experts: attention, both MLPs; 16 experts in a group of their own."""
+    model = MOE.replace(moe_layer_freq=2)
+    layouts = scenario(model).layouts([parse_plan("tp=2,ep=4", 16)])
+    dense, experts = _parameter_groups(model, NUMERICS, layouts, stage_table(model, layouts, every=True))
+    attention, mlp, shared = (96 * 400 + 240 * 96) / 2, 3 * 96 * 200 / 2, 3 * 96 * 88 / 2
+    assert float(dense.gemm_weights[0, 0]) == pytest.approx(4 * attention + 2 * mlp + 2 * shared)
+    assert float(experts.gemm_weights[0, 0]) == pytest.approx(2 * 16 / 4 * 3 * 96 * 56, rel=0.02)

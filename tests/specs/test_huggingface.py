@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.models.huggingface import FAMILIES, config_notes, model_from_config, model_from_mapping
+from autoconfig.specs.models.huggingface import FAMILIES, config_notes, model_from_config, model_from_mapping, read_like
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
@@ -17,7 +17,7 @@ from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, ap
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given
 from hypothesis import strategies as st
-from tables import tabled
+from tables import table, tabled
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {name: (row["config"], row["parameters"]) for name, row in DATA.items()}
@@ -436,6 +436,28 @@ def test_small_models_of_every_family_count_what_transformers_counts(model_type:
 
 def test_every_family_is_counted_by_its_class() -> None:
     assert set(FAMILIES) - set(COUNTS) == {"kimi_k2"}, "built by code of its own repository, as DeepSeek-V3"
+
+
+CLASS_DEFAULTS = table(__file__, "class_defaults")
+"""Family -> keys of a large file, and what fields take of those that are left out: configurations of transformers 5.23."""
+
+
+@pytest.mark.parametrize("family", CLASS_DEFAULTS)
+@pytest.mark.parametrize("like", [False, True])
+def test_numbers_that_a_large_file_leaves_out_are_those_of_its_class(family: str, like: bool) -> None:
+    said, expected = CLASS_DEFAULTS[family]
+    model = read_like(said, "x", "x", family)[0] if like else model_from_mapping({"model_type": family, **said}, "x", "x")
+    assert {name: getattr(model, name) for name in expected} == expected
+
+
+def test_of_a_multi_modal_file_the_language_model_is_read() -> None:
+    for key in ("text_config", "llm_config", "language_config"):
+        found = model_from_mapping({"model_type": "two_eyes", key: LLAMA, "hidden_size": 7, "vision_config": {}}, "x", "x")
+        assert total_parameters(found) == PUBLISHED["llama3-8b"][1]
+    tied = {name: value for name, value in LLAMA.items() if name != "tie_word_embeddings"}
+    found = model_from_mapping({"model_type": "two_eyes", "text_config": tied, "tie_word_embeddings": True}, "x", "x")
+    assert not found.untie_embeddings_and_output_weights
+    assert config_notes({"model_type": "two_eyes", "text_config": LLAMA, "audio_config": {"x": 1}})[0].count("audio") == 1
 
 
 LARGE_ENCODERS = {

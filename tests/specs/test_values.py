@@ -6,16 +6,29 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from autoconfig.specs.errors import GIB, MIB, SECONDS_PER_DAY, InputError, chance_text, nearest, parse_seconds, whole_number
+from autoconfig.specs.errors import (
+    GIB,
+    MIB,
+    SECONDS_PER_DAY,
+    InputError,
+    UnknownKeyError,
+    chance_text,
+    nearest,
+    parse_seconds,
+    whole_number,
+)
 from autoconfig.specs.hardware.cluster import brief, cluster_of, load_gpu, match_reported_gpu
 from autoconfig.specs.job import Job, read_stages
 from autoconfig.specs.json_record import AboveZero, Natural, NotNegative, Positive, Share
+from autoconfig.specs.layouts import layouts_of, middle_layers
 from autoconfig.specs.measurement import ExitCode, step_statistics
 from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields
 from autoconfig.specs.models.hybrid import delta_rule_flops_per_token, scan_flops_per_token, state_layer_bytes
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.model_catalogue import gpt3_style, load_model
+from autoconfig.specs.models.module_names import ModuleNames
 from autoconfig.specs.models.overrides import apply_overrides
+from autoconfig.specs.models.parameters import active_matmul_parameters, cross_attention_parameters
 from autoconfig.specs.models.pattern import published_layers, scaled_pattern
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.run_settings import (
@@ -44,6 +57,7 @@ from autoconfig.specs.scenario import (
     userbuffers_run,
 )
 from autoconfig.specs.serve_plan import EnginePlan, parse_serve_plan
+from autoconfig.specs.software.checkpoint import checkpoint_of
 from autoconfig.specs.software.engine import (
     EngineSpec,
     ModuleFormats,
@@ -502,6 +516,7 @@ def test_scalings_that_megatron_has_arguments_for(section, scaling):
     ("gpt3-175b", {"hidden_size": 6144}, {"kv_channels": 64, "ffn_hidden_size": 4 * 6144}),
     ("gpt3-175b", {"num_attention_heads": 48}, {"kv_channels": 256, "num_query_groups": 48}),
     ("gpt3-175b", {"default_seq_length": 4096}, {"max_position_embeddings": 4096}),
+    ("gpt3-175b", {"default_seq_length": 1024}, {"max_position_embeddings": 1024}),
     ("llama3-8b", {"default_seq_length": 1024}, {"max_position_embeddings": 8192}),
     ("llama3-8b", {"default_seq_length": 65536}, {"max_position_embeddings": 65536}),
     ("llama3-8b", {"num_moe_experts": 8}, {"moe_router_topk": 2, "moe_ffn_hidden_size": 14336}),
@@ -532,6 +547,21 @@ def test_keys_that_a_short_form_leaves_out(text, gpus, given, expected):
     assert parse_plan(str(found), gpus) == found
 
 
+@pytest.mark.parametrize(("text", "mended"), [("tpp=2,pp=2", "tp=2,pp=2"), ("ppp=2,tp=2,ppp=4", "pp=2,tp=2,ppp=4")])
+def test_the_first_wrong_key_is_mended(text, mended):
+    with pytest.raises(UnknownKeyError) as caught:
+        parse_plan(text, 8)
+    assert caught.value.mended == mended
+
+
+@pytest.mark.parametrize(("plan", "middle"), [
+    ("pp=3,first=3,last=4", 5), ("pp=4,first=2,last=2", 4), ("pp=2,first=5,last=7", 0), ("pp=1", 0), ("pp=6", 2),
+])  # fmt: skip
+def test_layers_between_the_ends(plan, middle):
+    model = GPT.replace(num_layers=12)
+    assert middle_layers(model, layouts_of([parse_plan(plan, 12)], model, 24)).tolist() == [middle]
+
+
 @pytest.mark.parametrize(("text", "gpus"), [
     ("tp=4,pp=2,adp=2,ep=8,replicas=3", 48), ("tp=1", 1), ("prefill(tp=2,replicas=3)+decode(tp=4)", 10),
 ])  # fmt: skip
@@ -542,3 +572,43 @@ def test_gpus_of_a_deployment(text, gpus):
 
 def test_an_entry_of_a_calibration_is_dense_unless_it_says_so():
     assert Entry(architecture="x", generation="y", factors=Factors()).kind == "dense"
+
+
+@pytest.mark.parametrize(("billions", "batch"), [
+    (1, 512), (1.7, 512), (3.6, 512), (7.5, 512), (18.4, 1024), (39.1, 1536), (76.1, 1792), (145.6, 2304), (310.1, 2160),
+    (529.6, 2520), (1008, 3072), (9000, 3072),
+])  # fmt: skip
+def test_a_gpt_trains_with_the_batch_of_narayanans_nearest_size(billions, batch):
+    """Narayanan et al. 2021, Table 1."""
+    assert gpt3_style(billions * 1e9).default_global_batch_size == batch
+
+
+@pytest.mark.parametrize(("count", "taken"), [(18, True), (19, False)])
+def test_expressions_of_a_list_end_in_bounded_time(count, taken):
+    """60 characters and four repeats: 60^4 / 24 = 540,000 steps each; ten million in all."""
+    names = [f"re:a*b*c*d*{i}" for i in range(count)]
+    if taken:
+        ModuleNames(names, "x")
+    else:
+        with pytest.raises(InputError, match="simple repeats"):
+            ModuleNames(names, "x")
+
+
+@pytest.mark.parametrize(("said", "each"), [
+    ({"load_in_4bit": True}, 0.5 + 4 / 64), ({"load_in_8bit": True}, 1.0),
+    ({"load_in_4bit": True, "bnb_4bit_use_double_quant": True}, 0.5 + (1 + 4 / 256) / 64),
+])  # fmt: skip
+def test_bytes_of_bitsandbytes_weights(said, each):
+    """Dettmers et al. 2023 (QLoRA), section 3: 64 weights share an fp32 maximum, or a byte of which 256 share one."""
+    found = checkpoint_of({"quantization_config": {"quant_method": "bitsandbytes", **said}}, "x")
+    assert found.main.bytes == pytest.approx(each, rel=1e-12)
+
+
+def test_parameters_of_depths_and_of_cross_attention():
+    """A depth: its layer, 2 h x h, and the output layer again. Cross-attention on two ranks: q and proj over both, keys and
+    values of half of the heads, their biases, a whole bias behind it and a norm."""
+    shorter, depth = GPT.replace(num_layers=3), GPT.replace(mtp_num_layers=1)
+    layer = active_matmul_parameters(GPT) - active_matmul_parameters(shorter)
+    assert active_matmul_parameters(depth) - active_matmul_parameters(GPT) == layer + 2 * 96 * 96 + 1000 * 96
+    weights = 96 * 240 / 2 + 96 * 2 * 40 + 240 * 96 / 2
+    assert cross_attention_parameters(T5, 2) == weights + 240 / 2 + 2 * 40 + 96 + 2 * 96
