@@ -1,4 +1,4 @@
-"""Formulas of time on both sides of their conditions, worked out by hand."""
+"""Formulas of time on both sides of their conditions, worked out by hand; GPUs at a lower power limit, with other memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import ClusterSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import RunSettings
-from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.software import StackTime
+from autoconfig.specs.software.software import StackTime, load_stack
 from autoconfig.time_model.job import Links, collective_seconds, exposed_seconds, group_of, small_group_factor
 from autoconfig.time_model.operators.kernels import (
     clock_ratio,
@@ -29,6 +32,7 @@ from autoconfig.time_model.operators.kernels import (
 )
 from autoconfig.time_model.operators.moe import expert_rows, permute_bytes, places_reached
 from autoconfig.time_model.operators.sparse import share_of_peak
+from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.costs import cache_table, graph_rows, head_dim
 from autoconfig.time_model.serving.recurrent import decode_seconds, pointwise_bytes, widths
@@ -77,15 +81,6 @@ def test_host_and_gpu_are_legs_of_a_triangle(tp, factor):
 @pytest.mark.parametrize(("gpus", "share"), [(1, 0), (8, 0), (16, 0.01), (64, 0.03)])
 def test_stragglers(gpus, share):
     assert straggler_seconds(10.0, gpus, 0.01) == pytest.approx(10 * share)
-
-
-@pytest.mark.parametrize(("duty", "limit"), [(1.0, 700), (0.5, 500), (1.0, 400), (0.8, 300), (0.1, 250), (1.0, 245)])
-def test_power_at_the_clock_is_the_limit_or_the_clock_is_full(duty, limit):
-    """P0 = 140 W of 700; 600 W of matrix units that are always busy: d 600 f max(f, 0.65)^2 with d the share at that clock."""
-    f = float(clock_ratio(duty, limit, 700.0, 600.0))
-    share = duty / (duty + f * (1 - duty))
-    watts = 140 + share * 600 * f * max(f, 0.65) ** 2
-    assert 0 < f <= 1 and (watts == pytest.approx(limit, rel=1e-6) or (f == 1 and watts < limit))
 
 
 def test_kernels_by_hand():
@@ -260,3 +255,53 @@ def test_an_engines_matrix_units():
 
 def test_a_cluster_of_one_gpu_has_no_neighbours():
     assert cluster_of(H100, 1).num_nodes == 1 and float(group_of(1, 1, 8).domains) == 1
+
+
+def parts(cluster: ClusterSpec) -> dict[str, float]:
+    scenario = Scenario(
+        model=load_model("llama3-8b"),
+        cluster=cluster,
+        numerics=Numerics(precision="bf16"),
+        software=load_stack("transformer-engine"),
+        workload=Workload(seq_length=8192, global_batch_size=8),
+    )
+    plan = parse_plan("tp=1,pp=1,mbs=1", 8)
+    estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute], detail=True)
+    return {name: float(values[0, 0]) for name, values in estimate.parts.items()}
+
+
+def test_clock_is_the_one_whose_power_is_the_limit():
+    for duty in (0.3, 0.6, 0.9, 1.0):
+        for limit in (300.0, 500.0, 700.0):
+            f = float(clock_ratio(duty, limit, 700.0, 1000.0))
+            busy = duty / (duty + f * (1.0 - duty))
+            watts = 0.2 * 700.0 + busy * 1000.0 * f * max(f, 0.65) ** 2
+            assert watts == pytest.approx(limit) or (f == 1.0 and watts < limit)
+    assert clock_ratio(0.5, 700.0, 700.0, 1000.0) == 1.0  # 140 + 500 W
+
+
+def test_clock_of_a_gpu_at_a_third_of_its_power():
+    at, own = (clock_ratio(1.0, watts, 1400.0, 1900.0) for watts in (500.0, 1400.0))
+    assert 617 / 2174 <= at / own <= 617 / 1600  # cuBLAS on GB300 (pull request 2023 of Meta's triton)
+
+
+def test_less_power_slows_matrix_products_only():
+    full, limited = parts(cluster_of(H100, 8)), parts(cluster_of(H100, 8, power_limit_watts=500))
+    slower = limited["gemm_seconds"] / full["gemm_seconds"]
+    assert 1.1 < slower < (560 / 360) ** 0.5
+    assert limited["flash_attention_seconds"] / full["flash_attention_seconds"] == pytest.approx(slower, rel=0.01)
+    for name in ("pointwise_seconds", "optimizer_seconds", "gradient_reduction_seconds"):
+        assert limited[name] <= full[name]
+
+
+def test_slower_memory_slows_what_is_bound_by_it():
+    full, slow = parts(cluster_of(H100, 8)), parts(cluster_of(H100, 8, hbm_bytes_per_s=H100.hbm_bytes_per_s / 2))
+    assert slow["pointwise_seconds"] / full["pointwise_seconds"] == pytest.approx(2.0, rel=0.1)
+    assert 0.9 < slow["gemm_seconds"] / full["gemm_seconds"] <= 1.0  # less busy: a higher clock
+
+
+@pytest.mark.parametrize(("gpu", "watts", "said"), [("h100", 701, "use 245 to 700 W"), ("h100", 200, "use 245 to 700 W"),
+                                                     ("gh200-96gb", 500, "is not known")])  # fmt: skip
+def test_limits_that_no_measurement_covers_are_refused(gpu, watts, said):
+    with pytest.raises(InputError, match=said):
+        cluster_of(load_gpu(gpu), 8, gpus_per_node=1, power_limit_watts=watts)
