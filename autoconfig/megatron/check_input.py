@@ -17,7 +17,7 @@ from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
-from autoconfig.planning.export_files import MADE_BY, MARK
+from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import field_names, read_cluster, shipped
 from autoconfig.specs.errors import FileError, InputError, option
@@ -165,6 +165,13 @@ def exported_gpu(text: str) -> str | None:
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 
+def left_out_by_export(text: str) -> tuple[str, ...]:
+    """What a script that `export` wrote says that it leaves out of the model; empty for other files."""
+    lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
+    said = [line.removeprefix(UNWRITTEN) for line in lines if line.startswith(UNWRITTEN)]
+    return tuple(f"priced as it runs, without what export could not write: {reason}" for reason in said)
+
+
 def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, model: ModelSpec | None = None) -> CheckInput:
     """The record of an argument list, of a `model` where the list does not say it. Raises InputError."""
     gpus = request.gpus if request.gpus is not None else script.num_gpus
@@ -211,7 +218,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         unknown=unknown,
         not_modelled=read.not_modelled,
         ignored=read.ignored,
-        notes=script.notes,
+        notes=(*script.notes, *(left_out_by_export(text) if request.model is None else ())),
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,

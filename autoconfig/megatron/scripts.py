@@ -14,7 +14,7 @@ import numpy as np
 from autoconfig.megatron.switches import runnable_settings
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
-from autoconfig.planning.export_files import MARK, quoted, remark, slug
+from autoconfig.planning.export_files import MARK, UNWRITTEN, quoted, remark, slug
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import total_parameters
@@ -224,7 +224,7 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
     if _base_unknown(scenario):
         lines.append("ROTARY_BASE=\"${ROTARY_BASE:-10000}\"  # Megatron's default: set your model's rope_theta")
     lines += _longer_context(scenario)
-    lines += [f"# NOT WRITTEN, Megatron-LM has no argument for it: {remark(reason)}" for reason in unsaid(scenario.model)]
+    lines += [f"{UNWRITTEN}{remark(reason)}" for reason in unsaid(scenario.model)]
     if missing := not_written(scenario.model):
         lines.append("# NOT WRITTEN, set them as your model's config.json has them (they change results, not time or memory):")
         lines += [f"#   {name}" for name in missing]

@@ -311,7 +311,7 @@ def unsaid(model: ModelSpec) -> list[str]:
     found = [f"scaling of rotary positions, {scaling}"] if scaling else []
     if not is_gemma(model) or model.num_layernorms_per_layer < 4:
         return found
-    found.append("norms behind attention and MLP; the job that starts has two a layer, and needs a little less than planned")
+    found.append("norms behind attention and MLP; the job that starts has two a layer, a little less work than planned")
     if model.qk_layernorm:
         return [*found, "rotary positions of their own in sliding layers (Gemma 3: base 10000, not scaled)"]
     return [*found, "caps of scores and logits by tanh (Gemma 2: 50 and 30)"]

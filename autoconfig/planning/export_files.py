@@ -33,6 +33,8 @@ def slug(text: str) -> str:
 MADE_BY = "megatron-autoconfig plan"
 """Stands in every JSON file of ours."""
 MARK = "# Written by megatron-autoconfig"
+UNWRITTEN = "# NOT WRITTEN, Megatron-LM has no argument for it: "
+"""Before what of a model a script leaves out, so that the job that starts has not got it."""
 """Second line of every script of ours: such a file may be written again."""
 
 

@@ -334,3 +334,12 @@ def test_no_field_ends_in_a_traceback(autoconfig, good, tmp_path, examples):
         fuzz(autoconfig.run, good, path, value, tmp_path / "plan.json")
 
     one()
+
+
+def test_what_export_could_not_write_of_gemma_3_is_said_by_check(tmp_path):
+    """Norms behind attention and MLP have no Megatron argument: the script is priced as it runs, unless the model is named."""
+    question = understand(Request(model="gemma3-4b", gpus=8, seq_length=4096, global_batch_size=64))
+    text = torchrun_script(question.scenario, question.scenario.read_plan("tp=2,mbs=1,sp=1"), None)
+    found = read_check(text, CheckRequest())
+    assert any("norms behind attention and MLP" in note and "priced as it runs" in note for note in found.notes)
+    assert not any("norms behind" in note for note in read_check(text, CheckRequest(model="gemma3-4b")).notes)
