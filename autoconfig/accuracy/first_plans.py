@@ -20,7 +20,7 @@ from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import DOUBTFUL, source_of, untuned
 from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import measured_step_seconds, read_case, read_partial
-from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -34,6 +34,8 @@ MIN_RATIO = 0.80
 """No row may lie below it without a cause, or without a plan of its own that is predicted right."""
 PREDICTED_RIGHT = 0.9
 """Published over predicted throughput of a row's own plan from which the gain of our first over it is a gain of plans."""
+SURE_TO_FIT = 0.9
+"""Chance to fit from which memory that is not modelled is no reason against a plan."""
 INSIDE = 0.85, 0.95
 """Share of rows that the bands of first plans are held to."""
 TUNED = "tuned"
@@ -64,7 +66,8 @@ class FirstPlan:
     """Why the best run of this source is not the best of its question, or why no promise is made; empty: it is held to."""
 
     separates: str = ""
-    """Of rows below MIN_RATIO whose own plan is predicted right: what our first plan is predicted to save of its step."""
+    """Of rows below MIN_RATIO: that our first plan has no room for its CUDA graphs, or where the row's own plan is predicted right
+    what ours is predicted to save of its step."""
 
     @property
     def ratio(self) -> float:
@@ -167,7 +170,15 @@ def _own(best: _Best) -> PlanReport | None:
 
 
 def _separates(best: _Best, own: PlanReport, first: PlanReport) -> str:
-    if first.step_seconds / best.measured_s >= MIN_RATIO or own.step_seconds / best.measured_s < PREDICTED_RIGHT:
+    if first.step_seconds / best.measured_s >= MIN_RATIO:
+        return ""
+    if best.scenario.settings().cuda_graphs and first.confidence.fit_probability < SURE_TO_FIT <= own.confidence.fit_probability:
+        needed, limit = first.peak_bytes / GIB, first.limit_bytes / GIB
+        return (
+            f"our first plan needs {needed:.0f} of {limit:.0f} GiB before what CUDA graphs hold (static inputs and gradients, not "
+            "modelled); the published one has room"
+        )
+    if own.step_seconds / best.measured_s < PREDICTED_RIGHT:
         return ""
     saved = {
         name: (own.time_parts.get(name, 0.0) - first.time_parts.get(name, 0.0)) / own.step_seconds

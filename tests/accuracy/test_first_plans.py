@@ -1,6 +1,7 @@
 """First plans beside the best published run of their question: which row is the best, what has a cause, what is summed up."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +93,17 @@ def test_a_promise_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> Non
     (found,) = first_plans()
     assert 0.9 < found.ratio < 1.05 and found.own is not None and found.ratio <= found.own
     assert found.inside and not found.cause
+
+
+@pytest.mark.parametrize(("graphs", "chance", "said"), [(True, 0.54, True), (True, 0.99, False), (False, 0.54, False)])
+def test_a_first_plan_without_room_for_its_graphs_is_named(graphs: bool, chance: float, said: bool) -> None:
+    """Of a run whose own plan has room: what graphs hold is not modelled, so that no more is concluded."""
+
+    def report(seconds: float, fits: float) -> SimpleNamespace:
+        confidence = SimpleNamespace(fit_probability=fits)
+        return SimpleNamespace(step_seconds=seconds, confidence=confidence, peak_bytes=1.0, limit_bytes=1.0, time_parts={})
+
+    scenario = SimpleNamespace(settings=lambda: SimpleNamespace(cuda_graphs=frozenset({"attn"} if graphs else ())))
+    best = SimpleNamespace(measured_s=10.0, scenario=scenario)
+    found = module._separates(best, report(8.9, 1.0), report(7.6, chance))
+    assert ("before what CUDA graphs hold" in found) is said
