@@ -66,8 +66,8 @@ class FirstPlan:
     """Why the best run of this source is not the best of its question, or why no promise is made; empty: it is held to."""
 
     separates: str = ""
-    """Of rows below MIN_RATIO: that our first plan has no room for its CUDA graphs, or where the row's own plan is predicted right
-    what ours is predicted to save of its step."""
+    """Of rows below MIN_RATIO: that our first plan has no room for its CUDA graphs, or, where the row's own plan is predicted
+    right, what ours is predicted to save of its step."""
 
     @property
     def ratio(self) -> float:
@@ -172,11 +172,12 @@ def _own(best: _Best) -> PlanReport | None:
 def _separates(best: _Best, own: PlanReport, first: PlanReport) -> str:
     if first.step_seconds / best.measured_s >= MIN_RATIO:
         return ""
-    if best.scenario.settings().cuda_graphs and first.confidence.fit_probability < SURE_TO_FIT <= own.confidence.fit_probability:
+    graphs, chances = best.scenario.settings().cuda_graphs, [plan.confidence.fit_probability for plan in (first, own)]
+    if graphs and chances[0] < SURE_TO_FIT <= chances[1]:
         needed, limit = first.peak_bytes / GIB, first.limit_bytes / GIB
         return (
-            f"our first plan needs {needed:.0f} of {limit:.0f} GiB before what CUDA graphs hold (static inputs and gradients, not "
-            "modelled); the published one has room"
+            f"our first plan needs {needed:.0f} of {limit:.0f} GiB before what CUDA graphs hold (static inputs and gradients, "
+            "not modelled); the published one has room"
         )
     if own.step_seconds / best.measured_s < PREDICTED_RIGHT:
         return ""
