@@ -34,6 +34,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError, option, option
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
+from autoconfig.training.rank import RESOLUTION
 
 USUAL_TOKENS_PER_GPU = 8192
 USUAL_GROUP = 8
@@ -82,6 +83,11 @@ class RlAnswer:
     remedy: str = ""
     one_more_node: float | None = None
     """Seconds of the best step of as many samples with one more node."""
+
+    @property
+    def ties(self) -> int:
+        """Of the ranked ones those within RESOLUTION of the first, as of plans of training."""
+        return sum(one.seconds <= self.ranked[0].seconds * (1.0 + RESOLUTION) for one in self.ranked)
 
 
 def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:

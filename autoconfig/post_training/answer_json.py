@@ -9,7 +9,7 @@ from autoconfig.post_training.answer import PricedPlacement, RlAnswer
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,9 @@ class StepMemoryJson:
     device: AboveZero
     host: NotNegative
     """What waits on the host of one node."""
+    generation_fit_probability: Share
+    """Chance that generation does not run out of memory."""
+    training_fit_probability: Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,8 @@ class RlJson:
     """Where none fits: the one that lacks least."""
     remedy: str | None
     """Where none fits: a change of the question that was tried."""
+    ties: Natural
+    """So many placements, the first among them, are closer in step time than the model can tell apart."""
     one_more_node_step_seconds: float | None
     """The quickest step of as many samples with one more node; null where that is not asked, or nothing fits."""
 
@@ -108,6 +113,7 @@ def answer_json(found: RlAnswer) -> RlJson:
         placements=tuple(placement_json(one) for one in found.ranked),
         nearest=placement_json(found.nearest) if found.nearest else None,
         remedy=found.remedy or None,
+        ties=found.ties,
         one_more_node_step_seconds=found.one_more_node,
     )
 
@@ -136,6 +142,8 @@ def placement_json(one: PricedPlacement) -> PlacementJson:
             training=memory.training_bytes / GIB,
             device=memory.device_bytes / GIB,
             host=memory.host_bytes / GIB,
+            generation_fit_probability=memory.generation_fit,
+            training_fit_probability=memory.training_fit,
         ),
         fits=memory.fits,
         reason=memory.reason or None,

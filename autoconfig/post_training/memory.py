@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory
+from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
 from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
@@ -29,6 +29,23 @@ class PhaseMemory:
     host_bytes: float
     """Training state and engine weights that wait on one node's host."""
     engine_holds_a_sequence: bool
+    overhead_bytes: float
+    """Of one GPU's memory, what training's tensors cannot have."""
+
+    def fit_probability(self, phase_bytes: float) -> float:
+        """Chance that a phase of so many bytes does not run out of memory, as of a plan of training."""
+        limit = self.device_bytes - self.overhead_bytes
+        return float(fit_probability(phase_bytes - self.overhead_bytes, limit, self.device_bytes))
+
+    @property
+    def generation_fit(self) -> float:
+        """Chance of generation; 0 where its engine's cache does not hold a sequence."""
+        return self.fit_probability(self.generation_bytes) * self.engine_holds_a_sequence
+
+    @property
+    def training_fit(self) -> float:
+        """Chance of training."""
+        return self.fit_probability(self.training_bytes)
 
     @property
     def fits(self) -> bool:
@@ -107,6 +124,7 @@ def phase_memory(
         device_bytes=device,
         host_bytes=per_node * (weights + (state + reference if waits else 0.0)),
         engine_holds_a_sequence=generation is None or generation.fits,
+        overhead_bytes=overhead,
     )
 
 

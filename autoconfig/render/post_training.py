@@ -12,7 +12,8 @@ from autoconfig.post_training.answer import PricedPlacement, RlAnswer
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
 from autoconfig.render.screen import brief, show_table
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.training.rank import RESOLUTION
 
 if TYPE_CHECKING:
     from autoconfig.formats.post_training.check import RlCheck
@@ -32,9 +33,14 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             console.print(f"It does not fit: {found.nearest.memory.reason}")
         brief(console, "Assumed", found.assumed)
         return
-    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked)
+    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties)
     best = found.ranked[0]
     console.print(_phases(best))
+    if found.ties > 1:
+        console.print(
+            f"= marks a tie: {found.ties} placements are within {RESOLUTION:.0%} of the fastest, closer than the model can "
+            "tell apart; fit: the chance not to run out of GPU memory",
+        )
     if found.one_more_node:
         helps = found.one_more_node < best.seconds
         said = "With one more node a step takes" if helps else "One more node does not help, a step would take"
@@ -42,15 +48,17 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     brief(console, "Assumed", found.assumed)
 
 
-def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement]) -> None:
-    names = ("#", "step", "5 to 95 %", "binds", "GPU GiB", "host GiB", "share", "offload", "placement")
+def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], ties: int = 0) -> None:
+    """The table; the first `ties` rows are marked where they are several."""
+    names = ("#", "step", "5 to 95 %", "binds", "GPU GiB", "fit", "host GiB", "share", "offload", "placement")
     cells = [
         [
-            str(number),
+            f"{number}{'=' if ties > 1 and number <= ties else ''}",
             f"{one.seconds:,.1f} s",
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
             one.binds.replace("_", " "),
             f"{max(one.memory.generation_bytes, one.memory.training_bytes) / GIB:.1f}",
+            chance_text(min(one.memory.generation_fit if one.phases.generation else 1.0, one.memory.training_fit)),
             f"{one.memory.host_bytes / GIB:.0f}",
             f"{one.placement.memory_share:g}" if one.phases.generation else "-",
             "yes" if one.placement.offload else "no",

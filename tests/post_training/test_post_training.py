@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.errors import GIB, InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan
@@ -19,7 +19,7 @@ from autoconfig.post_training.frameworks import PhaseConstants, load_algorithm, 
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths, lengths_of
-from autoconfig.post_training.memory import phase_memory
+from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import microbatches, pass_seconds, training_seconds
 from autoconfig.post_training.step import priced_phases, scaled
 from autoconfig.runs.post_training_row import read_case
@@ -326,3 +326,25 @@ def test_a_size_alone_is_a_model_of_the_family_that_most_runs_train():
 def test_hybrids_of_a_table_are_priced_themselves():
     assert read_case({**ROW, "policy_model": "Qwen/Qwen3-Next-80B-A3B-Instruct"}).job.policy.name == "qwen3-next-80b-a3b"
     assert not predict_rows([{**ROW, "policy_model": "nemotron-3-nano", "gpus": "32"}])[0].failed
+
+
+def test_ties_and_the_chance_to_fit_of_each_phase(autoconfig):
+    """The shown placements within 6 % of the first are marked; chances fall with the bytes, to one half at the limit."""
+    asked = ("rl", "--model", "qwen2.5-7b", "--gpus", "8")
+    found = autoconfig.json(*asked)
+    steps = [one["step_seconds"] for one in found["placements"]]
+    assert found["ties"] == sum(step <= 1.06 * steps[0] for step in steps) and 1 < found["ties"] < len(steps)
+    shown = autoconfig.run(*asked).stdout
+    assert sum(f" {number}=" in shown for number in range(1, 6)) == found["ties"]
+    assert f"tie: {found['ties']} placements" in shown
+    chances = [one["memory_gib"]["training_fit_probability"] for one in found["placements"]]
+    taken = [one["memory_gib"]["training"] for one in found["placements"]]
+    order = sorted(range(len(taken)), key=taken.__getitem__)
+    assert [chances[i] for i in order] == sorted(chances, reverse=True) and max(chances) > min(chances) > 0.5
+
+
+def test_the_chance_is_one_half_at_the_limit():
+    memory = PhaseMemory(generation_bytes=60 * GIB, training_bytes=80 * GIB, device_bytes=80 * GIB, host_bytes=0.0,
+                         engine_holds_a_sequence=False, overhead_bytes=3 * GIB)  # fmt: skip
+    assert memory.training_fit == pytest.approx(0.5) and memory.generation_fit == 0.0
+    assert replace(memory, engine_holds_a_sequence=True).generation_fit > 0.99
