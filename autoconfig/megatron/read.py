@@ -206,6 +206,8 @@ def read_arguments(
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
+    if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
+        stack = replace(stack, supports_sequence_parallel=True)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
     also_broken = (*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan))
     not_modelled = arguments.not_modelled()

@@ -49,7 +49,7 @@ def test_weights_are_as_large_as_the_published_files(name, shape, quantised, gig
 
 def test_the_table_has_enough_of_every_method():
     methods = [row[2]["quant_method"] for row in ROWS]
-    assert len(ROWS) >= 15 and {*methods} == {"awq", "gptq", "fp8", "compressed-tensors", "modelopt", "mxfp4"}
+    assert len(ROWS) >= 15 and {*methods} == {"awq", "gptq", "fp8", "compressed-tensors", "modelopt", "mxfp4", "bitsandbytes"}
 
 
 LLAMA = PUBLISHED["shapes"]["llama3-8b"]
