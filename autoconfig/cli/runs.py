@@ -235,7 +235,7 @@ def model_command(model: str, as_json: bool, like: str | None, download: bool) -
     if as_json:
         print_json(found)
     else:
-        click.echo(model_text(found))
+        console().print(model_text(found), markup=False)
 
 
 models_command = _listing("models", "model_rows", "List the models of the catalogue.")
@@ -261,7 +261,7 @@ def rules_command(code: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"schema_version": 1, **found})
     else:
-        click.echo(rule_text(found))
+        console().print(rule_text(found), markup=False)
 
 
 PLOT_SUFFIXES = (".png", ".svg")

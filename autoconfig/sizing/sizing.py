@@ -249,7 +249,7 @@ def _check(request: ScalingRequest) -> None:
     if request.days is not None and not 0 < request.days < 1e6:
         raise InputError(f"a deadline of {request.days!r} days: give a number above 0")
     if request.days is not None and request.base.tokens is None:
-        raise InputError(f"a deadline needs the number of tokens to train on: say tokens ({option('tokens')} 300B)")
+        raise InputError(f"a deadline needs the number of tokens to train on: say {option('tokens')} 300B")
     if request.gpu_types and request.base.cluster is not None:
         raise InputError(f"give either {option('cluster')} or {option('gpu')}, not both")
     for text in request.keep:
