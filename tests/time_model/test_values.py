@@ -31,12 +31,14 @@ from autoconfig.time_model.operators.kernels import (
     unfused_attention_seconds,
 )
 from autoconfig.time_model.operators.moe import expert_rows, permute_bytes, places_reached
+from autoconfig.time_model.operators.operator import GemmShape, with_adapters
 from autoconfig.time_model.operators.sparse import share_of_peak
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.time_model.serving import ideal
 from autoconfig.time_model.serving.costs import cache_table, graph_rows, head_dim
 from autoconfig.time_model.serving.recurrent import decode_seconds, pointwise_bytes, widths
 from autoconfig.time_model.serving.sparse import indexer_decode_seconds, sparse_prefill_seconds
+from autoconfig.time_model.serving.steady import highest_utilisation_within, prompts_per_iteration, waiting_services
 from autoconfig.time_model.step.rows import (
     block_recomputed_layers,
     bucketed_exposed_seconds,
@@ -305,3 +307,32 @@ def test_slower_memory_slows_what_is_bound_by_it():
 def test_limits_that_no_measurement_covers_are_refused(gpu, watts, said):
     with pytest.raises(InputError, match=said):
         cluster_of(load_gpu(gpu), 8, gpus_per_node=1, power_limit_watts=watts)
+
+
+@pytest.mark.parametrize(("running", "drafted", "chunked", "prompts"), [
+    (0, 0, False, 10), (100, 0, False, 9), (350, 1, False, 3), (10_000, 0, False, 2), (100, 0, True, 9), (50, 0, True, 9.5),
+    (10_000, 1, True, 2.5),
+])  # fmt: skip
+def test_prompts_beside_running_sequences(running, drafted, chunked, prompts):
+    """Prompts of 100 tokens in a budget of 1,000, of which decoding takes 750 at most."""
+    lengths = SimpleNamespace(prompt=100.0, drafted=drafted)
+    assert float(prompts_per_iteration(lengths, running, 1000.0, chunked)) == prompts
+    assert prompts_per_iteration(SimpleNamespace(prompt=1e6, drafted=0), 0, 1000.0, False) == 1
+
+
+def test_one_server_waits_as_pollaczek_and_khinchine_say():
+    """rho / (2 (1 - rho)) services: half of one at one half; with any patience a server is never busy all the time."""
+    one = np.array([1.0])
+    assert float(waiting_services(0.5, 1.0)) == 0.5 and float(highest_utilisation_within(0.5, one)[0]) == pytest.approx(0.5)
+    assert float(highest_utilisation_within(4.5, one)[0]) == pytest.approx(0.9)
+    assert 0.999 < float(highest_utilisation_within(1e30, one)[0]) < 1
+
+
+def test_adapters_beside_linear_layers():
+    """Rank 8: k to 8 and 8 to n beside the frozen layer."""
+    gemm = GemmShape(name="linear_fc1", m=np.array([10.0]), n=np.array([30.0]), k=np.array([20.0]), groups=4.0)
+    lora = SimpleNamespace(numerics=Numerics(peft="lora"))
+    frozen, first, second = with_adapters(lora, [gemm])
+    assert not frozen.trainable and (float(first.n[0]), float(first.k[0])) == (8, 20)
+    assert (float(second.n[0]), float(second.k[0])) == (30, 8) and first.trainable and second.trainable
+    assert with_adapters(SimpleNamespace(numerics=Numerics()), [gemm]) == [gemm]
