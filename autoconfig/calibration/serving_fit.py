@@ -21,10 +21,10 @@ from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.software.engine import engine_names, load_engine
+from autoconfig.specs.software.engine import engine_names, kernel_age, load_engine
 from autoconfig.time_model.serving.costs import constant_vector, floor_parts, iteration_features
 from autoconfig.time_model.serving.rows import ServingJob
-from autoconfig.time_model.serving.tables import EngineConstants, ServingCalibration, gpu_parents
+from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, ServingCalibration, gpu_parents
 
 Vector = npt.NDArray[np.float64]
 ENGINE_NUMBERS = ("communication_factor", "sampler_bytes", "layer_s", "host_s", "sequence_s")
@@ -39,14 +39,16 @@ EAGER_GRIDS = (tuple(x * 1e-6 for x in range(0, 801, 50)), tuple(x * 1e-6 for x 
 rows) and of a sequence in Python (assumed), and what is tried."""
 PASSES = 6
 """Which iterations stand on the floor, and which runs are outliers, is found anew that often."""
-FACTOR_SPREAD, EXPERTS_SPREAD = 0.1, 0.3
+FACTOR_SPREAD = {"all": 0.1, "experts": 0.3, ARITHMETIC: 1.0}
+"""The same of the factors of a GPU; arithmetic: for a year of the release's age."""
 PULL = 0.3
 OUTLIER = 0.1
 """Relative error from which a run counts by its size and no longer by its square (Huber 1964): a few runs whose kernels or
 limits are not what their release's others had do not set the constants of all."""
 LIGHT_LOAD = 8.0
 """Open-loop rows up to this many requests a second show iterations that seldom carry prompts."""
-FACTOR, EXPERTS = 0, 1
+KINDS = {"all": 0, "experts": 1, ARITHMETIC: 7}
+"""Factors of a GPU: columns of iteration_features."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class Sample:
     counts: Vector
     """[kinds]"""
     features: Vector
-    """[kinds, 7]"""
+    """[kinds, 8]"""
     floors: Vector
     """[kinds, 2]: layers that the host launches one by one and sequences it walks through (serving_costs.floor_parts)."""
     seconds: float
@@ -168,12 +170,14 @@ def _fit_generation(
     """Non-negative least squares of the relative errors (Huber's beyond OUTLIER) and of the pull towards the parent; the floor
     by trial."""
     engine = load_engine(name)
-    pairs = sorted({(s.gpu, kind) for s in samples for kind in ((FACTOR, EXPERTS) if s.moe else (FACTOR,))})
+    age = kernel_age(engine)
+    kinds = [kind for kind in KINDS if kind != ARITHMETIC or age]
+    pairs = sorted({(s.gpu, kind) for s in samples for kind in (kinds if s.moe else ("all",))})
     parent = before.engine_numbers(engine)
-    start = [before.factor(engine, gpu, experts=kind == EXPERTS) for gpu, kind in pairs]
+    start = [before.factor(engine, gpu, kind) for gpu, kind in pairs]
     start += [parent.get(key, usual) for key, usual in zip(ENGINE_NUMBERS, START, strict=True)]
-    spread = [EXPERTS_SPREAD if kind == EXPERTS else FACTOR_SPREAD for _, kind in pairs] + list(SPREAD)
-    problem = _Problem(samples, pairs, np.array(start), PULL / np.array(spread))
+    spread = [FACTOR_SPREAD[kind] for _, kind in pairs] + list(SPREAD)
+    problem = _Problem(samples, age, pairs, np.array(start), PULL / np.array(spread))
     usual = np.array([parent.get(key, first) for key, first in zip(EAGER_NUMBERS, EAGER_START, strict=True)])
     floor = usual
     if any(s.floors.any() for s in samples):
@@ -187,7 +191,7 @@ def _fit_generation(
     numbers |= dict(zip(EAGER_NUMBERS, map(float, floor), strict=True))
     factors: dict[str, dict[str, float]] = {}
     for (gpu, kind), value in zip(pairs, solution, strict=False):
-        factors.setdefault(gpu, {})["experts" if kind == EXPERTS else "all"] = float(value)
+        factors.setdefault(gpu, {})[kind] = float(value)
     after = ServingCalibration(
         engines={**before.engines, name: numbers}, gpus={**before.gpus, name: factors}, parents=before.parents
     )
@@ -198,8 +202,10 @@ def _fit_generation(
 class _Problem:
     """The equations of one generation, their iterations one below the other."""
 
-    def __init__(self, samples: Sequence[Sample], pairs: Sequence[tuple[str, int]], start: Vector, pull: Vector) -> None:
-        """`start`: the parent's constants; `pull`: weight of a distance from each of them."""
+    def __init__(
+        self, samples: Sequence[Sample], age: float, pairs: Sequence[tuple[str, str]], start: Vector, pull: Vector
+    ) -> None:
+        """`age`: years of the generation; `start`: the parent's constants; `pull`: weight of a distance from each of them."""
         self.start, self.pull = start, pull
         features = np.concatenate([s.features for s in samples])
         kinds = [len(s.counts) for s in samples]
@@ -207,8 +213,8 @@ class _Problem:
         self._first = np.concatenate([[0], np.cumsum(kinds)[:-1]])
         self._shares = np.concatenate([s.counts / s.seconds for s in samples])
         self._floors = np.concatenate([s.floors for s in samples])
-        own = [features[:, kind] * (gpus == gpu) for gpu, kind in pairs]
-        self._wide = np.column_stack([*own, features[:, 2:]])
+        own = [(age if kind == ARITHMETIC else 1.0) * features[:, KINDS[kind]] * (gpus == gpu) for gpu, kind in pairs]
+        self._wide = np.column_stack([*own, features[:, 2:7]])
 
     def solve(self, eager: Vector) -> tuple[Vector, float]:
         """(constants, sum of squares) for a floor; iterations that stand on it count with it and leave the equation."""
@@ -240,7 +246,8 @@ def _request_seconds(calibration: ServingCalibration, first: Sequence[FirstToken
         constants = EngineConstants(
             **{k: v for k, v in calibration.engine_numbers(engine).items() if k != "request_s"},
             factor=calibration.factor(engine, f.gpu),
-            experts_factor=calibration.factor(engine, f.gpu, experts=True),
+            experts_factor=calibration.factor(engine, f.gpu, "experts"),
+            experts_arithmetic=calibration.factor(engine, f.gpu, ARITHMETIC) * kernel_age(engine),
         )
         left.append(f.seconds - float(f.features @ constant_vector(constants)))
     return max(float(np.median(left)), 0.0)

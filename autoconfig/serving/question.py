@@ -71,7 +71,7 @@ def serving_calibration(path: str | None) -> ServingCalibration:
         return shipped
     body = _read(Path(path))
     engine, constants = body["engine"], body["constants"]
-    factors = {"all": constants["factor"], "experts": constants["experts_factor"]}
+    factors = {"all": constants["factor"], "experts": constants["experts_factor"], "arithmetic": 0.0}
     return replace(
         shipped,
         engines={**shipped.engines, engine: {name: constants[name] for name in NUMBERS}},

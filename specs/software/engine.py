@@ -257,6 +257,15 @@ def _month(release: int) -> int:
     return 12 * int(year) + int(month)
 
 
+def kernel_age(engine: EngineSpec) -> float:
+    """Years from the release of a TensorRT-LLM generation to the last dated one, whose kernels the operator tables hold (1.3 of
+    the month after); 0 of other engines, whose kernels are not known to be older."""
+    release = _release(engine.name)
+    if engine.framework != "tensorrt-llm" or release is None:
+        return 0.0
+    return (max(_month(_release(name) or 0) for name in RELEASED) - _month(release)) / 12.0
+
+
 RELEASES_BEFORE_1 = 22
 """TensorRT-LLM counted 0.1 to 0.21, then 1.0 (NVIDIA/TensorRT-LLM, releases)."""
 

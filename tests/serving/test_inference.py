@@ -13,14 +13,14 @@ import yaml
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, parse_seconds
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
-from autoconfig.specs.software.engine import load_engine
+from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
 from jsonschema import Draft202012Validator
 from tables import tabled, write
 
 from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
-from autoconfig.calibration.serving_fit import FACTOR, Sample, fit, samples_of
+from autoconfig.calibration.serving_fit import Sample, fit, samples_of
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
@@ -309,23 +309,26 @@ def test_files_that_are_no_table(tmp_path):
 
 def test_the_fit_finds_constants_that_made_the_times():
     rng = np.random.default_rng(0)
-    truth = np.array([1.08, 1.0, 1.1, 30.0, 12e-6, 0.2e-3, 3e-6])
+    age = kernel_age(load_engine("trtllm-0.17"))
+    truth = np.array([1.08, 1.2, 1.1, 30.0, 12e-6, 0.2e-3, 3e-6, 0.4 * age])
     samples = []
-    for _ in range(80):
+    for moe in (False, True) * 100:
+        experts, arithmetic = moe * rng.uniform(0.01, 0.1), rng.uniform(0.0, 1.0)
         features = np.array(
             [
-                rng.uniform(0.01, 0.1), 0, rng.uniform(0, 0.02), rng.uniform(0, 1e-5), rng.choice([32.0, 80.0]), 1,
-                rng.uniform(1, 2000),
+                rng.uniform(0.01, 0.1), experts, rng.uniform(0, 0.02), rng.uniform(0, 1e-5), rng.choice([32.0, 80.0]), 1,
+                rng.uniform(1, 2000), experts * arithmetic,
             ]
         )  # fmt: skip
         samples.append(
             Sample(
-                source="s", engine="trtllm-0.17", gpu="h100-sxm-80gb", moe=False, counts=np.array([100.0]),
+                source="s", engine="trtllm-0.17", gpu="h100-sxm-80gb", moe=moe, counts=np.array([100.0]),
                 features=features[None], floors=np.zeros((1, 2)), seconds=float(100.0 * features @ truth),
             )
         )  # fmt: skip
     found = fit(samples, [])
-    assert found.gpus["trtllm-0.17"]["h100-sxm-80gb"]["all"] == pytest.approx(1.08, abs=0.02)
+    factors = found.gpus["trtllm-0.17"]["h100-sxm-80gb"]
+    assert factors == pytest.approx({"all": 1.08, "experts": 1.2, "arithmetic": 0.4}, abs=0.05)  # pulled to the parent's
     shipped = found.constants(load_engine("trtllm-0.17"), load_gpu("h100"))
     errors = [100.0 * float(one.features[0] @ constant_vector(shipped)) / one.seconds - 1 for one in samples]
     assert np.mean(np.abs(errors)) < 0.02
@@ -338,8 +341,10 @@ def test_shipped_constants_are_what_the_fit_gives(rows):
     for name, numbers in shipped.engines.items():
         for key, value in numbers.items():
             assert found.engines[name][key] == pytest.approx(value, rel=2e-3, abs=1e-9), (name, key)
-    assert all(s.features[:, FACTOR].min() >= 0 for s in samples)
-    assert constant_vector(shipped.constants(understand(SMALL).engine, understand(SMALL).gpu)).shape == (7,)
+        for gpu, factors in shipped.gpus[name].items():
+            assert found.gpus[name][gpu] == pytest.approx(factors, rel=2e-3, abs=1e-9), (name, gpu)
+    assert all(s.features.min() >= 0 for s in samples)
+    assert constant_vector(shipped.constants(understand(SMALL).engine, understand(SMALL).gpu)).shape == (8,)
 
 
 def test_figures_and_order_of_tp(rows):

@@ -393,5 +393,5 @@ def test_constants_come_from_the_nearest_generation_and_gpu():
     assert found.constants(old, H100).host_s == 1e-3
     assert found.factor(old, "h200-sxm-141gb") == pytest.approx(1.2 * 1.21 / 1.1)
     assert found.factor(old, "gh200-96gb") == 1.2
-    assert found.factor(load_engine("trtllm-0.17"), "h100-sxm-80gb", experts=True) == 1.0
+    assert found.factor(load_engine("trtllm-0.17"), "h100-sxm-80gb", "experts") == 1.0
     assert NO_CALIBRATION.constants(old, H100).factor == 1.0

@@ -10,10 +10,11 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.engine import load_engine, module_formats
-from autoconfig.time_model.serving.costs import decode_attention_seconds, graph_rows, iteration_parts
+from autoconfig.specs.software.engine import kernel_age, load_engine, module_formats
+from autoconfig.time_model.serving.costs import decode_attention_seconds, graph_rows, iteration_parts, iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob, block_communication_seconds, experts_seconds, reduce_seconds
-from autoconfig.time_model.serving.tables import FOLDER, EngineConstants
+from autoconfig.time_model.serving.simulation import IterationTable
+from autoconfig.time_model.serving.tables import FOLDER, EngineConstants, ServingCalibration
 from autoconfig.time_model.serving.workload import stored_elements
 
 B200, H200 = load_gpu("b200"), load_gpu("h200")
@@ -47,11 +48,32 @@ def test_tokens_are_gathered_in_the_format_of_the_experts_and_scattered_in_16_bi
 def test_skewed_routing_costs_what_was_measured_beside_even_routing(ep, where, local):
     one = job("qwen3-235b-a22b", H200, "fp8", adp=ep, ep=ep)
     tokens = 64.0 * 128 / 8 / ep  # 64 rows an expert
-    skewed, even = experts_seconds(one, tokens), experts_seconds(dataclasses.replace(one, imbalance=1.0), tokens)
+    skewed, even = (experts_seconds(each, tokens)[0] for each in (one, dataclasses.replace(one, imbalance=1.0)))
     table = json.loads((FOLDER / "h200-sxm-141gb.json").read_text())["experts"]["fp8"]["skew"][where]
     column = np.interp(np.log(local), np.log(table["axes"]["experts"]), np.log(table["ratio"][table["axes"]["rows"].index(64)]))
     assert skewed / even == pytest.approx(float(np.exp(column)))
     assert skewed > even
+
+
+@pytest.mark.parametrize(("tokens", "added"), [(1.0, 0.0), (50_000.0, 0.5)])
+def test_older_kernels_are_slower_where_experts_are_arithmetic_and_read_weights_as_fast(tokens, added):
+    """Mixtral on H200 in FP8: one row of a token against 12,500 rows an expert; half as much again for the latter."""
+    one = job("mixtral-8x7b", H200, "fp8", "trtllm-0.17")
+    old = dataclasses.replace(one, constants=EngineConstants(experts_arithmetic=0.5))
+    new, slow = (iteration_parts(each, tokens, 1.0, 0.0, 1.0)["experts"] for each in (one, old))
+    assert slow / new - 1.0 == pytest.approx(added, abs=0.01)
+    simulated, priced = (IterationTable(old).seconds(tokens, 1.0, 0.0, 0.0, 1.0), iteration_seconds(old, tokens, 1.0, 0.0, 1.0))
+    assert simulated == pytest.approx(float(priced), rel=0.05)
+
+
+def test_kernels_age_by_date_and_an_older_release_keeps_the_rate_of_its_successor():
+    ages = {name: kernel_age(load_engine(name)) for name in ("trtllm-1.2", "trtllm-0.17", "trtllm-0.12", "vllm", "megatron")}
+    assert ages == pytest.approx({"trtllm-1.2": 0, "trtllm-0.17": 10 / 12, "trtllm-0.12": 16 / 12, "vllm": 0, "megatron": 0})
+    known = {"trtllm-0.17": {"h200-sxm-141gb": {"all": 1.0, "experts": 1.1, "arithmetic": 0.3}}}
+    found = ServingCalibration(engines={}, gpus=known, parents={})
+    added = {name: found.constants(load_engine(name), H200).experts_arithmetic for name in ages}
+    assert added == pytest.approx({name: 0.3 * age for name, age in ages.items()})
+    assert found.constants(load_engine("trtllm-0.17"), B200).experts_arithmetic == 0.0
 
 
 def test_windows_are_read_but_every_token_is_cached_unless_the_engine_keeps_windows():

@@ -15,7 +15,7 @@ from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, padded
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.serving import ideal, recurrent, sparse
 from autoconfig.time_model.serving.rows import ServingJob, linear_seconds, reduce_seconds, token_parts
-from autoconfig.time_model.serving.tables import EngineConstants, host_slowness
+from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, host_slowness
 
 Vector = npt.NDArray[np.float64]
 PARTS = (
@@ -147,24 +147,25 @@ def operator_parts(
 def iteration_features(
     job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
 ) -> Vector:
-    """[..., 7]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
-    logit; layers; 1; sequences of all attention ranks.
+    """[..., 8]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
+    logit; layers; 1; sequences of all attention ranks; seconds of routed experts that the matrix units set.
 
     Their product with `constant_vector` is the time of the iteration; nothing else enters it.
     """
     decode, prompts = np.broadcast_arrays(np.asarray(decode, dtype=np.float64), np.asarray(prompts, dtype=np.float64))
     sequences = decode * checked + prompts
     parts = operator_parts(job, decode, length, prompts, prompt_length, checked)
-    experts, communication = parts.pop("experts"), parts.pop("communication")
+    experts, arithmetic, communication = (parts.pop(name) for name in ("experts", ARITHMETIC, "communication"))
     _, sampled = output_seconds(job, sequences)
-    columns = (sum(parts.values()), experts, communication, sampled, job.layers, 1.0, sequences * job.plan.adp)
+    columns = (sum(parts.values()), experts, communication, sampled, job.layers, 1.0, sequences * job.plan.adp, arithmetic)
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
 def constant_vector(constants: EngineConstants) -> Vector:
     """What each feature costs."""
     c = constants
-    return np.array([c.factor, c.experts_factor, c.communication_factor, c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s])
+    beside = (c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s)
+    return np.array([c.factor, c.experts_factor, c.communication_factor, *beside, c.experts_arithmetic])
 
 
 def floor_parts(job: ServingJob, prompts: Number, sequences: Number) -> tuple[Number, Number]:
@@ -201,9 +202,9 @@ def iteration_parts(
 ) -> dict[str, Number]:
     """The same by part (PARTS), for tables and plots; `host` holds what the floor adds."""
     c = job.constants
-    factors = {"experts": c.experts_factor, "communication": c.communication_factor}
     operators = operator_parts(job, decode, length, prompts, prompt_length, checked)
-    parts = {name: factors.get(name, c.factor) * s for name, s in operators.items()}
+    parts = {name: c.factor_of(name) * s for name, s in operators.items()}
+    parts["experts"] = parts["experts"] + parts.pop(ARITHMETIC)
     features = iteration_features(job, decode, length, prompts, prompt_length, checked)
     parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4]
     parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]

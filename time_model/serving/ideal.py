@@ -57,15 +57,23 @@ def context_attention_seconds(
     return sequences * np.maximum(flops / rate, traffic / gpu.hbm_bytes_per_s)
 
 
-def experts_seconds(
+def experts_bounds(
     rows: Number, experts: Number, active: Number, hidden: Number, ffn: Number, precision: str, gpu: GpuSpec
-) -> Number:
-    """Gated experts of one rank: `rows` tokens for each of `experts` local experts, `active` of them touched at all.
+) -> tuple[Number, Number]:
+    """(seconds of the matrix units, of the memory) of gated experts of one rank: `rows` tokens for each of `experts` local
+    experts, `active` of them touched at all.
 
     6 h f FLOPs a row; the touched experts' 3 h f weights once, rows in and out in 16 bits.
     """
     traffic = 3.0 * active * hidden * ffn * WEIGHT_BYTES[precision] + 4.0 * rows * experts * (hidden + ffn)
-    return np.maximum(6.0 * rows * experts * hidden * ffn / peak(gpu, precision), traffic / gpu.hbm_bytes_per_s)
+    return 6.0 * rows * experts * hidden * ffn / peak(gpu, precision), traffic / gpu.hbm_bytes_per_s
+
+
+def experts_seconds(
+    rows: Number, experts: Number, active: Number, hidden: Number, ffn: Number, precision: str, gpu: GpuSpec
+) -> Number:
+    """The longer of both."""
+    return np.maximum(*experts_bounds(rows, experts, active, hidden, ffn, precision, gpu))
 
 
 def latent_decode_seconds(sequences: Number, heads: Number, length: Number, kv: str, gpu: GpuSpec) -> Number:

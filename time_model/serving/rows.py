@@ -17,7 +17,7 @@ from autoconfig.specs.software.engine import EngineSpec, ModuleFormats, module_f
 from autoconfig.time_model.hardware.efficiency import GridTable, efficiency_of
 from autoconfig.time_model.job import Group, collective_seconds, links_of
 from autoconfig.time_model.serving import ideal, recurrent
-from autoconfig.time_model.serving.tables import EngineConstants, ServingTables, serving_tables_of
+from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, ServingTables, serving_tables_of
 
 HBM_POINTWISE = 0.8
 """Share of the bandwidth that norms, residuals and activations reach (docs/time_model.md, pointwise)."""
@@ -25,6 +25,9 @@ KERNEL_S = 2.5e-6
 """A memory-bound kernel of few rows takes as long as an empty one."""
 POINTWISE_KERNELS = 3
 """Two norms with their residuals, one activation, per layer."""
+PARTS = ("linear", "communication", "pointwise", "experts", ARITHMETIC)
+"""Of token_parts. ARITHMETIC: those of the experts' seconds that the matrix units set and not the memory; they are in `experts`
+and count again as EngineConstants.experts_arithmetic says."""
 STAND_INS = {
     "nvfp4": ("fp8", "bf16"),
     "mxfp4": ("nvfp4", "fp8", "bf16"),
@@ -129,7 +132,7 @@ def mlp_seconds(job: ServingJob, tokens: Number, ffn: int) -> Number:
     return up + linear_seconds(job, tokens, float(model.hidden_size), width, job.formats.mlp)
 
 
-def experts_seconds(job: ServingJob, tokens: Number) -> Number:
+def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     """Routed experts of one rank: the tokens of all attention ranks meet E/ep local experts, each cut over (tp adp)/ep ranks.
 
     Rows an expert r = T adp k / E; touched experts (E/ep)(1 - e^-r), tokens choosing evenly and independently.
@@ -140,11 +143,13 @@ def experts_seconds(job: ServingJob, tokens: Number) -> Number:
     local = count / plan.ep
     active = np.maximum(local * -np.expm1(-rows), min(1.0, local))
     busiest = rows * (job.imbalance if plan.ep > 1 and job.imbalance is not None else 1.0)
-    best = ideal.experts_seconds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
+    matrix, memory = ideal.experts_bounds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
+    best = np.maximum(matrix, memory)
     near = stand_in(job.tables.experts, job.formats.experts)
     even = best / job.tables.experts_share(near, busiest, float(model.expert_width), width, local)
     skew = job.tables.skew.get(f"{near}:{'many' if plan.ep > 1 else 'one'}") if job.imbalance is None else None
-    return even if skew is None else even * skew.at(rows, local + 0.0 * rows)
+    found = even if skew is None else even * skew.at(rows, local + 0.0 * rows)
+    return found, found * matrix**2 / (matrix**2 + memory**2)
 
 
 def reduce_seconds(job: ServingJob, ranks: int, total_bytes: Number) -> Number:
@@ -190,7 +195,7 @@ def token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
     model = job.model
     if model.is_hybrid:
         return _hybrid_token_parts(job, tokens)
-    parts: dict[str, Number] = {name: 0.0 * tokens for name in ("linear", "communication", "pointwise", "experts")}
+    parts: dict[str, Number] = {name: 0.0 * tokens for name in PARTS}
     attention = attention_linear_seconds(job, tokens)
     for moe in (0, 1):
         layers = model.moe_pattern.count(moe)
@@ -198,7 +203,7 @@ def token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
             continue
         if moe:
             linear = _beside_experts_seconds(job, tokens)
-            parts["experts"] = parts["experts"] + layers * experts_seconds(job, tokens)
+            _add_experts(job, tokens, layers, parts)
         else:
             linear = mlp_seconds(job, tokens, model.ffn_hidden_size)
         parts["linear"] = parts["linear"] + layers * (attention + linear)
@@ -209,7 +214,7 @@ def token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
 
 def _hybrid_token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
     """Of a hybrid, whose layers are single sublayers: one all-reduce, one norm and one residual each."""
-    model, parts = job.model, {name: 0.0 * tokens for name in ("linear", "communication", "pointwise", "experts")}
+    model, parts = job.model, {name: 0.0 * tokens for name in PARTS}
     reduce = reduce_seconds(job, job.plan.tp, 2.0 * model.hidden_size * tokens)
     for kind, layers in Counter(model.layer_kinds).items():
         linear: Number = 0.0 * tokens
@@ -223,13 +228,19 @@ def _hybrid_token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
             linear = mlp_seconds(job, tokens, model.ffn_hidden_size)
         else:
             linear = linear + _beside_experts_seconds(job, tokens)
-            parts["experts"] = parts["experts"] + layers * experts_seconds(job, tokens)
+            _add_experts(job, tokens, layers, parts)
         communication = block_communication_seconds(job, tokens, kind == "moe") - reduce
         parts["linear"] = parts["linear"] + layers * linear
         parts["communication"] = parts["communication"] + layers * communication
         pointwise = recurrent.pointwise_bytes(model, kind, job.plan.tp) * tokens / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s)
         parts["pointwise"] = parts["pointwise"] + layers * (pointwise + POINTWISE_KERNELS / 2 * KERNEL_S)
     return _with_sends(job, tokens, parts)
+
+
+def _add_experts(job: ServingJob, tokens: Number, layers: float, parts: dict[str, Number]) -> None:
+    """What routed experts of `layers` layers take, to both parts that hold it."""
+    for part, seconds in zip(("experts", ARITHMETIC), experts_seconds(job, tokens), strict=True):
+        parts[part] = parts[part] + layers * seconds
 
 
 def _beside_experts_seconds(job: ServingJob, tokens: Number) -> Number:

@@ -45,8 +45,7 @@ class IterationTable:
         c, layers = job.constants, job.layers
         self._tokens = [0.0, *grid_points(most_tokens)]
         priced = token_parts(job, np.array(self._tokens[1:]))
-        factors = {"experts": c.experts_factor, "communication": c.communication_factor}
-        rows = sum(factors.get(name, c.factor) * s for name, s in priced.items())
+        rows = sum(c.factor_of(name) * s for name, s in priced.items())
         self._token_s = [float(rows[0]), *map(float, rows)]
         self._sequences = [0.0, *grid_points(16384.0)]
         head, sampled = output_seconds(job, np.array(self._sequences[1:]))

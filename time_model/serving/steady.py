@@ -109,7 +109,7 @@ class SteadyGeneration:
 
     mixed: Vector
     mixed_features: Vector
-    """[..., 7] of serving_costs.iteration_features."""
+    """[..., 8] of serving_costs.iteration_features."""
     mixed_floor_s: Vector
     mixed_sequences: Vector
     """Sequences of such an iteration, its prompts included."""
@@ -202,10 +202,9 @@ class Pricer:
     def prices(self, job: ServingJob) -> LayoutPrices:
         """The layout's grids."""
         c, plan = job.constants, job.plan
-        factors = {"experts": c.experts_factor, "communication": c.communication_factor}
         rows = self._once(
             ("tokens", plan.tp, plan.adp, plan.ep, plan.pp, plan.weights),
-            lambda: sum(factors.get(name, c.factor) * s for name, s in token_parts(job, TOKENS).items()),
+            lambda: sum(c.factor_of(name) * s for name, s in token_parts(job, TOKENS).items()),
         )
         heads = self._once(("heads", plan.tp, plan.adp), lambda: _heads(job))
         decode = self._once(

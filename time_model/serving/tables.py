@@ -14,11 +14,14 @@ import numpy.typing as npt
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.software.engine import EngineSpec, load_engine
+from autoconfig.specs.software.engine import EngineSpec, kernel_age, load_engine
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.job import ring_factor
 
 PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.json"
+
+
+ARITHMETIC = "arithmetic"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,9 @@ class EngineConstants:
     """Operators in the engine over operators alone (gaps, clocks, mixed kernels)."""
     experts_factor: float = 1.0
     """The same for routed experts."""
+    experts_arithmetic: float = 0.0
+    """Added to it for the part of their seconds that the matrix units set and not the memory: grouped GEMMs of older releases
+    reach less of the peak than the measured ones, but read weights as fast."""
     communication_factor: float = 1.0
     """The same for collectives."""
     eager_layer_s: float = 0.0
@@ -47,14 +53,20 @@ class EngineConstants:
     """Per request before its first iteration: HTTP, tokenising, queues."""
     origin: str = ""
 
+    def factor_of(self, part: str) -> float:
+        """What a part of the operators' seconds (rows.PARTS) costs."""
+        own = {"experts": self.experts_factor, "communication": self.communication_factor}
+        return {**own, ARITHMETIC: self.experts_arithmetic}.get(part, self.factor)
+
 
 _NUMBERS = [f for f in fields(EngineConstants) if f.name != "origin"]
-NUMBERS = {f.name for f in _NUMBERS} - {"factor", "experts_factor"}
+NUMBERS = {f.name for f in _NUMBERS} - {"factor", "experts_factor", "experts_arithmetic"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingCalibration:
-    """`engines`: generation -> numbers of EngineConstants; `gpus`: generation -> GPU id -> {"all": ..., "experts": ...}."""
+    """`engines`: generation -> numbers of EngineConstants; `gpus`: generation -> GPU id -> {"all": ..., "experts": ...,
+    "arithmetic": ...}, the last (EngineConstants.experts_arithmetic) for a year of the generation's age."""
 
     engines: Mapping[str, Mapping[str, float]]
     gpus: Mapping[str, Mapping[str, Mapping[str, float]]]
@@ -69,19 +81,25 @@ class ServingCalibration:
             numbers = {f.name: share * getattr(older, f.name) + (1.0 - share) * getattr(newer, f.name) for f in _NUMBERS}
             return EngineConstants(**numbers, origin=f"{share:.2f} x ({older.origin}) and {1 - share:.2f} x ({newer.origin})")
         factor, where = self._factor(engine, gpu.id, "all")
-        experts, _ = self._factor(engine, gpu.id, "experts")
+        experts, arithmetic = (self._factor(engine, gpu.id, kind)[0] for kind in ("experts", ARITHMETIC))
         own = self._generation(engine)
         origin = f"constants of {own or 'no engine'}, factor of {where}"
-        return EngineConstants(factor=factor, experts_factor=experts, origin=origin, **self.engine_numbers(engine))
+        return EngineConstants(
+            factor=factor,
+            experts_factor=experts,
+            experts_arithmetic=arithmetic * kernel_age(engine),
+            origin=origin,
+            **self.engine_numbers(engine),
+        )
 
     def engine_numbers(self, engine: EngineSpec) -> dict[str, Any]:
         """What the generation, or the first of its parents that was fitted, has; empty where none was."""
         own = self._generation(engine)
         return {k: v for k, v in self.engines[own].items() if k in NUMBERS} if own else {}
 
-    def factor(self, engine: EngineSpec, gpu: str, *, experts: bool = False) -> float:
-        """Of operators, or of routed experts alone."""
-        return self._factor(engine, gpu, "experts" if experts else "all")[0]
+    def factor(self, engine: EngineSpec, gpu: str, kind: str = "all") -> float:
+        """Of operators (all), of routed experts alone (experts), or what their arithmetic adds for a year of age."""
+        return self._factor(engine, gpu, kind)[0]
 
     def borrowed_by(self, engine: EngineSpec) -> str:
         """The generation whose constants an engine has that none were fitted for; empty where it has its own."""
@@ -105,7 +123,7 @@ class ServingCalibration:
         here = self._known(engine.name, parent, kind)
         for name in lineage[1:]:
             mine, theirs = self._known(name, gpu, kind), self._known(name, parent, kind)
-            if here is not None and mine is not None and theirs:
+            if here is not None and mine is not None and theirs and kind != ARITHMETIC:
                 return here * mine / theirs, f"{parent} under {engine.name}, as {gpu} to {parent} under {name}"
         at: str | None = gpu
         while at is not None:
@@ -114,7 +132,7 @@ class ServingCalibration:
                 if found is not None:
                     return found, f"{at} under {name}"
             at = self.parents.get(at)
-        return 1.0, "no GPU (operators alone)"
+        return float(kind != ARITHMETIC), "no GPU (operators alone)"
 
     def _known(self, engine: str, gpu: str, kind: str) -> float | None:
         return self.gpus.get(engine, {}).get(gpu, {}).get(kind)
