@@ -78,7 +78,7 @@ def test_an_export_takes_the_files_of_the_one_before_with_it(autoconfig, tmp_pat
     assert autoconfig.run(*pretrain).exit_code == 0 and (folder / "train.sh").stat().st_mode & 0o111
     assert autoconfig.run(*tuned).exit_code == 0
     left = {path.name for path in folder.iterdir() if path.name[0] != "."}
-    assert left == {"plan.json", "overrides.txt"}
+    assert left == {"plan.json", "overrides.txt", "sft.yaml", "accelerate.yaml"}
     assert not any((folder / name).stat().st_mode & 0o111 for name in left)
     (folder / "overrides.txt").write_text("mine\n")
     run = autoconfig.run(*pretrain)
