@@ -49,10 +49,21 @@ def main() -> int:
     return 0
 
 
+def taken(token: Path) -> bool:
+    """Whether the file was there, which lets one job end."""
+    try:
+        token.unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def write(folder: Path, job, behaviour: int) -> None:
     oracle = Path(os.environ.get("STAND_IN_ORACLE", folder.parent / "oracle.json"))
     step = json.loads(oracle.read_text()).get(str(job.plan), 0.1) if oracle.exists() else 0.1
     time.sleep(float(os.environ.get("STAND_IN_EVERY_SECONDS", "0")))
+    while (token := os.environ.get("STAND_IN_TOKEN")) and not taken(Path(token)):
+        time.sleep(0.05)
     status = "oom" if behaviour == OUT_OF_MEMORY or step == "oom" else "failed" if behaviour == FAIL else "ran"
     digest = "0" * 64 if behaviour == OTHERS else job.content_hash
     times = step_statistics((step, step, step)) if status == "ran" else {}

@@ -108,9 +108,10 @@ def test_a_fork_that_builds_its_own_model_is_refused():
     script = row["script"].replace("pretrain_gpt.py", "pretrain_llama.py")
     with pytest.raises(InputError, match=r"pretrain_llama\.py builds a llama model by itself.*--model"):
         read({**row, "script": script})
-    named = read({"script": script, "given": {"model": "llama-7b"}})
+    named = read({**row, "script": script, "given": {"model": "llama-7b"}})
     assert str(named.plan) == row["plan"] and named.question.scenario.model.gated_linear_unit
-    assert read({"script": script.replace("--num-layers", "--swiglu --num-layers", 1), "given": {}}).plan == named.plan
+    gated = script.replace("--num-layers", "--swiglu --num-layers", 1)
+    assert read({**row, "script": gated, "given": {}}).plan == named.plan
 
 
 @pytest.mark.parametrize(

@@ -289,8 +289,9 @@ def test_the_live_screen_and_a_closed_terminal(tmp_path):
     fake_python(tmp_path)
     write_oracle(tmp_path)
     arguments = (*ARGUMENTS, "--profile", "--study", "s", "--budget", "10m,9trials")
-    process, terminal = on_a_terminal(tmp_path, *arguments, STAND_IN_EVERY_SECONDS="4")
+    process, terminal = on_a_terminal(tmp_path, *arguments, STAND_IN_TOKEN=str(tmp_path / "token"))
     read_until(terminal, r"s: 0 measured of \d+ candidates \| 10\.0 min, 9 trials left.*running: 0 for \d+ s")
+    (tmp_path / "token").touch()  # the first job ends, the second one waits
     best = r"best tp=\S+ [\d.]+ s \(predicted .*another may win: \d+%"
     read_until(terminal, r"s: 1 measured of \d+ candidates \| " + best + r".*running: 1 for \d+ s")
     os.close(terminal)
