@@ -21,6 +21,7 @@ from autoconfig.memory_model.activations import (
     recomputed_activations,
     recomputed_layers_per_chunk,
 )
+from autoconfig.memory_model.alike import alike_in_memory
 from autoconfig.memory_model.peaks import ROUNDING, PeakTables
 from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, least_state_bytes, stage_terms
 from autoconfig.specs.errors import GIB
@@ -108,17 +109,18 @@ def plans_that_fit(
     margin: float = 0.0,
     run: Callable[[Callable[[Any], None], Sequence[Any]], Iterable[None]] = map,
 ) -> FittingPlans:
-    """`estimate_memory(...).fits` of the `legal` ones [n, R], without the peaks of layouts that cannot fit: bounds first. `run`
-    is `map`, or that of a pool of threads."""
+    """`estimate_memory(...).fits` of the `legal` ones [n, R], without the peaks of layouts that cannot fit: bounds first. Which
+    options are legal must depend on a layout's stages alone. `run` is `map`, or that of a pool of threads."""
     limit = _limits(scenario, layouts, margin)
     fits = np.zeros(legal.shape, bool)
     hopeful = np.flatnonzero(least_state_bytes(scenario, layouts) * (1 - ROUNDING) <= limit)
     tables = None
-    if len(hopeful) and recomputes:
-        tables = PeakTables.of(scenario, layouts.take(hopeful), recomputes)
-        fits[hopeful] = tables.fits(limit[hopeful], legal[hopeful], run)
     number = np.full(len(layouts), -1)
-    number[hopeful] = np.arange(len(hopeful))
+    if len(hopeful) and recomputes:
+        first, number[hopeful] = alike_in_memory(scenario, layouts.take(hopeful), limit[hopeful])
+        some = hopeful[first]
+        tables = PeakTables.of(scenario, layouts.take(some), recomputes)
+        fits[hopeful] = tables.fits(limit[some], legal[some], run)[number[hopeful]]
     return FittingPlans(fits=fits, limit_bytes=limit, tables=tables, number=number)
 
 

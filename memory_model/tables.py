@@ -18,6 +18,7 @@ from autoconfig.memory_model.activations import (
     kept_by_operator,
     kept_under_selective,
 )
+from autoconfig.memory_model.alike import alike_in_state, micro_batch_columns
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, distinct_degrees, rows_with_chunk, stage_table
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
@@ -153,8 +154,8 @@ def _shape(scenario: Scenario, rows: Layouts) -> Shape:
 
 
 def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> LayerBytes:
-    """Layer bytes for every row: formulas run once per unique (tp, sp, cp, ep, etp, micro-batch)."""
-    first, inverse = layouts.unique("tp", "sp", "cp", "ep", "etp", "mbs")
+    """Layer bytes for every row: formulas run once per unique (tp, sp, ep, etp) and `micro_batch_columns`."""
+    first, inverse = layouts.unique("tp", "sp", "ep", "etp", also=micro_batch_columns(scenario, layouts))
     rows = layouts.take(first)
     model, numerics, memory = scenario.model, scenario.numerics, scenario.software.memory
     stacks = {kind: scenario.stack(kind) for kind in kinds_of(model)}
@@ -241,10 +242,6 @@ def _kind_table(
     )
 
 
-STATE_COLUMNS = ("tp", "pp", "vpp", "first", "last", "ep", "etp", "dist_opt", "fsdp", "offload")
-"""Columns of layouts that weights, gradients and optimizer state depend on, beside dp x cp: many rows share them."""
-
-
 def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     """[n]: a lower bound of what the fullest stage holds all the time: weights, gradients, optimizer state of the mean stage.
 
@@ -253,7 +250,7 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     stage has 1/p of the layers, of the embedding and of the output layer.
     """
     model, numerics, gpu = scenario.model, scenario.numerics, scenario.cluster.gpu
-    distinct, number = layouts.unique(*STATE_COLUMNS, also=[layouts.dp * layouts.cp])
+    distinct, number = alike_in_state(layouts)
     layouts = layouts.take(distinct)
     share: Number = 1.0 / layouts.pp[:, None]
     mean = StageTable(
@@ -313,8 +310,8 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
 
 
 def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dict[str, Floats], Floats]:
-    """[n, S]: the parts of the state and what the optimizer's step needs, worked out once for rows alike in STATE_COLUMNS."""
-    first, number = layouts.unique(*STATE_COLUMNS, also=[layouts.dp * layouts.cp])
+    """[n, S]: the parts of the state and what the optimizer's step needs, worked out once for rows alike in it."""
+    first, number = alike_in_state(layouts)
     rows, model = layouts.take(first), scenario.model
     groups = _parameter_groups(model, scenario.numerics, rows, stage_table(model, rows, every=every))
     parts = {name: part[number] for name, part in _state_parts(scenario, rows, groups).items()}

@@ -96,14 +96,13 @@ class StepTimes:
         S at least A / p, the mean of the stages, and the most layers on one stage times the quickest kind of layer.
         """
         table, layouts, model, index = self.table, self.layouts.take(which), self.job.model, self.index[which]
+        again = table.recompute if fits is not None else [seconds.min(axis=1, keepdims=True) for seconds in table.recompute]
         counts = [model.layer_kinds.count(kind) for kind in table.kinds]
-        costs = zip(counts, table.forward, table.backward, table.recompute, strict=True)
-        used = [(count, fore[:, None], fore[:, None] + back[:, None] + again) for count, fore, back, again in costs if count]
+        costs = zip(counts, table.forward, table.backward, again, strict=True)
+        used = [(count, fore[:, None], (fore + back)[:, None] + more) for count, fore, back, more in costs if count]
         ends = table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1]
         every = sum(count * layer for count, _, layer in used) + ends[:, None]
         quickest = np.minimum.reduce([layer for *_, layer in used])
-        if fits is None:
-            every, quickest = every.min(axis=1, keepdims=True), quickest.min(axis=1, keepdims=True)
         every = every.take(index, axis=0)
         pp, vpp, m, gpus = (
             getattr(layouts, name).astype(np.float64)[:, None] for name in ("pp", "vpp", "num_microbatches", "num_gpus")
