@@ -146,7 +146,30 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
         return from_script("arguments", text, script, request)
     for name in request.settings:
         _require_read(name, text)
-    return from_script("script", text, read_script(text, megatron_program(), request.settings), request)
+    script = read_script(text, megatron_program(), request.settings)
+    found = from_script("script", text, script, request)
+    return replace(found, notes=(*found.notes, *_otherwise(found, script, request)))
+
+
+MAX_TURNED = 8
+"""Tests of a script that are also read the other way."""
+
+
+def _otherwise(found: CheckInput, script: Script, request: CheckRequest) -> list[str]:
+    """Where a test of a variable that the file does not set decides the plan or the scenario: what it is the other way."""
+    notes = []
+    for test, (line, names) in list(script.supposed.items())[:MAX_TURNED]:
+        head = f"line {line}: {', '.join(f'${name}' for name in names)} counts as empty, the file does not set it"
+        try:
+            turned = read_script(found.text, megatron_program(), request.settings, turned=test)
+            other = from_script("script", found.text, turned, request)
+        except InputError as error:
+            notes.append(f"{head}; if {test} said the contrary: {error}")
+            continue
+        if other.plan != found.plan or other.question.scenario != found.question.scenario:
+            ways = f"the plan would be {other.plan} on {other.question.scenario.cluster.num_gpus:,} GPUs"
+            notes.append(f"{head}; if {test} said the contrary, {ways}: --set {names[0]}=VALUE")
+    return notes
 
 
 def _require_read(name: str, text: str) -> None:

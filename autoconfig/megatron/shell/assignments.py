@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autoconfig.megatron.shell.commands import Assignment, Word
 from autoconfig.megatron.shell.values import (
@@ -26,6 +27,7 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
     """Take over an assignment; False for any other word."""
     if isinstance(token, Word):
         return False
+    token = replace(token, name=variables.others.get(token.name, token.name))
     if token.index:
         _element(variables, token)
         return True
@@ -107,6 +109,10 @@ def restore(variables: Variables, before: Mapping[str, Value | list[Value] | Non
 
 def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:
     """`export`, `readonly`, and `local` and the like, whose names are the function's alone."""
+    if text_of(fields[0]) in ("local", "declare", "typeset") and any(
+        re.fullmatch("-[A-Za-z]*n[A-Za-z]*", text_of(value)) for value in fields[1:]
+    ):
+        return _second_names(variables, words, fields)
     found = [(token.name, token) for token in words if isinstance(token, Assignment)]
     if frames and text_of(fields[0]) in ("local", "declare", "typeset") and "-g" not in map(text_of, fields):
         names = [name for name, _ in found] + [text_of(value).partition("=")[0] for value in fields[1:]]
@@ -124,6 +130,18 @@ def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Ass
             variables.set(name, (Piece(text=f"${name}", unknown=reason_of(value)),) if reason_of(value) else plain_value(text))
     _kept(variables, fields, named, inside=bool(frames))
     return free
+
+
+def _second_names(variables: Variables, words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:
+    """`declare -n NAME=OTHER`: from now on NAME stands for OTHER. False where OTHER is not known."""
+    tokens = (token for token in words if isinstance(token, Assignment))
+    given = [(token.name, value_of(token.value, variables)) for token in tokens if isinstance(token.value, Word)]
+    names = [re.fullmatch(r"(\w+)=(\w+)", text_of(value)) for value in fields[1:]]
+    given += [(match[1], plain_value(match[2])) for match in names if match is not None]
+    for name, value in given:
+        other = text_of(value)
+        variables.others = {**variables.others, name: variables.others.get(other, other)}
+    return all(not reason_of(value) and re.fullmatch(r"[A-Za-z_]\w*", text_of(value)) for _, value in given)
 
 
 def take(variables: Variables, words: Sequence[Word | Assignment], fields: Sequence[Value], given: Word | None) -> bool:

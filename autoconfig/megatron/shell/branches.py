@@ -52,6 +52,7 @@ def _asked_for(test: Sequence[Command]) -> str:
 
 def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) -> None:
     """What the branches of line `line` set alike holds behind them; the rest is not known."""
+    before.unseen = next((outcome.unseen for outcome in outcomes if outcome.unseen), "")
     for name in sorted({name for outcome in outcomes for name in outcome.values}):
         found = [outcome.values.get(name) for outcome in outcomes]
         if all(value == found[0] for value in found) and found[0] is not None:
@@ -60,6 +61,17 @@ def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) 
             because = f": {why}" if why else f": say --set {name}=VALUE"
             reason = f"${name} depends on a condition in line {line} that is not known{because}"
             before.set(name, merged(found, f"${name}", reason))
+
+
+def spoiled(before: Variables, inner: Variables, line: int) -> bool:
+    """What a round of a loop in line `line` sets, of which it is not known how often it runs, is not known: whether that is
+    anything."""
+    changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
+    for name in changed:
+        why = f"${name} is set in a loop in line {line} whose rounds are not known: say --set {name}=VALUE"
+        before.set(name, (Piece(text=f"${name}", unknown=why),))
+    before.unseen = before.unseen or inner.unseen
+    return bool(changed)
 
 
 def merged(outcomes: Sequence[Value | list[Value] | None], shown: str, why: str) -> Value | list[Value]:

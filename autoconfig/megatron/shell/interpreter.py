@@ -12,7 +12,7 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError
 from autoconfig.megatron.shell.assignments import Held, assign, declare, forget, restore, take
-from autoconfig.megatron.shell.branches import Exit, Leave, LockedName, filled_in, join
+from autoconfig.megatron.shell.branches import Exit, Leave, LockedName, filled_in, join, spoiled
 from autoconfig.megatron.shell.builtins import BUILTINS, builtin, ends_at_failure
 from autoconfig.megatron.shell.commands import (
     Arithmetic,
@@ -30,16 +30,17 @@ from autoconfig.megatron.shell.commands import (
     While,
     Word,
 )
+from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
 from autoconfig.megatron.shell.launch import remote_command as remote
 from autoconfig.megatron.shell.printed import substituted
 from autoconfig.megatron.shell.syntax import parse
+from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import (
     Piece,
     Value,
     Variables,
     computed,
-    condition,
     fields_of,
     known_text,
     loop_values,
@@ -55,7 +56,6 @@ MAX_STEPS = 50_000
 MAX_CALLS = 12
 MAX_ROUNDS = 500
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
-_TESTS = frozenset({"[", "[[", "test"})
 
 
 @dataclass
@@ -80,6 +80,7 @@ class Reader:
     ended: int = 0
     """Line of the `exit` that ended the script, or of the command that failed under `set -e`."""
     errexit: bool = False
+    supposed: Supposed = field(default_factory=Supposed)
     tested: int = 0
     """How many conditions the command stands in: `set -e` does not end the script there."""
 
@@ -254,11 +255,7 @@ class Reader:
             with contextlib.suppress(Exit, Leave, LockedName):
                 self.run(body)
             self.variables = before
-            changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
-            for name in changed:
-                why = f"${name} is set in a loop in line {line} whose rounds are not known: say --set {name}=VALUE"
-                before.set(name, (Piece(text=f"${name}", unknown=why),))
-            if not changed:
+            if not spoiled(before, inner, line):
                 break
         return None
 
@@ -283,7 +280,7 @@ class Reader:
         join(before, outcomes, line, why)
 
     def _simple(self, node: Simple) -> bool | None:
-        words = list(node.words)
+        words, self.supposed.before = list(node.words), len(self.variables.asked)
         if words and all(isinstance(token, Assignment) for token in words):
             if any(isinstance(token, Assignment) and token.name in self.variables.locked for token in words):
                 raise Exit(node.line) if self.errexit else LockedName(node.line)
@@ -301,29 +298,31 @@ class Reader:
         if name == "read" and take(self.variables, words, fields, node.given):
             return True
         if name in _DECLARES:
-            if any(reason_of(value) and not re.match(r"[A-Za-z_]\w*(?:=|$)|-", text_of(value)) for value in fields[1:]):
-                self.notes.append(f"line {node.line}: {name} sets variables whose names are not known")
-            return declare(self.variables, self.frames, words, fields)
-        return self._with_prefix(words, lambda: self._command(name, fields, node.line))
+            known = declare(self.variables, self.frames, words, fields)
+            if sets_unknown_names(name, fields) or (not known and not self.variables.locked):
+                anything(self.variables, fields, node.line)
+            return known
+        return self._with_prefix(words, name, fields, node.line)
 
-    def _with_prefix(self, words: Sequence[Word | Assignment], run: Callable[[], bool | None]) -> bool | None:
+    def _with_prefix(self, words: Sequence[Word | Assignment], name: str, fields: list[Value], line: int) -> bool | None:
         """`NAME=VALUE COMMAND`: the variables are the command's alone. Those of a launch stay, as what it was started with."""
         prefix = list(takewhile(lambda token: isinstance(token, Assignment), words))
         before = {token.name: self.variables.values.get(token.name) for token in prefix if isinstance(token, Assignment)}
         launches = len(self.launches)
         for token in prefix:
             assign(self.variables, token)
-        result = run()
+        result = self._command(name, fields, line)
         if len(self.launches) == launches:
             restore(self.variables, before)
+            if runs_unseen(words, fields):
+                anything(self.variables, fields, line)
         return result
 
     def _command(self, name: str, fields: list[Value], line: int) -> bool | None:
-        if name in _TESTS:
-            closing = {"[": "]", "[[": "]]"}.get(name)
-            inner = fields[1:-1] if closing and text_of(fields[-1]) == closing else fields[1:]
+        if name in TESTS:
+            inner = inside(fields)
             self.why = next((reason for value in inner if (reason := reason_of(value))), "")
-            return condition(inner, patterns=name == "[[")
+            return self.supposed.judged(condition(inner, patterns=name == "[["), fields, self.variables, line)
         if name == "exit":
             raise Exit(line, *map(text_of, fields[1:2]))
         if name in ("break", "continue", "return"):
@@ -333,10 +332,13 @@ class Reader:
         if name in self.functions:
             return self._call(name, fields[1:])
         self.errexit = ends_at_failure(fields, before=self.errexit)
+        if name in ("printf", "read", "mapfile", "readarray", "unset") and sets_unknown_names(name, fields):
+            anything(self.variables, fields, line)
+            return True
         if name in BUILTINS and (done := builtin(self.variables, fields, line, self._compute)) is not None:
             return done
         if name in ("source", ".") and len(fields) > 1:
-            self.notes.append(f"line {line}: {text_of(fields[1])[:60]} is a file of its own and is not read")
+            self.notes.append(sourced(self.variables, fields, line))
             return True
         if name in ("read", "mapfile", "readarray", "unset"):
             forget(self.variables, fields[1:], name, line)
@@ -359,7 +361,7 @@ class Reader:
             self.calls -= 1
             self.notes.append(f"the function {name} is called too often to follow")
             return None
-        outer = self.variables.positional()
+        outer, others = self.variables.positional(), self.variables.others
         self.variables.set_positional(given)
         self.frames.append({})
         try:
@@ -370,6 +372,7 @@ class Reader:
             return None
         finally:
             self.calls -= 1
+            self.variables.others = others
             restore(self.variables, self.frames.pop())
             self.variables.set_positional(outer)
 

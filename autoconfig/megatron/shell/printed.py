@@ -19,13 +19,13 @@ from autoconfig.megatron.shell.commands import (
     Source,
     Word,
 )
+from autoconfig.megatron.shell.conditions import TESTS, condition, inside
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.values import (
     Piece,
     Value,
     Variables,
     computed,
-    condition,
     fields_of,
     pattern_of,
     plain_value,
@@ -201,11 +201,11 @@ def _leaf(node: Simple | Arithmetic, variables: Variables) -> tuple[str, bool] |
         return None
     fields = [value for word in node.words if isinstance(word, Word) for value in fields_of(word, variables)]
     name = text_of(fields[0]) if fields else ""
-    if name in ("[", "[[", "test"):
+    if name in TESTS:
         if name == "[[" and any(text_of(value) in ("=", "==", "!=") for value in fields[2:]):
             compared = [pattern_of(word, variables) for word in node.words[3:] if isinstance(word, Word)]
             fields = [*fields[:3], *compared] if len(fields) == len(node.words) else fields
-        holds = condition(fields[1:] if name == "test" else fields[1:-1], patterns=name == "[[")
+        holds = condition(inside(fields), patterns=name == "[[")
         return None if holds is None else ("", holds)
     if not fields or any(map(reason_of, fields)):
         return None

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
+from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
+from autoconfig.megatron.shell.unseen import may_differ
 from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, text_of
 from autoconfig.specs.errors import InputError
 
@@ -46,6 +48,8 @@ class Script:
     """What the script's variables hold at its end, as far as it is known."""
     before: tuple[str, ...] = ()
     """Words in front of the arguments: the launcher and its options."""
+    supposed: Mapping[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    """Tests that variables decide which the file does not set and which count as empty: their line and the variables."""
 
     @property
     def connections(self) -> str:
@@ -72,26 +76,31 @@ def _unread(value: Value) -> Unread | None:
     )
 
 
-def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None) -> Script:
-    """The launch of a program in a script; `settings` are variables that the caller knows. Raises InputError saying what to do.
+def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None, turned: str = "") -> Script:
+    """The launch of a program in a script; `settings` are variables that the caller knows, `turned` a test of `supposed` that
+    is read as if it said the contrary. Raises InputError saying what to do.
     No command is run, no other file is opened, no environment variable of this process is read."""
     if len(text) > MAX_CHARACTERS:
         raise InputError(
             f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the launch script itself"
         )
-    reader = Reader(text, program, {**slurm_variables(text), **(settings or {})})
+    reader = Reader(text, program, {**slurm_variables(text), **(settings or {})}, supposed=Supposed(turned=turned))
     source = Source(text=text, origin=range(len(text)), file_text=text)
     reader.run_script(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
     num_gpus, reason = gpus_of(launch, text)
+    if reader.variables.unseen:
+        reader.notes.append(f"{reader.variables.unseen}, may set any variable: none that was assigned in front of it is read")
+    notes = (*reader.notes, *may_differ(reader.variables, text, functions=bool(reader.functions)))
     return Script(
         argv=tuple(value for value in launch.arguments if text_of(value) not in HANDED_OVER),
         program=launch.program,
         num_gpus=num_gpus,
         gpus_reason=reason,
-        notes=tuple(dict.fromkeys(reader.notes)),
+        notes=tuple(dict.fromkeys(notes)),
         variables={name: text for name, value in reader.variables.values.items() if (text := _known_text(value))},
         before=tuple(map(text_of, launch.before)),
+        supposed=reader.supposed.found,
     )
 
 

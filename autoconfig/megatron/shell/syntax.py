@@ -250,7 +250,7 @@ class _Reader:
 
     def _loop(self, node: Node) -> commands.Command:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
-        if name is None:
+        if name is None or node.children[0].type == "select":
             raise _unreadable(self.source, node)
         return commands.Loop(
             name=self.text[name.start_byte : name.end_byte],

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 import glob
-import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate, whole_number
+from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
 from autoconfig.megatron.shell.commands import Part, Word
 from autoconfig.specs.errors import InputError
 
@@ -22,6 +22,10 @@ MAX_BRACES = 10_000
 MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
+_OF_THE_MACHINE = re.compile(
+    r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
+)
+"""Variables that bash, the login or a scheduler sets: that the file does not set them does not say that they are empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +82,20 @@ class Variables:
     """Names of `declare -A`: an element is kept as `NAME[KEY]`."""
     substitute: Callable[[Part], Value | None] | None = None
     """What a command substitution prints, where that can be said without running it."""
+    unseen: str = ""
+    """Text that is not known and may have set any variable; empty where there was none."""
+    others: Mapping[str, str] = field(default_factory=dict)
+    """Second names of variables (`declare -n NAME=OTHER`)."""
+    sourced: list[Any] = field(default_factory=list)
+    """Files that ran in the script's shell and were not read (unseen.Sourced), shared by all copies."""
+    asked: list[str] = field(default_factory=list)
+    """Names without a value that were looked up, shared by all copies."""
 
     def copy(self) -> Variables:
         return replace(self, values=dict(self.values))
 
     def set(self, name: str, value: Value | list[Value]) -> None:
+        name = self.others.get(name, name)
         if name not in self.fixed | self.locked:
             self.values[name] = value
 
@@ -110,6 +123,7 @@ class Variables:
             self.set_positional({str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by})
 
     def scalar(self, name: str, line: int) -> Value:
+        name = self.others.get(name, name)
         found = self.values.get(name)
         if isinstance(found, list):
             return found[0] if found else ()
@@ -119,9 +133,13 @@ class Variables:
             return (Piece(text=f"${name}", unknown=f"${name} in line {line} is known only when the script runs"),)
         if name.isdigit():
             why = f"${name} in line {line} is an argument of the script: say --set {name}=VALUE"
+        elif self.unseen:
+            why = f"${name} in line {line} may be set by {self.unseen}: say --set {name}=VALUE"
         else:
             why = f"${name} in line {line} is not set in the file: say --set {name}=VALUE"
-        return (Piece(text=f"${name}", unknown=why, unset=not name.isdigit()),)
+            self.asked.append(name)
+        clean = not (name.isdigit() or self.unseen or _OF_THE_MACHINE.fullmatch(name))
+        return (Piece(text=f"${name}", unknown=why, unset=clean),)
 
 
 def fields_of(word: Word, variables: Variables) -> list[Value]:
@@ -220,7 +238,7 @@ def pattern_of(word: Word, variables: Variables) -> Value:
 
 
 def _elements(part: Part, variables: Variables) -> list[Value]:
-    found = variables.values.get(part.text)
+    found = variables.values.get(variables.others.get(part.text, part.text))
     if found is None:
         return [variables.scalar(part.text, part.line)]
     elements = found if isinstance(found, list) else [found]
@@ -252,7 +270,7 @@ def part_value(part: Part, variables: Variables) -> Value:
 
 
 def _variable(part: Part, variables: Variables) -> Value:
-    name, how = part.text, part.operator
+    name, how = variables.others.get(part.text, part.text), part.operator
     if name in variables.maps and (key := re.match(r"\[([^\]]+)\]", how)):
         name, how = f"{name}[{mapped(key[1], variables)}]", how[key.end() :]
     index = re.match(r"\[([0-9]+)\]", how)
@@ -270,14 +288,15 @@ def _variable(part: Part, variables: Variables) -> Value:
     if not how:
         return base
     rest = value_of(part.rest, variables) if part.rest else ()
-    empty = known_text(base) == "" or (found is None and name not in _SPECIAL)
+    absent = found is None and not (variables.unseen and re.match("[A-Za-z_]", name))
+    empty = known_text(base) == "" or (absent and name not in _SPECIAL)
     if how in (":-", ":=", "-", "="):
-        given = rest if (empty if how[0] == ":" else found is None) else _never_empty(base, rest)
+        given = rest if (empty if how[0] == ":" else absent) else _never_empty(base, rest)
         if how[-1] == "=" and given is rest:
             variables.set(name, rest)
         return given
     if how in (":+", "+"):
-        if how == ":+" and known_text(base) is None:
+        if known_text(base) is None and (how == ":+" or (found is None and not absent)):
             both = ("", text_of(rest)) if not reason_of(rest) else ()
             return (Piece(text=f"${{{name}:+}}", unknown=reason_of(base), choices=both),)
         return () if empty else rest
@@ -364,42 +383,3 @@ def computed(part: Part, variables: Variables) -> int:
             why = str(error) or f"line {part.line} sets ${name} to what cannot be worked out"
             variables.set(name, (Piece(text=f"${name}", unknown=why),))
         raise
-
-
-_COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
-}  # fmt: skip
-
-
-def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None:
-    """Whether `[ ... ]`, `[[ ... ]]` (which compares with `patterns`) or `test ...` holds; None where that cannot be known.
-    What is not set counts as empty."""
-    words = [known_text(value) for value in values]
-    for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
-        if joint in words:
-            at = words.index(joint)
-            sides = [condition(side, patterns=patterns) for side in (values[:at], values[at + 1 :])]
-            certain = (decide is any) in sides
-            return decide is any if certain else None if None in sides else decide is all
-    if words[:1] == ["!"]:
-        inner = condition(values[1:], patterns=patterns)
-        return None if inner is None else not inner
-    if len(words) == 1:
-        return None if words[0] is None else bool(words[0])
-    if len(words) == 2 and words[0] in ("-z", "-n"):
-        return None if words[1] is None else (words[1] == "") == (words[0] == "-z")
-    if len(words) == 3 and words[0] is not None and words[2] is not None:
-        return _compared(words[0], words[1] or "", words[2], patterns)
-    return None
-
-
-def _compared(left: str, sign: str, right: str, patterns: bool) -> bool | None:
-    if sign in ("=", "==", "!="):
-        alike = fnmatch.fnmatchcase(left, right) if patterns else left == right
-        return alike != (sign == "!=")
-    if sign in _COMPARE:
-        if patterns and any(re.match(r"[-+ ]*0[0-9]", text) for text in (left, right)):
-            return None  # octal, or an error
-        a, b = whole_number(left), whole_number(right)
-        return None if a is None or b is None else _COMPARE[sign](a, b)
-    return None

@@ -1,0 +1,80 @@
+"""Whether the conditions of a shell script hold, as far as text decides."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from autoconfig.megatron.shell.arithmetic import whole_number
+from autoconfig.megatron.shell.values import Value, Variables, known_text, text_of
+
+_COMPARE: dict[str, Callable[[int, int], bool]] = {
+    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
+}  # fmt: skip
+
+
+TESTS = frozenset({"[", "[[", "test"})
+
+
+@dataclass(kw_only=True)
+class Supposed:
+    """Tests that variables decide which the script does not set, and which count as empty."""
+
+    found: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    """The test as it is read, its line and the variables."""
+    turned: str = ""
+    """One of them that is read as if it said the contrary."""
+    before: int = 0
+    """How many variables without a value had been asked for in front of the command."""
+
+    def judged(self, holds: bool | None, fields: Sequence[Value], variables: Variables, line: int) -> bool | None:
+        """What a test says, or the contrary where it is turned over."""
+        names = tuple(dict.fromkeys(variables.asked[self.before :]))
+        if holds is None or not names:
+            return holds
+        test = " ".join(map(text_of, fields))
+        self.found.setdefault(test, (line, names))
+        return holds != (test == self.turned)
+
+
+def inside(fields: Sequence[Value]) -> list[Value]:
+    """The words of `[ ... ]`, `[[ ... ]]` and `test ...` without the command itself."""
+    closing = {"[": "]", "[[": "]]"}.get(text_of(fields[0]))
+    return list(fields[1:-1] if closing and text_of(fields[-1]) == closing else fields[1:])
+
+
+def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None:
+    """Whether `[ ... ]`, `[[ ... ]]` (which compares with `patterns`) or `test ...` holds; None where that cannot be known.
+    What is not set counts as empty."""
+    words = [known_text(value) for value in values]
+    for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
+        if joint in words:
+            at = words.index(joint)
+            sides = [condition(side, patterns=patterns) for side in (values[:at], values[at + 1 :])]
+            certain = (decide is any) in sides
+            return decide is any if certain else None if None in sides else decide is all
+    if words[:1] == ["!"]:
+        inner = condition(values[1:], patterns=patterns)
+        return None if inner is None else not inner
+    if len(words) == 1:
+        return None if words[0] is None else bool(words[0])
+    if len(words) == 2 and words[0] in ("-z", "-n"):
+        return None if words[1] is None else (words[1] == "") == (words[0] == "-z")
+    if len(words) == 3 and words[0] is not None and words[2] is not None:
+        return _compared(words[0], words[1] or "", words[2], patterns)
+    return None
+
+
+def _compared(left: str, sign: str, right: str, patterns: bool) -> bool | None:
+    if sign in ("=", "==", "!="):
+        alike = fnmatch.fnmatchcase(left, right) if patterns else left == right
+        return alike != (sign == "!=")
+    if sign in _COMPARE:
+        if patterns and any(re.match(r"[-+ ]*0[0-9]", text) for text in (left, right)):
+            return None  # octal, or an error
+        a, b = whole_number(left), whole_number(right)
+        return None if a is None or b is None else _COMPARE[sign](a, b)
+    return None

@@ -1,0 +1,116 @@
+"""Text that a script runs and nobody sees (`eval "$(cat FILE)"`, `source FILE`, `export $(...)`): what it may have set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autoconfig.megatron.shell.commands import Assignment, Word
+from autoconfig.megatron.shell.values import Piece, Value, Variables, reason_of, text_of
+
+MAX_NAMED = 8
+HIDDEN = "autoconfig_unknown_"
+"""How the names begin that stand for what is not known in text that is evaluated."""
+_TOOLS = re.compile(
+    r"[\"']?(?:\$\(|<\(|`)\s*[\"']?(?:\S*/)?(?:conda|mamba|micromamba|modulecmd|lmod|spack|pyenv|brew|ssh-agent|dircolors)\b"
+)
+"""Commands whose output sets up a shell, and no variable of a training job."""
+_SHELL_FILES = re.compile(
+    r"(?:.*/)?(?:activate|conda\.sh|mamba\.sh|\.?(?:bashrc|bash_profile|profile|zshrc)|modules?\.sh|lmod\.sh|bash|setvars\.sh|"
+    r"set_env\.sh|setup-env\.sh)"
+)
+"""Files that set up a shell: Python's and conda's environments, modules, oneAPI, CANN, spack."""
+_ENDLESS = re.compile(r"<\(|/dev/(?:stdin|fd/)")
+_TAKES_A_VALUE = {"read": "-[a-z]*[dinNptu]", "mapfile": "-[a-zA-Z]*[cCdnOsu]", "readarray": "-[a-zA-Z]*[cCdnOsu]"}
+_PATH = re.compile(r"[~./]|\w+://|\$\{?\w+\}?/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sourced:
+    """A file that is run in the script's own shell and is not read."""
+
+    line: int
+    name: str
+    before: Mapping[str, Value | list[Value]]
+    """What the variables held in front of it."""
+    asked: int
+    """How many names without a value had been asked for by then."""
+
+
+def anything(variables: Variables, what: Iterable[Value], line: int) -> None:
+    """Text that is not known may have set any variable, but for those that the caller said and those that are read-only."""
+    shown = " ".join(map(text_of, what))
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    variables.unseen = f"line {line}, which runs text that is not known ({shown})"
+    for name in list(variables.values):
+        if re.fullmatch(r"[A-Za-z_]\w*", name) and not name.startswith(HIDDEN):
+            variables.set(name, (Piece(text=f"${name}", unknown=_may_be_set(name, variables.unseen)),))
+
+
+def _may_be_set(name: str, by: str) -> str:
+    return f"${name} may be set by {by}: say --set {name}=VALUE, or assign it behind that line"
+
+
+def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
+    """`source FILE`: what is said of it. The output of a command that is sourced may set anything."""
+    name = text_of(fields[1])
+    if _TOOLS.match(name) is None and _ENDLESS.match(name):
+        anything(variables, fields, line)
+    elif _TOOLS.match(name) is None and not _SHELL_FILES.fullmatch(name):
+        held = Sourced(line=line, name=name[:60], before=dict(variables.values), asked=len(variables.asked))
+        variables.sourced.append(held)
+    return f"line {line}: {name[:60]} is a file of its own and is not read"
+
+
+def may_differ(variables: Variables, text: str, *, functions: bool) -> list[str]:
+    """Of each sourced file, which variables it may set and the script reads behind it as if it did not: those that the script
+    assigned in front of it and not again, and those that it does not assign at all. `functions`: the script has some, whose
+    lines may run behind it wherever they stand."""
+    found = []
+    for one in variables.sourced:
+        behind = text if functions else "\n".join(text.split("\n")[one.line :])
+        used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
+        kept = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]
+        names = [name for name in kept if name not in variables.fixed and not _is_path(one.before[name])]
+        names += [name for name in variables.asked[one.asked :] if name not in variables.fixed]
+        names = list(dict.fromkeys(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name)))
+        if names:
+            more = f" and {len(names) - MAX_NAMED} others" if len(names) > MAX_NAMED else ""
+            found.append(
+                f"line {one.line}: {', '.join(f'${name}' for name in names[:MAX_NAMED])}{more} may be set by {one.name}, and "
+                "hold anything then: read as the script alone has it (--set NAME=VALUE)"
+            )
+    return found
+
+
+def _same(now: Value | list[Value] | None, before: Value | list[Value]) -> bool:
+    return now == before or (isinstance(now, list) and isinstance(before, list) and now[: len(before)] == before)
+
+
+def _is_path(value: Value | list[Value]) -> bool:
+    return isinstance(value, tuple) and _PATH.match(text_of(value)) is not None
+
+
+def sets_unknown_names(name: str, fields: Sequence[Value]) -> bool:
+    """Whether a command sets variables whose names are not known: `export $(cat FILE)`, `printf -v "$NAME"`, `read "$NAME"`."""
+    words = list(fields[1:])
+    if name == "printf":
+        return text_of(fields[1]) == "-v" and len(words) > 1 and _hidden(words[1]) if words else False
+    option = _TAKES_A_VALUE.get(name)
+    if option is not None:
+        words = [word for at, word in enumerate(words) if not (at and re.fullmatch(option, text_of(words[at - 1])))]
+    return any(_hidden(word) and not re.match(r"[A-Za-z_]\w*(?:=|$)|-", text_of(word)) for word in words)
+
+
+def runs_unseen(words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:
+    """Whether a command of text that is evaluated is itself not known, and may be any commands."""
+    first = next((word for word in words if isinstance(word, Word)), None)
+    part = first.parts[0] if first is not None and first.parts else None
+    evaluated = part is not None and part.kind == "variable" and part.text.startswith(HIDDEN)
+    return evaluated and bool(fields) and _hidden(fields[0]) and _TOOLS.match(text_of(fields[0])) is None
+
+
+def _hidden(value: Value) -> bool:
+    """Not known; what the script does not set counts as nothing."""
+    return bool(reason_of(value)) and not all(piece.unset for piece in value if piece.unknown)
