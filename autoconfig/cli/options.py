@@ -19,7 +19,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 
 
-verbose_option = click.option("--verbose", is_flag=True, help="Everything that was assumed and rejected, not two lines of it.")
+verbose_option = click.option("--verbose", is_flag=True, help="All that was assumed, rejected and simulated; all rows.")
 """What `console` looks at."""
 
 

@@ -13,6 +13,7 @@ from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import GIB
+from autoconfig.specs.layouts import spread
 from autoconfig.time_model.serving.workload import Trace
 
 
@@ -29,8 +30,10 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
     if borrowed := q.calibration.borrowed_by(q.engine):
         console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
+    whole = bool(getattr(console, "verbose", False))
     if answer.reports:
-        _show_deployments(console, "Best deployment of each layout", q, answer.reports)
+        shown: Sequence[DeploymentReport] = answer.reports if whole else answer.reports[:BRIEF_ROWS]
+        _show_deployments(console, _of(shown, answer.reports, "Best deployment of each layout"), q, shown)
         _show_first(console, answer)
     else:
         console.print(f"[bold]{escape(answer.infeasible)}[/bold]")
@@ -38,7 +41,10 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
             _show_deployments(console, "Nearest", q, [answer.nearest])
             show_latency(console, answer.nearest, limits=True)
     if answer.pareto:
-        _show_deployments(console, "Pareto frontier: speed of a user against throughput of a GPU", q, answer.pareto)
+        count = len(answer.pareto)
+        shown = answer.pareto if whole else [answer.pareto[i] for i in spread(range(count), BRIEF_ROWS - 1)]
+        title = "Pareto frontier: speed of a user against throughput of a GPU"
+        _show_deployments(console, _of(shown, answer.pareto, title), q, shown)
     for text, found, why in answer.included:
         if found is None:
             console.print(f"--include {escape(text)}: {escape(why)}")
@@ -51,12 +57,21 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     brief(console, "Assumed", q.assumed)
 
 
+BRIEF_ROWS = 4
+"""Rows of a table that is not asked for with --verbose: each may take two lines, and the first table ends by line twelve."""
+
+
+def _of(shown: Sequence[DeploymentReport], found: Sequence[DeploymentReport], title: str) -> str:
+    """The title, with how many rows are left out."""
+    return title if len(shown) == len(found) else f"{title}, {len(shown)} of {len(found)} (--verbose: all)"
+
+
 def load_text(question: ServeQuestion) -> str:
     """Lengths, with standard deviation and the longest where they differ, and arrivals."""
     work = question.workload
     words = []
-    for mean, spread, name in ((work.isl, work.isl_stddev, "tokens in"), (work.osl, work.osl_stddev, "out")):
-        words.append(f"{mean:,.0f}{f' (stddev {spread:,.0f})' if spread else ''} {name}")
+    for mean, stddev, name in ((work.isl, work.isl_stddev, "tokens in"), (work.osl, work.osl_stddev, "out")):
+        words.append(f"{mean:,.0f}{f' (stddev {stddev:,.0f})' if stddev else ''} {name}")
     if work.isl_stddev or work.osl_stddev:
         words.append(f"{work.longest_tokens:,.0f} at most")
     if isinstance(work, Trace):
@@ -110,7 +125,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     for line in answer.sensitivity:
         console.print(f"  {escape(line)}")
     show_parts(console, best)
-    for one in answer.reports:
+    for one in answer.reports if getattr(console, "verbose", False) else answer.reports[:1]:
         if one.latency:
             show_latency(console, one, limits=bool(answer.question.ttft_s or answer.question.tpot_s))
 

@@ -79,7 +79,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     found, reports, lines = _finalists(question, request, progress)
     rows = _one_per_layout(found, request.top) if reports else []
     nearest, infeasible = (None, "") if reports else _nearest(question, found)
-    if request.simulate and reports and question.rate and not any(_kept(question, one) for one in reports):
+    if request.simulate and reports and not any(_kept(question, one) for one in reports):
         nearest, infeasible = _nearest_simulated(question, reports)
         reports, rows = [], []
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
@@ -117,31 +117,62 @@ def rounded_down(value: float) -> float:
 def _finalists(
     question: ServeQuestion, request: ServeRequest, progress: Progress | None
 ) -> tuple[Deployments, list[DeploymentReport], list[str]]:
-    """(columns, reports with the first ones simulated, remarks). Under a load, where the simulated means of no finalist are
-    within the limits, deployments are sized for more load until they are, or until the GPUs carry no more: bursts and long
-    requests are in no closed form."""
-    found, reports = _simulated_reports(question, request, progress)
-    sized, step = question.sized_for, max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
-    while question.rate and request.simulate and reports and not any(_kept(question, one) for one in reports):
-        sized *= step
-        more = _simulated_reports(replace(question, sized_for=sized), request, progress)
-        if not more[1]:
-            return found, reports, []
-        found, reports = more
+    """(columns, reports with the first ones simulated, remarks). Where simulated means of finalists are beyond the limits,
+    others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
+    until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
+    is taken."""
+    harder, tried = question, [(question, *_simulated_reports(question, question, request, progress))]
+    while request.simulate and len(tried) <= MAX_SIZES:
+        _, found, reports = tried[-1]
+        good = [_kept(question, one) for one in reports]
+        if not good or any(good if question.rate else good[:1]):
+            break
+        harder = _harder(question, harder, found, reports)
+        tried.append((harder, *_simulated_reports(question, harder, request, progress)))
+    some = [each for each in tried if each[2]] or tried[:1]
+    kept = [each for each in some if any(_kept(question, one) for one in each[2])]
+    harder, found, reports = min(kept, key=lambda each: _figure(question, each[2])) if kept else some[-1]
+    reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
+    lines = [_harder_text(question, harder)] if harder is not question and kept else []
+    return replace(found, question=question), reports, lines
+
+
+def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
+    """What the goal makes least, of the first that is within the limits in the simulation."""
+    one = next(one for one in reports if _kept(question, one))
+    figures = {"ttft": one.ttft_s, "tpot": one.tpot_s, "gpus": float(one.gpus)}
+    return figures.get(question.goal, -one.tokens_per_s_per_gpu)
+
+
+def _harder(
+    question: ServeQuestion, tried: ServeQuestion, found: Deployments, reports: Sequence[DeploymentReport]
+) -> ServeQuestion:
+    """What is asked of the closed form next where simulated finalists of `tried` are beyond the limits of `question`: to carry
+    more of a load; of a full queue closer limits, by as much as the first finalist exceeds them."""
     if question.rate:
-        reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
-    if sized == question.sized_for:
-        return found, reports, []
-    return found, reports, [
-        f"sized for {sized:.3g} times the mean load (users and latencies of the tables are at that load): "
-        "sized for less, bursts break the limits in the simulation"
-    ]  # fmt: skip
+        step = max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
+        return replace(tried, sized_for=tried.sized_for * step)
+    assert reports[0].latency is not None
+    first, between = reports[0].latency.ttft_seconds.mean, reports[0].latency.tpot_seconds.mean
+    nearer = [0.99 * limit / seconds if limit and seconds > limit else 1.0
+              for limit, seconds in ((question.ttft_s, first), (question.tpot_s, between))]  # fmt: skip
+    return tried.limited(ttft=nearer[0], tpot=nearer[1])
+
+
+def _harder_text(question: ServeQuestion, harder: ServeQuestion) -> str:
+    if question.rate:
+        size = f"{harder.sized_for:.3g} times the mean load"
+        return f"sized for {size}: sized for less, bursts break the limits in the simulation"
+    limits = (("TTFT", question.ttft_s, harder.ttft_s), ("TPOT", question.tpot_s, harder.tpot_s))
+    closer = [f"{name} <= {closed * 1e3:.3g} ms" for name, asked, closed in limits if asked and closed and closed < asked]
+    return f"of those within {' and '.join(closer)} in closed form: others break the limits in the simulation"
 
 
 def _simulated_reports(
-    question: ServeQuestion, request: ServeRequest, progress: Progress | None
+    question: ServeQuestion, searched: ServeQuestion, request: ServeRequest, progress: Progress | None
 ) -> tuple[Deployments, list[DeploymentReport]]:
-    found = search(question, progress)
+    """What a search of `searched` finds, simulated under the limits of `question`."""
+    found = search(searched, progress)
     reports = [report(question, found, row) for row in _one_per_layout(found, request.top)]
     for i in range(min(request.simulate, len(reports))):
         if progress is not None:
@@ -173,7 +204,8 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     return one, (
         f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
         f"({exceeded_limits(question, latency.ttft_seconds.mean, latency.tpot_seconds.mean)}), with "
-        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, a lower --rate or wider limits"
+        f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, "
+        f"{'a lower --rate or ' * bool(question.rate)}wider limits"
     )
 
 

@@ -169,18 +169,20 @@ class _Seen:
 
 def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     """The finalist's latency under its load: a trace at its times, Poisson arrivals at --rate, else as many users as its batch,
-    each asking again at once.
+    each asking again at once. These users come in the course of one generation, as completions of a queue that is never empty
+    are spread: where all came at once, prompts of one length would stay in step.
 
     Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, of a trace
     all of them (up to MAX_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
     queue prompts come to them at random, as many as the deployment serves, while decode instances run their whole batch. Of
-    drawn requests the first quarter is not counted.
+    drawn requests the first quarter is not counted, nor what was asked before all users had come.
     """
     decode = one.plan.decode
     ranks = decode.adp * decode.pp
     running = max(decode.batch // ranks, 1)
     streams = _streams(question, one, ranks * decode.replicas, running)
     table = IterationTable(question.job(decode), most_length=question.workload.longest_tokens)
+    table = table.of_prefilled() if one.plan.prefill is not None else table
     skipped = 0.0 if isinstance(question.workload, Trace) else 0.25
     seen = [_run(question, one, table, stream, running, skipped) for stream in streams]
     return _latency(question, one, seen, ranks * decode.replicas / len(seen))
@@ -199,7 +201,7 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         together = ranks if disaggregated else 1  # separate prefill sees the requests of all ranks
         most, chosen, count = count, 1, min(count * together, MAX_RECORDED)
         rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
-        arrival = poisson_arrivals(rate, count, rng) if rate else np.zeros(count)
+        arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / ranks, rng)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
         osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
         ranks = together
@@ -211,8 +213,14 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
     ready = _prefilled(question, one, arrival, isl)
     turn = [np.argsort(ready, kind="stable")[i::ranks][:most] for i in range(chosen)]
     if not question.rate:
-        return [Stream(arrival_s=0.0 * arrival[t], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
+        begin = _spread(count, running, one.requests_per_s / ranks, rng)
+        return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
     return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
+
+
+def _spread(count: int, users: int, rate: float, rng: np.random.Generator) -> Vector:
+    """When the first requests of `users` come, at random in a generation of them at `rate`; later ones follow an answer."""
+    return np.concatenate([np.sort(rng.uniform(0.0, users / rate, users)), np.full(max(count - users, 0), np.inf)])[:count]
 
 
 def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, isl: Vector) -> Vector:
@@ -253,21 +261,24 @@ def _run(
     )
     # A request that was prefilled elsewhere brings its first token: its first decode iteration gives the second.
     left = np.maximum(stream.osl - 1.0, 1.0) if disaggregated else stream.osl
+    users = None if question.rate else running
     start = stream.arrival_s if stream.prefilled_s is None else stream.prefilled_s
     served = simulate(
         table,
         Requests(arrival_s=start, isl=prompt, osl=left, cached=stream.isl - prompt),
         limits,
         0.0 if disaggregated else question.job(decode).constants.request_s,
-        users=None if question.rate else running,
+        users=users,
     )
-    return _seen(one, stream, served, skipped)
+    return _seen(one, stream, served, skipped, users)
 
 
-def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float) -> _Seen:
+def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float, users: int | None) -> _Seen:
     count = len(stream.osl)
-    first = int(count * skipped)
+    first = int(count * skipped) if users is None else int((served.arrival_s <= served.arrival_s[: users].max()).sum())
     kept = np.isfinite(served.e2e_s) & (np.arange(count) >= first)
+    if users is not None:
+        kept &= served.arrival_s + served.e2e_s <= served.arrival_s[-1]
     ttft, tpot, e2e = served.ttft_s, served.tpot_s, served.e2e_s
     if one.plan.prefill is not None:
         early = stream.early_s if stream.prefilled_s is None else stream.prefilled_s - stream.arrival_s
@@ -276,12 +287,15 @@ def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skippe
         tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
         ttft, e2e = early, early + np.where(more, e2e, 0.0)
     late = slice(len(served.step_s) * first // count, None)
+    done, seconds = served.requests_per_s * served.duration_s, served.duration_s
+    if users is not None:  # one asks where one has ended: from the first that is counted to the last, all users are there
+        done, seconds = count - 1.0 - first, float(served.arrival_s[-1] - served.arrival_s[first])
     return _Seen(
         ttft_s=ttft[kept],
         tpot_s=tpot[kept],
         e2e_s=e2e[kept],
-        tokens=served.requests_per_s * served.duration_s * float(stream.osl.mean()),
-        seconds=served.duration_s,
+        tokens=done * float(stream.osl.mean()),
+        seconds=seconds,
         itl_s=served.step_s[late],
         itl_tokens=served.step_tokens[late],
     )

@@ -154,6 +154,7 @@ def columns(
     `plan` of that index."""
     one = np.ones(len(second.batch))
     served = np.minimum(utilisation * instances * first.requests_per_s, decoders * second.requests_per_s)
+    ttft_s = first.ttft_s(served / (instances * first.requests_per_s), instances)
     rank_tokens = second.batch / (plan.adp * plan.pp) * (1.0 + question.lengths.drafted)
     return {
         "layout": one * index,
@@ -161,7 +162,8 @@ def columns(
         "tokens": np.maximum(np.ceil(rank_tokens / 256.0) * 256.0, MIN_TOKENS),
         "replicas": one * decoders,
         "requests_per_s": served,
-        "ttft_s": first.ttft_s(served / (instances * first.requests_per_s), instances),
+        "ttft_s": ttft_s,
+        "random_ttft_s": ttft_s,
         "tpot_s": second.step_s / question.lengths.tokens_per_step,
         "gpus": one * question.num_gpus,
         "headroom": second.headroom,

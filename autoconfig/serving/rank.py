@@ -28,9 +28,10 @@ MIN_GAIN = 1e-4
 """Share by which a deployment on the frontier does more tokens/s/GPU than the next faster one for a user."""
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
-COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "gpus", "headroom", "prefill",
-           "prefills")  # fmt: skip
-"""layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment; headroom: sequences that
+COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "random_ttft_s", "gpus", "headroom",
+           "prefill", "prefills")  # fmt: skip
+"""layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment;
+random_ttft_s: where requests come at random; headroom: sequences that
 memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances. Under a load also
 most_batch and most_tokens: the limits that leave headroom for bursts."""
 
@@ -153,6 +154,7 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
         "requests_per_s": found.requests_per_s * plan.replicas,
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
+        "random_ttft_s": found.random_ttft_s,
         "gpus": np.full(n, float(question.num_gpus)),
         "headroom": held / batch,
         "prefill": np.full(n, -1.0),
@@ -166,39 +168,45 @@ def within_limits(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt
 
 
 def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict[str, Vector], bool]:
-    """(deployments that carry the load with as few replicas as that takes, True), or (the one that carries most, False)."""
+    """(deployments that carry the load, True), or (the one that carries most of it, False).
+
+    Of the same instances with every token budget: as many replicas as each batch within --tpot would need at SPARE of its
+    throughput (where none is enough, as any batch would). Their requests then run at the smallest batch whose throughput is the
+    load, where a system that starts empty comes to rest; the larger ones of a closed loop carry it as well, but no load takes a
+    system there. The limit of the batch leaves headroom for bursts: the largest that memory holds and that is within --tpot.
+    """
     aggregated, wanted = columns["prefill"] < 0, question.rate * question.sized_for / SPARE
-    each = columns["requests_per_s"] / np.maximum(columns["replicas"], 1.0)
-    needed = np.where(aggregated, np.ceil(wanted / each), columns["replicas"])
-    size = columns["gpus"] / np.maximum(columns["replicas"], 1.0)
-    result = dict(columns)
-    result["gpus"] = np.where(aggregated, needed * size, columns["gpus"])
-    result["replicas"] = needed
-    keep = (result["gpus"] <= question.num_gpus) & (columns["requests_per_s"] >= wanted)
-    if not keep.any():
-        within = within_limits(question, columns)
-        most = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
-        return {name: values[most] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
-    result["requests_per_s"] = np.full(len(each), question.rate)
-    return _headroom_for_bursts(question, {name: values[keep] for name, values in result.items()}), True
-
-
-def _headroom_for_bursts(question: ServeQuestion, columns: dict[str, Vector]) -> dict[str, Vector]:
-    """Adds most_batch and most_tokens: under a load `batch` sequences run on average, and more where requests come together.
-    The limit is the largest batch of the same instances that memory holds and whose time per token is within --tpot."""
-    disaggregated = columns["prefill"] >= 0
+    replicas = np.where(aggregated, np.maximum(columns["replicas"], 1.0), 1.0)
+    each, size = columns["requests_per_s"] / replicas, columns["gpus"] / replicas
     alike = np.stack(
-        [columns["layout"], np.where(disaggregated, -1.0, columns["tokens"]), columns["prefill"], columns["prefills"],
-         np.where(disaggregated, columns["replicas"], -1.0)], axis=1
+        [columns["layout"], np.where(aggregated, columns["tokens"], -1.0), columns["prefill"], columns["prefills"],
+         np.where(aggregated, -1.0, columns["replicas"])], axis=1
     )  # fmt: skip
     _, group = np.unique(alike, axis=0, return_inverse=True)
     within = columns["tpot_s"] <= (question.tpot_s or np.inf)
-    size = np.where(within, columns["batch"], 0.0)
-    last = np.zeros(int(group.max()) + 1, dtype=np.int64)
-    order = np.argsort(size, kind="stable")
-    last[group[order]] = order  # the largest of each group comes last
-    widest = np.where(size[last[group]] > columns["batch"], last[group], np.arange(len(group)))
-    return {**columns, "most_batch": columns["batch"][widest], "most_tokens": columns["tokens"][widest]}
+    by_batch = np.lexsort((columns["batch"], group))
+    rows, needed, widest = [], [], []
+    for same in np.split(by_batch, np.flatnonzero(np.diff(group[by_batch])) + 1):
+        most = question.num_gpus / size[same[0]] if aggregated[same[0]] else 1.0
+        enough = np.ceil(wanted / each[same])
+        good = within[same] & (enough <= most)
+        counts = np.unique(enough[good if good.any() else enough <= most])
+        load = question.rate if good.any() else wanted
+        at = np.searchsorted(np.maximum.accumulate(each[same]), load / counts)
+        rows.append(same[at])
+        needed.append(counts)
+        widest.append(same[np.maximum(at, np.flatnonzero(within[same]).max(initial=0))])
+    kept, counts, last = (np.concatenate(parts) for parts in (rows, needed, widest))
+    if not len(kept):
+        within = within_limits(question, columns)
+        best = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
+        return {name: values[best] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
+    result = {name: values[kept] for name, values in columns.items()}
+    result["replicas"] = np.where(aggregated[kept], counts, result["replicas"])
+    result["gpus"] = np.where(aggregated[kept], counts * size[kept], result["gpus"])
+    result["ttft_s"] = result["random_ttft_s"]
+    result["requests_per_s"] = np.full(len(kept), question.rate)
+    return {**result, "most_batch": columns["batch"][last], "most_tokens": columns["tokens"][last]}, True
 
 
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:

@@ -68,6 +68,12 @@ class IterationTable:
         other._slowdown = self._slowdown * factor
         return other
 
+    def of_prefilled(self) -> IterationTable:
+        """The same where prompts were prefilled elsewhere: their one token runs in the CUDA graphs of decoding."""
+        other = copy(self)
+        other._floor_mixed = self._floor_alone
+        return other
+
     def seconds(
         self,
         decode: float,
@@ -145,6 +151,8 @@ class SchedulerLimits:
 class SimulatedStream:
     """Seconds of each request; NaN where it never ran."""
 
+    arrival_s: Vector
+    """As asked; of a closed loop as found."""
     ttft_s: Vector
     """Arrival to first output token."""
     tpot_s: Vector
@@ -173,26 +181,26 @@ def simulate(
     table: IterationTable, requests: Requests, limits: SchedulerLimits, request_s: float = 0.0, users: int | None = None
 ) -> SimulatedStream:
     """Runs all requests to completion. `users`: closed loop, that many at once, each asks again when it has its answer
-    (arrival times are then found, not read)."""
+    (arrival times are read of each one's first request, and found of the later ones)."""
     count = len(requests.arrival_s)
     held = (requests.isl + requests.cached).tolist()
     need = requests.isl + requests.osl + requests.cached
     first, done = np.full(count, np.nan), np.full(count, np.nan)
     arrival, isl = requests.arrival_s.tolist(), requests.isl.tolist()
     if users is not None:
-        arrival = [0.0 if i < users else float("inf") for i in range(count)]
+        arrival = [one if i < users else float("inf") for i, one in enumerate(arrival)]
     asked = count if users is None else min(users, count)
     steps = np.maximum(np.ceil((requests.osl - 1.0) * limits.steps_per_token), 0.0).astype(int).tolist()
     grown = 1.0 / limits.steps_per_token
+    coming = [(arrival[i], i) for i in range(asked)]
     waiting: deque[int] = deque()
     finishing: list[tuple[int, int]] = []
     part: dict[int, float] = {}
     steps_done: list[tuple[float, float, int]] = []
-    now, next_arrival, iteration, kv_used, cached, iterations = 0.0, 0, 0, 0.0, 0.0, 0
-    while next_arrival < count or waiting or finishing:
-        while next_arrival < count and arrival[next_arrival] <= now:
-            waiting.append(next_arrival)
-            next_arrival += 1
+    now, iteration, kv_used, cached, iterations = 0.0, 0, 0.0, 0.0, 0
+    while coming or waiting or finishing:
+        while coming and coming[0][0] <= now:
+            waiting.append(heapq.heappop(coming)[1])
         running = len(finishing)
         batch, left, chosen = running, limits.tokens - running * limits.checked, 0.0
         complete: list[int] = []
@@ -215,7 +223,7 @@ def simulate(
             part.pop(r, None)
             complete.append(waiting.popleft())
         if not running and not chosen:
-            now = max(now, arrival[next_arrival])
+            now = max(now, coming[0][0])
             continue
         mean = cached / running if running else 0.0
         prefilled = complete or ([waiting[0]] if chosen else [])
@@ -225,8 +233,8 @@ def simulate(
         jump = 1
         if not chosen:
             jump = max(1, min(finishing[0][0] - iteration, MAX_AT_ONCE))
-            if next_arrival < count and arrival[next_arrival] != float("inf"):
-                jump = max(1, min(jump, int(np.ceil((arrival[next_arrival] - now) / step))))
+            if coming:
+                jump = max(1, min(jump, int(np.ceil((coming[0][0] - now) / step))))
         now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump
         cached += running * jump * grown
         if running:
@@ -241,11 +249,13 @@ def simulate(
             cached -= held[r] + steps[r] * grown
             if users is not None and asked < count:
                 arrival[asked] = now
+                heapq.heappush(coming, (now, asked))
                 asked += 1
     ttft = first - np.array(arrival) + request_s
     tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
     ends, lengths, tokens = np.array(steps_done, dtype=np.float64).reshape(-1, 3).T
     return SimulatedStream(
+        arrival_s=np.array(arrival),
         ttft_s=ttft,
         tpot_s=tpot,
         e2e_s=done - np.array(arrival) + request_s,

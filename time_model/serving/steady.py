@@ -103,6 +103,10 @@ def highest_utilisation_within(services: float, servers: Vector) -> Vector:
     return low
 
 
+MAX_UTILISATION = 0.98
+"""From which the closed form lets queues grow no more: a steady state of more is in no run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SteadyGeneration:
     """Iterations of one generation of sequences on one attention rank: `mixed` carry prompts, `alone` only decode."""
@@ -248,6 +252,8 @@ class Operation:
     ttft_s: Vector
     tpot_s: Vector
     """0 where answers are one token: there is no time between tokens."""
+    random_ttft_s: Vector
+    """TTFT where as many requests a second come at random (Poisson), not each as another ends."""
 
 
 def steady_state(
@@ -273,8 +279,31 @@ def steady_state(
     whole = mixed * with_prompts + np.maximum(steps - mixed, 0.0) * alone
     decode_s = np.minimum(steps / np.maximum(mixed, 1e-12), 1.0) * mixed * with_prompts + np.maximum(steps - mixed, 0.0) * alone
     own = np.maximum(1.0, 1.0 / most) * with_prompts
-    wait = np.where(rho < 0.98, rho / (2.0 * (1.0 - np.minimum(rho, 0.98))), 24.5) * with_prompts
+    wait = waiting_services(np.minimum(rho, MAX_UTILISATION), 1.0) * own
     wait = np.maximum(np.minimum(wait, c * with_prompts / most), whole - decode_s)
     first = 0.5 * alone + own + wait if lengths.steps > 0 else whole  # Little's law: c requests wait, c / whole are served
     per_token = decode_s / steps / lengths.tokens_per_step if lengths.steps > 0 else 0.0 * c
-    return Operation(requests_per_s=ranks * c / whole, ttft_s=first + request_s, tpot_s=per_token)
+    apart = np.maximum(steps - mixed, 0.0) * alone
+    residual = (mixed * with_prompts**2 + apart * alone) / (2.0 * (mixed * with_prompts + apart))
+    random = _random_ttft(prices, lengths, decoding, most, c / whole, residual) if lengths.steps > 0 else whole
+    served, waited = ranks * c / whole, random + request_s
+    return Operation(requests_per_s=served, ttft_s=first + request_s, tpot_s=per_token, random_ttft_s=waited)
+
+
+def _random_ttft(
+    prices: LayoutPrices, lengths: Lengths, decoding: Number, most: Number, rate: Number, residual: Number
+) -> Number:
+    """Mean time to first token of a rank's Poisson arrivals at `rate` a second.
+
+    An arrival waits for what is left of the iteration under way, E[s^2] / (2 E[s]) = `residual` over iterations of s seconds
+    (renewal theory: longer ones are met more often), and shares the next one with those that came with it: 1 + rate E[s^2] /
+    E[s] prompts. Iterations take `most` prompts, as so many servers would (M/D/c, waiting_services); where one is longer than
+    the budget (most < 1) it takes 1 / most iterations, one prompt after the other (M/D/1).
+    """
+    checked, share = 1.0 + lengths.drafted, np.minimum(most, 1.0)
+    service = prices.seconds(decoding, checked, most, lengths.prompt) / share
+    together = np.minimum(1.0 + 2.0 * rate * residual, np.maximum(most, 1.0)) * share
+    own = prices.seconds(decoding, checked, together, lengths.prompt) / share
+    slots = np.maximum(most, 1.0)
+    wait = waiting_services(np.minimum(rate * service / slots, MAX_UTILISATION), slots) * service
+    return np.maximum(wait, residual) + own
