@@ -28,6 +28,8 @@ KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/fam
 """For messages."""
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"
 DEFAULTS = json.loads((_CATALOGUE / "huggingface_defaults.json").read_text(encoding="utf-8"))
+CLASSES: Mapping[str, str] = json.loads((_CATALOGUE / "huggingface_classes.json").read_text(encoding="utf-8"))["classes"]
+"""model_type -> its text class in transformers; empty where it has none of its own."""
 REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
@@ -63,9 +65,48 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     reader = ConfigReader(data, "config.json")
     other = sorted({key.removesuffix("_config") for key in _OTHER_PARTS if key in reader})
     if _text_reader(reader) is reader and not other:
-        return _class_without_output_layer(reader) + _tied_all_the_same(reader)
+        return _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(reader)
     parts = " and ".join(other) or "other"
     return [f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"]
+
+
+_OF_A_CLASS = re.compile(
+    r"(?:(?:With)?LMHead|DoubleHeads|PreTrained|Encoder)?Model$|For(?:CausalLM|ConditionalGeneration|MaskedLM|PreTraining|"
+    r"(?:Sequence|Token)Classification|QuestionAnswering|MultipleChoice|NextSentencePrediction|RewardModel)$"
+)
+"""Ends of the names of one architecture's classes in transformers."""
+
+
+def _foreign_class(reader: ConfigReader) -> str:
+    """The class that the file names where it is not its type's in transformers; empty where it is, or the type is not known."""
+    kind = str(reader.values().get("model_type"))
+    named = [*(reader.items("architectures", str) or []), *_own_code(reader)]
+    known = {_stem(kind), _stem(CLASSES.get(kind, ""))}
+    return next((name[:60] for name in named if kind in CLASSES and _stem(name) not in known), "")
+
+
+def _own_code(reader: ConfigReader) -> list[str]:
+    """Classes of models that `auto_map` takes from code beside the file."""
+    code = reader.values().get("auto_map")
+    found = code.items() if isinstance(code, dict) else ()
+    return [str(value).rpartition(".")[2] for key, value in found if str(key).startswith("AutoModel")]
+
+
+def _another_class(reader: ConfigReader) -> list[str]:
+    """That the file names a class which is not its type's in transformers, or brings code of its own."""
+    if odd := _foreign_class(reader):
+        usual = CLASSES[str(reader.values().get("model_type"))]
+        return [
+            f"the file names {odd}, and the class of its model_type in transformers is {usual}: it is counted and priced as "
+            f"{usual}; what {odd} has beside it or otherwise is left out"
+        ]
+    own = _own_code(reader)
+    return [f"the file brings code of its own for {own[0][:60]} (auto_map), which is not read"] if own else []
+
+
+def _stem(name: str) -> str:
+    """What the names of one architecture's classes have in common, and mostly its model_type."""
+    return re.sub("[^a-z0-9]", "", _OF_A_CLASS.sub("", name).lower())
 
 
 def _tied_all_the_same(reader: ConfigReader) -> list[str]:
@@ -202,7 +243,10 @@ def _model_type(reader: ConfigReader) -> str:
 def _refusal(where: str, model_type: str, reader: ConfigReader) -> str:
     shown = model_type if len(model_type) <= 40 else model_type[:37] + "..."
     reason = _REFUSED.get(model_type, "an architecture this project does not know")
-    near = likely_family(reader.values()) if model_type not in _REFUSED else None
+    alike = [family for family in FAMILIES if CLASSES.get(family) and CLASSES.get(family) == CLASSES.get(model_type)]
+    if alike and model_type not in _REFUSED:
+        return f"{where}: model_type {shown!r} is {reason}; it has the class of {alike[0]}: say {option('like')} {alike[0]}"
+    near = likely_family(reader.values()) if model_type not in {*_REFUSED, *CLASSES} else None
     offer = f"; its keys are those of {near[0]}: say {option('like')} {near[0]} to read it so" if near else ""
     if near and near[1]:
         offer += f" (left out then: {', '.join(near[1])})"
@@ -224,6 +268,11 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
     reader = _unified(ConfigReader(data, where))
     if (kind := reader.values().get("model_type")) in _REFUSED:
         raise UnsupportedError(f"{where}: model_type {kind!r} is {_REFUSED[kind]}, which {option('like')} does not change")
+    if kind in CLASSES and _stem(CLASSES[kind]) != _stem(CLASSES.get(family, family)) and not _foreign_class(reader):
+        raise UnsupportedError(
+            f"{where}: model_type {kind!r} is built by {CLASSES[kind] or 'classes of its own'} of transformers, which is not "
+            f"as {family} is, and {option('like')} does not change it; a model of your own needs a model_type of its own"
+        )
     fields, unread, absent = _built(reader.values(), where, family)
     fields.setdefault("sources", {"*": where})
     notes = [f"{where} is read as {family} (--like)"]

@@ -7,6 +7,7 @@ counts to its classes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon, rotary_fields, softmax_router
 from autoconfig.specs.models.huggingface_experts import sparse_layers
@@ -128,7 +129,7 @@ def _hyperclovax(cfg: ConfigReader) -> Fields:
 def _olmo2(cfg: ConfigReader) -> Fields:
     """Norms over all channels of queries and of keys; norms behind attention and MLP."""
     fields = decoder(cfg) | biases(cfg) | {"qk_layernorm_full": True}
-    return fields | _windows(cfg, fields)
+    return fields | _windows(cfg, fields, every=4 if cfg.text("model_type") == "olmo3" else None)
 
 
 def _experts(cfg: ConfigReader, fields: Fields, key: str, experts: int, topk: int) -> Fields:
@@ -256,7 +257,7 @@ def _gemma3(cfg: ConfigReader) -> Fields:
 
 def _vaultgemma(cfg: ConfigReader) -> Fields:
     fields = gemma(cfg)
-    return fields | _windows(cfg, fields, 4096)
+    return fields | _windows(cfg, fields, 4096, every=2)
 
 
 def _gpt_bigcode(cfg: ConfigReader) -> Fields:
@@ -312,12 +313,20 @@ def _gptj(cfg: ConfigReader) -> Fields:
     }
 
 
+def _repeated(cfg: ConfigReader, row: list[Any]) -> list[str]:
+    """One [kinds of layers, times] of GPT-Neo's `attention_types`."""
+    if len(row) != 2 or not isinstance(row[0], list) or type(row[1]) is not int or not 0 < row[1] <= MAX_LAYERS:
+        raise cfg.fail("attention_types must be a list of [kinds of layers, times]")
+    return [str(kind) for kind in row[0]] * row[1]
+
+
 def _gpt_neo(cfg: ConfigReader) -> Fields:
     """GPT-2 without biases of queries, keys and values; windows by `attention_types`, [[[kinds of layers], times], ...]."""
     hidden, heads, layers = cfg.integer("hidden_size"), cfg.integer("num_heads"), layer_count(cfg, "num_layers")
     positions = cfg.integer("max_position_embeddings", 2048)
     fields = gpt_like(cfg, layers, hidden, heads, cfg.integer("intermediate_size", 4 * hidden), positions)
-    kinds = cfg.items("attention_layers", str) or ["global", "local"] * (layers // 2) + ["global"] * (layers % 2)
+    said = [kind for row in cfg.items("attention_types", list) or [] for kind in _repeated(cfg, row)]
+    kinds = cfg.items("attention_layers", str) or said or (["global", "local"] * layers)[:layers]
     if len(kinds) != layers or set(kinds) - {"global", "local"}:
         raise cfg.fail(f"attention_layers must be {layers} of global and local")
     fields |= {

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.huggingface import CLASSES as SHIPPED
 from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
@@ -101,6 +102,39 @@ def differs(model_type: str, config: dict[str, Any], key: str) -> list[str]:
         return []
     count = loaded(model_type, config)
     return [f"{key}: {ours:,}, the class has {count:,}"] if count not in (None, ours) else []
+
+
+SHAPE = (
+    *("window_size", "window_attn_skip_freq", "moe_router_topk", "num_attention_heads", "num_query_groups", "kv_channels"),
+    *("max_position_embeddings", "ffn_hidden_size", "num_moe_experts", "moe_layer_freq"),
+)
+"""Fields that decide memory or time and not always a number of parameters."""
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+def test_a_key_that_is_left_out_gives_the_windows_and_widths_of_the_class(model_type: str) -> None:
+    """Of the small model, and of one with sliding and full layers where the class knows both."""
+    whole = small_file(model_type)[0]
+    kinds = ["sliding_attention", "full_attention"] * len(whole.get("layer_types") or ())
+    mixed = {**whole, "layer_types": kinds[: len(kinds) // 2]}
+    wrong = []
+    for file in (whole, mixed) if "sliding_window" in whole and kinds else (whole,):
+        for key in sorted(set(file) - set(NO_SHAPE)):
+            less = {name: value for name, value in file.items() if name != key}
+            try:
+                ours = model_from_mapping(less, model_type, model_type)
+                config = CONFIGS[model_type].from_dict(CONFIGS[model_type]._decode_special_floats(dict(less)))
+                theirs = model_from_mapping(json.loads(config.to_json_string(use_diff=False)), model_type, model_type)
+            except Exception:  # refused, or no file of the class: held above
+                continue
+            pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in SHAPE}
+            wrong += [f"{key}: {name} is {a}, of the class {b}" for name, (a, b) in pairs.items() if a != b]
+    assert wrong == []
+
+
+def test_the_class_of_every_type_is_known_without_transformers() -> None:
+    assert families.KNOWN_CLASSES.read_text(encoding="utf-8") == families.known_classes()
+    assert {name for name in CLASSES.values() if name} <= set(SHIPPED.values())
 
 
 HEADS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "Model")

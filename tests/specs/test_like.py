@@ -2,13 +2,23 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.models.huggingface import DEFAULTS, FAMILIES, OFFERED, likely_family, model_from_mapping, read_like
+from autoconfig.specs.models.huggingface import (
+    CLASSES,
+    DEFAULTS,
+    FAMILIES,
+    OFFERED,
+    config_notes,
+    likely_family,
+    model_from_mapping,
+    read_like,
+)
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
 
@@ -75,6 +85,71 @@ def test_what_is_known_and_refused_stays_refused():
         read_like({**LLAMA3_8B, "model_type": "bart"}, "config.json", "new", "llama")
     with pytest.raises(InputError, match=r"is for a config.json, and llama3-8b is in the catalogue"):
         resolve_model("llama3-8b", like="llama")
+
+
+@pytest.mark.parametrize("kind", ["apertus", "nanochat", "longcat_flash", "olmo", "mistral4", "qwen3", "mistral"])
+def test_a_type_of_transformers_is_not_read_as_one_of_another_class(kind):
+    """Apertus's MLP has no gate, NanoChat's neither, and half of LongCat's attention would be missing: 15 % to hundredfold."""
+    with pytest.raises(UnsupportedError, match=rf"'{kind}' is built by .* of transformers, which is not as llama is"):
+        read_like({**LLAMA3_8B, "model_type": kind, "architectures": []}, "config.json", "new", "llama")
+    if kind not in FAMILIES:
+        with pytest.raises(UnsupportedError) as refused:
+            model_from_mapping({**LLAMA3_8B, "model_type": kind}, "config.json", "new")
+        assert "--like" not in str(refused.value)
+
+
+def test_the_types_that_transformers_knows_are_those_of_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "families.md").read_text(encoding="utf-8")
+    refused = dict(re.findall(r"^\| `([^`]+)` \| (\S+) \|", page, re.MULTILINE))
+    assert len(refused) > 100 and {name: CLASSES[name] for name in refused} == refused
+    assert {name for name, its in CLASSES.items() if its} - set(FAMILIES) == set(refused)
+
+
+def test_a_type_with_the_class_of_another_is_offered_that_one():
+    with pytest.raises(UnsupportedError, match="has the class of gpt2: say --like gpt2"):
+        model_from_mapping({**LLAMA3_8B, "model_type": "gpt-sw3"}, "config.json", "new")
+    small = {"model_type": "gpt-sw3", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 100, "n_positions": 32}
+    alike = total_parameters(model_from_mapping({**small, "model_type": "gpt2"}, "x", "x"))
+    assert total_parameters(read_like(small, "x", "x", "gpt2")[0]) == alike
+
+
+LLAMA = {**LLAMA3_8B, "model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"architectures": ["MyLlamaForCausalLM"]},
+        {"architectures": ["LlamaForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}},
+        {"architectures": [], "auto_map": {"AutoModel": "some/where--modeling_my.MyModel"}},
+        {"architectures": ["LlamaForCausalLMEagle3"]},
+    ],
+)
+def test_a_class_that_is_not_the_types_is_said(more):
+    file = {**LLAMA, **more}
+    assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in config_notes(file)[0]
+    assert autoconfig.model(file).assumed[0].startswith("the file names ")
+    assert read_like(file, "x", "x", "qwen3")[1][0] == "x is read as qwen3 (--like)", "who knows better says so"
+
+
+def test_code_of_the_files_own_for_the_types_class_is_said():
+    own = {"auto_map": {"AutoConfig": "a.LlamaConfig", "AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}}
+    assert config_notes({**LLAMA, **own, "architectures": ["LlamaForCausalLM"]}) == [
+        "the file brings code of its own for LlamaForCausalLM (auto_map), which is not read"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llama", "LlamaForCausalLM"), ("llama", "LLaMAForCausalLM"), ("phimoe", "PhiMoEForCausalLM"),
+        ("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel"),
+        ("internlm3", "InternLM3ForCausalLM"), ("kimi_k2", "DeepseekV3ForCausalLM"), ("t5", "T5WithLMHeadModel"),
+        ("ernie4_5", "Ernie4_5_ForCausalLM"), ("qwen3_5_text", "Qwen3_5ForCausalLM"), ("mt5", "MT5EncoderModel"),
+    ],
+)  # fmt: skip
+def test_the_names_of_a_types_own_classes_are_not_said(kind, name):
+    assert not any("names" in note for note in config_notes({"model_type": kind, "architectures": [name]}))
 
 
 def test_every_edge_takes_it(autoconfig, tmp_path):
