@@ -268,9 +268,10 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
     reader = _unified(ConfigReader(data, where))
     if (kind := reader.values().get("model_type")) in _REFUSED:
         raise UnsupportedError(f"{where}: model_type {kind!r} is {_REFUSED[kind]}, which {option('like')} does not change")
-    if kind in CLASSES and _stem(CLASSES[kind]) != _stem(CLASSES.get(family, family)) and not _foreign_class(reader):
+    its = CLASSES.get(str(kind))
+    if its is not None and _stem(its) != _stem(CLASSES.get(family, family)) and not _foreign_class(reader):
         raise UnsupportedError(
-            f"{where}: model_type {kind!r} is built by {CLASSES[kind] or 'classes of its own'} of transformers, which is not "
+            f"{where}: model_type {kind!r} is built by {its or 'classes of its own'} of transformers, which is not "
             f"as {family} is, and {option('like')} does not change it; a model of your own needs a model_type of its own"
         )
     fields, unread, absent = _built(reader.values(), where, family)
