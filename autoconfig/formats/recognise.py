@@ -25,6 +25,8 @@ _OTHERS = (
 )
 TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 """Arguments of transformers' Trainer, in files that name nothing else of their framework."""
+PAIRS = {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
+"""Arguments of TRL's trainers of preferences and rewards (DPO, KTO, ORPO, reward models) that its SFTConfig lacks."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 
 
@@ -112,6 +114,8 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
         return "llama-factory", values
     if keys & {"num_generations", "max_completion_length"} and "per_device_train_batch_size" in keys:
         raise UnsupportedError("this is a file of TRL's reinforcement learning: autoconfig rl --like reads it")
+    if keys & TRAINER and (others := sorted(keys & PAIRS)):
+        raise UnsupportedError(f"{others[0]}: training on preferences compares samples and holds further models; read is SFT")
     if keys & {"use_peft", "max_length", "max_seq_length", "packing", "dataset_name"} and keys & TRAINER:
         return "trl", values
     if keys & {"distributed_type", "compute_environment", "fsdp_config"}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -81,6 +82,8 @@ class TrainerRun:
     """What the file says; gradients are reduced as the software does where it does not say."""
     assumed: list[str] = field(default_factory=list)
     not_modelled: list[str] = field(default_factory=list)
+    harmless: re.Pattern[str] = re.compile(".*")
+    """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
 
 def model_named(document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model") -> ModelSpec:
@@ -155,9 +158,12 @@ def record(
         recompute=run.recompute, dist_opt=run.dist_opt and not run.fsdp, fsdp=run.fsdp, offload=run.offload,
         first=first, last=last,
     )  # fmt: skip
+    unread = section.unused()
+    unknown = tuple(f"{path} {str(section.flat[path])[:40]}" for path in unread if not run.harmless.fullmatch(path))
     return CheckInput(
         kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
-        split=run.split, unknown=(), not_modelled=tuple(run.not_modelled), ignored=section.unused(), notes=(),
+        split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
+        ignored=tuple(path for path in unread if run.harmless.fullmatch(path)),
         text=document.text,
         script=None, spelled=spell, wish=wish,
     )  # fmt: skip

@@ -27,6 +27,44 @@ DEFAULT_BATCH = 8
 _STAGE = re.compile(r"(?:z|zero[-_]?)([0-3])", re.IGNORECASE)
 
 
+HARMLESS = re.compile(
+    r"(?:.*_)?datasets?(?:_.*)?|(?:eval|save|logging|report|dataloader|hub|push_to|adam|lr|warmup|metric|load_best)_.*|max_grad_norm|"
+    r"(?:min|max)_lr|learning_rate|aligner_lr|weight_decay|beta[12]|(?:data_)?seed|max_steps|(?:num_train|max)_epochs|output_dir|"
+    r"(?:logging_)?dir|run_name|overwrite_.*|plot_loss|resume_.*|ddp_(?:timeout|find_unused_parameters|backend)|val_size|"
+    r"split_dataset_ratio|max_samples|streaming|shuffle.*|system|model_(?:author|name|revision)|trust_remote_code|do_(?:train|eval)|"
+    r"lora_(?:alpha|dropout|bias)|use_rslora|init_weights|use_(?:hf|chat_template|fast_tokenizer)|template(?:_.*)?|loss_scale|"
+    r"per_device_eval_batch_size|preprocessing_num_workers|disable_tqdm|truncation(?:_strategy)?|remove_unused_columns|"
+    r"gradient_checkpointing_kwargs|padding_free|(?:neat_)?packing|bnb_4bit_.*|quant_method|lazy_tokenize|add_version|"
+    r"ignore_args_error|create_checkpoint_symlink|strict|neftune_noise_alpha|log_level|include_tokens_per_second|ENV\..*|"
+    r"include_num_input_tokens_seen|use_swanlab|swanlab_.*|enable_thinking|tuner_backend|check_model|agent_template|mix_strategy|"
+    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|task_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|completion_only_loss|"
+    r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
+)
+"""Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
+_BITS = "frozen weights in fewer bits: less memory"
+_FUSED = "fused kernels: the logits are never held, less memory"
+_STATE = "another optimizer keeps other state; priced as Adam"
+NOT_MODELLED = {
+    **dict.fromkeys(("use_adam_mini", "use_muon", "use_apollo"), _STATE),
+    **dict.fromkeys(("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"), _BITS),
+    **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), _FUSED),
+    **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
+    **dict.fromkeys(("modules_to_save", "additional_target"), "further modules are trained whole: more memory"),
+    "use_dora": "magnitudes beside the adapters: more time",
+    "num_labels": "the output layer is a classifier, not the vocabulary's: less memory",
+}
+"""Options that matter and that no formula reads, with what they change."""
+_FROZEN = "part of the weights are frozen, and which is not read"
+_FEWER = "only part of the weights has optimizer state at a time, which no formula here prices"
+REFUSED = {
+    **dict.fromkeys(("freeze_parameters", "freeze_parameters_ratio", "trainable_parameters"), _FROZEN),
+    **dict.fromkeys(("use_galore", "use_q_galore", "use_badam", "lisa_activated_layers"), _FEWER),
+    "sequence_parallel_size": "a sequence over several GPUs (Ulysses, ring) is not read here",
+}
+"""Options of which no answer would be right."""
+ADAM = frozenset({"adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_npu_fused", "adam"})
+_STRATEGIES = {"full_shard": 3, "fsdp2": 3, "shard_grad_op": 2, "no_shard": 0}
+"""transformers.TrainingArguments.fsdp, and ms-swift's name of a preset, as ZeRO stages."""
 FULL = Recompute("full", (), "uniform", 1)
 WISH = Constraints(
     fixed={
@@ -72,18 +110,32 @@ def training(
         micro = DEFAULT_BATCH
         assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
     run = TrainerRun(
-        model=model, software=SOFTWARE, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
+        model=model, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
         recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind, model),
-        assumed=assumed,
+        assumed=assumed, harmless=HARMLESS,
         tp=section.count("autotp_size") or 1,
-        **_sharding(section, assumed),
+        **{"software": SOFTWARE, **_sharding(section, assumed)},
     )  # fmt: skip
-    for key in ("quantization_bit", "quant_bits"):
-        if section.whole(key):
-            run.not_modelled.append(f"{key}: frozen weights in fewer bits: less memory")
-    if section.word("fsdp"):
-        run.not_modelled.append("fsdp: its sharding is not read here; check accelerate's file")
+    _remark(section, run)
     return run
+
+
+def _remark(section: Section, run: TrainerRun) -> None:
+    """What of the file no formula reads. Raises UnsupportedError where no answer would be right."""
+    for key, why in REFUSED.items():
+        if _is_on(section, key) and str(section.get(key)) != "1":
+            raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")
+    run.not_modelled += [f"{key}: {why}" for key, why in NOT_MODELLED.items() if _is_on(section, key)]
+    optimizer = section.word("optim", "optimizer") or "adamw"
+    if optimizer.lower() not in ADAM:
+        run.not_modelled.append(f"optim {optimizer[:40]}: another optimizer keeps other state; priced as Adam")
+    attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
+    if attention in ("eager", "disabled"):
+        run.not_modelled.append(f"{attention} attention: the scores of all pairs of tokens are held: more memory and time")
+
+
+def _is_on(section: Section, key: str) -> bool:
+    return str(section.get(key)).lower() not in ("none", "false", "0", "0.0", "", "[]")
 
 
 def _numerics(section: Section, kind: str, model: ModelSpec) -> dict[str, Any]:
@@ -94,9 +146,9 @@ def _numerics(section: Section, kind: str, model: ModelSpec) -> dict[str, Any]:
     if kind == "lora":
         rank = section.count("lora_rank", "lora_r")
         found |= {"peft": "lora", "lora_rank": rank or (16 if section.has("use_peft") else 8)}
-        named = section.get("lora_target_modules")
-        given = {str(name) for name in (named if isinstance(named, list) else [named])}
-        if named is not None and given != {ALL_LINEAR}:
+        named = section.get("lora_target_modules", "target_modules", "lora_target")
+        given = {word.strip() for name in (named if isinstance(named, list) else [named]) for word in str(name).split(",")}
+        if named is not None and not given & {ALL_LINEAR, "all"}:
             found["lora_target_modules"] = _modules(given, model)
     return found
 
@@ -141,9 +193,6 @@ def read_trl(document: Document) -> CheckInput:
     if head and head["packed"] and section.flag("packing"):
         run.packed_length = _number(head["packed"])
         run.assumed.append(f"packed from sequences of {head['packed']} tokens, as the header says")
-    for key in ("load_in_4bit", "load_in_8bit"):
-        if section.flag(key):
-            run.not_modelled.append(f"{key}: frozen weights in fewer bits: less memory")
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
     _launch(document, run, head["plan"] if head else "")
@@ -175,10 +224,23 @@ def _launch(document: Document, run: TrainerRun, written: str) -> None:
     )
 
 
+def _fully_sharded(section: Section) -> dict[str, Any]:
+    """transformers' `fsdp`: a strategy and words beside it, like `full_shard auto_wrap offload`. Raises InputError."""
+    if not _is_on(section, "fsdp"):
+        return {}
+    words = re.findall(r"\w+", str(section.get("fsdp")).lower())
+    stages = [3 if word == "true" else _STRATEGIES[word] for word in words if word in ("true", *_STRATEGIES)]
+    if len(stages) != 1 or set(words) - {*_STRATEGIES, "auto_wrap", "offload", "true"}:
+        given, known = " ".join(words)[:40], ", ".join((*_STRATEGIES, "auto_wrap", "offload"))
+        raise InputError(f"{section.place('fsdp')} is {given!r}: read are {known}")
+    stage = stages[0]
+    return {"software": trl.SOFTWARE, "fsdp": stage, "offload": 1.0 if "offload" in words and stage else 0.0}
+
+
 def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:
     text = section.get("deepspeed")
     if text is None or text is False:
-        return {}
+        return _fully_sharded(section)
     if isinstance(text, dict):
         raise InputError("deepspeed: give the JSON of DeepSpeed itself to check")
     name = str(text).rsplit("/", 1)[-1]

@@ -20,7 +20,4 @@ def read(document: Document) -> CheckInput:
         document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
         length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=None,
     )  # fmt: skip
-    for key in ("use_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon"):
-        if section.flag(key):
-            run.not_modelled.append(f"{key}: another optimizer keeps other state; priced as Adam")
     return record(document, run, section, settings, WISH)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from autoconfig.formats.readers.hugging_face import WISH, training
 from autoconfig.formats.readers.hugging_face import settings as trainer_settings
@@ -21,7 +21,9 @@ MEGATRON = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "exper
 OWN = (
     "model", "model_type", "train_type", "tuner_type", "torch_dtype", "max_length", "lora_rank", "lora_alpha", "target_modules",
     "dataset", "load", "mcore_model", "packing", "save", "output_dir", "bf16", "fp16", "max_epochs", "num_train_epochs",
-    "load_from",
+    "load_from", "save_safetensors", "load_safetensors", "load_from_cache_file", "split_dataset_ratio", "eval_steps",
+    "save_steps", "dataloader_num_workers", "dataset_num_proc", "system", "model_author", "model_name", "logging_steps",
+    "report_to", "padding_free", "cached_dataset", "template", "streaming", "lazy_tokenize", "loss_scale",
     "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune",
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
@@ -31,21 +33,50 @@ def read(document: Document) -> CheckInput:
     """The record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
     notes: tuple[str, ...] = ()
     if document.values is not None:
-        values, gpus, megatron = document.values, None, None
+        values, launcher, launched = document.values, (), None
+        variables = values.get("ENV") if isinstance(values.get("ENV"), dict) else {}
     else:
         script = read_command(document.text, document.request.settings, "ms-swift", DECISIVE, r"--[A-Za-z][\w-]*")
-        values, gpus, notes = options_of(script.argv), _gpus(script.variables), script.notes
-        megatron = any(part.rsplit("/", 1)[-1] == "megatron" or "megatron" in part for part in (*script.before, script.program))
+        values, notes, variables, launched = options_of(script.argv), script.notes, script.variables, script.num_gpus
+        launcher = (*script.before, script.program)
     section = Section(values, document.text, document.request.settings)
-    if megatron is None:
-        megatron = any(section.has(key) for key in MEGATRON)
-    answer = _megatron(document, section, gpus) if megatron else _transformers(document, section, gpus)
-    return replace(answer, notes=notes)
+    if kind := section.word("rlhf_type") or ("of rlhf" if "rlhf" in launcher else ""):
+        raise UnsupportedError(
+            f"--rlhf_type {kind[:20]}: training on preferences or rewards compares samples and holds further models; read are "
+            "sft and pt (`autoconfig rl` plans grpo, ppo and their kin)"
+        )
+    gpus = _gpus(variables) or launched
+    if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
+        return replace(_megatron(document, section, gpus), notes=notes)
+    named = "accelerate" in launcher and any(part.startswith("--config_file") for part in launcher)
+    if named and not section.has("fsdp", "deepspeed"):
+        raise InputError(
+            "the sharding stands in the file of accelerate --config_file, which is not opened: say --set fsdp=full_shard or "
+            "--set deepspeed=zero2 (fsdp=no_shard: none)"
+        )
+    return replace(_transformers(document, section, _on_device_map(variables, gpus)), notes=notes)
 
 
-def _gpus(variables: Any) -> int | None:
-    each, nodes = variables.get("NPROC_PER_NODE", ""), variables.get("NNODES", "1")
+def _gpus(variables: Mapping[str, object]) -> int | None:
+    each, nodes = str(variables.get("NPROC_PER_NODE", "")), str(variables.get("NNODES", "1"))
     return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
+
+
+def _on_device_map(variables: Mapping[str, object], gpus: int | None) -> int | None:
+    """GPUs, where each process has one: more visible GPUs than processes of a node share the layers of a model.
+
+    swift/cli/main.py of ms-swift starts one process without NPROC_PER_NODE and NNODES. Raises UnsupportedError.
+    """
+    visible = [name for name in str(variables.get("CUDA_VISIBLE_DEVICES", "")).split(",") if name.strip()]
+    each = str(variables.get("NPROC_PER_NODE", "" if gpus or "NNODES" in variables else "1"))
+    if not visible or not each.isdigit():
+        return gpus
+    if len(visible) > int(each):
+        raise UnsupportedError(
+            f"{len(visible)} GPUs are visible and NPROC_PER_NODE is {each}: the layers of the model are spread over GPUs that "
+            f"take turns, which is not read; say NPROC_PER_NODE={len(visible)}"
+        )
+    return gpus or len(visible)
 
 
 def _kind(section: Section, usual: str) -> str:

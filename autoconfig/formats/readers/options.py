@@ -67,5 +67,8 @@ def overrides_of(words: Sequence[Value]) -> dict[str, object]:
 def _value(word: Value, text: str) -> object:
     if reason := reason_of(word):
         return NotKnown(reason)
-    found = load_yaml(text) if text.strip() else None
+    try:
+        found = load_yaml(text) if text.strip() else None
+    except InputError:
+        return text
     return text if isinstance(found, dict | list) and not isinstance(found, list) else found

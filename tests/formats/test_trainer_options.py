@@ -1,0 +1,117 @@
+"""Options of Hugging Face's Trainer and of what is built on it: what decides is read, refused or named."""
+
+import pytest
+from autoconfig.specs.errors import InputError, UnsupportedError
+
+from autoconfig.formats.check import read_any
+from autoconfig.megatron.check_input import CheckRequest
+
+COMMAND = "swift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048"
+SWIFT = f"NPROC_PER_NODE=4 \\\n{{before}}{COMMAND} --per_device_train_batch_size 1 {{options}}\n"
+FACTORY = "model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ncutoff_len: 2048\nper_device_train_batch_size: 1\n{options}"
+TRL = "model_name_or_path: Qwen/Qwen2.5-7B\ndataset_name: d\ngradient_checkpointing: true\nmax_length: 9\n"
+
+
+def swift(options, before="", **given):
+    return read_any(SWIFT.format(options=options, before=before), CheckRequest(gpu="h100-sxm-80gb", **given))
+
+
+def factory(options, **given):
+    return read_any(FACTORY.format(options=options), CheckRequest(gpu="h100-sxm-80gb", gpus=8, **given))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SWIFT.format(options="", before="").replace("sft", "rlhf --rlhf_type dpo"), "--rlhf_type dpo: training"),
+        (SWIFT.format(options="", before="megatron rlhf --rlhf_type grpo --load x #"), "--rlhf_type grpo"),
+        (SWIFT.format(options="--sequence_parallel_size 8", before=""), "sequence_parallel_size is 8: a sequence over several"),
+        (SWIFT.format(options="--lisa_activated_layers 2", before=""), "lisa_activated_layers is 2: only part of the weights"),
+        (SWIFT.format(options="--use_galore true", before=""), "use_galore is True: only part"),
+        (SWIFT.format(options="--freeze_parameters_ratio 0.5", before=""), "part of the weights are frozen"),
+        (SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 "), "8 GPUs are visible and NPROC"),
+        (SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=0,1 ").replace("NPROC_PER_NODE=4 ", ""), "NPROC_PER_NODE is 1"),
+        (FACTORY.format(options="use_badam: true\n"), "use_badam (line 5) is True: only part"),
+        (TRL + "beta: 0.01\n", "beta: training on preferences"),
+    ],
+)  # fmt: skip
+def test_what_no_answer_would_be_right_for_is_refused(text, says):
+    with pytest.raises(UnsupportedError) as refused:
+        read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=8))
+    assert says in str(refused.value)
+
+
+def test_harmless_values_of_options_that_decide_are_taken():
+    found = swift("--sequence_parallel_size 1 --use_galore false --freeze_parameters_ratio 0. --lisa_activated_layers 0")
+    assert found.plan.dp == 4 and not found.unknown
+
+
+def test_without_its_variable_one_process_has_the_one_visible_gpu():
+    one = SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=3 ").replace("NPROC_PER_NODE=4 ", "")
+    assert read_any(one, CheckRequest(gpu="h100-sxm-80gb")).plan.dp == 1
+    with pytest.raises(InputError, match="number of GPUs is not known"):
+        read_any(one.replace("CUDA_VISIBLE_DEVICES=3 ", ""), CheckRequest(gpu="h100-sxm-80gb"))
+    assert swift("", before="CUDA_VISIBLE_DEVICES=0,1,2,3 ").plan.dp == 4
+    assert swift("", before="NNODES=2 ").plan.dp == 8
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "stage", "offload"),
+    [("full_shard", 3, 0.0), ("'full_shard auto_wrap offload'", 3, 1.0), ("shard_grad_op", 2, 0.0), ("fsdp2", 3, 0.0),
+     ("no_shard", 0, 0.0)],
+)  # fmt: skip
+def test_words_of_fsdp_shard(fsdp, stage, offload):
+    found = swift(f"--fsdp {fsdp}")
+    assert (found.plan.fsdp, found.plan.offload) == (stage, offload)
+    assert found.question.scenario.software.name == "torch-eager"
+
+
+def test_other_words_of_fsdp_are_refused():
+    with pytest.raises(InputError, match="read are full_shard"):
+        swift("--fsdp hybrid_shard")
+
+
+def test_the_file_of_a_launcher_is_not_opened():
+    text = SWIFT.format(options="", before="").replace("swift sft", "accelerate launch --config_file x.json swift/cli/sft.py")
+    with pytest.raises(InputError, match="--set fsdp=full_shard"):
+        read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=2))
+    assert read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=2, settings={"fsdp": "full_shard"})).plan.fsdp == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "modules"),
+    [
+        ("--target_modules all-linear", ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
+        ("--target_modules q_proj k_proj v_proj", ("linear_qkv",)),
+        ("--target_modules o_proj down_proj", ("linear_proj", "linear_fc2")),
+    ],
+)  # fmt: skip
+def test_which_layers_have_adapters(options, modules):
+    numerics = swift(f"--train_type lora {options}").question.scenario.numerics
+    assert numerics.peft == "lora" and set(numerics.lora_target_modules) == set(modules)
+
+
+def test_layers_with_adapters_in_the_words_of_llama_factory():
+    for text, modules in (("all", 4), ("q_proj,v_proj,k_proj", 1), ("o_proj, down_proj", 2)):
+        numerics = factory(f"finetuning_type: lora\nlora_target: {text}\n").question.scenario.numerics
+        assert len(numerics.lora_target_modules) == modules
+
+
+def test_only_what_is_known_to_change_nothing_is_called_without_effect():
+    found = swift("--logging_steps 5 --warmup_ratio 0.05 --learning_rate 1e-4 --brand_new_memory_trick 3 --system 'a: b: c'")
+    assert found.unknown == ("brand_new_memory_trick 3",)
+    assert {"logging_steps", "warmup_ratio", "learning_rate", "system"} <= set(found.ignored)
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--quant_bits 4", "frozen weights in fewer bits"), ("--use_liger_kernel true", "logits are never held"),
+        ("--optim adafactor", "another optimizer keeps other state"), ("--attn_impl eager", "scores of all pairs"),
+        ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
+    ],
+)  # fmt: skip
+def test_what_matters_and_is_not_priced_is_named(option, says):
+    found = swift(option)
+    assert says in " ".join(found.not_modelled) and not found.unknown
+    assert not swift("--optim adamw_torch_fused --attn_impl flash_attn --quant_bits 0 --use_liger_kernel false").not_modelled
