@@ -291,6 +291,8 @@ def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:
         raise InputError("--recompute-activations (selective) contradicts --recompute-granularity full; drop one of them")
     if old and (short or granularity not in (None, "full")):
         raise InputError("--checkpoint-activations is an older spelling of --recompute-granularity full; give one of them")
+    if granularity == "full" and a.text("--recompute-method") == "block" and a.text("--recompute-num-layers") == "0":
+        return NONE  # the first 0 layers of a stage (transformer_block.py)
     count = a.count("--recompute-num-layers", "--activations-checkpoint-num-layers", "--checkpoint-num-layers") or 1
     if old:
         named = old_method or a.text("--recompute-method") or "uniform"

@@ -2,6 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.plan import NONE
 
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
@@ -115,3 +116,23 @@ def test_what_matters_and_is_not_priced_is_named(option, says):
     found = swift(option)
     assert says in " ".join(found.not_modelled) and not found.unknown
     assert not swift("--optim adamw_torch_fused --attn_impl flash_attn --quant_bits 0 --use_liger_kernel false").not_modelled
+
+
+def test_stages_on_unlike_gpus_are_refused():
+    sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
+    text = f"system: {{tensor_model_parallel_size: 1, hetero: {{enable_hetero: %s}}}}\nmodel: {{{sizes}, vocab_size: 128}}\n"
+    given = CheckRequest(gpu="h100-sxm-80gb", gpus=8)
+    with pytest.raises(UnsupportedError, match="unlike GPUs"):
+        read_any(text % "true", given)
+    assert read_any(text % "false", given).plan.dp == 8
+
+
+def test_no_layer_of_a_block_is_recomputed():
+    text = (
+        "torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+        "--max-position-embeddings 64 --micro-batch-size 1 --vocab-size 128 --bf16 --recompute-granularity full "
+        "--recompute-method {} --recompute-num-layers 0"
+    )
+    assert read_any(text.format("block"), CheckRequest(gpu="h100-sxm-80gb")).plan.recompute == NONE
+    with pytest.raises(InputError, match="must be at least 1"):
+        read_any(text.format("uniform"), CheckRequest(gpu="h100-sxm-80gb"))

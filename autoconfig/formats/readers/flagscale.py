@@ -6,16 +6,19 @@ from autoconfig.formats.readers.megatron_words import read_words
 from autoconfig.formats.record import Document
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.software.software import DEFAULT_STACK
 
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: nnodes x nproc_per_node of an `experiment.runner` in the same file, else `--gpus`. Raises
-    InputError."""
+    InputError, UnsupportedError."""
     values = document.values.get("train") or document.values
     runner = document.section("experiment.runner")
     nodes, each = runner.count("nnodes"), runner.count("nproc_per_node")
     section = document.section("train") if "train" in document.values else document.section()
+    if any(section.flag(key) for key in section.flat if key.rpartition(".")[2] == "enable_hetero"):
+        raise UnsupportedError("enable_hetero: stages on unlike GPUs are not read; one type of GPU runs every stage here")
     _ffn(section)
     skip = [key for key in values if key not in ("system", "model", "data")]
     return read_words(document, section, nodes * each if nodes and each else None, skip=skip, software=DEFAULT_STACK)

@@ -32,8 +32,10 @@ OWN = (
 def read(document: Document) -> CheckInput:
     """The record. GPUs: NPROC_PER_NODE x NNODES, else `--gpus`. Raises InputError, UnsupportedError."""
     notes: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    launched: int | None = None
     if document.values is not None:
-        values, launcher, launched = document.values, (), None
+        values = document.values
         variables = values.get("ENV") if isinstance(values.get("ENV"), dict) else {}
     else:
         script = read_command(document.text, document.request.settings, "ms-swift", DECISIVE, r"--[A-Za-z][\w-]*")
