@@ -45,7 +45,7 @@ _BITS = "frozen weights in fewer bits: less memory"
 _FUSED = "fused kernels: the logits are never held, less memory"
 _STATE = "another optimizer keeps other state; priced as Adam"
 NOT_MODELLED = {
-    **dict.fromkeys(("use_adam_mini", "use_muon", "use_apollo"), _STATE),
+    **dict.fromkeys(("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon"), _STATE),
     **dict.fromkeys(("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"), _BITS),
     **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), _FUSED),
     **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
@@ -55,10 +55,9 @@ NOT_MODELLED = {
 }
 """Options that matter and that no formula reads, with what they change."""
 _FROZEN = "part of the weights are frozen, and which is not read"
-_FEWER = "only part of the weights has optimizer state at a time, which no formula here prices"
 REFUSED = {
     **dict.fromkeys(("freeze_parameters", "freeze_parameters_ratio", "trainable_parameters"), _FROZEN),
-    **dict.fromkeys(("use_galore", "use_q_galore", "use_badam", "lisa_activated_layers"), _FEWER),
+    "lisa_activated_layers": "part of the layers is trained at a time, which no formula here prices",
     "sequence_parallel_size": "a sequence over several GPUs (Ulysses, ring) is not read here",
 }
 """Options of which no answer would be right."""
