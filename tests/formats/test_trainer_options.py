@@ -107,7 +107,8 @@ def test_only_what_is_known_to_change_nothing_is_called_without_effect():
     [
         ("--quant_bits 4", "frozen weights in fewer bits"), ("--use_liger_kernel true", "logits are never held"),
         ("--optim adafactor", "another optimizer keeps other state"), ("--attn_impl eager", "scores of all pairs"),
-        ("--use_galore true", "priced as Adam"), ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
+        ("--use_galore true", "priced as Adam"),
+        ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
     ],
 )  # fmt: skip
 def test_what_matters_and_is_not_priced_is_named(option, says):
