@@ -15,6 +15,7 @@ from autoconfig.megatron.omissions import omissions
 from autoconfig.megatron.read import OVERLAPS, as_megatron_takes_it, is_modern
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import environment, numerics_arguments, optimizer_arguments, overlap_arguments, plan_arguments
+from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -67,6 +68,8 @@ SPLIT_RULES = {
     "NV024": "the layers, with embedding and loss counted as the flags say, must divide over the stages",
     "NV044": "the layers of a stage, with embedding and loss counted as the flags say, must be a multiple of vpp",
 }
+TRIED = 64
+"""Numbers of GPUs that are tried for a plan that its own do not hold."""
 WORTH_NAMING = 0.0005
 """Share of a step below which a missing overlap is not named."""
 
@@ -179,10 +182,14 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     unit = math.lcm(plan.tp * plan.cp * plan.pp, plan.ep * plan.etp * plan.pp)
     if cluster.num_gpus % unit == 0:
         return violation
-    enough = -(-cluster.num_gpus // unit) * unit
+    first = -(-cluster.num_gpus // unit) * unit
+    enough = next((gpus for gpus in range(first, first + TRIED * unit, unit) if _legal_on(source, gpus)), None)
     own = source.script is not None and source.script.num_gpus == cluster.num_gpus
     here = f"the file's are {cluster.num_gpus:,}" if own else f"--gpus says {cluster.num_gpus:,}"
-    hint = f"; this plan needs a multiple of {unit:,} GPUs, and {here}: say --gpus {enough}"
+    hint = f"; this plan needs a multiple of {unit:,} GPUs, and {here}"
+    if enough is None:
+        return replace(violation, text=f"{violation.text}{hint}: none up to {first + (TRIED - 1) * unit:,} makes it legal")
+    hint += f": say --gpus {enough}"
     if not own:
         return replace(violation, text=violation.text + hint)
     nodes = _NODES_VARIABLE.search(source.text)
@@ -190,6 +197,17 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     if nodes and not set_by_file and enough % cluster.gpus_per_node == 0:
         hint += f" or --set {nodes[1]}={enough // cluster.gpus_per_node}"
     return replace(violation, text=violation.text + hint)
+
+
+def _legal_on(source: CheckInput, gpus: int) -> bool:
+    """Whether the file's plan, with the data parallelism that follows, is legal on so many GPUs of the same kind."""
+    plan, question = source.plan, source.question
+    try:
+        cluster = read_cluster(replace(question.request, gpus=gpus), [])
+    except InputError:
+        return False
+    wider = replace(source, plan=replace(plan, dp=gpus // (plan.tp * plan.pp * plan.cp)))
+    return not file_violations(replace(wider, question=replace(question, scenario=replace(question.scenario, cluster=cluster))))
 
 
 def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None, *, even_only: bool = False) -> TrainPlan | None:

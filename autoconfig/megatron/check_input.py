@@ -17,6 +17,7 @@ from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
+from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import field_names, read_cluster, shipped
@@ -102,6 +103,8 @@ class CheckInput:
     also_broken: tuple[Violation, ...] = ()
     spelled: Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]] | None = None
     """What a plan is in the file's own words, where these are not Megatron-LM's arguments."""
+    resized: tuple[tuple[str, str, str], ...] = ()
+    """Of a script that was asked for another number of GPUs than its own: what was changed for it in `text`, old and new."""
     wish: Constraints | None = None
     """Which plans the file's format can say; None: all."""
 
@@ -147,8 +150,13 @@ def read_check(text: str, request: CheckRequest) -> CheckInput:
     for name in request.settings:
         _require_read(name, text)
     script = read_script(text, megatron_program(), request.settings)
+    other = resized(text, script, request.gpus, megatron_program(), request.settings) if request.gpus else None
+    changes = () if other is None else other.changes
+    text, script = (text, script) if other is None else (other.text, other.script)
+    said = ", ".join(f"{name} {new} (it has {old})" for name, old, new in changes)
+    notes = [f"{request.gpus:,} GPUs (--gpus): the script is read with {said}"] if changes else []
     found = from_script("script", text, script, request)
-    return replace(found, notes=(*found.notes, *_otherwise(found, script, request)))
+    return replace(found, resized=changes, notes=(*notes, *found.notes, *_otherwise(found, script, request)))
 
 
 MAX_TURNED = 8
@@ -202,7 +210,8 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
     assumed: list[str] = []
     if script.num_gpus is not None and script.num_gpus != gpus:
-        assumed.append(f"{gpus:,} GPUs (--gpus); the script itself starts {script.num_gpus:,}")
+        kept = "; what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
+        assumed.append(f"{gpus:,} GPUs (--gpus); the script itself starts {script.num_gpus:,}{kept}")
     gpu = request.gpu
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own

@@ -101,7 +101,12 @@ def edited_text(
     script = source.script
     assert script is not None
     arguments = split_arguments(script.words(), script.unread())
+    gpus = scenario.cluster.num_gpus
+    if script.num_gpus not in (None, gpus):
+        starts = FlagChange(flag="GPUs that the script starts", old=(str(script.num_gpus),), new=(str(gpus),))
+        raise refusal("no single number of it says how many GPUs it starts", (*changes, starts, _batch(source, scenario)))
     text = _Editor(source.text, script.argv, arguments, changes).text(plan_flags(scenario, plan))
+    changes = (*changes, *(FlagChange(flag=name, old=(old,), new=(new,)) for name, old, new in source.resized))
     if any(line.startswith(MARK) for line in text.splitlines()[:12]):  # written by `export`
         text = refreshed(text, scenario, plan, report)
     if source.kind == "script":
@@ -112,12 +117,19 @@ def edited_text(
         raise refusal(f"with the changes the file reads as {again.plan}, not as {plan}", changes)
     if found.workload != scenario.workload:
         batches = f"{found.workload.global_batch_size} samples, not {scenario.workload.global_batch_size}"
+        changes = (*changes, _batch(again, scenario))
         raise refusal(f"the file works out its batch or sequence from what is changed: a step becomes {batches}", changes)
     if found.model != scenario.model or found.cluster != scenario.cluster or not same_software(found, scenario, plan):
         raise refusal("with the changes the file reads as another model, cluster or software", changes)
     if _others(again, changes) != _others(source, changes):
         raise refusal("the changes touch arguments that are not the plan's", changes)
     return text
+
+
+def _batch(source: CheckInput, wanted: Scenario) -> FlagChange:
+    """The batch of a step that the file comes to, and the one that is wanted."""
+    had = source.question.scenario.workload.global_batch_size
+    return FlagChange(flag="--global-batch-size", old=(str(had),), new=(str(wanted.workload.global_batch_size),))
 
 
 def same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:

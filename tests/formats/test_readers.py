@@ -226,3 +226,51 @@ def test_mutated_files_are_read_or_refused_long():
     seed = time.time_ns()
     print(f"seed {seed}")
     check_mutations(1_000, seed)
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 8
+seq_len = 4096
+[parallelism]
+data_parallel_shard_degree = 2
+pipeline_parallel_degree = 4
+pipeline_parallel_schedule = "{}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("1F1B", 1), ("gpipe", 1), ("Interleaved1F1B", 2), ("interleavedzerobubble", 2), ("LoopedBFS", 2)]
+)
+def test_torchtitans_schedules_have_their_stages(schedule, chunks):
+    assert read_any(TITAN.format(schedule), CheckRequest(gpu="h100-80gb")).plan.vpp == chunks
+
+
+@pytest.mark.parametrize(
+    ("schedule", "more", "says"),
+    [
+        ("ZBVZeroBubble", "", "two stages a rank in a V"),
+        ("DualPipeV", "", "two stages a rank in a V"),
+        ("dualpipev", "pipeline_parallel_layers_per_stage = 5", "two stages a rank in a V"),
+        ("1F1C", "", "'1F1C': read are 1F1B"),
+        ("Interleaved1F1B", 'pipeline_parallel_schedule_csv = "x.csv"', "a file of its own"),
+        ("1F1B", "pipeline_parallel_layers_per_stage = 3", "1f1b has one stage a rank, and the file gives 3"),
+        ("Interleaved1F1B", "pipeline_parallel_layers_per_stage = 9", "at least two stages a rank, and the file gives 1"),
+    ],
+)
+def test_schedules_that_plans_cannot_say_are_refused(schedule, more, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        read_any(f"{TITAN.format(schedule)}{more}\n", CheckRequest(gpu="h100-80gb"))
+
+
+def test_a_mics_group_is_no_plain_zero():
+    zero = {"stage": 3, "mics_shard_size": 4}
+    file = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": zero}
+    asked = CheckRequest(gpu="h100-80gb", gpus=16, model="llama3-8b", seq_length=4096)
+    with pytest.raises(UnsupportedError, match=r"mics_shard_size 4: MiCS shards .* over 4 GPUs only"):
+        read_any(json.dumps(file), asked)
+    zero["mics_shard_size"] = -1
+    assert read_any(json.dumps(file), asked).plan.fsdp == 3

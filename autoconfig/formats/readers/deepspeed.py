@@ -8,7 +8,7 @@ from autoconfig.formats.record import Document, TrainerRun, model_named, needed,
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.deepspeed import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
 SOFTWARE = "transformers-deepspeed"
@@ -47,9 +47,14 @@ def _length(document: Document) -> int:
 
 
 def sharding_of(section: Section, stage: int) -> dict[str, Any]:
-    """dist_opt, fsdp and offload of a ZeRO stage. Raises InputError for others than 0 to 3."""
+    """dist_opt, fsdp and offload of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for MiCS."""
     if not 0 <= stage <= 3:
         raise InputError(f"{section.place('zero_optimization.stage')} is {stage}: use 0 to 3")
+    if (group := section.whole("zero_optimization.mics_shard_size") or -1) > 0:
+        raise UnsupportedError(
+            f"zero_optimization.mics_shard_size {group}: MiCS shards weights, gradients and optimizer over {group} GPUs only, "
+            "with a copy in each such group, which plans cannot say (ZeRO shards over all); drop the key to check plain ZeRO"
+        )
     device = (section.word("zero_optimization.offload_optimizer.device") or "none").lower()
     offloaded = stage > 0 and (device in CPU or section.flag("zero_optimization.cpu_offload"))
     return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
@@ -63,9 +68,8 @@ def not_modelled(section: Section) -> list[str]:
         found.append("zero_optimization.offload_param: weights wait in CPU memory: less GPU memory, more time")
     if (section.word("zero_optimization.offload_optimizer.device") or "").lower() == "nvme":
         found.append("zero_optimization.offload_optimizer on NVMe is priced as CPU memory")
-    for name in ("zero_hpz_partition_size", "mics_shard_size"):
-        if (section.whole(f"zero_optimization.{name}") or 1) > 1:
-            found.append(f"zero_optimization.{name}: weights are sharded over part of the GPUs: more memory, less traffic")
+    if (section.whole("zero_optimization.zero_hpz_partition_size") or 1) > 1:
+        found.append("zero_optimization.zero_hpz_partition_size: a second copy of weights, over part of the GPUs: more memory")
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if section.flag(f"zero_optimization.{name}"):
             found.append(f"zero_optimization.{name}: less traffic")

@@ -24,7 +24,11 @@ FLAVOURS = {
     ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
 }  # fmt: skip
 """Name and flavour of torchtitan's registries whose shapes are catalogue models' (torchtitan/models/*/__init__.py)."""
+ONE_STAGE = ("1f1b", "gpipe")
 LOOPED = ("interleaved1f1b", "interleavedzerobubble", "loopedbfs")
+IN_A_V = ("zbvzerobubble", "dualpipev")
+"""Schedules of torch.distributed.pipelining, in small letters: of one stage a rank; of several, rank r with stages r, r + pp,
+...; of two, with the first and the last on the first rank."""
 
 
 def read(document: Document) -> CheckInput:
@@ -80,7 +84,7 @@ def _stage(section: Section, at: str, pp: int) -> int:
 
 
 def _stages(section: Section, at: str, layers: int, pp: int) -> tuple[int, PipelineSplit]:
-    schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
+    schedule = _schedule(section, at)
     first, last = (section.whole(f"{at}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
     first, last = 1 if first is None else first, 1 if last is None else last
     each = section.count(f"{at}.pipeline_parallel_layers_per_stage")
@@ -88,12 +92,32 @@ def _stages(section: Section, at: str, layers: int, pp: int) -> tuple[int, Pipel
     stages = -(-counted // each) if each else pp * (2 if schedule in LOOPED else 1)
     if stages % pp:
         raise InputError(f"pipeline_parallel_layers_per_stage {each}: {stages} stages are no multiple of {pp} ranks")
+    if (stages == pp) != (schedule in ONE_STAGE):
+        wanted = "one stage" if schedule in ONE_STAGE else "at least two stages"
+        raise InputError(f"pipeline_parallel_schedule {schedule} has {wanted} a rank, and the file gives {stages // pp}")
     sizes = [counted // stages + int(number < counted % stages) for number in range(stages)]
     sizes[0] -= first
     sizes[-1] -= last
     if min(sizes) < 1:
         raise InputError(f"{layers} layers are too few for {stages} pipeline stages")
     return stages // pp, PipelineSplit(vpp=stages // pp, layers=tuple(sum(sizes[rank::pp]) for rank in range(pp)))
+
+
+def _schedule(section: Section, at: str) -> str:
+    """The pipeline's schedule in small letters. Raises InputError, and UnsupportedError for what plans cannot say."""
+    given = section.word(f"{at}.pipeline_parallel_schedule") or "1F1B"
+    schedule = given.lower()
+    if section.word(f"{at}.pipeline_parallel_schedule_csv"):
+        raise UnsupportedError("pipeline_parallel_schedule_csv: the schedule stands in a file of its own, which is not read")
+    if schedule in IN_A_V:
+        raise UnsupportedError(
+            f"pipeline_parallel_schedule {given}: two stages a rank in a V, the first and the last of all on the first rank, "
+            "which plans cannot say and no formula prices; check the file with Interleaved1F1B or 1F1B"
+        )
+    if schedule not in (*ONE_STAGE, *LOOPED):
+        known = "1F1B, GPipe, Interleaved1F1B, InterleavedZeroBubble and LoopedBFS"
+        raise InputError(f"pipeline_parallel_schedule {given[:40]!r}: read are {known}")
+    return schedule
 
 
 def _recompute(section: Section) -> Recompute:
@@ -137,7 +161,7 @@ def _not_modelled(section: Section, at: str, shard: int, replicate: int) -> list
     if (section.word("training.dtype") or "float32") == "bfloat16":
         found.append("training.dtype bfloat16: weights and optimizer state in 16 bits: less memory")
     schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
-    if schedule not in ("1f1b", "gpipe", *LOOPED[:1]):
+    if schedule not in (*ONE_STAGE, *LOOPED[:1]):
         found.append(f"pipeline_parallel_schedule {schedule}: priced as 1F1B, interleaved where it has several stages a rank")
     if (section.word("optimizer.name") or "AdamW").lower() not in ("adam", "adamw"):
         found.append("optimizer.name: another optimizer than Adam keeps other state; priced as Adam")

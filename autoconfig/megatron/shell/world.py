@@ -1,0 +1,90 @@
+"""Where a script says how many GPUs it starts, so that it can be asked, and written, for another number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autoconfig.megatron.shell.launch import Program
+from autoconfig.megatron.shell.script import Script, read_script
+from autoconfig.specs.errors import InputError
+
+MAX_PER_NODE = 16
+"""GPUs of one node, of which a launcher starts the processes, at most."""
+_PER_NODE = re.compile(r"PER_?NODE|NPROC|LOCAL", re.IGNORECASE)
+_NODES = re.compile(r"(?i:NODE|WORLD|HOST)|-N$")
+_OPTION = re.compile(
+    r"^(?!\s*#).*?(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s+)[\"']?([1-9][0-9]{0,6})[\"']?(?![\w.])",
+    re.MULTILINE,
+)
+_SBATCH = re.compile(r"^#SBATCH[ \t]+(--nodes|--ntasks|-N|-n)(?:=|[ \t]*)([1-9][0-9]{0,6})(?![\w:-])", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resized:
+    """A script that starts another number of GPUs than its own."""
+
+    text: str
+    script: Script
+    changes: tuple[tuple[str, str, str], ...]
+    """Variable or option, its value, and that of `text`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Number:
+    """A number of the script that may be that of its nodes or processes."""
+
+    name: str
+    value: int
+    start: int
+    end: int
+
+    @property
+    def rank(self) -> tuple[bool, bool, int]:
+        """Nodes first, processes of one node last."""
+        return _PER_NODE.search(self.name) is not None, _NODES.search(self.name) is None, self.start
+
+
+def _numbers(text: str, variables: Mapping[str, str]) -> Iterator[_Number]:
+    """Variables that are assigned once, and as `NAME=VALUE` or `NAME=${NAME:-VALUE}`; options of launchers and of Slurm."""
+    for name, value in variables.items():
+        start = rf"(?:^|(?<=[;\s])){re.escape(name)}="
+        if re.fullmatch("[1-9][0-9]{0,6}", value) and len(re.findall(start, text, re.MULTILINE)) == 1:
+            inside = rf"[\"']?(?:\$\{{\w+:?[-=])?({value})\}}?[\"']?(?=[\s;&]|$)"
+            if match := re.search(rf"{start}{inside}", text, re.MULTILINE):
+                yield _Number(name=name, value=int(value), start=match.start(1), end=match.end(1))
+    yield from (_number(match) for match in _OPTION.finditer(text))
+    yield from (_number(match, "#SBATCH ") for match in _SBATCH.finditer(text))
+
+
+def _number(match: re.Match[str], before: str = "") -> _Number:
+    """Of an option: its name and its value."""
+    return _Number(name=before + match[1], value=int(match[2]), start=match.start(2), end=match.end(2))
+
+
+def resized(text: str, script: Script, gpus: int, program: Program, settings: Mapping[str, str]) -> Resized | None:
+    """The script with another number of nodes, else of processes, such that it starts `gpus`; None where it says none, or says
+    it otherwise than by one number. Slurm's lines of nodes and of tasks follow."""
+    had = script.num_gpus
+    if had is None or had == gpus:
+        return None
+    variables = {name: value for name, value in script.variables.items() if name not in settings}
+    slurm = [_number(match, "#SBATCH ") for match in _SBATCH.finditer(text)]
+    for number in sorted(_numbers(text, variables), key=lambda one: one.rank):
+        one_node = number.rank[0]
+        edits = {number.start: number} | ({} if one_node else {one.start: one for one in slurm})
+        if any(one.value * gpus % had for one in edits.values()) or (one_node and number.value * gpus > MAX_PER_NODE * had):
+            continue
+        changed = text
+        for start in sorted(edits, reverse=True):
+            changed = f"{changed[:start]}{edits[start].value * gpus // had}{changed[edits[start].end :]}"
+        try:
+            again = read_script(changed, program, settings)
+        except InputError:
+            continue
+        if again.num_gpus == gpus:
+            found = [edits[start] for start in sorted(edits)]
+            changes = tuple((one.name, str(one.value), str(one.value * gpus // had)) for one in found)
+            return Resized(text=changed, script=again, changes=changes)
+    return None
