@@ -184,7 +184,7 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
         return violation
     first = -(-cluster.num_gpus // unit) * unit
     enough = next((gpus for gpus in range(first, first + TRIED * unit, unit) if _legal_on(source, gpus)), None)
-    own = source.script is not None and source.script.num_gpus == cluster.num_gpus
+    own = source.script is not None and source.script.num_gpus == cluster.num_gpus and not source.resized
     here = f"the file's are {cluster.num_gpus:,}" if own else f"--gpus says {cluster.num_gpus:,}"
     hint = f"; this plan needs a multiple of {unit:,} GPUs, and {here}"
     if enough is None:

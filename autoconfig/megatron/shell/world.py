@@ -18,6 +18,7 @@ _OPTION = re.compile(
     r"^(?!\s*#).*?(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s+)[\"']?([1-9][0-9]{0,6})[\"']?(?![\w.])",
     re.MULTILINE,
 )
+_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-=]([1-9][0-9]{0,6})\}")
 _SBATCH = re.compile(r"^#SBATCH[ \t]+(--nodes|--ntasks|-N|-n)(?:=|[ \t]*)([1-9][0-9]{0,6})(?![\w:-])", re.MULTILINE)
 
 
@@ -46,20 +47,24 @@ class _Number:
         return _PER_NODE.search(self.name) is not None, _NODES.search(self.name) is None, self.start
 
 
-def _numbers(text: str, variables: Mapping[str, str]) -> Iterator[_Number]:
-    """Variables that are assigned once, and as `NAME=VALUE` or `NAME=${NAME:-VALUE}`; options of launchers and of Slurm."""
+def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Number]:
+    """Variables that are assigned once, as `NAME=VALUE`, or have one default, as `${NAME:-VALUE}`; options of launchers and of
+    Slurm."""
     for name, value in variables.items():
         start = rf"(?:^|(?<=[;\s])){re.escape(name)}="
-        if re.fullmatch("[1-9][0-9]{0,6}", value) and len(re.findall(start, text, re.MULTILINE)) == 1:
-            inside = rf"[\"']?(?:\$\{{\w+:?[-=])?({value})\}}?[\"']?(?=[\s;&]|$)"
-            if match := re.search(rf"{start}{inside}", text, re.MULTILINE):
-                yield _Number(name=name, value=int(value), start=match.start(1), end=match.end(1))
+        single = name not in settings and len(re.findall(start, text, re.MULTILINE)) == 1
+        found = re.search(rf"{start}[\"']?([1-9][0-9]{{0,6}})[\"']?(?=[\s;&]|$)", text, re.MULTILINE) if single else None
+        if found is not None and found[1] == value:
+            yield _Number(name=name, value=int(value), start=found.start(1), end=found.end(1))
+    defaults = list(_DEFAULT.finditer(text))
+    names = [match[1] for match in defaults]
+    yield from (_number(match) for match in defaults if names.count(match[1]) == 1 and match[1] not in settings)
     yield from (_number(match) for match in _OPTION.finditer(text))
     yield from (_number(match, "#SBATCH ") for match in _SBATCH.finditer(text))
 
 
 def _number(match: re.Match[str], before: str = "") -> _Number:
-    """Of an option: its name and its value."""
+    """Of an option or a default: its name and its value."""
     return _Number(name=before + match[1], value=int(match[2]), start=match.start(2), end=match.end(2))
 
 
@@ -69,9 +74,8 @@ def resized(text: str, script: Script, gpus: int, program: Program, settings: Ma
     had = script.num_gpus
     if had is None or had == gpus:
         return None
-    variables = {name: value for name, value in script.variables.items() if name not in settings}
     slurm = [_number(match, "#SBATCH ") for match in _SBATCH.finditer(text)]
-    for number in sorted(_numbers(text, variables), key=lambda one: one.rank):
+    for number in sorted(_numbers(text, script.variables, settings), key=lambda one: one.rank):
         one_node = number.rank[0]
         edits = {number.start: number} | ({} if one_node else {one.start: one for one in slurm})
         if any(one.value * gpus % had for one in edits.values()) or (one_node and number.value * gpus > MAX_PER_NODE * had):
