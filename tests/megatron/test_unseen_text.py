@@ -129,3 +129,32 @@ def test_a_test_of_a_variable_that_the_file_does_not_set_says_both_ways_where_th
     assert read('TP=2\nif [ -n "$WANDB" ]; then LOG=1; fi').notes == (), "nothing of the answer depends on it"
     more = read('TP=2\n[[ -n "$DP_FILE" ]] && TP=$(cat $DP_FILE)')
     assert more.plan.tp == 2 and "$DP_FILE counts as empty" in more.notes[0] and "not known" in more.notes[0]
+
+
+COUNTED = (
+    "declare -i TP=2\nTP+=2", "declare -i TP=2+2", "declare -i TP\nTP=2*4", "declare -i TP=8\nTP=TP/2",
+    "TP=2\nTP+=2\nTP=${#TP}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", COUNTED)
+def test_what_is_declared_an_integer_is_worked_out_or_not_known(text):
+    shown = subprocess.run(["bash", "-c", f"{text}\necho $TP"], capture_output=True, text=True, check=True).stdout
+    try:
+        assert read(text).plan.tp == int(shown)
+    except InputError as error:
+        assert "declare -i" in str(error) and "TP/2" in text
+
+
+@pytest.mark.parametrize(("gone", "sp"), [("A[2]", False), ("A[-1]", False), ("A[9]", True), ("A", False)])
+def test_an_element_that_is_unset_is_no_argument(gone, sp):
+    text = f"A=(--tensor-model-parallel-size 2 --sequence-parallel)\nunset '{gone}'"
+    assert read(text, '"${A[@]}"').plan.sp == sp
+    with pytest.raises(InputError, match=r"an element of \$A is unset"):
+        read(text.replace(f"'{gone}'", "'A[0]'"), '"${A[@]}"')
+
+
+def test_words_that_xargs_adds_are_not_known():
+    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {BASE} --vocab-size 1000 --micro-batch-size 1"
+    with pytest.raises(InputError, match="xargs in line 1 adds words that are not read"):
+        read_check(f"cat args | xargs {start}\n", CheckRequest(gpu="h100-80gb"))

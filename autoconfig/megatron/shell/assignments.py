@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import Assignment, Word
 from autoconfig.megatron.shell.values import (
     Piece,
@@ -33,7 +34,9 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
         return True
     if isinstance(token.value, Word):
         value = value_of(token.value, variables)
-        if token.name not in variables.fixed | variables.locked:
+        if token.name in variables.integers:
+            _count(variables, token.name, value, append=token.append)
+        elif token.name not in variables.fixed | variables.locked:
             _store(variables, token.name, value, append=token.append)
         return True
     elements = [value for word in token.value for value in fields_of(word, variables)]
@@ -59,6 +62,15 @@ def _element(variables: Variables, token: Assignment) -> None:
         variables.set(token.name, (Piece(text=f"${token.name}", unknown=why),))
 
 
+def _count(variables: Variables, name: str, value: Value, *, append: bool) -> None:
+    """`declare -i NAME`: what is assigned is worked out, and added by +=."""
+    before = variables.values.get(name, ())
+    text = f"({text_of(before)})+({text_of(value)})" if append and before and isinstance(before, tuple) else text_of(value)
+    number = None if reason_of(value) or (isinstance(before, tuple) and append and reason_of(before)) else whole_number(text)
+    why = f"${name} is worked out (declare -i) from what is not followed: say --set {name}=VALUE"
+    variables.set(name, (Piece(text=f"${name}", unknown=why),) if number is None else plain_value(str(number)))
+
+
 def _map(variables: Variables, name: str, elements: Sequence[Value]) -> bool:
     """`declare -A NAME=([KEY]=VALUE ...)`; False where the elements are written otherwise."""
     found = [re.fullmatch(r"\[([^\]]+)\]=(.*)", text_of(value), re.DOTALL) for value in elements]
@@ -74,6 +86,8 @@ def _named(variables: Variables, fields: Sequence[Value], names: Sequence[str]) 
     """What `declare -A` says of names; their elements together are not known."""
     words = [text_of(value) for value in fields]
     options = "".join(word[1:] for word in words[1:] if re.fullmatch(r"-[A-Za-z]+", word))
+    if "i" in options and words[0] != "export":
+        variables.integers |= frozenset(names)
     if "A" in options and words[0] != "readonly":
         variables.maps |= frozenset(names)
         for name in names:
@@ -170,10 +184,22 @@ def take(variables: Variables, words: Sequence[Word | Assignment], fields: Seque
     return True
 
 
+def _unset_element(variables: Variables, name: str, index: str) -> None:
+    """`unset NAME[INDEX]`: of the last element of a known array; every other one leaves a gap, which is not followed."""
+    found = variables.values.get(name)
+    if isinstance(found, list) and found and index in ("-1", str(len(found) - 1)):
+        variables.set(name, found[:-1])
+    elif isinstance(found, list) and not (index.isdigit() and len(index) < 7 and int(index) >= len(found)):
+        why = f"an element of ${name} is unset: say --set {name}=VALUE"
+        variables.set(name, (Piece(text=f"${name}", unknown=why),))
+
+
 def forget(variables: Variables, fields: Sequence[Value], command: str, line: int) -> None:
     """`unset`, `read` and `mapfile`: names that are not set, or not known, behind them."""
     for value in fields:
         name = text_of(value)
+        if command == "unset" and (element := re.fullmatch(r"([A-Za-z_]\w*)\[(.+)\]", name)):
+            _unset_element(variables, element[1], element[2])
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             continue
         if command == "unset":

@@ -85,6 +85,9 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
         found = Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
         return replace(found, refused=refused)
+    if any(text.rsplit("/", 1)[-1] == "xargs" for text in texts[:program]):
+        fields = [*fields, (Piece(text="$(xargs)", unknown=f"xargs in line {line} adds words that are not read"),)]
+        texts, names = [*texts, ""], [*names, ""]
     hidden = any(piece.unknown and not piece.unset for value in fields[program + 1 :] for piece in value)
     enough = hidden and wanted.decisive & set(names[program + 1 :])  # what is not known may hold the others
     if not enough and sum(name in wanted.arguments for name in names[program + 1 :]) < MIN_ARGUMENTS:

@@ -78,6 +78,8 @@ class Variables:
     """Names whose value the caller said: the script does not change them."""
     locked: frozenset[str] = frozenset()
     """Names that `readonly` keeps as they are."""
+    integers: frozenset[str] = frozenset()
+    """Names of `declare -i`."""
     maps: frozenset[str] = frozenset()
     """Names of `declare -A`: an element is kept as `NAME[KEY]`."""
     substitute: Callable[[Part], Value | None] | None = None

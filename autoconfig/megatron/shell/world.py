@@ -33,7 +33,7 @@ class Resized:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Number:
+class _Count:
     """A number of the script that may be that of its nodes or processes."""
 
     name: str
@@ -47,7 +47,7 @@ class _Number:
         return _PER_NODE.search(self.name) is not None, _NODES.search(self.name) is None, self.start
 
 
-def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Number]:
+def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[_Count]:
     """Variables that are assigned once, as `NAME=VALUE`, or have one default, as `${NAME:-VALUE}`; options of launchers and of
     Slurm."""
     for name, value in variables.items():
@@ -55,7 +55,7 @@ def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str
         single = name not in settings and len(re.findall(start, text, re.MULTILINE)) == 1
         found = re.search(rf"{start}[\"']?([1-9][0-9]{{0,6}})[\"']?(?=[\s;&]|$)", text, re.MULTILINE) if single else None
         if found is not None and found[1] == value:
-            yield _Number(name=name, value=int(value), start=found.start(1), end=found.end(1))
+            yield _Count(name=name, value=int(value), start=found.start(1), end=found.end(1))
     defaults = list(_DEFAULT.finditer(text))
     names = [match[1] for match in defaults]
     yield from (_number(match) for match in defaults if names.count(match[1]) == 1 and match[1] not in settings)
@@ -63,9 +63,9 @@ def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str
     yield from (_number(match, "#SBATCH ") for match in _SBATCH.finditer(text))
 
 
-def _number(match: re.Match[str], before: str = "") -> _Number:
+def _number(match: re.Match[str], before: str = "") -> _Count:
     """Of an option or a default: its name and its value."""
-    return _Number(name=before + match[1], value=int(match[2]), start=match.start(2), end=match.end(2))
+    return _Count(name=before + match[1], value=int(match[2]), start=match.start(2), end=match.end(2))
 
 
 def resized(text: str, script: Script, gpus: int, program: Program, settings: Mapping[str, str]) -> Resized | None:
