@@ -1,7 +1,10 @@
 """Fixtures of the application's tests: questions, rankings, the command line."""
 
 import json
-import os
+import os  # isort: split
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read as NumPy starts: the tests' workers use every core already
+
 import sys
 from collections.abc import Callable
 from pathlib import Path

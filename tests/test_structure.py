@@ -111,7 +111,7 @@ print("clean")
 
 def probe(*modules: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, check=False
     )
 
 

@@ -105,8 +105,7 @@ def band_from(predicted: Sequence[Scattered]) -> Band:
     middle itself is unsure by e. t: quantile UPPER of Student's distribution with K - 1 degrees of freedom, K = 1 / sum W^2
     sources in effect. One source has no scatter between sources: its own quantiles.
     """
-    names = sorted({p.source for p in predicted})
-    member = np.array([names.index(p.source) for p in predicted])
+    names, member = np.unique([p.source for p in predicted], return_inverse=True)
     x = np.array([p.log_ratio for p in predicted])
     w = 1.0 / (np.bincount(member)[member] + RELIABLE_ROWS)
     w /= w.sum()
@@ -121,7 +120,7 @@ def band_from(predicted: Sequence[Scattered]) -> Band:
         t = float(stdtrit(effective - 1, UPPER))
         below, above = (2 * float((w * side**2).sum()) for side in (np.minimum(x - middle, 0), np.maximum(x - middle, 0)))
         low, high = middle - t * np.sqrt(below + 2 * unsure), middle + t * np.sqrt(above + 2 * unsure)
-    return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(predicted), sources=tuple(names))
+    return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(predicted), sources=tuple(map(str, names)))
 
 
 def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
@@ -142,9 +141,12 @@ def coverage(
     unit = unit or _same
     inside: dict[str, bool] = {}
     width: dict[str, float] = {}
-    by_source = {source: [p for p in predicted if p.source == source] for source in sorted({p.source for p in predicted})}
+    by_source: dict[str, list[Predicted]] = {}
+    for p in predicted:
+        by_source.setdefault(p.source, []).append(p)
+    paper = {source: apart(source) for source in by_source}
     for source, rows in by_source.items():
-        bands: Mapping[str, Band] = bands_of([p for p in predicted if apart(p.source) != apart(source)])
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper[p.source] != paper[source]])
         for p in rows:
             band = band_of(p.level, bands)
             inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
@@ -153,6 +155,12 @@ def coverage(
     return [_count(POOLED, predicted, inside, width, unit)] + [
         _count(level, [p for p in predicted if p.level == level], inside, width, unit) for level in levels
     ]
+
+
+@cache
+def by_table() -> tuple[Coverage, ...]:
+    """`coverage` of the runs whose errors make bands: constants and bands know nothing of the run's source."""
+    return tuple(coverage(banded()))
 
 
 @cache
@@ -197,8 +205,11 @@ def _count(
     level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float], unit: Callable[[str], str]
 ) -> Coverage:
     sources = sorted({unit(p.source) for p in rows})
-    shares = [_mean(inside[_key(p)] for p in rows if unit(p.source) == source) for source in sources]
-    count = {source: sum(unit(p.source) == source for p in rows) for source in sources}
+    held: dict[str, list[bool]] = {source: [] for source in sources}
+    for p in rows:
+        held[unit(p.source)].append(inside[_key(p)])
+    shares = [_mean(held[source]) for source in sources]
+    count = {source: len(held[source]) for source in sources}
     widths = [width[_key(p)] for p in rows]
     weights = [count[source] / (count[source] + RELIABLE_ROWS) for source in sources]
     return Coverage(
@@ -283,7 +294,6 @@ def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:
 
 
 def _bands() -> Iterator[Reading]:
-    by_table = coverage(banded())
     together = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
     publishers = " and ".join(sorted({source.publisher for source in sources()} - {""}))
     pooled = by_publisher()[0]
@@ -294,10 +304,10 @@ def _bands() -> Iterator[Reading]:
         harder=pooled.inside,
         why=f"every publisher counts the same ({pooled.sources}, one of them with a single run)",
     )
-    for line in by_table:
+    for line in by_table():
         if line.level in (POOLED, MOE):
             yield _inside(line, together[line.level].inside, ONE_PUBLISHER.format(publishers))
-    for line in by_table:
+    for line in by_table():
         if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
             yield _inside(line, line.inside_by_row, "every row counts the same, not every source")
 

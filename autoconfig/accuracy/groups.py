@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,7 @@ from autoconfig.calibration.observe import (
 from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import HeldTo, bars_held, source_of
 from autoconfig.runs.training_row import Case
+from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
@@ -50,26 +51,29 @@ class Predicted:
     def ratio(self) -> float:
         return self.step_seconds / self.run.measured_s - 1.0
 
-    @property
+    @cached_property
     def log_ratio(self) -> float:
         return math.log(self.run.measured_s / self.step_seconds)
 
-    @property
+    @cached_property
     def source(self) -> str:
         return self.run.case.source
 
 
 def predict_steps(cases: Sequence[tuple[Scenario, TrainPlan]]) -> list[float]:
-    """Step seconds of plans, priced together where only the plan differs."""
-    groups: dict[tuple[Scenario, str], list[int]] = {}
-    for index, (scenario, plan) in enumerate(cases):
-        groups.setdefault((scenario, str(plan.recompute)), []).append(index)
+    """Step seconds of plans, priced together where only the plan, the number of GPUs and the batch differ."""
+    groups: dict[Scenario, list[int]] = {}
+    for index, (scenario, _) in enumerate(cases):
+        alike = scenario.on(num_gpus=scenario.cluster.gpus_per_node).with_batch(1)  # columns of the layouts
+        groups.setdefault(alike, []).append(index)
     steps = [0.0] * len(cases)
-    for (scenario, _), members in groups.items():
-        plans = [cases[index][1] for index in members]
-        estimate = estimate_step_time(scenario, scenario.layouts(plans), [plans[0].recompute])
-        for row, index in enumerate(members):
-            steps[index] = float(estimate.step_seconds[row, 0])
+    for alike, members in groups.items():
+        settings, plans = zip(*(cases[index] for index in members), strict=True)
+        recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
+        batches, gpus = zip(*((s.workload.global_batch_size, s.cluster.num_gpus) for s in settings), strict=True)
+        estimate = estimate_step_time(alike, layouts_of(plans, alike.model, batches, gpus), recomputes)
+        for row, (index, plan) in enumerate(zip(members, plans, strict=True)):
+            steps[index] = float(estimate.step_seconds[row, recomputes.index(plan.recompute)])
     return steps
 
 

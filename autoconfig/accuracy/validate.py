@@ -15,7 +15,7 @@ from autoconfig.accuracy.bands import (
     banded,
     bands_of,
     by_publisher,
-    coverage,
+    by_table,
     readings,
 )
 from autoconfig.accuracy.encoders import EncoderFigure, encoder_figures
@@ -127,7 +127,7 @@ def validate(
         groups=tuple(error_groups(predicted, published_runs().dropped)),
         bars=tuple(bars(predicted, leave_out)),
         bands=bands_of(unseen),
-        coverage=tuple(coverage(unseen)),
+        coverage=by_table(),
         resisting=tuple(resisting(predicted)),
         decisions=tuple(decisions(predicted, leave_out)) if sections.decisions else (),
         placed=tuple(placed_plans(leave_out, progress)) if sections.decisions else (),

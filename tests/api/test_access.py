@@ -186,7 +186,7 @@ def test_a_worker_says_what_it_does(tmp_path):
         line = worker.stderr.readline()
         assert line.startswith("worker ") and words in line and "2 at a time" in line
         worker.terminate()
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=300)
 
 
 @pytest.mark.parametrize("arguments", [["--name", "", "--scope", "read"], ["--name", "x", "--scope", "reed"], ["--name", "x"]])
@@ -281,7 +281,7 @@ def test_a_caller_that_leaves_is_no_fault_of_the_service(services):
     with service.client() as client:
         assert client.get("/healthz").status_code == 200
     service.process.terminate()
-    _, said = service.process.communicate(timeout=60)
+    _, said = service.process.communicate(timeout=300)
     assert "Traceback" not in said, said
 
 

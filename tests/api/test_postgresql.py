@@ -117,7 +117,7 @@ def documented(program: str) -> list[str]:
 
 def run(command: list[str], folder: Path, url: str) -> None:
     done = subprocess.run(
-        [word.replace("URL", url) for word in command], cwd=folder, capture_output=True, text=True, check=False, timeout=60
+        [word.replace("URL", url) for word in command], cwd=folder, capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
 

@@ -53,7 +53,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run as a process of its own, with collectives over two gloo ranks."""
     path = tmp_path_factory.mktemp("benchmark") / "cpu.json"
     process = start("--device", "cpu", "--set", "tiny", "--ranks", "2", "--output", str(path))
-    out, errors = process.communicate(timeout=120)
+    out, errors = process.communicate(timeout=300)
     assert process.returncode == 0 and out == "" and "written to" in errors, errors
     return path
 
@@ -165,7 +165,7 @@ def test_sigterm_beside_running_ranks_leaves_no_process(tmp_path: Path) -> None:
     while "collectives over 2 ranks" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and "Traceback" not in errors and "run the same command again" in errors
     assert processes_about(path) == [] and read_operator_table(path)["gemm"]
 
@@ -217,7 +217,7 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", command], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
-        timeout=120, check=False,
+        timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 2 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []

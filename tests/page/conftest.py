@@ -124,7 +124,7 @@ def too_wide(page: Page) -> int:
 
 
 def ask(service, path, **body):
-    answer = httpx.post(f"{service.url}/v1/{path}", json=body, timeout=60)
+    answer = httpx.post(f"{service.url}/v1/{path}", json=body, timeout=300)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -162,7 +162,7 @@ def test_a_search_of_another_client_is_shown_under_its_own_question(asked, pages
     row.get_by_role("button", name="Open").click()
     settled(page)
     expect(page.locator("#state")).to_contain_text("num_layers 16")
-    first = httpx.post(f"{asked.url}/v1/plans", json=body, timeout=60).json()["plans"][0]
+    first = httpx.post(f"{asked.url}/v1/plans", json=body, timeout=300).json()["plans"][0]
     assert shorts(page)[0] == chosen(page) == first["short"]
     assert f"{first['step_seconds']:.3f} s" in page.locator("dl.facts").inner_text()
     assert page.get_by_label("Only plans with").input_value() == "tp=2"

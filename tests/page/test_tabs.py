@@ -23,7 +23,7 @@ def test_the_tab_shows_the_answer_of_the_service(asked, pages):
     page = pages(deployment_link(asked.url))
     view = page.locator("#view-deployments")
     expect(view.locator("figure.frontier g.point").first).to_be_visible()
-    answer = httpx.post(f"{asked.url}/v1/deployments", json=SERVE, timeout=60).json()
+    answer = httpx.post(f"{asked.url}/v1/deployments", json=SERVE, timeout=300).json()
     shown = view.locator("table.plans tbody tr")
     assert [row.get_attribute("data-short") for row in shown.all()] == [one["plan"] for one in answer["deployments"]]
     best = answer["deployments"][0]

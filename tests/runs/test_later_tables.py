@@ -147,7 +147,16 @@ def written_out() -> tuple[list[dict[str, str]], list[Prediction]]:
         graphs = {"cuda_graph": str(int(bool(scope))), "cuda_graph_scope": scope}
         rows.append({**row, **graphs, "moe_dispatcher": settings.dispatcher, "overlap": overlap, "etp": "1"})
     assert len(rows) > 100
-    return rows, predict_rows(rows)
+    answers = predict_rows(rows)
+    for answer in answers:
+        assert answer.step_seconds and answer.fits and "breaks" not in answer.note, answer.id
+    return rows, answers
+
+
+def asked(row: dict[str, str]) -> tuple[Any, ...]:
+    """What decides the prediction of a row: rows of one question are priced alike."""
+    found = read_case(row)
+    return found.scenario, found.plan, found.broken
 
 
 @pytest.mark.parametrize("column", ["sp", "recompute", "offload", "offload_layers", "fsdp", "fp8_recipe", "layers", "vpp", "cp",
@@ -156,10 +165,12 @@ def test_an_empty_cell_is_what_the_release_runs(column: str) -> None:
     """The table of 2026 with every switch of its recipes written out, and one column empty: nothing that ran breaks a rule or
     stops fitting, and steps stay within 3 % (within 60 % for vpp, where a plan is in doubt and no recipe has its degrees)."""
     rows, answers = written_out()
-    for before, after in zip(answers, predict_rows([{**row, column: ""} for row in rows]), strict=True):
-        assert before.step_seconds and after.step_seconds and before.fits, before.id
+    emptied = [{**row, column: ""} for row in rows]
+    changed = [number for number, row in enumerate(emptied) if asked(row) != asked(rows[number])]
+    for before, after in zip((answers[n] for n in changed), predict_rows([emptied[n] for n in changed]), strict=True):
+        assert before.step_seconds and after.step_seconds, before.id
         assert after.fits or (column == "cp" and before.id == "NV-0044"), f"{after.id}: no recipe has its plan of tp 4, cp 2"
-        assert "breaks" not in before.note + after.note
+        assert "breaks" not in after.note
         assert 0.97 < after.step_seconds / before.step_seconds < (1.6 if column == "vpp" else 1.03) or column == "cp"
 
 

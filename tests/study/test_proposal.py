@@ -304,6 +304,10 @@ def test_a_study_of_headroom_proposes_smaller_plans():
     assert found.peak_bytes[by_front.row] < found.peak_bytes[:3].min()
 
 
+on_published_runs = pytest.mark.xdist_group("validate")
+"""Of the worker that has observed the published runs for tests/accuracy/test_validate.py."""
+
+
 @pytest.fixture(scope="module")
 def recorded() -> list[Sweep]:
     return sweeps(MIN_ROWS)
@@ -313,6 +317,7 @@ def barred(recorded: list[Sweep]) -> list[Sweep]:
     return [s for s in recorded if s.timed >= MIN_TIMED and s.source.startswith(("AlephAlpha", "vTrain"))]
 
 
+@on_published_runs
 def test_the_sweeps_are_those_of_the_docs(recorded):
     counts: dict[str, int] = {}
     for sweep in barred(recorded):
@@ -324,6 +329,7 @@ def test_the_sweeps_are_those_of_the_docs(recorded):
     assert pruned <= 0.01 * timed
 
 
+@on_published_runs
 def test_the_best_plan_is_found_in_few_trials(recorded):
     """At most 5 trials in the median and 12 in the 90th percentile, of each source too; the study stops by
     itself, at the best in 9 of 10."""
@@ -340,6 +346,7 @@ def test_the_best_plan_is_found_in_few_trials(recorded):
         assert sum(run.regret_at_stop <= TOLERANCE for run in ours) >= 0.9 * len(ours), source
 
 
+@on_published_runs
 def test_a_stored_study_proposes_what_the_replay_proposed(recorded):
     """What Optuna gives back of the trials is the same study: out-of-memory trials too."""
     quiet_optuna()
@@ -370,6 +377,7 @@ def replay_rows(sweep: Sweep, count: int) -> list[int]:
     return [result.row for result in results]
 
 
+@on_published_runs
 def test_other_strategies_run_on_the_same_candidates(recorded):
     quiet_optuna()
     sweep = barred(recorded)[-1]

@@ -115,7 +115,7 @@ def test_ctrl_c_once_finishes_what_runs(place):
     process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="2")
     wait_until(lambda: runs(place), "no job has started")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert "finishing what runs" in err and "autoconfig search --resume s" in err and "Winner" in out
     trials = trials_of(place, "s")
@@ -129,7 +129,7 @@ def test_ctrl_c_twice_cancels(place):
     while "finishing what runs" not in (line := process.stderr.readline()):
         assert line, "it ended without a word of the first Ctrl-C"
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130 and "cancelling what runs" in err, err
     assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["cancelled"] and left_over(place) == []
     again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
@@ -145,7 +145,7 @@ def test_two_searches_in_one_folder(place):
     second = search(place, *ARGUMENTS, "--profile", "--study", "other")
     assert second.returncode == 2 and f"in use by a search (process {process.pid}" in second.stderr
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
+    process.communicate(timeout=300)
     assert process.returncode == 130 and left_over(place) == []
 
 
@@ -178,7 +178,7 @@ def test_a_database_that_fails_beside_a_running_job(place):
     database.write_bytes(b"no database" * 100)
     with next((place / "work" / "jobs").glob("*/out.log")).open("a") as log:  # a step, which the search tells the storage
         log.write("step 1/5 (timed): 0.1 s\n")
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 2 and "not a database" in err, err
     assert "begins again with: autoconfig search --resume s" in err, err
     assert left_over(place) == []

@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import termios
 import time
@@ -263,13 +264,19 @@ def test_budget_and_place_may_stand_beside_it(autoconfig, tmp_path):
     assert ended.exit_code == 2 and "leave out" not in ended.stderr and "no studies in" in ended.stderr
 
 
+def take_the_terminal() -> None:
+    """In the new process: its standard input is its terminal, and SIGHUP is not ignored, as it is below nohup."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def on_a_terminal(place: Path, *arguments: str, **more: str) -> tuple[subprocess.Popen[bytes], int]:
     """The search in a session of its own whose terminal is a new pseudo-terminal; its other end."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         search_command(place, *arguments), cwd=ROOT, env=environment(place, TERM="xterm", COLUMNS="250", **more),
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=take_the_terminal,
     )  # fmt: skip
     os.close(theirs)
     return started(process, place), ours
@@ -288,9 +295,9 @@ def test_the_live_screen_and_a_closed_terminal(tmp_path):
     """Trials, best, budget left and what runs are drawn again; once the terminal is closed the job that runs is cancelled."""
     fake_python(tmp_path)
     write_oracle(tmp_path)
-    arguments = (*ARGUMENTS, "--profile", "--study", "s", "--budget", "10m,9trials")
+    arguments = (*ARGUMENTS, "--profile", "--study", "s", "--budget", "10h,2trials")
     process, terminal = on_a_terminal(tmp_path, *arguments, STAND_IN_TOKEN=str(tmp_path / "token"))
-    read_until(terminal, r"s: 0 measured of \d+ candidates \| 10\.0 min, 9 trials left.*running: 0 for \d+ s")
+    read_until(terminal, r"s: 0 measured of \d+ candidates \| [\d.]+ min, 2 trials left.*running: 0 for \d+ s")
     (tmp_path / "token").touch()  # the first job ends, the second one waits
     best = r"best tp=\S+ [\d.]+ s \(predicted .*another may win: \d+%"
     read_until(terminal, r"s: 1 measured of \d+ candidates \| " + best + r".*running: 1 for \d+ s")

@@ -188,7 +188,7 @@ def test_a_dead_peer_ends_the_others(torchrun_job):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000), "--peer-timeout", "60")
     pids = wait_for_step(run)
     os.kill(pids[1], signal.SIGKILL)
-    run.communicate(timeout=240)
+    run.communicate(timeout=300)
     found = read_measurement(path)
     assert (found.status, found.exit_code) == ("failed", 11), found.message
     assert found.ranks[0].rank == 0 and len(found.losses) >= 1
@@ -202,7 +202,7 @@ def test_a_silent_peer_is_lost_after_the_timeout(torchrun_job):
     os.kill(pids[1], signal.SIGSTOP)
     assert_gone(pids[:1])
     os.kill(pids[1], signal.SIGKILL)
-    run.communicate(timeout=240)
+    run.communicate(timeout=300)
     found = read_measurement(path)
     assert (found.status, found.exit_code) == ("failed", 11), found.message
     assert_gone(pids)
@@ -214,7 +214,7 @@ def test_sigterm_leaves_nothing(torchrun_job, target):
     run, path = torchrun_job(job("dp=2", 2, steps=100_000))
     pids = wait_for_step(run)
     os.kill(run.pid if target == "torchrun" else pids[1], signal.SIGTERM)
-    _, err = run.communicate(timeout=240)
+    _, err = run.communicate(timeout=300)
     assert "nothing is written" in err and "Traceback" not in err.partition("torch/distributed")[0]
     assert not path.exists() and list(path.parent.iterdir()) == []
     assert_gone(pids)

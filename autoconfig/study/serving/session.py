@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from optuna.trial import FrozenTrial
-from scipy.stats import spearmanr
 
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.serving.question import ServeQuestion, understand, write_serving_calibration
@@ -185,6 +184,8 @@ def _correction(
 def _ranks(front: list[ServingLine]) -> tuple[float, float] | None:
     if len(front) < MIN_TO_RANK:
         return None
+    from scipy.stats import spearmanr  # a second of every start
+
     speed = spearmanr([line.measured_tokens for line in front], [line.corrected_tokens for line in front]).statistic
     step = spearmanr([line.measured_tpot_s for line in front], [line.corrected_tpot_s for line in front]).statistic
     return float(speed), float(step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,18 @@ class Candidates(Choices):
     peak_bytes: Floats
     limit_bytes: Floats
     device_bytes: float
+
+    @cached_property
+    def doublings_apart(self) -> Floats:
+        """[n, n]: doublings between the degrees of two plans, summed over the degrees."""
+        found: Floats = np.abs(self.sizes[:, None] - self.sizes[None, :]).sum(axis=-1)
+        return found
+
+    @cached_property
+    def differences_apart(self) -> npt.NDArray[np.int64]:
+        """[n, n]: keys of other kinds in which two plans differ."""
+        found: npt.NDArray[np.int64] = (self.kinds[:, None] != self.kinds[None, :]).sum(axis=-1)
+        return found
 
 
 def candidates_of(ranking: Ranking) -> Candidates:

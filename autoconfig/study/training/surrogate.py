@@ -100,11 +100,7 @@ class Posterior:
 
 def prior_covariance(candidates: Candidates, scatter: Scatter) -> Floats:
     """[n, n] covariance of log(measured / predicted) before any measurement."""
-    apart = np.zeros((len(candidates),) * 2)
-    for column in candidates.sizes.T:
-        apart += np.abs(column[:, None] - column[None, :]) / scatter.doublings
-    for codes in candidates.kinds.T:
-        apart += (codes[:, None] != codes[None, :]) / scatter.differences
+    apart = candidates.doublings_apart / scatter.doublings + candidates.differences_apart / scatter.differences
     shared = scatter.part**2 * (candidates.shares @ candidates.shares.T)
     found: Floats = scatter.step**2 + shared + scatter.shape**2 * np.exp(-apart) + scatter.plan**2 * np.eye(len(candidates))
     return found
