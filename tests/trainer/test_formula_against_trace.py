@@ -120,7 +120,7 @@ FAST_SLICES = {
     ("deepseek-v2", "ep=4,dp=4,pp=2,mbs=1,recompute=selective:moe_act"),
     ("qwen2-57b-a14b", "ep=4,dp=4,pp=2,mbs=1,recompute=full:block:1"),
 }
-"""Latent attention and shared experts; deepseek-v3 stands among SimuMax's runs (test_simumax) and in `make soak`."""
+"""Latent attention with a compressed query, and shared experts; deepseek-v3, which is like deepseek-v2, is for `make soak`."""
 SLICE_TOLERANCE = 0.02
 
 
