@@ -309,7 +309,8 @@ def dropped_by_module(
 ) -> dict[str, Number]:
     """Bytes per part that recomputing one module frees in a layer with these parts, `apart` of whose norms are modules of
     their own (parameters.norms_apart); empty without such a module."""
-    norm_output = {"norm_outputs": parts["norm_outputs"] / 2} if stack.norms_fused else {}
+    own = 0.5 if "query_key_value" in parts else 1.0  # an MLP that is a layer of a hybrid has the layer's one norm
+    norm_output = {"norm_outputs": own * parts["norm_outputs"]} if stack.norms_fused else {}
     if module == "core_attn":
         return {name: parts[name] for name in CORE_ATTENTION_PARTS if name in parts}
     if module == "layernorm":

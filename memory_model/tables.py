@@ -19,6 +19,7 @@ from autoconfig.memory_model.activations import (
     kept_under_selective,
 )
 from autoconfig.memory_model.alike import alike_in_state, micro_batch_columns
+from autoconfig.memory_model.graphs import beside_graphs
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable, chunks_by_layout, distinct_degrees, rows_with_chunk, stage_table
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
@@ -219,7 +220,7 @@ def _kind_table(
         else kept_under_selective(parts, modules, memory, norms_apart(model, kind, memory.norms_fused))
         for modules, by_operator in {r.modules: r.by_operator for r in recomputes}.items()
     }
-    kept = [each[r.modules] for r in recomputes]
+    kept = [beside_graphs(scenario, kind, shape, r, each[r.modules]) for r in recomputes]
     backward = _mlp_backward(model, kind, numerics, memory, shape, parts)
 
     def mlp(sizes: dict[str, Floats]) -> Floats:

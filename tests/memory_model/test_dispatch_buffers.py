@@ -9,7 +9,7 @@ import pytest
 from autoconfig.memory_model.predict import dispatch_buffer_bytes, estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import NONE, parse_plan
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
@@ -46,6 +46,32 @@ def test_offloaded_layers_leave_the_gpu_on_one_pipeline_stage() -> None:
             for asked in (plain, half)
         )
         assert after == pytest.approx(share * before)
+
+
+@pytest.mark.parametrize(("graphs", "recompute", "masks"), [
+    ({"attn", "moe_router"}, "none", 48), ({"attn"}, "selective:moe_act", 48), ({"moe_router"}, "none", 0),
+    ({"attn", "moe_router"}, "full:uniform:1", 0), ({"full_iteration"}, "none", 0),
+])  # fmt: skip
+def test_graphs_of_attention_hold_a_mask_for_each_layer(graphs: set[str], recompute: str, masks: int) -> None:
+    """Two sequences of 4,096 tokens a micro-batch, one byte a pair; whole layers that run again are not graphed (NV146)."""
+    plain = scenario("qwen3-30b-a3b", "gb200", 64, "hybridep")
+    asked = dataclasses.replace(plain, given=GivenSettings(dispatcher="hybridep", cuda_graphs=frozenset(graphs)))
+    layouts, options = asked.layouts([parse_plan("tp=1,pp=1,ep=8,mbs=2", 64)]), [Recompute.parse(recompute)]
+    detailed = estimate_memory(asked, layouts, options, detail=True)
+    held = float(np.max(detailed.parts.get("graph_masks", 0.0)))
+    assert held == masks * 2 * 4096 * 4096
+    assert estimate_memory(asked, layouts, options).peak_bytes == pytest.approx(detailed.peak_bytes, rel=1e-12)
+    eager = dataclasses.replace(plain, given=GivenSettings(dispatcher="hybridep", cuda_graphs=frozenset()))
+    more = detailed.peak_bytes - estimate_memory(eager, layouts, options).peak_bytes
+    assert float(more[0, 0]) == pytest.approx(held, abs=1.0)
+
+
+def test_the_masks_are_of_the_micro_batches_in_flight() -> None:
+    asked = scenario("deepseek-v3", "gb200", 256, "hybridep")
+    asked = dataclasses.replace(asked, given=GivenSettings(dispatcher="hybridep", cuda_graphs=frozenset({"attn"})))
+    layouts = asked.layouts([parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)])
+    parts = estimate_memory(asked, layouts, [NONE], detail=True).parts["graph_masks"]
+    assert parts[0, 0, :3].tolist() == [count * 4096.0**2 for count in (4 * 16, 3 * 16, 2 * 16)]
 
 
 def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from autoconfig.memory_model import activations, cross, experts, recurrent, state, transients_unfused
+from autoconfig.memory_model import activations, cross, experts, graphs, recurrent, state, transients_unfused
 from autoconfig.memory_model.activations import Shape
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -21,7 +21,7 @@ from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory
 from small_models import ENCODER_TOKENS, MODELS, symbols
 
-MODULES = (activations, cross, experts, recurrent, state, transients_unfused)
+MODULES = (activations, cross, experts, graphs, recurrent, state, transients_unfused)
 PLANS = (
     {"mbs": 1, "tp": 1, "sp": 0, "cp": 1, "ep": 1, "etp": 1, "pp": 1},
     {"mbs": 3, "tp": 4, "sp": 1, "cp": 2, "ep": 2, "etp": 2, "pp": 5},

@@ -391,7 +391,8 @@ def test_only_norms_that_stand_apart_are_recomputed(apart, attention, mlp):
 
 def test_norms_of_both_halves_are_freed_together():
     """Latent attention: `layernorm` frees the norm before attention, `mlp` the one that is fused into the MLP."""
-    parts, stack = {"norm_outputs": np.array([8.0]), "mlp_inside": np.array([5.0])}, load_stack("transformer-engine").memory
+    parts = {"norm_outputs": np.array([8.0]), "query_key_value": np.array([9.0]), "mlp_inside": np.array([5.0])}
+    stack = load_stack("transformer-engine").memory
     for modules, left in ((("layernorm",), 4.0), (("mlp",), 4.0), (("layernorm", "mlp"), 0.0)):
         assert kept_under_selective(parts, modules, stack, (0.5, 0.0)).kept["norm_outputs"] == left
 

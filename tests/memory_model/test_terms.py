@@ -9,6 +9,7 @@ from autoconfig.memory_model.activations import (
     Shape,
     checkpoints_per_chunk,
     kept_by_operator,
+    kept_under_selective,
     norm_statistics,
     returning_layers,
 )
@@ -114,6 +115,16 @@ def test_what_recomputation_by_operator_keeps(kind, text):
     if kind != "moe":
         expected += 2 * tokens * 200 / t + (0 if kind == "gpt" else 2 * tokens * h)
     assert float(sum(kept.values())) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("attends", "left"), [(True, 5.0), (False, 0.0)])
+def test_recomputing_an_mlp_frees_the_output_of_its_fused_norm(attends, left):
+    """One of a layer's two norms; the one norm of a hybrid's MLP, which is a layer of its own."""
+    stack = load_stack("transformer-engine").memory
+    parts = {"norm_outputs": 10.0, "mlp_inside": 7.0} | ({"query_key_value": 3.0} if attends else {})
+    layer = kept_under_selective(parts, ("mlp",), stack, (0.0, 0.0))
+    assert (layer.kept["norm_outputs"], layer.kept["mlp_inside"]) == (left, 0.0)
+    assert layer.back_in_mlp == 17.0 - left
 
 
 def test_recomputation_by_operator_leaves_hybrids_alone():
