@@ -89,8 +89,7 @@ def on_gpu(scenario: Scenario, pp: Number, in_flight: Mapping[str, Number]) -> d
     layers wait in host memory, which one pipeline stage can (NV036).
 
     Source: Transformer Engine 2.x, pytorch/cpu_offload.py (AsyncDoubleBufferGroupOffloadHandler): the copies of the i-th of N
-    layers are dropped L i / N layers into forward, all of them before the loss, and come back as backward frees the others. The
-    time of the copies is not priced: on NVLink-C2C it is hidden (four Llama-3-70B runs on GB200 with N = 40 are within 5 %).
+    layers are dropped L i / N layers into forward, all of them before the loss, and come back as backward frees the others.
     """
     layers = scenario.model.num_layers
     share = np.where(np.equal(pp, 1), (layers - scenario.settings().offload_layers) / layers, 1.0)

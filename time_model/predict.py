@@ -15,6 +15,7 @@ from autoconfig.time_model.job import TrainingJob, exposed_seconds, overlapped, 
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
+from autoconfig.time_model.step.offload import activation_offload_seconds
 from autoconfig.time_model.step.rows import (
     Column,
     Index,
@@ -266,6 +267,7 @@ class Schedule:
     bubble: Column
     reduction: Column
     gather: Column
+    offload: Column
 
 
 def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
@@ -277,23 +279,27 @@ def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
     vpp, pp = rows.vpp[:, None], rows.pp[:, None]
     bubble = pipeline_bubble_seconds(longest, np.maximum(all_stage_seconds(rows, costs), longest), vpp)
     forward = sum(n * f for n, f in zip(rows.stage_layers[0], costs.forward, strict=True)) + rows.table.embedding[0][rows.index]
+    behind = stages[0] - forward[:, None]
     buckets = np.add.reduce(rows.stage_layers[0])[:, None]
+    waited: Number = 0.0
+    if job.settings.offload_layers:
+        waited = activation_offload_seconds(rows.offloaded, forward[:, None], behind, job.gpu.host_bytes_per_s)
     return Schedule(
         stages=stages,
         longest=longest,
         bubble=bubble,
-        reduction=gradient_reduction_seconds(
-            rows.reduction[:, None], stages[0] - forward[:, None], buckets, pp, vpp, job.software
-        ),
+        reduction=gradient_reduction_seconds(rows.reduction[:, None], behind, buckets, pp, vpp, job.software),
         gather=parameter_gather_seconds(rows.gather[:, None], forward[:, None], buckets, pp, vpp, job.software),
+        offload=rows.num_microbatches[:, None] * waited,
     )
 
 
 def row_seconds(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Column:
-    """Seconds of one step, [n, R]: (m S_max + bubble + sends + data parallelism + optimizer) x straggler growth."""
+    """Seconds of one step, [n, R]: (m S_max + bubble + offload + sends + data parallelism + optimizer) x straggler growth."""
     timing = schedule(job, rows, costs)
     total = rows.num_microbatches[:, None] * timing.longest
     total += timing.bubble
+    total += timing.offload
     total += timing.reduction
     total += timing.gather + (rows.p2p + rows.embedding_gradient + rows.optimizer)[:, None]
     result: Column = total * straggler_ratio(rows.num_gpus[:, None], job.software.straggler_growth)
@@ -328,6 +334,8 @@ def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
             per_stage = [block_recompute_seconds(rows, costs, stage, recompute.num_layers) for stage in rows.stage_layers]
             parts["recompute_seconds"][:, r] += (m * _chosen(deciding[:, r : r + 1], per_stage))[:, 0]
     add("pipeline_bubble_seconds", timing.bubble)
+    if job.settings.offload_layers:
+        add("activation_offload_seconds", timing.offload)
     add("gradient_reduction_seconds", timing.reduction)
     add("parameter_gather_seconds", timing.gather)
     for name, column in (

@@ -111,7 +111,7 @@ def _switches_assumed(row: Row, scenario: Scenario, pipeline: int) -> list[str]:
     if found.offload_layers and pipeline > 1:
         said.append("activations stay on the GPU: only one pipeline stage can offload them (NV036)")
     elif found.offload_layers:
-        said.append("the time of offloading activations is not priced (hidden on NVLink-C2C, longer over PCIe)")
+        said.append("what copies of offloaded activations take beyond the computation is an estimate (host link assumed)")
     if scenario.software.priced_as:
         said.append(f"priced as {scenario.software.priced_as}")
     return said

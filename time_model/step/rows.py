@@ -27,6 +27,7 @@ from autoconfig.time_model.job import (
     send_seconds,
 )
 from autoconfig.time_model.operators.layer_table import LayerTable
+from autoconfig.time_model.step.offload import offloaded_bytes
 
 
 def pipeline_bubble_seconds(longest: Number, all_stages: Number, vpp: Number) -> Number:
@@ -210,6 +211,8 @@ class Rows:
     embedding_gradient: Column
     p2p: Column
     optimizer: Column
+    offloaded: Column
+    """[n, R] or [n, 1]: bytes of a micro-batch that wait in host memory."""
 
     def slice(self, start: int, stop: int) -> Rows:
         """Rows start to stop."""
@@ -273,6 +276,7 @@ def rows_of(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index,
         block_sizes=[column.astype(np.float64) for column in sizes],
         fsdp=layouts.fsdp.astype(np.float64),
         p2p=_p2p(job, layouts, table, index),
+        offloaded=offloaded_bytes(job, layouts, recomputes),
         **_data_parallel(job, layouts, table, index, stages),
     )
 
