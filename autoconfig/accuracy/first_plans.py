@@ -176,7 +176,7 @@ def _separates(best: _Best, own: PlanReport, first: PlanReport) -> str:
     if graphs and chances[0] < SURE_TO_FIT <= chances[1]:
         needed, limit = first.peak_bytes / GIB, first.limit_bytes / GIB
         return (
-            f"our first plan needs {needed:.0f} of {limit:.0f} GiB before what CUDA graphs hold (static inputs and gradients, "
+            f"our first plan needs {needed:.0f} of {limit:.0f} GiB before what CUDA graphs hold beside masks (gradients, pool, "
             "not modelled); the published one has room"
         )
     if own.step_seconds / best.measured_s < PREDICTED_RIGHT:

@@ -74,6 +74,20 @@ def test_the_masks_are_of_the_micro_batches_in_flight() -> None:
     assert parts[0, 0, :3].tolist() == [count * 4096.0**2 for count in (4 * 16, 3 * 16, 2 * 16)]
 
 
+def test_long_sequences_leave_attention_out_of_graphs_that_nobody_named() -> None:
+    """A mask of 131,072 tokens is 16 GiB."""
+    for seq_length, given, held in ((4096, None, True), (131072, None, False), (131072, frozenset({"attn"}), True)):
+        plain = scenario("deepseek-v3", "gb200", 256, "hybridep")
+        asked = dataclasses.replace(
+            plain, workload=Workload(seq_length=seq_length, global_batch_size=256),
+            given=GivenSettings(dispatcher="hybridep", cuda_graphs=given),
+        )  # fmt: skip
+        assert "attn" in asked.settings().cuda_graphs
+        layouts = asked.layouts([parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)])
+        parts = estimate_memory(asked, layouts, [NONE], detail=True).parts
+        assert ("graph_masks" in parts) == held
+
+
 def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:
     layouts = scenario("qwen3-30b-a3b", "h100", 64, "hybridep").layouts([parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)])
     found = dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "hybridep"), layouts)
