@@ -174,6 +174,7 @@ class RlKeywords(TypedDict, total=False):
     max_response_length: int | str
     tokens_per_gpu: int | str
     staleness: int | str
+    fit_chance: float | str
     top: int | str
     calibration: str
 

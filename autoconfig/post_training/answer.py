@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import exp
 from typing import Any
 
+from autoconfig.planning.request_fields import POST_TRAINING
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
@@ -44,7 +45,9 @@ COMPARING = ("grpo", "dapo", "rloo")
 STANDARD_90 = 1.645
 """Half a 90 % interval of a normal law, in standard deviations."""
 MAX_GPUS = 16_384
+MOST_CHANCE = 0.9999
 MOST_STALENESS = 8
+FIT_CHANCE: float = next(field.default for field in POST_TRAINING if field.name == "fit_chance")
 GROWTH = (2, 4, 8, 16)
 """Multiples of the GPUs that are tried where nothing fits."""
 
@@ -71,7 +74,7 @@ class PricedPlacement:
 
 @dataclass(frozen=True, kw_only=True)
 class RlAnswer:
-    """Placements that fit, quickest first."""
+    """Placements that fit, quickest first: of those with a chance of `fit_chance` where any has it."""
 
     job: PostTrainingJob
     gpus: int
@@ -81,8 +84,17 @@ class RlAnswer:
     nearest: PricedPlacement | None = None
     """Where none fits: the one that lacks least."""
     remedy: str = ""
+    """Where none fits, or none with `fit_chance`: a change that was tried."""
+    fit_chance: float = FIT_CHANCE
+    riskier: PricedPlacement | None = None
+    """The quickest of those that fit with less than `fit_chance`, where it is quicker than the first."""
     one_more_node: float | None = None
     """Seconds of the best step of as many samples with one more node."""
+
+    @property
+    def fit_chance_met(self) -> bool:
+        """Whether any placement has the asked chance to fit."""
+        return bool(self.ranked) and self.ranked[0].memory.chance >= self.fit_chance
 
     @property
     def ties(self) -> int:
@@ -96,34 +108,52 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     assumed: list[str] = []
     top = _whole({"top": given.get("top", 5)}, "top", None, assumed, 1000)
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
-    own = given.get("calibration")
+    own, chance = given.get("calibration"), _fit_chance(given)
     known = read_calibration(own).applied() if own else None
-    found = ranked(job, gpus, tokens, staleness, known)
+    found = ranked(job, gpus, tokens, staleness, known, chance)
     fits = [one for one in found if one.memory.fits]
-    if fits:
-        more = _one_more_node(job, gpus, tokens, staleness, known)
-        return RlAnswer(
-            job=job, gpus=gpus, assumed=tuple(assumed), ranked=tuple(fits[:top]), considered=len(found), one_more_node=more
-        )
-    nearest = min(found, key=lambda one: _lacking(one.memory), default=None)
-    remedy = _remedy(job, gpus, tokens, staleness)
-    return RlAnswer(
-        job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), nearest=nearest, remedy=remedy
+    likely = [one for one in fits if one.memory.chance >= chance]
+    said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
+    if not fits:
+        nearest = min(found, key=lambda one: _lacking(one.memory), default=None)
+        return replace(said, nearest=nearest, remedy=_remedy(job, gpus, tokens, staleness))
+    risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
+    return replace(
+        said,
+        ranked=tuple((likely or fits)[:top]),
+        remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance),
+        riskier=risky if likely and risky and risky.seconds < likely[0].seconds else None,
+        one_more_node=_one_more_node(job, gpus, tokens, staleness, known, chance),
     )
+
+
+def _fit_chance(given: Mapping[str, Any]) -> float:
+    """Raises InputError for what is no chance."""
+    field = next(field for field in POST_TRAINING if field.name == "fit_chance")
+    value = given.get("fit_chance")
+    try:
+        chance = FIT_CHANCE if value is None else float((field.parse or float)(value))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{option('fit_chance')}: {error}") from error
+    if not 0.0 <= chance <= MOST_CHANCE:
+        raise InputError(f"{option('fit_chance')} {chance:g}: give a chance from 0 to {MOST_CHANCE}, like 0.9 or 90%")
+    return chance
 
 
 def _lacking(memory: PhaseMemory) -> float:
     return max(memory.generation_bytes, memory.training_bytes) + (0 if memory.engine_holds_a_sequence else memory.device_bytes)
 
 
-def _one_more_node(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None) -> float | None:
+def _one_more_node(
+    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None, chance: float
+) -> float | None:
     """Seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the samples do
     not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
     node = job.gpu.gpus_per_node
     if gpus % node:
         return None
     even = _with_prompts(job, _spread(job.prompts, gpus + node))
-    fits = [one.seconds for one in ranked(even, gpus + node, tokens, staleness, known) if one.memory.fits]
+    fits = [one.seconds for one in ranked(even, gpus + node, tokens, staleness, known, chance) if one.memory.fits]
     return fits[0] * job.samples / even.samples if fits else None
 
 
@@ -132,22 +162,23 @@ def _with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
     return replace(job, prompts=prompts, minibatch=prompts * job.group if job.minibatch == job.samples else job.minibatch)
 
 
-def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
-    """One change that makes the job fit, tried before it is said."""
+def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float = 0.0) -> str:
+    """One change that makes the job fit with this chance, tried before it is said."""
     even = _spread(job.prompts, gpus)
-    if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness):
+    if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness, chance):
         return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
     shorter = max(1024, tokens // 2, round(job.tokens))
-    if shorter < tokens and _any_fits(job, gpus, shorter, staleness):
+    if job.framework.packs and shorter < tokens and _any_fits(job, gpus, shorter, staleness, chance):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
     for times in GROWTH:
-        if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness):
+        if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness, chance):
             return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
     return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
 
 
-def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> bool:
-    return any(one.memory.fits for one in ranked(job, gpus, tokens, staleness))
+def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> bool:
+    found = ranked(job, gpus, tokens, staleness, None, chance)
+    return any(one.memory.fits and one.memory.chance >= chance for one in found)
 
 
 def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
@@ -167,14 +198,15 @@ def _with_constants(
 
 
 def ranked(
-    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None = None
+    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None = None, chance: float = FIT_CHANCE
 ) -> list[PricedPlacement]:
-    """All placements, those that fit first, the quickest first of these; what shares engines or plans is priced once."""
+    """All placements: those that fit with this chance first, then the others that fit, the quickest first of each; what shares
+    engines or plans is priced once."""
     generated: dict[Any, Any] = {}
     trained: dict[Any, tuple[float, float]] = {}
     held: dict[Any, TrainingMemory] = {}
     known, found = known or shipped_constants(), []
-    for placement in placements(job, gpus, tokens, staleness):
+    for placement in placements(job, gpus, tokens, staleness, chance):
         key = placement.engine, placement.memory_share, placement.staleness
         if job.algorithm.generates and key not in generated:
             generated[key] = generate(job, placement)
@@ -185,13 +217,14 @@ def ranked(
             held[other] = training_memory(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
         found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout, held[other]), known))
-    ordered = sorted(found, key=_order)
-    return _distinct(ordered)
+    return _distinct(sorted(found, key=lambda one: _order(one, chance)))
 
 
-def _order(one: PricedPlacement) -> tuple[bool, float, float, bool]:
-    """Those that fit first, the quickest first; of equal steps the one that hides less."""
-    return not one.memory.fits, round(one.seconds, 6), one.phases.beside, one.placement.offload
+def _order(one: PricedPlacement, chance: float) -> tuple[bool, bool, float, float, bool]:
+    """Those that fit with this chance first, then those that fit, the quickest first; of equal steps the one that hides
+    less."""
+    fits = one.memory.fits
+    return not fits, fits and one.memory.chance < chance, round(one.seconds, 6), one.phases.beside, one.placement.offload
 
 
 def _distinct(ordered: list[PricedPlacement]) -> list[PricedPlacement]:
@@ -259,13 +292,27 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         minibatch=_minibatch(given, prompts, group, framework, assumed),
         critic=policy if algorithm.critic else None,
     )
-    tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
-    if tokens < job.longest:
-        assumed.append(f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs")
+    tokens = _packed(given, job, assumed)
     if job.longest > policy.max_position_embeddings:
         most = policy.max_position_embeddings
         assumed.append(f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}")
     return job, gpus, tokens, 0 if staleness is None else staleness
+
+
+def _packed(given: Mapping[str, Any], job: PostTrainingJob, assumed: list[str]) -> int:
+    """Tokens of a packed micro-batch; 0 where the framework pads samples. Raises InputError where they are asked for there."""
+    if not job.framework.packs:
+        if given.get("tokens_per_gpu") is not None:
+            raise InputError(
+                f"{option('tokens_per_gpu')}: {job.framework.name} packs no samples, it pads them; leave it out (it finds the "
+                f"samples of a device batch), or use {option('framework')} verl"
+            )
+        assumed.append(f"every sample padded to the longest, {job.longest:,} tokens")
+        return 0
+    tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
+    if tokens < job.longest:
+        assumed.append(f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs")
+    return tokens
 
 
 PLAIN = re.compile(r"[\w./@+=-]+")

@@ -88,11 +88,17 @@ class RlJson:
     considered: Natural
     """Placements that were priced."""
     placements: tuple[PlacementJson, ...]
-    """Those that fit, quickest first."""
+    """Those that fit, quickest first: of those with `fit_chance` where any has it."""
     nearest: PlacementJson | None
     """Where none fits: the one that lacks least."""
     remedy: str | None
-    """Where none fits: a change of the question that was tried."""
+    """Where none fits, or none with `fit_chance`: a change of the question that was tried."""
+    fit_chance: NotNegative
+    """The least chance to fit that was asked for."""
+    fit_chance_met: bool
+    """Whether a placement has it."""
+    riskier: PlacementJson | None
+    """The quickest that fits with less than `fit_chance`, where it is quicker than the first."""
     ties: Natural
     """So many placements, the first among them, are closer in step time than the model can tell apart."""
     one_more_node_step_seconds: float | None
@@ -113,6 +119,9 @@ def answer_json(found: RlAnswer) -> RlJson:
         placements=tuple(placement_json(one) for one in found.ranked),
         nearest=placement_json(found.nearest) if found.nearest else None,
         remedy=found.remedy or None,
+        fit_chance=found.fit_chance,
+        fit_chance_met=found.fit_chance_met,
+        riskier=placement_json(found.riskier) if found.riskier else None,
         ties=found.ties,
         one_more_node_step_seconds=found.one_more_node,
     )

@@ -59,6 +59,10 @@ class Framework:
     """Sequences of a static batch; 0: all that an engine has room for."""
     removes_padding: bool = False
     """A micro-batch of given sequences holds their tokens alone."""
+    packs: bool = True
+    """Samples are packed into micro-batches of so many tokens; False: padded, a number of them to a micro-batch."""
+    offloads: tuple[bool, ...] = (False, True)
+    """Whether training may wait on the host, or always does, while engines on its GPUs generate."""
     tokens_per_gpu: int = 0
     """Of a packed micro-batch where none is given; 0: 8,192."""
     total_tokens: int = 0

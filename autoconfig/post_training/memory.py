@@ -48,6 +48,11 @@ class PhaseMemory:
         return self.fit_probability(self.training_bytes)
 
     @property
+    def chance(self) -> float:
+        """Chance that no phase runs out of memory."""
+        return min(self.generation_fit, self.training_fit)
+
+    @property
     def fits(self) -> bool:
         """Both phases are within the GPU, and the engine's cache holds a sequence."""
         return self.engine_holds_a_sequence and max(self.generation_bytes, self.training_bytes) <= self.device_bytes

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from autoconfig.memory_model.predict import estimate_memory
+from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.memory import ASLEEP_BYTES
 from autoconfig.post_training.passes import microbatches, priced, scenario_of, vocabulary_seconds
 from autoconfig.specs.layouts import divisors, layouts_of
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -25,31 +26,45 @@ SPLITS = (0.25, 0.5, 0.75)
 """Shares of the nodes that generate where they have their own."""
 SHARES = (0.85, 0.7, 0.5, 0.35)
 """Shares of a GPU's memory for an engine, the largest first; with GPUs of its own always the first."""
+PADDED = (1, 2, 4, 8)
+"""Samples of a micro-batch where they are padded."""
 LEAST_LEFT = 0.15
 """Share of a GPU that weights must leave of the engine's for its cache."""
 
 
 def packed_tokens(job: PostTrainingJob, plan: TrainPlan, tokens: int) -> int:
     """Tokens of a packed micro-batch on each of cp GPUs: `tokens`, or what the longest sample takes. verl asserts it
-    (verl/utils/seqlen_balancing.py, rearrange_micro_batches), NeMo-RL's packer raises otherwise."""
-    return max(tokens, -(-job.longest // plan.cp))
+    (verl/utils/seqlen_balancing.py, rearrange_micro_batches), NeMo-RL's packer raises otherwise. 0 where samples are padded."""
+    return 0 if not job.framework.packs else max(tokens, -(-job.longest // plan.cp))
 
 
-def training_plans(job: PostTrainingJob, gpus: int, tokens: int) -> list[TrainPlan]:
-    """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together; where
-    none fits the one that lacks least."""
-    found: list[tuple[bool, float, TrainPlan]] = []
+def training_plans(job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float) -> list[TrainPlan]:
+    """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
+    none of them has a chance of `fit_chance`, the quickest that has, or the likeliest; where none fits the one that lacks
+    least."""
+    found: list[tuple[bool, float, float, TrainPlan]] = []
     makers = {"megatron": _megatron, "fsdp": _sharded}
     for plans in [makers[name](job, gpus) for name in job.framework.back_ends]:
-        found += _priced(job, [plan for plan in plans if job.minibatch % plan.dp == 0], gpus, tokens)
+        found += _priced(job, [one for plan in plans for one in _sized(job, plan)], gpus, tokens)
     found.sort(key=lambda one: one[:2])
-    fitting = [plan for lacks, _, plan in found if not lacks][:PLANS_KEPT]
-    return fitting or [plan for _, _, plan in found[:1]]
+    fitting = [one for one in found if not one[0]]
+    kept = fitting[:PLANS_KEPT]
+    if fitting and not any(chance >= fit_chance for _, _, chance, _ in kept):
+        kept.append(next((one for one in fitting if one[2] >= fit_chance), max(fitting, key=lambda one: one[2])))
+    return [one[3] for one in dict.fromkeys(kept or found[:1])]
 
 
-def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int) -> list[tuple[bool, float, TrainPlan]]:
-    """(does not fit, seconds of an optimizer step or where it does not fit bytes, plan) of every legal plan, all of one
-    stack."""
+def _sized(job: PostTrainingJob, plan: TrainPlan) -> list[TrainPlan]:
+    """The plan with every micro-batch whose samples the ranks share evenly; of packed ones the size is that of their tokens."""
+    sizes = PADDED if not job.framework.packs else (1,)
+    return [replace(plan, mbs=size) for size in sizes if job.minibatch % (plan.dp * size) == 0]
+
+
+def _priced(
+    job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
+) -> list[tuple[bool, float, float, TrainPlan]]:
+    """(does not fit, seconds of an optimizer step or where it does not fit bytes, chance to fit, plan) of every legal plan, all
+    of one stack."""
     cuts = [microbatches(job, plan, job.trained / job.updates, packed_tokens(job, plan, tokens)) for plan in plans]
     ready = [priced(cut, plan) for cut, plan in zip(cuts, plans, strict=True)]
     batches = [cut.whole * cut.count * plan.dp for cut, plan in zip(cuts, ready, strict=True)]
@@ -63,13 +78,15 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
     layouts = layouts_of([ready[i] for i in legal], job.policy, [batches[i] for i in legal], gpus)
     seconds = estimate_step_time(scenario, layouts, RECOMPUTES).step_seconds
     memory = estimate_memory(scenario, layouts, RECOMPUTES)
+    beside = ASLEEP_BYTES if job.algorithm.generates else 0.0
+    chances = fit_probability(memory.peak_bytes + beside, memory.limit_bytes[:, None], job.gpu.memory_bytes)
     found = []
     for row, i in enumerate(legal):
         for r, recompute in enumerate(RECOMPUTES):
             fits = bool(memory.fits[row, r])
-            logits = vocabulary_seconds(job, plans[i], job.tokens) / job.updates
+            logits = vocabulary_seconds(job, plans[i], job.tokens if job.framework.packs else job.longest) / job.updates
             cost = float(seconds[row, r]) * cuts[i].scale + logits if fits else float(memory.peak_bytes[row, r])
-            found.append((not fits, cost, replace(plans[i], recompute=recompute)))
+            found.append((not fits, cost, float(chances[row, r]), replace(plans[i], recompute=recompute)))
     return found
 
 
@@ -108,7 +125,9 @@ def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePl
     return found[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
 
 
-def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Iterator[Placement]:
+def placements(
+    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, fit_chance: float = 0.0
+) -> Iterator[Placement]:
     """All placements of the job, memory not looked at but for training alone."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     critics = [0]
@@ -117,9 +136,9 @@ def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> 
     for critic in critics:
         own = gpus - critic
         engines = _engines(job, own)
-        for plan in training_plans(job, own, tokens):
+        for plan in training_plans(job, own, tokens, fit_chance):
             for share, engine in engines:
-                for offload in (False, True) if job.algorithm.generates else (False,):
+                for offload in job.framework.offloads if job.algorithm.generates else (False,):
                     yield Placement(
                         train=plan,
                         engine=engine,
@@ -129,7 +148,7 @@ def placements(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> 
                         offload=offload,
                     )
         if job.algorithm.generates and job.framework.splits:
-            yield from _split(job, own, node, tokens, staleness, critic)
+            yield from _split(job, own, node, tokens, staleness, critic, fit_chance)
 
 
 def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
@@ -139,11 +158,13 @@ def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
     return [(share, engine) for share in SHARES for engine in engine_plans(job, gpus, share)]
 
 
-def _split(job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int) -> Iterator[Placement]:
+def _split(
+    job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int, fit_chance: float
+) -> Iterator[Placement]:
     """Generation on GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
     for rollout in _rollout_gpus(own, unit):
-        for plan in training_plans(job, own - rollout, tokens):
+        for plan in training_plans(job, own - rollout, tokens, fit_chance):
             for engine in engine_plans(job, rollout, SHARES[0]):
                 for ahead in [n for n in range(staleness + 1) if ("async" if n else "sync") in job.framework.splits]:
                     yield Placement(

@@ -33,8 +33,20 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             console.print(f"It does not fit: {found.nearest.memory.reason}")
         brief(console, "Assumed", found.assumed)
         return
-    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties)
     best = found.ranked[0]
+    if not found.fit_chance_met:
+        likeliest = max(one.memory.chance for one in found.ranked)
+        console.print(
+            f"[bold]No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most "
+            f"{chance_text(likeliest)}); with it {escape(found.remedy)}[/bold]"
+        )
+    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties)
+    if found.riskier is not None:
+        saved = 1.0 - found.riskier.seconds / best.seconds
+        console.print(
+            f"[bold]{saved:.1%} faster if it fits[/bold] (chance {chance_text(found.riskier.memory.chance)}, below "
+            f"--fit-chance {found.fit_chance * 100:.6g}%): {escape(_placed(found.riskier))}"
+        )
     console.print(_phases(best))
     if found.ties > 1:
         console.print(
@@ -58,7 +70,7 @@ def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], 
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
             one.binds.replace("_", " "),
             f"{max(one.memory.generation_bytes, one.memory.training_bytes) / GIB:.1f}",
-            chance_text(min(one.memory.generation_fit if one.phases.generation else 1.0, one.memory.training_fit)),
+            chance_text(one.memory.chance),
             f"{one.memory.host_bytes / GIB:.0f}",
             f"{one.placement.memory_share:g}" if one.phases.generation else "-",
             "yes" if one.placement.offload else "no",

@@ -261,7 +261,7 @@ def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) ->
     if included.report is None:
         return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, plan))
     operators = explain_operators(s, plan)
-    gains = what_binds(s, plan, request.memory_margin) if binds else []
+    gains = what_binds(s, plan, request.memory_margin, request.fit_chance) if binds else []
     note = memory_binds(included.report, gains) if binds else ""
     return Explanation(
         question=question,

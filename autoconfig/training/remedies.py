@@ -53,12 +53,13 @@ CHANGES: tuple[tuple[str, Callable[[Scenario], Scenario]], ...] = (
 )
 
 
-def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list[Gain]:
-    """The gains of all CHANGES for a legal plan. Empty where nothing fits today."""
+def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0, fit_chance: float = 0.0) -> list[Gain]:
+    """The gains of all CHANGES for a legal plan; best plans as a search with this `fit_chance` has them. Empty where nothing
+    fits today."""
     constraints = Constraints()
     if scenario.model.is_moe:
         constraints = Constraints(fixed={key: frozenset({getattr(plan, key)}) for key in ("cp", "ep", "etp")})
-    today = rank_plans(scenario, constraints, margin)
+    today = rank_plans(scenario, constraints, margin, None, fit_chance)
     if not len(today.best):
         return []
     mine = _tokens_per_second(scenario, plan)
@@ -69,7 +70,7 @@ def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0) -> list
             same: float | None = _tokens_per_second(changed, plan) / mine
         except InputError:
             same = None
-        ranking = rank_plans(changed, constraints, margin)
+        ranking = rank_plans(changed, constraints, margin, None, fit_chance)
         gains.append(
             Gain(
                 change=name,

@@ -141,3 +141,27 @@ def test_a_packed_micro_batch_holds_the_longest_sample():
     """verl asserts that ppo_max_token_len_per_gpu times cp holds a prompt and a response at their caps."""
     for one in ranked(**SEVEN, tokens_per_gpu=2048, top=100):
         assert one.placement.tokens_per_gpu * one.placement.train.cp >= 512 + 8192
+
+
+def test_placements_with_the_asked_chance_to_fit_come_first():
+    """A larger share for the engine generates faster and may not fit: of equal placements the likely one stands for them."""
+    asked = {"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "top": 50}
+    likely, any_chance = answer(asked), answer({**asked, "fit_chance": 0})
+    assert likely.fit_chance == 0.9 and likely.fit_chance_met and not likely.remedy
+    assert all(one.memory.chance >= 0.9 for one in likely.ranked)
+    assert any_chance.ranked[0].memory.chance < 0.9 and any_chance.ranked[0].seconds <= likely.ranked[0].seconds
+    assert likely.riskier is None or likely.riskier.seconds < likely.ranked[0].seconds
+    assert answer({**asked, "fit_chance": "90%"}).ranked == likely.ranked
+    for wrong in (1.0, "most", -0.1, 95):
+        with pytest.raises(InputError, match="--fit-chance"):
+            answer({**asked, "fit_chance": wrong})
+
+
+def test_where_no_placement_is_likely_to_fit_the_answer_says_what_to_change():
+    asked = {"model": "qwen2.5-7b", "gpus": 3, "framework": "trl", "max_response_length": 2048}
+    found = answer(asked)
+    assert found.ranked and not found.fit_chance_met and found.riskier is None
+    assert found.remedy == "6 GPUs fit (--gpus 6)" and answer({**asked, "gpus": 6}).fit_chance_met
+    shown = CliRunner().invoke(cli, ["rl", *(f"--{key.replace('_', '-')}={value}" for key, value in asked.items())])
+    assert shown.exit_code == 0 and "No placement has a chance to fit of 90%" in shown.output
+    assert found.remedy in shown.output

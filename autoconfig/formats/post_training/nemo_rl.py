@@ -48,7 +48,9 @@ def read(section: Section) -> RlRun:
     if left < 1:
         raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")
     longest = section.count("policy.max_total_sequence_length") or 512
-    prompt = min(max(1, longest // 4), 1024)
+    prompt, most = min(max(1, longest // 4), 1024), section.flat.get(f"{GENERATION}.max_new_tokens")
+    if most is not None and not str(most).startswith("$"):  # the base's is all of max_total_sequence_length
+        prompt = max(longest - (section.count(f"{GENERATION}.max_new_tokens") or longest), 1)
     kl = section.number("loss_fn.reference_policy_kl_penalty")
     micro = section.count("policy.train_micro_batch_size") or 1
     packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")
@@ -187,6 +189,7 @@ def _generation(run: RlRun, nodes: int, each: int) -> list[str]:
     lines = [
         "  generation:",
         f"    backend: {run.engine}",
+        f"    max_new_tokens: {run.response_cap}",
         "    vllm_cfg:",
         f"      async_engine: {str(run.staleness > 0).lower()}",
         f"      tensor_parallel_size: {run.engine_tp}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoconfig.formats.post_training.run import RlRun, model_value
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
+from autoconfig.post_training.job import LEAST_PROMPT
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
@@ -39,6 +40,8 @@ def read(section: Section, gpus: int | None) -> RlRun:
     use_vllm = section.flag("use_vllm")
     share = section.number("vllm_gpu_memory_utilization")
     beta = section.number("beta")
+    response = section.count("max_completion_length") or 256
+    whole = section.count("vllm_max_model_length") or 0
     return RlRun(
         framework="trl",
         version=VERSION,
@@ -51,8 +54,8 @@ def read(section: Section, gpus: int | None) -> RlRun:
         prompts=max(1, batch // group),
         group=group,
         minibatch=min(update, batch),
-        prompt_cap=section.count("max_prompt_length") or 512,
-        response_cap=section.count("max_completion_length") or 256,
+        prompt_cap=section.count("max_prompt_length") or (whole - response if whole > response else LEAST_PROMPT),
+        response_cap=response,
         recompute=Recompute.parse("full") if section.flag("gradient_checkpointing", default=True) else NONE,
         offload=False,
         engine="vllm" if use_vllm else "hf",
@@ -72,10 +75,11 @@ def write(run: RlRun) -> dict[str, str]:
         raise UnsupportedError("TRL trains with ZeRO-3 over all GPUs: no tensor, pipeline or context parallelism")
     if run.rollout_gpus or run.staleness:
         raise UnsupportedError("a step of TRL's GRPOTrainer is synchronous, with engines on the GPUs of training")
-    gpus, samples = run.train_gpus, run.prompts * run.group
-    each = max(n for n in range(1, run.mbs + 1) if run.minibatch % (gpus * n) == 0) if run.minibatch % gpus == 0 else 0
-    if not each:
-        raise UnsupportedError(f"{run.minibatch:,} samples do not divide over {gpus} GPUs")
+    gpus, samples, each = run.train_gpus, run.prompts * run.group, run.mbs
+    if run.tokens_per_gpu:
+        raise UnsupportedError("TRL's GRPOTrainer pads the samples of a device batch: it packs none")
+    if run.minibatch % (gpus * each):
+        raise UnsupportedError(f"{run.minibatch:,} samples do not divide over {gpus} GPUs of {each} samples each")
     lines = [
         MARK,
         f"# {remark(run.model)}, {run.algorithm} with TRL {VERSION} on {gpus} GPUs; add dataset_name and reward_funcs.",

@@ -1,0 +1,44 @@
+"""What `rl` promises of a placement, `rl check` says of the file that is exported of it."""
+
+import pytest
+from autoconfig.specs.errors import InputError, UnsupportedError
+
+from autoconfig.formats.post_training.check import check_text
+from autoconfig.formats.post_training.export import export_texts
+from autoconfig.post_training.answer import answer
+
+QUESTIONS = (
+    {"model": "qwen2.5-7b", "gpus": 8},
+    {"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 8, "response_length": 1600, "max_response_length": 8192},
+    {"model": "llama3-8b", "gpus": 16, "prompts": 128, "group_size": 16, "max_response_length": 2048, "prompt_length": 300},
+    {"model": "qwen2.5-1.5b", "gpus": 4, "prompts": 32, "group_size": 8, "minibatch": 64, "algorithm": "dapo"},
+)
+
+
+@pytest.mark.parametrize("framework", ["verl", "openrlhf", "nemo-rl", "trl"])
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: f"{one['model']}-{one['gpus']}-{len(one)}")
+def test_a_file_takes_what_its_placement_does(framework, question):
+    found, compared = answer({**question, "framework": framework, "top": 8}), 0
+    lengths = {"prompt_length": round(found.job.prompt_tokens), "response_length": round(found.job.responses.mean)}
+    for one in found.ranked:
+        try:
+            texts = export_texts(found.job, one.placement)
+        except UnsupportedError:
+            continue
+        text = next(text for name, text in texts.items() if name != "accelerate.yaml")
+        checked = check_text(text, {**lengths, "model": question["model"], "gpus": question["gpus"]})
+        assert not checked.broken and not checked.unknown and checked.priced is not None
+        assert checked.priced.seconds == pytest.approx(one.seconds, rel=1e-3), str(one.placement.train)
+        assert checked.priced.memory.training_bytes == pytest.approx(one.memory.training_bytes, rel=0.02)
+        assert checked.priced.placement.offload == one.placement.offload
+        compared += 1
+    assert compared >= min(3, len(found.ranked))
+
+
+def test_a_trainer_that_pads_is_priced_padded():
+    """TRL pads the samples of a device batch: its size is searched, and no tokens of a packed one can be asked for."""
+    found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl"})
+    assert {one.placement.tokens_per_gpu for one in found.ranked} == {0}
+    assert len({one.placement.train.mbs for one in found.ranked}) > 1 and any("padded" in text for text in found.assumed)
+    with pytest.raises(InputError, match="--tokens-per-gpu: trl packs no samples"):
+        answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "tokens_per_gpu": 4096})
