@@ -87,7 +87,7 @@ def test_a_resumed_study_asks_the_stored_question(place):
 def test_killed_at_any_moment(place, kills):
     """kill -9 of the search at random moments: no finished trial lost or changed, none run twice, nothing left running, and
     the trials are those of an undisturbed run."""
-    budget = ("--budget", "8trials" if kills < 5 else "12trials", "--quiet")
+    budget = ("--budget", "6trials" if kills < 5 else "12trials", "--quiet")
     calm = search(place, *ARGUMENTS, *PROFILE, *budget, folder="calm")
     assert calm.returncode == 0, calm.stderr
     generator, kept = random.Random(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20261121"))), []
