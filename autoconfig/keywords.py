@@ -161,6 +161,7 @@ class RlKeywords(TypedDict, total=False):
     """Of `rl`."""
 
     model: str | Mapping[str, Any]
+    download: bool
     like: str
     gpus: int | str
     gpu: str

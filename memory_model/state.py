@@ -47,10 +47,14 @@ class ParameterGroup:
 def weight_bytes(group: ParameterGroup, numerics: Numerics, gpu: GpuSpec, fsdp: Number, fp8_gather: Number) -> Number:
     """Weights: 2 bytes (4 in fp32), fp8 copies for GEMMs, divided over the group with FSDP (ZeRO-3).
 
+    Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`).
+
     fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it.
     """
     wide = numerics.activation_bytes
     total = wide * group.parameters
+    if numerics.frozen_dtype == "fp32":
+        total = total + (TYPE_BYTES["fp32"] - wide) * (group.parameters - group.trainable)
     if numerics.format.quantised:
         cached = numerics.format.weight_copy_bytes(gpu.compute_capability)
         total = total + group.gemm_weights * np.where(fp8_gather, cached - 2, cached)

@@ -172,6 +172,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "fp8_recipe": FP8_RECIPES,
     "peft": ("none", "lora"),
+    "frozen_dtype": ("bf16", "fp32"),
     "grad_reduce_dtype": ("fp32", "bf16"),
     "main_params_dtype": ("fp32", "fp16"),
     "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
@@ -209,6 +210,8 @@ class Numerics:
     deterministic: bool = False
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
     peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
+    frozen_dtype: Annotated[str, Keywords(enum=CHOICES["frozen_dtype"])] = "bf16"
+    """Of the weights beside adapters: bf16 (the 16 bits of `precision`), or fp32 under autocast."""
     lora_rank: Positive = 8
     lora_target_modules: tuple[str, ...] = LORA_MODULES
     """Linear layers with adapters."""

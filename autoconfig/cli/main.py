@@ -86,6 +86,12 @@ def wants_profile(ctx: click.Context, also: Collection[str] = ()) -> bool:
     return False
 
 
+def slurm_options(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Further #SBATCH options of a script that is written."""
+    named = [f"--{name}={given[name]}" for name in ("partition", "account") if given[name] is not None]
+    return (*named, *given["slurm"])
+
+
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),

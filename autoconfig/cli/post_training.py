@@ -75,13 +75,14 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
                 f"{option_name(said[0])} goes behind {ctx.invoked_subcommand}: rl {ctx.invoked_subcommand} FILE ..."
             )
         return
+    from autoconfig.formats.post_training.export import check_export, not_written
     from autoconfig.post_training.answer import answer
     from autoconfig.post_training.answer_json import answer_json
 
     if given["export"] is not None:
-        from autoconfig.formats.post_training.export import check_export
-
         check_export(given["framework"], given["algorithm"], Path(given["export"]), force=given["force"])
+    elif reason := not_written(given["framework"], given["algorithm"]):
+        click.echo(f"Ranked only, {option_name('export')} writes nothing here: {InputError(reason)}.", err=True)
     found = answer(given)
     if as_json:
         print_json(answer_json(found))

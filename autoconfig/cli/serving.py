@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_NOTHING_FITS, console, print_json, say_predicted, wants_profile
+from autoconfig.cli.main import EXIT_NOTHING_FITS, console, print_json, say_predicted, slurm_options, wants_profile
 from autoconfig.cli.options import ManyOptions, json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
-from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE
+from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE, SLURM
+from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import option_name
 
 inference_flag = click.option("--inference", is_flag=True, help="Serve the model instead of training it.")
@@ -34,7 +35,7 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
 
     autoconfig deployments --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """
-    if wants_profile(ctx):
+    if wants_profile(ctx, field_names(SLURM) if given["export"] is not None else ()):
         from autoconfig.cli.studies import check_answer_options, run_profile, serving
 
         check_answer_options(given)
@@ -71,7 +72,9 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
     if export_folder is not None:
         from autoconfig.engines.export import export, not_written
 
-        written = export(found.question, found.reports[0], Path(export_folder), force=force)
+        written = export(
+            found.question, found.reports[0], Path(export_folder), force=force, slurm=slurm_options(given)
+        )
         click.echo(f"wrote {', '.join(map(str, written.files))}", err=as_json)
         if written.replaced:
             click.echo(written.replaced, err=True)

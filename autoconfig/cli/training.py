@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, wants_profile
+from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, slurm_options, wants_profile
 from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning import request_fields as fields
@@ -98,7 +98,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         from autoconfig.formats.export import export_plan
 
         first = answer.plans[0].report
-        scenario, slurm = answer.question.scenario, _slurm(given)
+        scenario, slurm = answer.question.scenario, slurm_options(given)
         found = export_plan(scenario, first.plan, first, export, form or "megatron", force=force, slurm=slurm)
         _show_export(found, err=as_json)
         _show_chance(answer, export, err=as_json)
@@ -177,18 +177,12 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
     from autoconfig.training.question import request_of
 
     output, form, force, too_large = (given[name] for name in ("output", "format", "force", "even_if_too_large"))
-    slurm = _slurm(given)
+    slurm = slurm_options(given)
     export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large, slurm=slurm)
     if not export.files:
         click.echo(f"error: {export.too_large}; nothing was written (--even-if-too-large writes it all the same)", err=True)
         ctx.exit(EXIT_NOTHING_FITS)
     _show_export(export)
-
-
-def _slurm(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Further #SBATCH options of a script that is written."""
-    named = [f"--{name}={given[name]}" for name in ("partition", "account") if given[name] is not None]
-    return (*named, *given["slurm"])
 
 
 def _file_named(text: str) -> Path | None:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark
-from autoconfig.planning.export_files import MADE_BY, MARK, WrittenExport, filled_template, slug, write_export
+from autoconfig.planning.export_files import MADE_BY, MARK, WrittenExport, filled_template, remark, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion
@@ -35,8 +36,8 @@ IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "tensorrt-llm
 """Names under which the engines publish their images; the registry and the tag are the reader's to choose."""
 
 
-def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan) -> str:
-    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share."""
+def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan, slurm: Sequence[str] = ()) -> str:
+    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share; `slurm`: its further options."""
     gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
     nodes = -(-gpus // per_node)
     launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
@@ -48,6 +49,7 @@ def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan) -> str:
         f"#SBATCH --nodes={nodes}",
         f"#SBATCH --ntasks-per-node={per_node if launched else 1}",
         f"#SBATCH --gpus-per-node={min(gpus, per_node)}",
+        *(f"#SBATCH {remark(one)}" for one in slurm),
         "set -euo pipefail",
         "# Port of an instance: FIRST_PORT (8000) + its number in the array; the node is in the job's output.",
         "export INSTANCE=$SLURM_ARRAY_TASK_ID",
@@ -77,8 +79,9 @@ def kubernetes_objects(question: ServeQuestion, kind: str, plan: EnginePlan, fil
     return filled_template("kubernetes.yaml", PORT=FIRST_PORT, **values)
 
 
-def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, str]:
-    """File name -> text: one script per kind of instance, the benchmark, the prediction. Raises UnsupportedError."""
+def export_texts(question: ServeQuestion, one: DeploymentReport, slurm: Sequence[str] = ()) -> dict[str, str]:
+    """File name -> text: one script per kind of instance, with further options of sbatch, the benchmark, the prediction. Raises
+    UnsupportedError."""
     framework = question.engine.framework
     if framework not in STARTS:
         raise UnsupportedError(f"engine {question.engine.name}: server scripts are written for {', '.join(STARTS)}")
@@ -90,7 +93,7 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
         body = _instances(question, plan, start, one.plan.prefill if kind == "decode" else None)
         files = {f"{kind}.sh": _script(question, plan.weights, body), **start.files}
         texts.update(files)
-        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan)
+        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan, slurm)
         objects = kubernetes_objects(question, kind, plan, files)
         if objects is not None:
             texts[f"{kind}.kubernetes.yaml"] = objects
@@ -103,9 +106,11 @@ def export_texts(question: ServeQuestion, one: DeploymentReport) -> dict[str, st
     return texts
 
 
-def export(question: ServeQuestion, one: DeploymentReport, folder: Path, *, force: bool = False) -> WrittenExport:
+def export(
+    question: ServeQuestion, one: DeploymentReport, folder: Path, *, force: bool = False, slurm: Sequence[str] = ()
+) -> WrittenExport:
     """Write them into `folder`. Raises FileError, UnsupportedError."""
-    return write_export(folder, export_texts(question, one), force=force)
+    return write_export(folder, export_texts(question, one, slurm), force=force)
 
 
 DRAFTS = {

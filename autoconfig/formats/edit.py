@@ -46,7 +46,7 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if any(change.flag.startswith("ZeRO stage") for change in changes):
         raise refusal("the stage of ZeRO stands in the DeepSpeed file that it names", changes)
     if any(change.flag.startswith(LAUNCH) for change in changes):
-        raise refusal(f"the sharding stands in {LAUNCH}: autoconfig search --format trl --export writes both", changes)
+        raise refusal(f"the sharding stands in {LAUNCH}; `{_written_anew(scenario)}` writes both files", changes)
     try:
         text = changed(source.text, [_in_its_words(change, source.kind) for change in changes])
     except (InputError, yaml.YAMLError, ValueError) as error:
@@ -72,6 +72,15 @@ def _other(again: CheckInput, plan: TrainPlan, scenario: Scenario) -> str:
     if found.model != scenario.model or found.cluster != scenario.cluster or found.numerics != scenario.numerics:
         return "with the changes the file reads as another model, cluster or precision"
     return "" if same_software(found, scenario, plan) else "with the changes the file reads as other software"
+
+
+def _written_anew(scenario: Scenario) -> str:
+    """The search that writes the files of the better plan of TRL."""
+    work, adapters = scenario.workload, " --peft lora" * (scenario.numerics.peft != "none")
+    return (
+        f"autoconfig search --model {scenario.model.name} --gpus {scenario.cluster.num_gpus} --gpu {scenario.cluster.gpu.id} "
+        f"--seq-length {work.seq_length} --global-batch-size {work.global_batch_size}{adapters} --format trl --export DIR"
+    )
 
 
 def _in_its_words(change: FlagChange, kind: str) -> FlagChange:

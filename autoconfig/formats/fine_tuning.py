@@ -83,8 +83,4 @@ def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]
         files = f"--config {shlex.quote(str(folder / SFT))} --accelerate_config {shlex.quote(str(folder / LAUNCH))}"
         known = "" if scenario.model.model_type else hub_id(scenario.model.name)
         return f"trl sft {files} --model_name_or_path {known or 'CHECKPOINT'} --dataset_name DATA"
-    cluster = scenario.cluster
-    launch = f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {min(cluster.num_gpus, cluster.gpus_per_node)}"
-    recipe = "peft" if scenario.numerics.peft != "none" else "sft"
-    file = shlex.quote(str(folder / OVERRIDES))
-    return f"{launch} scripts/training/run_recipe.py --recipe MODEL_{recipe}_config $(grep -v '^#' {file})"
+    return bridge.command(scenario, shlex.quote(str(folder / OVERRIDES)))

@@ -110,8 +110,8 @@ class PlanFileJson:
     """Null where nothing was asked."""
 
 
-ADDED_LATER = frozenset({"norm_epsilon", "rotary_base", "rotary_percent", "rope_scaling", "router"})
-"""Fields of the model that older files do not have."""
+ADDED_LATER = frozenset({"norm_epsilon", "frozen_dtype", "rotary_base", "rotary_percent", "rope_scaling", "router"})
+"""Fields of the model and of numerics that older files do not have."""
 
 
 def plan_file(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> PlanFileJson:

@@ -352,7 +352,8 @@ def _data_arguments(scenario: Scenario) -> list[str]:
         '    echo "smoke test: $TRAIN_STEPS steps on mock data (set DATA_PATH for a real run)" >&2',
         "fi",
         'if [ -n "$DATA_PATH$TRAIN_DATA_PATH$DATA_ARGS_PATH" ]; then',
-        '    DATA_ARGUMENTS+=(--tokenizer-type "$TOKENIZER_TYPE" --tokenizer-model "$TOKENIZER_MODEL")',
+        '    DATA_ARGUMENTS+=(--tokenizer-type "$TOKENIZER_TYPE" --tokenizer-model'
+        ' "${TOKENIZER_MODEL:?give the tokenizer of the data, its name or path}")',
         "fi",
         'if [ -n "$DATA_CACHE_PATH" ]; then',
         '    DATA_ARGUMENTS+=(--data-cache-path "$DATA_CACHE_PATH")',

@@ -2,7 +2,7 @@
 
 import { bars, legend, planText } from "./charts.js";
 import { h, hover, replace, responsive, s, summaryBox, table } from "./dom.js";
-import { count, gib, markText, marks, seconds } from "./format.js";
+import { count, gib, markText, marks, percent, seconds } from "./format.js";
 
 /** Phases in their order: the name in the answer, the fill, and the name as it is shown. */
 const PHASES = [["generation", "forward", "generation"], ["samples", "idle", "samples: rules, padding, moving"],
@@ -87,18 +87,21 @@ function summary(answer) {
     (more ? `; with one more node a step takes ${seconds(more)}` : ""), answer.assumed);
 }
 
-function row(one, index, chosen, choose) {
+function row(one, index, ties, chosen, choose) {
   const name = short(one);
   const memory = Math.max(one.memory_gib.generation, one.memory_gib.training);
   return h("tr", { class: name === chosen ? "chosen" : "", "data-short": name, onclick: () => choose(name) },
     h("td", null, h("input", { type: "radio", name: "placement", value: name, checked: name === chosen,
       "aria-label": `Choose ${name}`, onchange: () => choose(name) })),
-    h("th", { scope: "row" }, index + 1),
+    h("th", { scope: "row" }, `${index + 1}${ties > 1 && index < ties ? "=" : ""}`),
     h("td", { class: "words" }, one.placement),
     h("td", { class: "words" }, `${count(one.train_gpus)}: `, planText(one.train_plan)),
-    [engines(one), seconds(one.step_seconds), band(one), NAMES[one.binds], gib(memory), gib(one.memory_gib.host)]
+    [engines(one), seconds(one.step_seconds), band(one), NAMES[one.binds], gib(memory), percent(fit(one)), gib(one.memory_gib.host)]
       .map((text) => h("td", null, text)));
 }
+
+/** The chance that no phase runs out of memory. */
+const fit = ({ memory_gib: memory }) => Math.min(memory.generation_fit_probability, memory.training_fit_probability);
 
 /** The whole answer. `chosen()` names the placement chosen, `changed(name)` is told of another. */
 export function placementsView(answer, chosen, changed) {
@@ -115,15 +118,17 @@ export function placementsView(answer, chosen, changed) {
       draw();
       box.querySelector(`input[value="${CSS.escape(other)}"]`)?.focus();
     };
-    const heads = ["engines", "step", "5 to 95 %, s", "binds", "GPU GiB", "host GiB"];
+    const heads = ["engines", "step", "5 to 95 %, s", "binds", "GPU GiB", "fit", "host GiB"];
     replace(box, summary(answer),
       none ? h("p", { class: "note bad" }, `No placement fits; ${answer.remedy}.`, one ? ` The nearest: ${one.reason}.` : null) : null,
+      answer.ties > 1 ? h("p", { class: "note" }, `= marks a tie: ${count(answer.ties)} placements are closer in step time than ` +
+        "the model can tell apart; fit is the chance not to run out of GPU memory.") : null,
       one ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked placements" },
         h("table", { class: "plans" }, h("caption", null, none ? "Nearest placement" : `${list.length} quickest placements`),
           h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
             ["placement", "training"].map((head) => h("th", { scope: "col", class: "words" }, head)),
             heads.map((head) => h("th", { scope: "col" }, head)))),
-          h("tbody", null, list.map((each, index) => row(each, index, name, choose))))) : null,
+          h("tbody", null, list.map((each, index) => row(each, index, answer.ties, name, choose))))) : null,
       one ? h("section", { class: "detail", "aria-label": "Chosen placement" }, h("article", null,
         h("header", null, h("h2", null, `${one.placement}, ${engines(one)}`), planText(one.train_plan)),
         timelineChart(one), memoryChart(one))) : null);

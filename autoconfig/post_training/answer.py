@@ -257,7 +257,9 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     """(job, GPUs, tokens of a packed micro-batch, most staleness)."""
     if given.get("model") is None:
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
-    policy, notes = read_model(given["model"], local_files=local_files, like=given.get("like"))
+    policy, notes = read_model(
+        given["model"], local_files=local_files, like=given.get("like"), download=bool(given.get("download"))
+    )
     assumed += notes
     require_decoder(policy)
     gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)

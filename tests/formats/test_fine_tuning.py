@@ -235,7 +235,7 @@ def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
     assert found.plan.fsdp == 2 and any("as accelerate.yaml beside it says" in one for one in found.question.assumed)
     launch.write_text(text.replace("distributed_type: FSDP", "distributed_type: MULTI_GPU"))
     advised = autoconfig.run("check", str(sft), "--apply-to", str(tmp_path / "new.yaml"))
-    assert advised.exit_code == 2 and "the sharding stands in accelerate.yaml: autoconfig search --format trl" in advised.stderr
+    assert advised.exit_code == 2 and "the sharding stands in accelerate.yaml; `autoconfig search --model" in advised.stderr
     launch.write_text("model_type: llama\n")
     with pytest.raises(InputError, match=r"accelerate\.yaml beside it, which was written with it, cannot be used"):
         check_file(sft, CheckRequest())

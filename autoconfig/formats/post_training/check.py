@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, placement_of
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
-from autoconfig.megatron.check_input import read_text
+from autoconfig.formats.writers.trl import LAUNCH
+from autoconfig.megatron.check_input import read_settings, read_text
 from autoconfig.megatron.shell.values import text_of
 from autoconfig.post_training.answer import PricedPlacement, price, ranked
 from autoconfig.post_training.frameworks import Constants
@@ -64,6 +67,8 @@ def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
     """The run of a file's text. Raises InputError or UnsupportedError saying what is read."""
     document = _recognise(text)
     section = document.section
+    for key, value in read_settings(tuple(given.get("set") or ())).items():
+        section.flat[key] = yaml.safe_load(value)
     for key in MODELS[document.framework]:
         if given.get("model"):
             section.flat[key] = given["model"]
@@ -138,13 +143,34 @@ def _known(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
-    """Check the file at `path`; `given`: model, gpus, gpu, prompt_length, response_length, version. Raises InputError."""
-    return check_text(read_text(path, WANTED), given, constants)
+    """Check the file at `path`, of TRL with accelerate's file beside it; `given`: model, gpus, gpu, prompt_length,
+    response_length, version, set, download. Raises InputError."""
+    beside = path.with_name(LAUNCH)
+    launch = read_text(beside, WANTED) if path.name != LAUNCH and beside.is_file() else ""
+    return check_text(read_text(path, WANTED), given, constants, launch)
 
 
-def check_text(text: str, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
-    """The same of a file's text."""
+def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """(what is given with the GPUs of accelerate's file, what of the file is said)."""
+    values = load_yaml(text)
+    processes = values.get("num_processes") if isinstance(values, dict) else None
+    if not isinstance(values, dict) or not isinstance(processes, int) or isinstance(processes, bool):
+        raise InputError(f"{LAUNCH} beside it says no num_processes: correct it, or move it away and say {option('gpus')} N")
+    stage = (values.get("deepspeed_config") or {}).get("zero_stage")
+    kind = str(values.get("distributed_type", "NO")).upper()
+    other = "" if (kind, stage) == ("DEEPSPEED", 3) else f"; its {kind} is priced as ZeRO-3 over all of them"
+    if given.get("gpus"):
+        return given, f"{LAUNCH} beside it is for {processes:,} GPUs{other}"
+    return {**given, "gpus": processes}, f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
+
+
+def check_text(text: str, given: Mapping[str, Any], constants: Constants | None = None, launch: str = "") -> RlCheck:
+    """The same of a file's text; `launch`: that of accelerate's file beside one of TRL."""
+    beside = ""
+    if launch and _recognise(text).framework == "trl":
+        given, beside = _launched(launch, given)
     document, run = read_file(text, given)
+    run.notes += [beside] if beside else []
     gpu = load_gpu(str(given.get("gpu") or "h100"))
     if not given.get("gpu"):
         run.notes.append(f"gpu {gpu.name}")
@@ -157,7 +183,14 @@ def check_text(text: str, given: Mapping[str, Any], constants: Constants | None 
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong))
-    job = job_of(run, gpu, given.get("prompt_length"), given.get("response_length"), given.get("like"))
+    job = job_of(
+        run,
+        gpu,
+        given.get("prompt_length"),
+        given.get("response_length"),
+        given.get("like"),
+        download=bool(given.get("download")),
+    )
     placement = placement_of(run, job.tokens)
     wrong = broken_of_model(run, job, placement)
     if wrong:

@@ -26,18 +26,24 @@ FILES = ("run_verl.sh", "grpo.yaml", "run_openrlhf.sh", "accelerate.yaml")
 def check_export(framework: str, algorithm: str, folder: Path, *, force: bool = False) -> None:
     """Fail before the search, not after it. Raises UnsupportedError for a framework without files, or none of the algorithm;
     FileError for the folder."""
+    if reason := not_written(framework, algorithm):
+        raise UnsupportedError(f"{option('export')}: {reason}, or leave {option('export')} out")
+    check_folder(folder, FILES, force=force)
+
+
+def not_written(framework: str, algorithm: str) -> str:
+    """Why no file is written of this algorithm with this framework, and of what one is; empty where one is."""
     name, wanted = load_framework(framework).name, load_algorithm(algorithm).name
     able = [other for other, (_, _, written) in WRITERS.items() if wanted in written]
     if name not in WRITERS:
-        raise UnsupportedError(f"{option('export')}: there are no files of {framework[:40]}; use {' or '.join(WRITERS)}")
+        return f"there are no files of {framework[:40]}; use {option('framework')} {' or '.join(able or WRITERS)}"
     _, version, written = WRITERS[name]
-    if wanted not in written:
-        others = f", or {option('framework')} {' or '.join(able)}" if able else ""
-        raise UnsupportedError(
-            f"{option('export')}: no file of {name} {version} is written for {wanted}; use {option('algorithm')} "
-            f"{' or '.join(written)}{others}, or leave {option('export')} out"
-        )
-    check_folder(folder, FILES, force=force)
+    if wanted in written:
+        return ""
+    others = f", or {option('framework')} {' or '.join(able)}" if able else ""
+    return (
+        f"no file of {name} {version} is written for {wanted}; use {option('algorithm')} {' or '.join(written)}{others}"
+    )
 
 
 def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:

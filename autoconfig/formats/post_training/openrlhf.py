@@ -15,11 +15,22 @@ ESTIMATORS = {
 """--algo.advantage.estimator -> our algorithm."""
 COMPARING = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that need two responses of a prompt or more."""
+CLASSIC = {
+    "pretrain": "actor.model_name_or_path", "reward_pretrain": "reward.model_name_or_path",
+    "micro_train_batch_size": "train.micro_batch_size", "train_batch_size": "train.batch_size",
+    "rollout_batch_size": "rollout.batch_size", "advantage_estimator": "algo.advantage.estimator",
+}  # fmt: skip
+"""Flags of releases before 0.10 (train_ppo_ray's --pretrain) and what 0.11.2 calls them."""
 WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
 
 
 def read(section: Section) -> RlRun:
     """The run; flags that are not there have the defaults of 0.11.2. Raises InputError."""
+    if classic := [name for name in CLASSIC if section.has(name)]:
+        raise InputError(
+            f"--{classic[0]} is a flag of OpenRLHF before 0.10, whose flags have no dots; read are those of {VERSION}: "
+            f"--{CLASSIC[classic[0]]} in its place, and the others likewise (python3 -m openrlhf.cli.train_ppo_ray --help)"
+        )
     estimator = section.word("algo.advantage.estimator") or "gae"
     if estimator not in ESTIMATORS:
         raise InputError(f"--algo.advantage.estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")

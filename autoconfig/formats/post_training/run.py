@@ -137,10 +137,16 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
 
 
 def job_of(
-    run: RlRun, gpu: GpuSpec, prompt: int | None, response: int | None, like: str | None = None
+    run: RlRun,
+    gpu: GpuSpec,
+    prompt: int | None,
+    response: int | None,
+    like: str | None = None,
+    *,
+    download: bool = False,
 ) -> PostTrainingJob:
     """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
-    policy, notes = read_model(run.model, local_files=True, like=like)
+    policy, notes = read_model(run.model, local_files=True, like=like, download=download)
     run.notes += notes
     require_decoder(policy)
     run.notes += [RECURRENT] if policy.is_hybrid else []

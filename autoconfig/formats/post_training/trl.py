@@ -87,6 +87,7 @@ def write(run: RlRun) -> dict[str, str]:
         f"model_name_or_path: {model_value(run)}",
         "output_dir: grpo",
         "bf16: true",
+        f"dtype: {'bfloat16' if run.lora_rank else 'float32'}  # of the weights; trained ones are fp32, products bf16",
         f"num_generations: {run.group}",
         f"per_device_train_batch_size: {each}",
         f"gradient_accumulation_steps: {run.minibatch // (gpus * each)}",

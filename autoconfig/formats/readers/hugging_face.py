@@ -192,9 +192,16 @@ def read_trl(document: Document) -> CheckInput:
     if head and head["packed"] and section.flag("packing"):
         run.packed_length = _number(head["packed"])
         run.assumed.append(f"packed from sequences of {head['packed']} tokens, as the header says")
+    wide = (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
     _launch(document, run, head["plan"] if head else "")
+    in_bits = any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
+    if wide and section.flag("use_peft") and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE and not in_bits:
+        run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
+        run.assumed.append("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16")
+        if run.recompute == NONE:
+            run.not_modelled.append("casts of frozen fp32 weights, which autocast saves for backward: more memory")
     return record(document, run, section, trl.settings, trl.WISH)
 
 

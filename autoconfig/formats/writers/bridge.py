@@ -97,6 +97,14 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     return foreign(scenario, plan, KEYS, NUMERICS, packs=True) + odd
 
 
+def command(scenario: Scenario, file: str) -> str:
+    """What starts a recipe with the overrides of `file`, in a checkout of Megatron-Bridge."""
+    cluster = scenario.cluster
+    launch = f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {min(cluster.num_gpus, cluster.gpus_per_node)}"
+    recipe = "peft" if scenario.numerics.peft != "none" else "sft"
+    return f"{launch} scripts/training/run_recipe.py --recipe MODEL_{recipe}_config $(grep -v '^#' {file})"
+
+
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
     """overrides.txt."""
     lines = [f"{path}={texts[0]}" for path, texts in flat(values(scenario, plan)).items()]
@@ -105,6 +113,12 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         f"{scenario.cluster.num_gpus} GPUs: torchrun's --nnodes and --nproc-per-node",
     )
     text = "\n".join(
-        [f"# {head(scenario, plan)}", f"# model: {catalogue_name(scenario.model) or scenario.model.name}", *lines, ""]
+        [
+            f"# {head(scenario, plan)}",
+            f"# model: {catalogue_name(scenario.model) or scenario.model.name}",
+            f"# Start: {command(scenario, 'overrides.txt')}",
+            *lines,
+            "",
+        ]
     )
     return Written(file_name="overrides.txt", text=text, unsaid=unsaid)

@@ -6,7 +6,9 @@ from autoconfig.formats.projections import named_modules
 from autoconfig.formats.writers import accelerate
 from autoconfig.formats.writers.bridge import LORA_ALPHA
 from autoconfig.formats.writers.words import Settings, Written, accumulation, head
+from autoconfig.planning.export_files import remark
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -42,7 +44,10 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
     """sft.yaml."""
     numerics, workload = scenario.numerics, scenario.workload
+    known = "" if scenario.model.model_type else hub_id(scenario.model.name)
     values = {
+        **({"model_name_or_path": known} if known else {}),
+        "dtype": weights_dtype(scenario),
         "output_dir": "sft",
         "bf16": numerics.precision == "bf16",
         "fp16": numerics.precision == "fp16",
@@ -57,11 +62,24 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         names = named_modules(scenario.model, numerics.lora_target_modules)
         lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {LORA_ALPHA * numerics.lora_rank}"]
         lines += [f"lora_target_modules: [{', '.join(names)}]"]
+    asked = ["# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters"]
+    if not known:
+        asked.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
     unsaid = (
-        f"model {scenario.model.name} and data: --model_name_or_path and --dataset_name",
+        "data: --dataset_name" if known else f"data and model {scenario.model.name}: --dataset_name, --model_name_or_path",
         f"{scenario.cluster.num_gpus} GPUs and their sharding: {LAUNCH} (--format accelerate)",
     )
-    return Written(file_name=SFT, text="\n".join([f"# {head(scenario, plan)}", *lines, ""]), unsaid=unsaid)
+    return Written(file_name=SFT, text="\n".join([f"# {head(scenario, plan)}", *asked, *lines, ""]), unsaid=unsaid)
+
+
+def weights_dtype(scenario: Scenario) -> str:
+    """In what `from_pretrained` loads the weights: trl 1.16 takes float32 where `dtype` is not said
+    (trl/trainer/model_config.py), and autocasts its products with `bf16: true`. Frozen weights are priced in 16 bits; those
+    that are trained in fp32, as accelerate 1.15 makes them under FSDP (utils/fsdp_utils.py, accelerator.py: `upcasting`)."""
+    numerics = scenario.numerics
+    if numerics.peft == "none" or numerics.frozen_dtype == "fp32":
+        return "float32"
+    return {"bf16": "bfloat16", "fp16": "float16"}.get(numerics.precision, "float32")
 
 
 def _checkpoints(plan: TrainPlan) -> bool:
