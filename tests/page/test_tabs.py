@@ -94,8 +94,11 @@ def test_placements_and_the_timeline_of_the_step(asked, pages, options):
     answer = ask(asked, "post-training", **STEP)
     placements = answer["placements"]
     assert shown.count() == len(placements) > 2
-    for row, one in zip(shown.all(), placements, strict=True):
-        text = row.inner_text()
+    for number, (row, one) in enumerate(zip(shown.all(), placements, strict=True), 1):
+        text, memory = row.inner_text(), one["memory_gib"]
+        assert (f"{number}=" in text) == (1 < answer["ties"] >= number)
+        chance = min(memory["generation_fit_probability"], memory["training_fit_probability"])
+        assert f"{100 * chance:.0f} %" in text and view.get_by_text("marks a tie").count() == (answer["ties"] > 1)
         assert one["placement"] in text and f"{one['train_gpus']}: {one['train_plan']}" in text
         assert f"{one['step_seconds']:,.3f} s" in text and f"{one['engine']['replicas']} x tp={one['engine']['tp']}" in text
     shown.nth(1).click()
@@ -116,7 +119,7 @@ def test_placements_and_the_timeline_of_the_step(asked, pages, options):
     assert not serious(page) and too_wide(page) <= 0
     again = pages(page.url, **options)
     expect(again.locator("#view-post-training article code")).to_have_text(chosen["train_plan"])
-    expect(again.locator("#view-post-training tr.chosen th")).to_have_text("2")
+    expect(again.locator("#view-post-training tr.chosen th")).to_have_text("2=" if answer["ties"] > 1 else "2")
 
 
 def test_where_no_placement_fits_the_nearest_is_shown_and_what_is_wrong_is_said(asked, pages):
