@@ -196,8 +196,8 @@ def read_trl(document: Document) -> CheckInput:
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
     _launch(document, run, head["plan"] if head else "")
-    in_bits = any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
-    if wide and section.flag("use_peft") and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE and not in_bits:
+    frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
+    if wide and frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
         run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
         run.assumed.append("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16")
         if run.recompute == NONE:
