@@ -172,11 +172,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "fp8_recipe": FP8_RECIPES,
     "peft": ("none", "lora"),
-    "frozen_dtype": ("bf16", "fp32"),
-    "grad_reduce_dtype": ("fp32", "bf16"),
+    **dict.fromkeys(("grad_reduce_dtype", "frozen_dtype"), ("fp32", "bf16")),
     "main_params_dtype": ("fp32", "fp16"),
-    "exp_avg_dtype": ("fp32", "bf16", "fp16", "fp8"),
-    "exp_avg_sq_dtype": ("fp32", "bf16", "fp16", "fp8"),
+    **dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), ("fp32", "bf16", "fp16", "fp8")),
 }
 """What the fields of Numerics that name a type or recipe may be."""
 LORA_MODULES = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
@@ -186,7 +184,6 @@ Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
-
     precision: Annotated[str, Keywords(enum=CHOICES["precision"])] = "bf16"
     """bf16, fp16, fp8 or nvfp4 (GEMMs of the layers in fp8 or fp4, the rest in bf16) or fp32."""
     fp8_recipe: Annotated[str, Keywords(enum=CHOICES["fp8_recipe"])] = "delayed"
