@@ -223,6 +223,7 @@ def read_calibration_of(found: Calibration, folder: Path) -> Calibration:
     return read_calibration(folder / "again.json")
 
 
+@pytest.mark.xdist_group("validate")  # the worker that has observed the published runs
 def test_the_shipped_calibration_is_a_fresh_fit() -> None:
     fresh, committed = published_calibration(), shipped()
     assert fresh.version == committed.version, "run `make calibration`"
@@ -232,6 +233,7 @@ def test_the_shipped_calibration_is_a_fresh_fit() -> None:
             assert getattr(a.factors, name) == pytest.approx(getattr(b.factors, name), abs=1e-3)
 
 
+@pytest.mark.xdist_group("validate")  # the worker that has observed the published runs
 def test_the_shipped_bands_are_fresh() -> None:
     for name, band in bands_of(banded()).items():
         committed = shipped_bands()[name]
