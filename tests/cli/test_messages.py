@@ -216,10 +216,8 @@ def test_what_has_no_group_stands_last_in_the_help(autoconfig, name):
     assert titles[-1] == "Options" and titles.count("Options") == 1
 
 
-def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig):
-    asked = {"model": "llama3-8b", "gpus": 1, "gpu": "h100", "osl": 200, "rate": 40.0}
-    first = api.deployments(**asked).best
-    apart = not 1 / 1.5 < first.ttft_seconds / first.simulated.ttft_seconds.mean < 1.5
-    run = autoconfig.run("deployments", *(str(word) for name, value in asked.items() for word in (f"--{name}", value)))
-    assert apart == ("the table's TTFT" in run.stdout)
-    assert apart, "this question is chosen because the two differ"
+def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, monkeypatch):
+    asked = ["--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--osl", "200", "--rate", "40"]
+    assert "the table's TTFT" not in autoconfig.run("deployments", *asked).stdout
+    monkeypatch.setattr("autoconfig.render.serving.APART", 1.0)  # any difference is one to explain
+    assert "the table's TTFT" in autoconfig.run("deployments", *asked).stdout
