@@ -135,3 +135,11 @@ def test_no_layer_of_a_block_is_recomputed():
     assert read_any(text.format("block"), CheckRequest(gpu="h100-sxm-80gb")).plan.recompute == NONE
     with pytest.raises(InputError, match="must be at least 1"):
         read_any(text.format("uniform"), CheckRequest(gpu="h100-sxm-80gb"))
+
+
+def test_weights_trained_in_16_bits_without_copies_are_named():
+    assert "8 bytes a parameter" in " ".join(swift("--train_type full").not_modelled)
+    for options in ("--train_type full --deepspeed zero2", "--train_type full --fsdp full_shard", "--train_type lora"):
+        assert not swift(options).not_modelled
+    assert "8 bytes" in " ".join(factory("finetuning_type: full\npure_bf16: true\n").not_modelled)
+    assert not factory("finetuning_type: full\nbf16: true\n").not_modelled

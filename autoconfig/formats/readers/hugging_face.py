@@ -37,7 +37,8 @@ HARMLESS = re.compile(
     r"gradient_checkpointing_kwargs|padding_free|(?:neat_)?packing|bnb_4bit_.*|quant_method|lazy_tokenize|add_version|"
     r"ignore_args_error|create_checkpoint_symlink|strict|neftune_noise_alpha|log_level|include_tokens_per_second|ENV\..*|"
     r"include_num_input_tokens_seen|use_swanlab|swanlab_.*|enable_thinking|tuner_backend|check_model|agent_template|mix_strategy|"
-    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|task_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|completion_only_loss|"
+    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|task_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
+    r"completion_only_loss|"
     r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
 )
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
@@ -129,6 +130,10 @@ def _remark(section: Section, run: TrainerRun) -> None:
     if optimizer.lower() not in ADAM:
         run.not_modelled.append(f"optim {optimizer[:40]}: another optimizer keeps other state; priced as Adam")
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
+    dtype = (section.word("torch_dtype", "dtype") or "").lower()
+    narrow = dtype in ("bfloat16", "bf16", "float16", "fp16") or section.flag("pure_bf16")
+    if narrow and "peft" not in run.numerics and not (run.fsdp or run.dist_opt or section.has("deepspeed")):
+        run.not_modelled.append("weights and moments in 16 bits without fp32 copies: 8 bytes a parameter, priced as 16")
     if attention in ("eager", "disabled"):
         run.not_modelled.append(f"{attention} attention: the scores of all pairs of tokens are held: more memory and time")
 
