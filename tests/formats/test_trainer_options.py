@@ -143,3 +143,11 @@ def test_weights_trained_in_16_bits_without_copies_are_named():
         assert not swift(options).not_modelled
     assert "8 bytes" in " ".join(factory("finetuning_type: full\npure_bf16: true\n").not_modelled)
     assert not factory("finetuning_type: full\nbf16: true\n").not_modelled
+
+
+@pytest.mark.parametrize(("option", "precision"), [("", "bf16"), ("bf16: false", "fp32"), ("fp16: true", "fp16")])
+def test_precision_of_trl(option, precision):
+    given = CheckRequest(gpu="h100-sxm-80gb", gpus=8)
+    found = read_any(f"{TRL}per_device_train_batch_size: 1\n{option}\n", given)
+    assert found.question.scenario.numerics.precision == precision
+    assert ("default of SFTConfig" in " ".join(found.question.assumed)) == (not option)

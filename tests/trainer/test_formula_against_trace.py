@@ -46,7 +46,7 @@ def listed() -> list[tuple[str, str, str]]:
 
 
 def cases() -> list[object]:
-    """Every ninth of the list, of each kind of model and attention, is quick enough for `make test`."""
+    """Every ninth of the list, of each kind of model, is quick enough for `make test`."""
     return [
         pytest.param(*case, id="-".join(case), marks=() if number % 9 == 1 else (pytest.mark.soak,))
         for number, case in enumerate(listed())

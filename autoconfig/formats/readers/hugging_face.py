@@ -189,11 +189,16 @@ def read_trl(document: Document) -> CheckInput:
         document = replace(document, request=replace(request, gpu=gpu))
     section = document.section()
     length = "max_length" if section.has("max_length") else "max_seq_length"  # of TRL before 0.16
+    plain = not section.has("bf16", "fp16")
+    if plain:
+        section.flat["bf16"] = True
     run = training(
         document, section, name=section.word("model_name_or_path") or (head["model"] if head else None),
         kind="lora" if section.flag("use_peft") else "full", length=(length, TRL_LENGTH),
         recompute=section.flag("gradient_checkpointing", default=True), gpus=_number(head["gpus"]) if head else None,
     )  # fmt: skip
+    if plain:
+        run.assumed.append("bf16, the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
     if head and head["packed"] and section.flag("packing"):
         run.packed_length = _number(head["packed"])
         run.assumed.append(f"packed from sequences of {head['packed']} tokens, as the header says")
