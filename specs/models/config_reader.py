@@ -1,4 +1,5 @@
-"""Reads values out of a model's JSON file with a check and a message for each; nothing here knows an architecture."""
+"""Reads values out of a model's JSON file with a check and a message for each, under the names that the classes of
+transformers know them by; nothing here knows an architecture."""
 
 from __future__ import annotations
 
@@ -246,3 +247,85 @@ def deepseek_router(cfg: ConfigReader) -> dict[str, Any]:
             aux_loss_coeff=cfg.number("aux_loss_alpha") if "aux_loss_alpha" in cfg else None,
         )
     }
+
+
+_CATALOGUE = Path(__file__).parents[1] / "catalogue"
+DEFAULTS = json.loads((_CATALOGUE / "huggingface_defaults.json").read_text(encoding="utf-8"))
+_OF_CLASSES = json.loads((_CATALOGUE / "huggingface_classes.json").read_text(encoding="utf-8"))
+CLASSES: Mapping[str, str] = _OF_CLASSES["classes"]
+"""model_type -> its text class in transformers; empty where it has none of its own."""
+_SAME: Mapping[str, Mapping[str, str]] = _OF_CLASSES["same"]
+"""model_type -> other names under which its class knows a key -> the key."""
+NOT_READ: Mapping[str, list[str]] = _OF_CLASSES["not_read"]
+"""model_type -> keys of other families, without effect on its class."""
+_TIES: Mapping[str, str] = _OF_CLASSES["ties"]
+"""Multi-modal model_type -> whose tie_word_embeddings decides: `outer`, or `either` part's."""
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
+"""Of a multi-modal file: the language model, whose keys are those of a file of its own."""
+OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
+_FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+"""Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
+TEXT_TYPES = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+    "glm4v_text": "glm4",
+    "glm4v_moe_text": "glm4_moe",
+}
+"""`model_type` of a language model inside a multi-modal file -> of the same one alone."""
+EXPERT_KEYS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
+"""The number of experts: each family has its own key, and transformers 5 writes `num_local_experts` for any."""
+
+
+def text_reader(reader: ConfigReader) -> ConfigReader:
+    """The language model's part of the file; the file itself where it is one."""
+    for key in TEXT_PARTS:
+        if key in reader and "model_type" in reader.section(key):
+            return reader.section(key)
+    return reader
+
+
+def unified(reader: ConfigReader) -> ConfigReader:
+    """The language model's keys under the names that its family reads."""
+    text = text_reader(reader)
+    values = text.values()
+    if text is not reader and reader.values().get(_TIE) is not None:
+        values[_TIE] = _tied(reader.values(), values, text)
+    kind = values.get("model_type")
+    if isinstance(kind, str):
+        values["model_type"] = kind = TEXT_TYPES.get(kind, _FLAT.get(kind, kind) if "hidden_size" in values else kind)
+    if kind in _TWO_DEPTHS and "num_hidden_layers" in values and not values.keys() & {"num_layers", "num_decoder_layers"}:
+        raise text.fail("says num_hidden_layers and no num_layers: its class then takes 6 for the decoder; give num_layers")
+    for other, key in _SAME.get(str(kind), {}).items():
+        if type(given := values.get(other)) in (int, bool):
+            if values.setdefault(key, given) not in (given, None):
+                raise text.fail(f"says {key} {values[key]} and {other} {given}, which are the same to {kind}: give one of them")
+            values[key] = given
+    experts = {key: values[key] for key in EXPERT_KEYS if values.get(key) is not None}
+    if len({str(number) for number in experts.values()}) > 1:
+        raise text.fail(f"says {' and '.join(f'{key} {str(one)[:20]}' for key, one in experts.items())}: give one of them")
+    values = {**dict.fromkeys(EXPERT_KEYS, next(iter(experts.values()))), **values} if experts else values
+    ignored = NOT_READ.get(str(kind), ())
+    return ConfigReader(completed({key: value for key, value in values.items() if key not in ignored}), text.where)
+
+
+_TIE = "tie_word_embeddings"
+_TWO_DEPTHS = ("t5", "mt5", "umt5")
+"""Families with a depth of the encoder and one of the decoder."""
+
+
+def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], reader: ConfigReader) -> Any:
+    """Of a multi-modal file that says it outside of its language model, as its class takes it. Raises InputError where both say
+    another and the class is not known."""
+    said, rule = outer[_TIE], _TIES.get(str(outer.get("model_type")))
+    if rule is None and inner.get(_TIE, said) not in (said, None):
+        raise reader.fail(f"says {_TIE} {inner[_TIE]}, and the file around it {said}: which one holds is not known; give one")
+    return bool(said or inner.get(_TIE)) if rule == "either" else said
+
+
+def completed(values: dict[str, Any]) -> dict[str, Any]:
+    """With what the family's class in transformers takes for keys that are not there under any name; null stays null."""
+    usual: dict[str, Any] = DEFAULTS["defaults"].get(str(values.get("model_type")), {})
+    absent = {key for key in usual if not {key, *DEFAULTS["aliases"].get(key, ())} & values.keys()}
+    return {**values, **{key: usual[key] for key in absent}}

@@ -14,7 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, UnsupportedError, option
-from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
+from autoconfig.specs.models.config_reader import (
+    CLASSES,
+    EXPERT_KEYS,
+    NOT_READ,
+    OTHER_PARTS,
+    TEXT_PARTS,
+    TEXT_TYPES,
+    ConfigReader,
+    completed,
+    read_json_object,
+    text_reader,
+    unified,
+)
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
 from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
@@ -27,9 +39,6 @@ _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "d
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 """For messages."""
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"
-DEFAULTS = json.loads((_CATALOGUE / "huggingface_defaults.json").read_text(encoding="utf-8"))
-CLASSES: Mapping[str, str] = json.loads((_CATALOGUE / "huggingface_classes.json").read_text(encoding="utf-8"))["classes"]
-"""model_type -> its text class in transformers; empty where it has none of its own."""
 REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
@@ -57,17 +66,28 @@ def read_config(path: str | Path, like: str | None = None) -> tuple[ModelSpec, l
 def model_type_of(path: str | Path) -> str:
     """What a local config.json says of its language model. Raises as `model_from_config`."""
     file = config_file(path)
-    return _model_type(_text_reader(ConfigReader(read_json_object(file), str(file))))
+    return _model_type(text_reader(ConfigReader(read_json_object(file), str(file))))
 
 
 def config_notes(data: Mapping[str, Any]) -> list[str]:
     """What of a config.json is not planned, as sentences."""
     reader = ConfigReader(data, "config.json")
-    other = sorted({key.removesuffix("_config") for key in _OTHER_PARTS if key in reader})
-    if _text_reader(reader) is reader and not other:
-        return _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(reader)
+    other = sorted({key.removesuffix("_config") for key in OTHER_PARTS if key in reader})
+    if text_reader(reader) is reader and not other:
+        notes = _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(unified(reader))
+        return notes + _without_effect(reader)
     parts = " and ".join(other) or "other"
-    return [f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"]
+    left_out = f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"
+    return [left_out, *_without_effect(text_reader(reader))]
+
+
+def _without_effect(reader: ConfigReader) -> list[str]:
+    """Keys of other families that the file gives."""
+    values = reader.values()
+    kind = str(values.get("model_type"))
+    kind = TEXT_TYPES.get(kind, kind)
+    given = [key for key in NOT_READ.get(kind, ()) if values.get(key) not in (None, False)]
+    return [f"left out: {', '.join(given)}, which {CLASSES[kind]} of transformers does not read"] if given else []
 
 
 _OF_A_CLASS = re.compile(
@@ -152,64 +172,16 @@ def _class_without_output_layer(reader: ConfigReader) -> list[str]:
     return [f"{note}; {name[:60]} itself has {total_parameters(model) - output + own:,} parameters"]
 
 
-TEXT_PARTS = ("text_config", "llm_config", "language_config")
-"""Of a multi-modal file: the language model, whose keys are those of a file of its own."""
-_OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
-_FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
-"""Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
-_TEXT_TYPES = {
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe",
-    "glm4v_text": "glm4",
-    "glm4v_moe_text": "glm4_moe",
-}
-"""`model_type` of a language model inside a multi-modal file -> of the same one alone."""
-_EXPERT_KEYS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
-"""The number of experts: each family has its own key, and transformers 5 writes `num_local_experts` for any."""
-
-
-def _text_reader(reader: ConfigReader) -> ConfigReader:
-    """The language model's part of the file; the file itself where it is one."""
-    for key in TEXT_PARTS:
-        if key in reader and "model_type" in reader.section(key):
-            return reader.section(key)
-    return reader
-
-
-def _unified(reader: ConfigReader) -> ConfigReader:
-    """The language model's keys under the names that its family reads."""
-    text = _text_reader(reader)
-    values = text.values()
-    if text is not reader and "tie_word_embeddings" not in text and "tie_word_embeddings" in reader:
-        values["tie_word_embeddings"] = reader.values()["tie_word_embeddings"]
-    kind = values.get("model_type")
-    if isinstance(kind, str):
-        values["model_type"] = _TEXT_TYPES.get(kind, _FLAT.get(kind, kind) if "hidden_size" in values else kind)
-    given = [key for key in _EXPERT_KEYS if values.get(key) is not None]
-    if len(given) == 1:
-        values = {**dict.fromkeys(_EXPERT_KEYS, values[given[0]]), **values}
-    return ConfigReader(_completed(values), text.where)
-
-
-def _completed(values: dict[str, Any]) -> dict[str, Any]:
-    """With what the family's class in transformers takes for keys that are not there under any name; null stays null."""
-    usual: dict[str, Any] = DEFAULTS["defaults"].get(str(values.get("model_type")), {})
-    absent = {key for key in usual if not {key, *DEFAULTS["aliases"].get(key, ())} & values.keys()}
-    return {**values, **{key: usual[key] for key in absent}}
-
-
 def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:
     """The model of a config.json's values, of a multi-modal one its language model; `where` opens every message. Raises
     InputError or UnsupportedError."""
     whole = ConfigReader(data, where)
-    reader = _unified(whole)
+    reader = unified(whole)
     model_type = _model_type(reader)
     build = FAMILIES.get(model_type)
     if build is None:
         raise UnsupportedError(_refusal(where, model_type, reader))
-    if without := [key for key in TEXT_PARTS if key in whole and _text_reader(whole) is whole]:
+    if without := [key for key in TEXT_PARTS if key in whole and text_reader(whole) is whole]:
         raise UnsupportedError(f"{where}: {without[0]} has no model_type, so its language model's family is not known")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
@@ -265,7 +237,7 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
     family's defaults. Raises InputError where the family is unknown or a value that it needs is missing."""
     if family not in FAMILIES:
         raise UnknownNameError("family", family, FAMILIES, "docs/families.md has them", field="like")
-    reader = _unified(ConfigReader(data, where))
+    reader = unified(ConfigReader(data, where))
     if (kind := reader.values().get("model_type")) in _REFUSED:
         raise UnsupportedError(f"{where}: model_type {kind!r} is {_REFUSED[kind]}, which {option('like')} does not change")
     its = CLASSES.get(str(kind))
@@ -284,12 +256,12 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
 
 def _built(values: Mapping[str, Any], where: str, family: str) -> tuple[dict[str, Any], list[str], list[str]]:
     """(Fields of ModelSpec, keys that the family does not read, keys that it looks for in vain). Raises InputError."""
-    reader = ConfigReader(_completed({**values, "model_type": family}), where)
+    reader = ConfigReader(completed({**values, "model_type": family}), where)
     fields = FAMILIES[family](reader)
     filled = reader.values().keys() - values.keys() - {"model_type", *reader.unread()}
     unread = [key for key in reader.unread() if key not in NOT_THE_SHAPE and values.get(key) not in (None, False, 0, [], {})]
-    if len(set(_EXPERT_KEYS) & set(unread)) < len(_EXPERT_KEYS):  # one of the spellings is read
-        unread = [key for key in unread if key not in _EXPERT_KEYS]
+    if len(set(EXPERT_KEYS) & set(unread)) < len(EXPERT_KEYS):  # one of the spellings is read
+        unread = [key for key in unread if key not in EXPERT_KEYS]
     return fields, unread, sorted(filled.union(reader.missed()) - NOT_THE_SHAPE)
 
 

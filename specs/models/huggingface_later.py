@@ -142,7 +142,10 @@ def _experts(cfg: ConfigReader, fields: Fields, key: str, experts: int, topk: in
 
 
 def _olmoe(cfg: ConfigReader) -> Fields:
-    return _experts(cfg, _olmo2(cfg), "num_experts", 64, 8) | softmax_router(cfg, None)
+    fields = _experts(cfg, _olmo2(cfg), "num_experts", 64, 8) | softmax_router(cfg, None)
+    if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
+        raise cfg.fail("says a head_dim other than hidden_size / num_attention_heads, as wide as the class's norms are")
+    return fields
 
 
 def _granitemoe(cfg: ConfigReader) -> Fields:

@@ -342,7 +342,7 @@ def test_ids_of_the_catalogue_are_read_as_the_same_model():
         ("trl", "ppo", "file of trl 1.16.0 is written for ppo; use --algorithm grpo or dapo, or --framework verl or openrlhf"),
         ("nemo-rl", "rloo", "use --algorithm grpo or dapo, or --framework verl or openrlhf"),
         ("verl", "dpo", "or leave --export out"),
-        ("areal", "grpo", "there are no files of areal; use verl or nemo-rl"),
+        ("areal", "grpo", "there are no files of areal; use --framework verl or nemo-rl"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_path, monkeypatch, framework, algorithm, said):

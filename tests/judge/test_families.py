@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.models.huggingface import CLASSES as SHIPPED
+from autoconfig.specs.models.config_reader import CLASSES as SHIPPED
 from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
@@ -130,6 +130,70 @@ def test_a_key_that_is_left_out_gives_the_windows_and_widths_of_the_class(model_
             pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in SHAPE}
             wrong += [f"{key}: {name} is {a}, of the class {b}" for name, (a, b) in pairs.items() if a != b]
     assert wrong == []
+
+
+def ours(config: dict[str, Any], model_type: str) -> int | None:
+    """Parameters; None where it is refused."""
+    try:
+        return total_parameters(model_from_mapping(config, model_type, model_type))
+    except InputError:
+        return None
+
+
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+def test_keys_of_other_families_that_are_counted_are_the_class_s(model_type: str) -> None:
+    assert foreign_keys_that_differ(model_type, every=False) == []
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+def test_keys_of_other_families_that_the_class_counts_are_counted(model_type: str) -> None:
+    assert foreign_keys_that_differ(model_type, every=True) == []
+
+
+def foreign_keys_that_differ(model_type: str, *, every: bool) -> list[str]:
+    """Keys with which the class has another number than ours; of `every` key, or of those that change ours."""
+    wrong = []
+    for key, config, without in families.foreign(model_type):
+        if (count := ours(config, model_type)) is None or (count == without and not every):
+            continue
+        if (its := loaded(model_type, config)) not in (count, None):
+            wrong.append(f"{key}: {count}, the class has {its}")
+    return wrong
+
+
+@pytest.mark.parametrize("model_type", sorted(families.same_keys()))
+def test_another_name_of_a_key_is_the_key_and_two_that_differ_are_refused(model_type: str) -> None:
+    config, count = small_file(model_type)
+    told = 0
+    for other, key in families.same_keys()[model_type].items():
+        if type(config.get(key)) is not int:
+            continue
+        renamed = {name: value for name, value in config.items() if name != key} | {other: config[key]}
+        assert ours(renamed, model_type) in (loaded(model_type, renamed), None), other
+        told += ours(renamed, model_type) == count
+        assert ours({**config, other: config[key] + 1}, model_type) is None, other
+    assert told or model_type in NAMED_FLAGS
+
+
+NAMED_FLAGS = ("internlm3",)
+"""Types whose other names are those of switches only."""
+
+
+@pytest.mark.parametrize("name", ["mistral3", "gemma3", "qwen3_vl", "llava", "internvl", "qwen2_5_vl", "paligemma"])
+def test_the_embedding_of_a_language_model_is_tied_as_the_whole_class_ties_it(name: str) -> None:
+    """Where both parts of the file say it."""
+    text = {key: value for key, value in CONFIGS[name]().to_dict()["text_config"].items() if "layer_types" not in key}
+    text |= {key: value for key, value in SMALL.items() if key in text}
+    for outer in (True, False):
+        for inner in (True, False):
+            tied = families.is_tied(name, outer, inner)
+            config = {"model_type": name, "text_config": {**text, TIE: inner}, TIE: outer}
+            model = model_from_mapping(config, name, name)
+            assert model.untie_embeddings_and_output_weights == (not tied), (outer, inner)
+
+
+TIE = "tie_word_embeddings"
 
 
 def test_the_class_of_every_type_is_known_without_transformers() -> None:

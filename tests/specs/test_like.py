@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS
 from autoconfig.specs.models.huggingface import (
-    CLASSES,
-    DEFAULTS,
     FAMILIES,
     OFFERED,
     config_notes,

@@ -17,7 +17,10 @@ from typing import Any
 import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import total_parameters
 from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIGS  # type: ignore[import-not-found]
 
@@ -34,8 +37,9 @@ of the class of transformers {version} to the unit, for its defaults and for sma
 of a class, one is counted: `e_score_correction_bias`, one number for each routed expert of a layer, since it is published among
 the weights (DeepSeek-V3 and those that route as it does). A field that a model cannot say is refused with the reason. A key
 that is left out is what the class takes, or is asked for. Where `architectures` or `auto_map` names another class than that of
-the type, a line says so. No `--like` reads a type of transformers as one of another class. Files saved by
-transformers 4.57 give the count of its own classes (70 families: `tests/specs/test_huggingface.py`), but for
+the type, a line says so; a key of other families, which the class does not read, is left out, and a line says so. No `--like`
+reads a type of transformers as one of another class. Files saved by transformers 4.57 give the count of its own classes (70
+families: `tests/specs/test_huggingface.py`), but for
 `tie_word_embeddings: false` of mT5, which release 5 ties all the same and a line says. `kimi_k2` is built by code of its own
 repository, as DeepSeek-V3.
 
@@ -65,8 +69,88 @@ def known_classes() -> str:
         "Written by `make judge` (python -m tools.judge.families)."
     )
     found = {**dict.fromkeys(CONFIGS.keys(), ""), **classes()}
-    rows = ",\n".join(f"{json.dumps(name)}: {json.dumps(found[name])}" for name in sorted(found))
-    return f'{{\n"about": {json.dumps(about)},\n"classes": {{\n{rows}\n}}\n}}\n'
+    parts = {"classes": dict(sorted(found.items())), "same": same_keys(), "not_read": keys_not_read(), "ties": ties()}
+    texts = [f'"about": {json.dumps(about)}']
+    for name, facts in parts.items():
+        rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
+        texts.append(f"{json.dumps(name)}: {{\n{rows}\n}}")
+    return "{\n" + ",\n".join(texts) + "\n}\n"
+
+
+def same_keys() -> dict[str, dict[str, str]]:
+    """model_type -> `attribute_map` of its configuration, but for lists of layers, which each name says in words of its own."""
+    found = {name: dict(CONFIGS[name].attribute_map or {}) for name in sorted(set(FAMILIES) & set(CONFIGS))}
+    kept = {
+        name: {other: key for other, key in keys.items() if not key.startswith("layer") and key not in keys}
+        for name, keys in found.items()
+    }
+    return {name: keys for name, keys in kept.items() if keys}
+
+
+FOREIGN: dict[str, Any] = {
+    **dict.fromkeys(("mlp_bias", "attention_bias", "bias", "qkv_bias", "use_bias", "use_qkv_bias", "lm_head_bias"), True),
+    **dict.fromkeys(("add_bias_linear", "use_qk_norm", "qk_norm", "qk_layernorm"), True),
+    **dict.fromkeys(("head_dim", "kv_channels", "q_lora_rank"), 24),
+    **dict.fromkeys(("moe_layer_freq", "decoder_sparse_step", "num_key_value_heads"), 2),
+    **{"n_shared_experts": 3, "first_k_dense_replace": 1, "num_nextn_predict_layers": 1, "type_vocab_size": 3},
+    **{"intermediate_size": 112, "moe_intermediate_size": 56, "shared_expert_intermediate_size": 72, "ffn_hidden_size": 200},
+    **{"hidden_size": 120, "num_hidden_layers": 3, "num_attention_heads": 2, "max_position_embeddings": 128, "rotary_dim": 8},
+    **{"mlp_only_layers": [1], "word_embed_proj_dim": 48, "num_experts": 4, "sliding_window": 16},
+}
+"""Keys that many families know: given to those whose configuration has none of that name."""
+
+
+def foreign(model_type: str) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """(key, the small model's config.json with it, parameters without it)."""
+    usual = CONFIGS[model_type]().to_dict()
+    if (found := built(model_type, {key: value for key, value in SMALL.items() if key in usual})) is None:
+        return
+    config, count = found
+    for key, value in FOREIGN.items():
+        if key not in config and key not in (CONFIGS[model_type].attribute_map or {}):
+            yield key, {**config, key: value}, count
+
+
+def keys_not_read() -> dict[str, list[str]]:
+    """model_type -> keys of FOREIGN that change nothing in its class, and that its family's reader would read."""
+    found: dict[str, list[str]] = {}
+    for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes())):
+        for key, config, count in foreign(model_type):
+            with suppress(InputError):
+                build = FAMILIES[model_type](ConfigReader(config, model_type))
+                read = total_parameters(ModelSpec(name="model", model_type=model_type, **build))
+                if read != count == loaded(model_type, config):
+                    found.setdefault(model_type, []).append(key)
+    return found
+
+
+def ties() -> dict[str, str]:
+    """Multi-modal model_type -> whose `tie_word_embeddings` decides where both the file and its language model say it."""
+    found = {}
+    for name in modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        both = [is_tied(name, *pair) for pair in ((True, False), (False, True))]
+        if both[0] and both[1] is not None:
+            found[name] = "either" if both[1] else "outer"
+    return dict(sorted(found.items()))
+
+
+def is_tied(name: str, outer: bool, inner: bool) -> bool | None:
+    """Whether the class's output layer is its embedding; None where it cannot be built so."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            values = CONFIGS[name]().to_dict()
+            text = {key: value for key, value in values["text_config"].items() if key not in ("layer_types", "mlp_layer_types")}
+            text |= {key: value for key, value in SMALL.items() if key in text} | {"tie_word_embeddings": inner}
+            config = CONFIGS[name].from_dict({**values, "text_config": text, "tie_word_embeddings": outer})
+            named = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name]
+            model = getattr(transformers, named if isinstance(named, str) else named[0])(config)
+            return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+    except Exception:  # whatever a class says of a configuration that it does not know
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def page() -> str:
