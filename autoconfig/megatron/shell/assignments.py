@@ -12,7 +12,7 @@ from autoconfig.megatron.shell.values import (
     Piece,
     Value,
     Variables,
-    fields_of,
+    listed_values,
     mapped,
     plain_value,
     reason_of,
@@ -39,7 +39,7 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
         elif token.name not in variables.fixed | variables.locked:
             _store(variables, token.name, value, append=token.append)
         return True
-    elements = [value for word in token.value for value in fields_of(word, variables)]
+    elements = [value for word in token.value for value in listed_values(word, variables)]
     if token.name in variables.maps and _map(variables, token.name, elements):
         return True
     before = variables.values.get(token.name, []) if token.append else []

@@ -43,7 +43,7 @@ from autoconfig.megatron.shell.values import (
     computed,
     fields_of,
     known_text,
-    loop_values,
+    listed_values,
     pattern_of,
     plain_value,
     reason_of,
@@ -197,7 +197,7 @@ class Reader:
         return True
 
     def _loop(self, node: Loop) -> bool | None:
-        values = [value for word in node.words for value in loop_values(word, self.variables)]
+        values = [value for word in node.words for value in listed_values(word, self.variables)]
         if any(map(reason_of, values)):
             self.variables.set(node.name, next(value for value in values if reason_of(value)))
             return self._any_number_of_times(node.body, node.line)

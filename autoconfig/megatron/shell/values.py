@@ -177,9 +177,14 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
 _BRACES = re.compile(r"([^{},]*)\{(?:(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.-?([0-9]{1,6}))?|([^{}]*,[^{}]*))\}([^{},]*)")
 
 
-def loop_values(word: Word, variables: Variables) -> list[Value]:
-    """The values that a loop goes over for one word: `fields_of`, and for {1..8..2} and {a,b} each that the braces give."""
+_LITERAL_BRACES = re.compile(r"\{[^{}]*(?:\.\.|,)[^{}]*\}")
+
+
+def listed_values(word: Word, variables: Variables) -> list[Value]:
+    """The values that a loop goes over, or an array holds, for one word: `fields_of`, and for {1..8..2} and {a,b} each that the
+    braces give; {1..$N} stays what it is, as bash expands braces before variables."""
     bare = not any(part.quoted for part in word.parts)
+    bare = bare and any(part.kind == "literal" and _LITERAL_BRACES.search(part.text) for part in word.parts)
     match = _BRACES.fullmatch(text_of(value_of(word, variables))) if bare else None
     if match is None or reason_of(value_of(word, variables)):
         return fields_of(word, variables)
@@ -188,7 +193,7 @@ def loop_values(word: Word, variables: Variables) -> list[Value]:
     else:
         first, last, step = int(match[2]), int(match[3]), int(match[4] or 1) or 1
         if abs(last - first) // step > MAX_BRACES:
-            raise InputError(f"line {word.line}: a loop over more than {MAX_BRACES:,} values is not read; simplify the script")
+            raise InputError(f"line {word.line}: a list of more than {MAX_BRACES:,} values is not read; simplify the script")
         inner = [str(at) for at in range(first, last + 1, step)] or [str(at) for at in range(first, last - 1, -step)]
     return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
 
