@@ -228,7 +228,7 @@ def test_latent_attention_needs_all_of_its_widths(key):
 def test_what_a_config_leaves_out_is_the_default_of_transformers_class(model_type, key, name, value):
     """Qwen2MoeConfig, Qwen3MoeConfig and XGLMConfig of transformers 5."""
     config = {other: given for other, given in CONFIGS[model_type][0].items() if other != key}
-    config |= {"num_experts": 16} if "moe" in model_type else {}
+    config |= {"num_experts": 16, "num_local_experts": 16} if "moe" in model_type else {}
     assert getattr(model_from_mapping(config, model_type, model_type), name) == value
 
 
