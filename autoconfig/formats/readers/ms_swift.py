@@ -42,7 +42,7 @@ def read(document: Document) -> CheckInput:
         values, notes, variables, launched = options_of(script.argv), script.notes, script.variables, script.num_gpus
         launcher = (*script.before, script.program)
     section = Section(values, document.text, document.request.settings)
-    if kind := section.word("rlhf_type") or ("of rlhf" if "rlhf" in launcher else ""):
+    if kind := section.word("rlhf_type") or ("dpo" if "rlhf" in launcher else ""):  # its default
         raise UnsupportedError(
             f"--rlhf_type {kind[:20]}: training on preferences or rewards compares samples and holds further models; read are "
             "sft and pt (`autoconfig rl` plans grpo, ppo and their kin)"
