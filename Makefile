@@ -21,6 +21,9 @@ GPU_PYTHON ?= $(PYTHON)
 LINKS := build/import
 SEED ?= $(shell date +%s)
 
+# Tests start hundreds of processes: where bytecode is not kept, each would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .PHONY: help demo test services lint judge bench soak mutants tables calibration accuracy inference-docs profiling-docs gpu clean
 
