@@ -25,9 +25,9 @@ from autoconfig.formats.convert import convert
 from autoconfig.formats.export import export_texts
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, check_request
+from autoconfig.planning.calibration_file import parse, shipped
+from autoconfig.planning.calibration_file import to_json as calibration_json
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
-from autoconfig.planning.resolve import parse, shipped
-from autoconfig.planning.resolve import to_json as calibration_json
 from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json

@@ -212,7 +212,7 @@ def predict(
     from autoconfig.formats.check import read_file
     from autoconfig.megatron.check_input import check_request
     from autoconfig.notebook.answers import PredictedFound, table_file
-    from autoconfig.planning.resolve import named_calibration
+    from autoconfig.planning.calibration_file import named_calibration
     from autoconfig.runs.predict import predict_plan, predict_rows, read_table
     from autoconfig.runs.table import is_table
     from autoconfig.specs.errors import InputError
@@ -267,7 +267,7 @@ def validate_serving(*, seen: bool = False) -> ServingValidation:
 def calibrate(measurements: str | Path, *, output: str | Path | None = None, calibration: str | None = None) -> Calibration:
     """A calibration from a table of your own runs, written to `output` (.json) where given: `autoconfig calibrate`."""
     from autoconfig.calibration.calibrate import calibrate_file
-    from autoconfig.planning.resolve import named_calibration, write_calibration
+    from autoconfig.planning.calibration_file import named_calibration, write_calibration
     from autoconfig.specs.files import check_output_path
 
     if output is not None:

@@ -15,7 +15,7 @@ from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
 from command_line import run_in_process, run_process
 
 from autoconfig.cli.main import COMMANDS, FORMS, load
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 

@@ -16,7 +16,7 @@ from autoconfig.accuracy.post_training import fitted
 from autoconfig.accuracy.serving import published_rows
 from autoconfig.calibration.calibrate import published_calibration
 from autoconfig.calibration.serving_fit import fit, samples_of
-from autoconfig.planning.resolve import write_calibration
+from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.training.price import Band
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,7 +18,7 @@ from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 
 from autoconfig.accuracy.groups import Constants, predict_runs
 from autoconfig.calibration.observe import gpu_name, predicted_seconds, published_runs
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "time_model.md"

@@ -11,7 +11,7 @@ import numpy as np
 
 from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import read_text
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.recipe_row import RecipeRun, degrees_of_recipe, family_of_recipe, named_rules, read_recipe
 from autoconfig.runs.table import Row, cell, check_columns, read_csv, whole
 from autoconfig.specs.errors import GIB, InputError

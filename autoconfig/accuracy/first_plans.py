@@ -15,8 +15,8 @@ from typing import Any
 from autoconfig.accuracy.bands import band_from
 from autoconfig.accuracy.groups import paper_of
 from autoconfig.calibration.observe import every_published_row
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import DOUBTFUL, source_of, untuned
 from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import measured_step_seconds, read_case, read_partial

@@ -23,7 +23,7 @@ from autoconfig.calibration.observe import (
     published_runs,
     useful_for_calibration,
 )
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.sources import HeldTo, bars_held, source_of
 from autoconfig.runs.training_row import Case
 from autoconfig.specs.layouts import layouts_of

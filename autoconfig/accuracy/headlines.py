@@ -11,8 +11,8 @@ from typing import Any
 
 from autoconfig.accuracy.groups import predict_steps
 from autoconfig.calibration.observe import published_runs
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
 from autoconfig.runs.training_row import Case
 from autoconfig.specs.errors import SECONDS_PER_DAY
 from autoconfig.specs.plan import parse_plan

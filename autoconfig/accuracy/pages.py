@@ -35,9 +35,9 @@ from autoconfig.accuracy.sheets import (
     verdict_sheet,
 )
 from autoconfig.accuracy.validate import EVERYTHING, Sections, Validation, judged_lines, validate
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import filled_template
 from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import blind_reading, source_of
 from autoconfig.specs.files import write_text
 from autoconfig.training.price import CLASSES, MIN_SOURCES

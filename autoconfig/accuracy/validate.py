@@ -46,8 +46,8 @@ from autoconfig.accuracy.memory import (
 from autoconfig.accuracy.published_plans import PlacedPlan, placed_plans, plans_summary
 from autoconfig.accuracy.unseen import MOST, SHORT, Unseen, mean_error_of_short, unseen_runs
 from autoconfig.calibration.observe import published_runs
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
-from autoconfig.planning.resolve import shipped
 from autoconfig.runs.sources import source_of
 from autoconfig.training.price import Band
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from autoconfig.calibration.observe import Run, fit, observe, published_runs, refine, run_of, useful_for_calibration
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
 from autoconfig.runs.training_row import contradiction

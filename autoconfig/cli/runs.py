@@ -35,7 +35,7 @@ def predict_command(ctx: click.Context, /, file: Path, output: Path | None, cali
 
     autoconfig predict pretrain.sh --gpus 64
     """
-    from autoconfig.planning.resolve import named_calibration
+    from autoconfig.planning.calibration_file import named_calibration
     from autoconfig.runs.predict import predict_file
     from autoconfig.runs.table import check_not_the_input, is_table
     from autoconfig.specs.files import check_output_path
@@ -116,7 +116,7 @@ def calibrate_command(
 
 def _calibrate_runs(measurements: Path, output: Path, calibration: str | None) -> None:
     from autoconfig.calibration.calibrate import MAX_REASONS, calibrate_file, describe, duplicates, usable_runs
-    from autoconfig.planning.resolve import named_calibration, write_calibration
+    from autoconfig.planning.calibration_file import named_calibration, write_calibration
     from autoconfig.runs.predict import unread
     from autoconfig.specs.files import check_output_path
 

@@ -18,9 +18,10 @@ from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.megatron.shell.world import resized
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
-from autoconfig.planning.resolve import field_names, read_cluster, shipped
+from autoconfig.planning.resolve import field_names, read_cluster
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.models.model import ModelSpec

@@ -7,7 +7,7 @@ from math import ceil
 
 import numpy as np
 
-from autoconfig.planning.resolve import shipped
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.specs.hardware.cluster import cluster_of

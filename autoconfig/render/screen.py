@@ -8,9 +8,9 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +19,6 @@ BREAKS = re.compile(r"(?<=[,;+/)])")
 """Where a word that is longer than a line is broken: behind these."""
 BRIEF_LINES = 2
 INDENT = 4
-UNLIMITED = 10_000
 
 
 class Screen(Console):
@@ -122,36 +121,36 @@ def show_table(
     still too wide loses columns of `spare`, the first of them first, then those at its right, which is said."""
     if title:
         console.print(escape(title), style="bold")
-    names, kept, dropped = list(columns), [list(row) for row in rows], list[str]()
-    under: list[str] = []
-    if below and _width(console, names, kept, left) > console.width:
-        places = [names.index(name) for name in below]
-        under = ["; ".join(filter(None, (row[place] for place in places))) for row in kept]
-        kept = [[cell for place, cell in enumerate(row) if place not in places] for row in kept]
-        names = [name for name in names if name not in below]
+    texts = [[_text(cell, {}) for cell in row] for row in rows]
+    names, widths = list(columns), dict[str, int]()
+    for name, *cells in zip(columns, *texts, strict=True):
+        widths[name] = max(cell_len(name), *(cell.cell_len for cell in cells))
+
+    def too_wide() -> bool:
+        return sum(widths[name] + 2 for name in names) > console.width
+
+    under: list[int] = []
+    if below and too_wide():
+        under = [place for place, name in enumerate(columns) if name in below]
+        names = [name for name in columns if name not in below]
+    dropped: list[str] = []
     for name in (*spare, *[name for name in names[:0:-1] if name not in spare]):
-        if _width(console, names, kept, left) <= console.width:
+        if not too_wide():
             break
-        place = names.index(name)
         names.remove(name)
         dropped.append(name)
-        kept = [row[:place] + row[place + 1 :] for row in kept]
-    with console.capture() as capture:
-        console.print(table_of(names, kept, left=left, no_wrap=True))
-    lines = [Text.from_ansi(line) for line in capture.get().rstrip("\n").split("\n")]
-    head = len(lines) - len(kept)
-    for number, line in enumerate(lines):
+    places = [columns.index(name) for name in names]
+    for number, row in enumerate([[Text(name, "bold") for name in columns], *texts]):
+        line = Text(" ")
+        for place, name in zip(places, names, strict=True):
+            row[place].align("left" if name in left else "right", min(widths[name], console.width - 2))
+            line.append_text(row[place]).append("  ")
         line.rstrip()
         console.print(line, soft_wrap=True)
-        if under and number >= head and under[number - head]:
-            console.print(" " * INDENT + escape(under[number - head]))
+        if number and (said := "; ".join(filter(None, (rows[number - 1][place] for place in under)))):
+            console.print(" " * INDENT + escape(said))
     if dropped:
         console.print(f"Not on this screen: {', '.join(reversed(dropped))} (--json has all)", style="dim")
-
-
-def _width(console: Console, names: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str]) -> int:
-    table = table_of(names, rows, left=left, no_wrap=True)
-    return Measurement.get(console, console.options.update(width=UNLIMITED), table).maximum
 
 
 BILLIONS_FROM = 10**8

@@ -23,9 +23,10 @@ from autoconfig.megatron.check import file_violations
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.memory_model.after_step import allocated_after_step
 from autoconfig.memory_model.predict import allocator_bytes, estimate_memory, fit_probability
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
-from autoconfig.planning.resolve import field_names, shipped
+from autoconfig.planning.resolve import field_names
 from autoconfig.runs.encoder_row import NOT_READ as ENCODER_NOT_READ
 from autoconfig.runs.encoder_row import READ as ENCODER_COLUMNS
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of

@@ -21,7 +21,7 @@ from optuna.study import Study
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
-from autoconfig.planning.resolve import NO_CALIBRATION
+from autoconfig.planning.calibration_file import NO_CALIBRATION
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.study.settings import MeasuredQuestion, Settings, differences, kind_of, settings_json, settings_of

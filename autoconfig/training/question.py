@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
-    NO_CALIBRATION,
     check_bounds,
     check_runs,
     field_names,
     field_values,
-    named_calibration,
     read_cluster,
     read_model,
     read_stack,

@@ -44,6 +44,15 @@ REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 _REFUSED = {name: reason for reason, names in REFUSED["model_types"].items() for name in names}
 
 
+def refused_kind(name: str, *, whole: bool = False) -> str | None:
+    """What a name (lower case, `-` between words) stands for that cannot be planned, where it begins with the name of such
+    models, or (`whole`) is one; None for others."""
+    kinds = {name: kind for kind, names in REFUSED["names"].items() for name in names}
+    pattern = re.compile(rf"({'|'.join(kinds)})(?![a-z])")
+    found = pattern.fullmatch(name) if whole else pattern.match(name)
+    return kinds[found[1]] if found else None
+
+
 def model_from_config(path: str | Path) -> ModelSpec:
     """The model of a local config.json, or of a folder that holds one.
 

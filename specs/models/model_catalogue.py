@@ -25,7 +25,6 @@ from autoconfig.specs.errors import (
     option,
     parse_count,
 )
-from autoconfig.specs.models.huggingface import REFUSED, config_file, read_config
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
@@ -185,10 +184,6 @@ _VARIANTS: dict[str, dict[str, object]] = {"tokendrop": {}, "dropless": {}, "w/ 
 """What NVIDIA's performance tables write behind a model's name, and what it changes in the architecture."""
 
 
-_REFUSED_KINDS = {name: kind for kind, names in REFUSED["names"].items() for name in names}
-_REFUSED_NAME = re.compile(rf"({'|'.join(_REFUSED_KINDS)})(?![a-z])")
-
-
 def model_names() -> list[str]:
     """Canonical names, sorted."""
     return sorted(set(_index().values()))
@@ -259,15 +254,17 @@ def resolve_model(
             raise InputError(f"{option('like')} is for a config.json, and {model.name} is in the catalogue: drop it")
         return model, []
     except UnknownNameError as unknown:
+        from autoconfig.specs.models.huggingface import read_config, refused_kind  # not for a name: a start is shorter
+
         if paths and _looks_like_path(text):
             model, notes = read_config(text, like)
             return model, [f"model {model.name} is read from {text.strip()}", *notes]
         if _HUB_ID.fullmatch(text.strip()) and paths:
             return _from_hub(text.strip(), unknown, like=like, download=download)
-        refused, size = _REFUSED_NAME.match(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
+        refused, size = refused_kind(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
         if refused and size is None:
             raise UnsupportedError(
-                f"model {text.strip()[:80]!r} is {_REFUSED_KINDS[refused[1]]}; plan a decoder-only transformer: a catalogue "
+                f"model {text.strip()[:80]!r} is {refused}; plan a decoder-only transformer: a catalogue "
                 "name (autoconfig models), a size like 13b, or a config.json"
             ) from unknown
         if size is None or len(size[1]) > 24:
@@ -302,6 +299,8 @@ def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, downloa
             "give the file itself",
             field="download",
         ) from error
+    from autoconfig.specs.models.huggingface import read_config
+
     model, notes = read_config(file, like)
     model = model.replace(name=name.rpartition("/")[2])
     return model, [f"model {model.name} is read from the config.json of {name}, as downloaded", *notes]
@@ -312,6 +311,8 @@ def config_file_of(text: str) -> Path | None:
     try:
         load_model(text)
     except UnknownNameError:
+        from autoconfig.specs.models.huggingface import config_file
+
         return config_file(text) if _looks_like_path(text) else None
     return None
 
@@ -340,7 +341,9 @@ def _find(wanted: str) -> str | None:
     index = _index()
     if wanted in index:
         return index[wanted]
-    if len(wanted) < 3 or not wanted[0].isalpha() or _REFUSED_NAME.fullmatch(wanted):
+    from autoconfig.specs.models.huggingface import refused_kind
+
+    if len(wanted) < 3 or not wanted[0].isalpha() or refused_kind(wanted, whole=True):
         return None
     hits = {
         canonical

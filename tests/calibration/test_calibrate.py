@@ -21,7 +21,7 @@ from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import calibrate as local_benchmark
 from autoconfig.calibration.calibrate import calibrate_file, published_calibration
 from autoconfig.calibration.observe import Observation, predicted_seconds, refine
-from autoconfig.planning.resolve import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
+from autoconfig.planning.calibration_file import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import published_rows, read_case
 from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.training.question import Request, understand

@@ -25,8 +25,9 @@ from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
 from autoconfig.megatron.switches import runnable_settings
+from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS
-from autoconfig.planning.resolve import field_names, shipped
+from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, request_of, understand

@@ -12,7 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.observe import Observation, refine
-from autoconfig.planning.resolve import write_calibration
+from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.specs.errors import GIB, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import on_front
