@@ -132,10 +132,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
 
 APART = 1.5
 """Factor between the TTFT of the closed form and the simulated mean from which on the answer says why."""
-CLOSED_FORM = (
-    "it knows no bursts, and lets prompts queue one behind the other where nearly every iteration has one; plan with the "
-    "simulated one"
-)
+CLOSED_FORM = "it knows no bursts and no waiting for a full cache; plan with the simulated one"
 
 
 def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> None:

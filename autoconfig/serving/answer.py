@@ -148,14 +148,16 @@ def _harder(
     question: ServeQuestion, tried: ServeQuestion, found: Deployments, reports: Sequence[DeploymentReport]
 ) -> ServeQuestion:
     """What is asked of the closed form next where simulated finalists of `tried` are beyond the limits of `question`: to carry
-    more of a load; of a full queue closer limits, by as much as the first finalist exceeds them."""
+    more of a load; of a full queue closer limits, below the first finalist's own figures by as much as it exceeds them."""
     if question.rate:
         step = max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
         return replace(tried, sized_for=tried.sized_for * step)
     assert reports[0].latency is not None
-    first, between = reports[0].latency.ttft_seconds.mean, reports[0].latency.tpot_seconds.mean
-    nearer = [0.99 * limit / seconds if limit and seconds > limit else 1.0
-              for limit, seconds in ((question.ttft_s, first), (question.tpot_s, between))]  # fmt: skip
+    best, seen = reports[0], reports[0].latency
+    figures = ((question.ttft_s, tried.ttft_s, best.ttft_s, seen.ttft_seconds.mean),
+               (question.tpot_s, tried.tpot_s, best.tpot_s, seen.tpot_seconds.mean))  # fmt: skip
+    nearer = [min(0.99 * limit / seconds * min(closed / now, 1.0), 1.0) if limit and now and seconds > limit else 1.0
+              for limit, now, closed, seconds in figures]  # fmt: skip
     return tried.limited(ttft=nearer[0], tpot=nearer[1])
 
 

@@ -139,6 +139,9 @@ SIMULATED = 400
 """Requests of a finalist's simulation per attention rank at most, and at least four generations of its batch."""
 MAX_RECORDED = 20_000
 """Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
+SETTLING = 2.0
+"""Generations of a full queue that are not counted: the first to come are answered faster than those that follow, and come
+again beside the last ones."""
 PERCENTILES = (50, 90, 99)
 
 
@@ -275,7 +278,9 @@ def _run(
 
 def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skipped: float, users: int | None) -> _Seen:
     count = len(stream.osl)
-    first = int(count * skipped) if users is None else int((served.arrival_s <= served.arrival_s[: users].max()).sum())
+    first = int(count * skipped)
+    if users is not None:
+        first = int((served.arrival_s <= SETTLING * served.arrival_s[:users].max()).sum())
     kept = np.isfinite(served.e2e_s) & (np.arange(count) >= first)
     if users is not None:
         kept &= served.arrival_s + served.e2e_s <= served.arrival_s[-1]

@@ -243,6 +243,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         tokens_per_step=tokens_per_step(request.draft_tokens, request.acceptance or 0.0),
         context=workload.context_tokens,
         prompt_rms=math.hypot(workload.isl, workload.isl_stddev),
+        alike=not (workload.isl_stddev or workload.osl_stddev),
     )
     question = ServeQuestion(
         model=model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import sparse
 from autoconfig.time_model.serving.costs import decode_attention_seconds, prefill_attention_seconds
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
+from autoconfig.time_model.serving.steady import waiting_prompts
 from autoconfig.time_model.serving.tables import AllReduceTable
 
 H100 = load_gpu("h100")
@@ -116,3 +118,24 @@ def test_an_all_reduce_by_hand():
     assert float(table.seconds(16, 10.0)) == pytest.approx(3e-6 + 1e-6)  # one more doubling
     assert float(table.seconds(32, 10.0)) == pytest.approx(3e-6 + 2e-6)
     assert float(table.seconds(16, 1e8)) == pytest.approx(4e-6 + 1e-3 * (15 / 16) / (7 / 8))
+
+
+@pytest.mark.parametrize(("users", "slots"), [(50.0, 200.0), (200.0, 200.0), (500.0, 200.0)])
+def test_prompts_that_wait_in_a_closed_loop(users, slots):
+    """Each user decodes through 200 iterations of random number and asks again; one prompt an iteration is served."""
+    rng, steps = np.random.default_rng(3), 200.0
+    left = rng.exponential(steps, int(users)).tolist()
+    heapq.heapify(left)
+    queue, seen, now = 0, [], 0.0
+    for _ in range(60_000):
+        now += 1.0
+        while left and left[0] <= now:
+            heapq.heappop(left)
+            queue += 1
+        if queue:
+            queue -= 1
+            heapq.heappush(left, now + rng.exponential(steps))
+        seen.append(queue)
+    found = float(waiting_prompts(users, slots, 1.0, 1.0))
+    assert found == pytest.approx(np.mean(seen[6_000:]), rel=0.15, abs=0.1)
+    assert float(waiting_prompts(users, slots, 1.0, 0.0)) == pytest.approx(max(users - slots, 0.0), abs=1e-4)

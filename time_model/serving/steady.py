@@ -22,6 +22,7 @@ from autoconfig.time_model.serving.costs import (
 )
 from autoconfig.time_model.serving.rows import ServingJob, token_parts
 from autoconfig.time_model.serving.simulation import grid_points
+from scipy.special import erfcx
 
 Vector = npt.NDArray[np.float64]
 
@@ -44,10 +45,19 @@ class Lengths:
     prompt_rms: float | None = None
     """Root mean square of the input tokens, where lengths differ: attention of a prompt grows with its square."""
 
+    alike: bool = True
+    """All requests have these lengths: in a closed loop they then come as regularly as they are answered."""
+
     @property
     def attended(self) -> float:
         """Input tokens of a prompt whose attention costs as much as the requests' do on average."""
         return self.isl if self.prompt_rms is None else self.prompt_rms
+
+    @property
+    def variation(self) -> float:
+        """Variance of the prompts that come in a closed loop over that of Poisson arrivals of one length, where a prompt's
+        own length adds its squared coefficient of variation; 0 where all are alike."""
+        return 0.0 if self.alike else (self.attended / self.isl) ** 2
 
     @property
     def prompt(self) -> float:
@@ -101,6 +111,22 @@ def highest_utilisation_within(services: float, servers: Vector) -> Vector:
         short = waiting_services(middle, servers) <= services
         low, high = np.where(short, middle, low), np.where(short, high, middle)
     return low
+
+
+def waiting_prompts(users: Number, slots: Number, most: Number, variation: Number) -> Number:
+    """Mean number of prompts that wait in a closed loop: `users` that decode for a while and then ask again, served `most` an
+    iteration, `slots` = iterations of an answer x `most` in the time of an answer.
+
+    Where `users` exceed `slots`, what exceeds them waits. Completions at random (`variation` 1: lengths differ; 0: they come
+    as regularly as prompts are served) let the number swing around users - slots with the variance min(users, slots) / 2,
+    never below 0: a reflected Ornstein-Uhlenbeck process, whose stationary law is the normal one cut at 0 (the repairman's
+    diffusion, Iglehart 1965, J. Appl. Probab. 2). Below saturation that tends to 1 / (2 (1 - rho)), from which Sakasegawa's
+    rho^sqrt(2 (most + 1)) (waiting_services times rho) goes to light loads. Takes prompts in whole numbers, no time at once.
+    """
+    beyond, spread = users - slots, np.sqrt(np.maximum(variation * np.minimum(users, slots) / 2.0, 1e-12))
+    swing = np.maximum(beyond + spread * np.sqrt(2.0 / np.pi) / erfcx(-beyond / spread / np.sqrt(2.0)), 0.0)
+    rho = np.minimum(users / slots, 1.0)
+    return np.maximum(beyond, swing * rho ** np.sqrt(2.0 * (np.maximum(most, 1.0) + 1.0)))
 
 
 MAX_UTILISATION = 0.98
@@ -261,11 +287,10 @@ def steady_state(
 ) -> Operation:
     """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches.
 
-    As serving_steady.generation with spread completions. A sequence decodes through S iterations; TPOT is their mean. TTFT:
-    half an
-    iteration, the iterations of its own prompt, and the wait for prompts before it, rho / (2 (1 - rho)) prompt iterations
-    (M/D/1,
-    rho the share of prefill capacity in use); where prefill is the bottleneck, what a generation lasts beyond its decoding.
+    As serving_steady.generation with spread completions: the iterations of its own prompt, the next ones after an answer's
+    last, and S through which a sequence decodes. TPOT is the mean of these, with the prompts of the others. TTFT: the
+    former, and the wait for prompts before it (waiting_prompts); where prefill is the bottleneck, what a generation lasts
+    beyond them.
     """
     c, steps = np.asarray(running, dtype=np.float64), max(lengths.steps, 1e-9)
     checked = 1.0 + lengths.drafted
@@ -273,17 +298,19 @@ def steady_state(
     fewest = c / most
     rho = fewest / steps
     mixed = np.maximum(fewest, np.where(rho > 1.0, 0.0, steps * -np.expm1(-c / steps)))
-    decoding = c * np.minimum(1.0, steps / np.maximum(mixed, 1e-12))
+    own = np.maximum(1.0, 1.0 / most)
+    cycle = np.maximum(mixed, steps + own)
+    decoding = c * steps / cycle
     with_prompts = prices.seconds(decoding, checked, np.minimum(c / np.maximum(mixed, 1e-12), most), lengths.prompt)
     alone = prices.seconds(c, checked, 0.0 * c, 1.0)
-    whole = mixed * with_prompts + np.maximum(steps - mixed, 0.0) * alone
-    decode_s = np.minimum(steps / np.maximum(mixed, 1e-12), 1.0) * mixed * with_prompts + np.maximum(steps - mixed, 0.0) * alone
-    own = np.maximum(1.0, 1.0 / most) * with_prompts
-    wait = waiting_services(np.minimum(rho, MAX_UTILISATION), 1.0) * own
-    wait = np.maximum(np.minimum(wait, c * with_prompts / most), whole - decode_s)
-    first = 0.5 * alone + own + wait if lengths.steps > 0 else whole  # Little's law: c requests wait, c / whole are served
+    apart = (cycle - mixed) * alone
+    whole = mixed * with_prompts + apart
+    met = np.minimum(np.maximum(mixed - own, 0.0), steps)  # iterations with prompts of others while a sequence decodes
+    decode_s = met * with_prompts + (steps - met) * alone
+    waiting = waiting_prompts(c, steps * most, most, lengths.variation) * with_prompts / most
+    wait = np.maximum(waiting, whole - decode_s - own * with_prompts)
+    first = own * with_prompts + wait if lengths.steps > 0 else whole  # Little's law: c wait, c / whole are served
     per_token = decode_s / steps / lengths.tokens_per_step if lengths.steps > 0 else 0.0 * c
-    apart = np.maximum(steps - mixed, 0.0) * alone
     residual = (mixed * with_prompts**2 + apart * alone) / (2.0 * (mixed * with_prompts + apart))
     random = _random_ttft(prices, lengths, decoding, most, c / whole, residual) if lengths.steps > 0 else whole
     served, waited = ranks * c / whole, random + request_s
