@@ -81,7 +81,7 @@ def read_case(row: Row) -> ServingCase:
     size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)  # of the GPT-3 family
     model, notes = resolve_model(size[1] if size else name)
     if model.is_hybrid:
-        raise UnsupportedError(f"{model.name} is a hybrid; serving prices attention and MLP or expert layers only")
+        assumed.append("recurrent layers: no run of them was measured")
     gpu = load_gpu(GPU_WORDS.get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
     lengths = _lengths(row, model, assumed)

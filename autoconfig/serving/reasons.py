@@ -100,7 +100,26 @@ def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]
             change = max(float(reached.max()) / best - 1.0, 0.0) if more else min(float(reached.min()) / best - 1.0, 0.0)
             gain = f"{change:+.0%} {name}" if abs(change) >= 0.005 else f"no better {name}"
             lines.append(f"{limited} {limit * 1e3:g} -> {limit * RELAXED * 1e3:g} ms gives {gain}")
-    return lines
+    return lines + _readable(question, found, rows[0])
+
+
+READABLE_TPOT_S = 0.05
+"""20 tokens/s, several times what people read (about 240 words a minute, Brysbaert 2019, J. Mem. Lang. 109): from where on a
+user waits for the text."""
+
+
+def _readable(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
+    """What users of READABLE_TPOT_S cost, where nobody asked for a limit and the recommended deployment is slower."""
+    slow = float(found.columns["tpot_s"][row])
+    if question.tpot_s or question.goal not in ("throughput", "cost") or slow <= READABLE_TPOT_S:
+        return []
+    fast = np.flatnonzero(within_limits(question, found.columns) & (found.columns["tpot_s"] <= READABLE_TPOT_S))
+    said = f"no --tpot was asked, and a user gets {1.0 / slow:.3g} tokens/s: "
+    if not len(fast):
+        return [f"{said}no deployment gives {1.0 / READABLE_TPOT_S:.0f}"]
+    best = fast[np.argmax(found.tokens_per_s_per_gpu[fast])]
+    cost = found.tokens_per_s_per_gpu[best] / found.tokens_per_s_per_gpu[row] - 1.0
+    return [f"{said}{1.0 / READABLE_TPOT_S:.0f} tokens/s take --tpot {READABLE_TPOT_S * 1e3:.0f}ms, at {cost:+.0%} tokens/s/GPU"]
 
 
 def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:

@@ -11,6 +11,8 @@ from autoconfig.accuracy.serving import Judged, _fitting
 from autoconfig.runs import predict_serving as predict
 from autoconfig.runs.predict_serving import OUR_ERROR, ServingPrediction, predict_rows
 from autoconfig.runs.serving_row import ServingCase, read_case
+from autoconfig.serving.answer import answer
+from autoconfig.serving.request import ServeRequest
 
 ROW = {
     "kind": "max_throughput", "model": "Llama-3.1-8B", "gpu": "h100", "n_gpus": "8", "tp": "8", "isl": "1000", "osl": "200",
@@ -154,3 +156,15 @@ def test_runs_that_ran_out_of_memory_count_in_what_fits():
     assert _fitting([judged(True, **ran), judged(False, **ran)]) == (1, 2)
     assert _fitting([judged(False, notes="CUDA out of memory"), judged(True, status="OOM")]) == (1, 2)
     assert _fitting([judged(None, **ran)]) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b"])
+def test_a_row_of_a_hybrid_is_priced_as_deployments_price_it(name):
+    (found,) = predict_rows([{**ROW, "model": name, "n_gpus": "2", "tp": "2", "ep": "1", "attn_dp": "1", "scenario": "concurrency 64"}])
+    asked = ServeRequest(
+        model=name, gpu="h100", gpus=2, isl=1000, osl=200, disaggregated=False, simulate=0,
+        fix=("tp=2", "ep=1", "weights=fp8", "kv=fp8", "batch=64", "tokens=8192"),
+    )  # fmt: skip
+    (one,) = answer(asked).reports
+    assert found.out_tok_s_gpu == pytest.approx(one.tokens_per_s_per_gpu, rel=0.15) and found.fits
+    assert "recurrent layers: no run of them was measured" in found.note

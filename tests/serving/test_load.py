@@ -96,3 +96,11 @@ def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():
     assert first <= 12 and len(texts[0]) <= 42 and "(--verbose: all)" in texts[0][1]
     assert sum("simulated" in line for line in texts[0]) == 1 and sum("simulated" in line for line in texts[1]) == 3
     assert all(str(one.plan) in "".join(line.strip() for line in texts[1]) for one in (*found.reports, *found.pareto))
+
+
+def test_what_a_readable_speed_costs_is_said_where_nobody_asked_for_one():
+    slow, fast = answer(asked(gpus=8, isl=4000, osl=100)), answer(asked(gpus=8, isl=4000, osl=100, tpot_s=0.05))
+    cost = fast.reports[0].tokens_per_s_per_gpu / slow.reports[0].tokens_per_s_per_gpu - 1.0
+    assert slow.reports[0].tpot_s > 0.05 >= fast.reports[0].tpot_s
+    assert slow.sensitivity[-1].endswith(f"20 tokens/s take --tpot 50ms, at {cost:+.0%} tokens/s/GPU")
+    assert not [line for line in fast.sensitivity if "no --tpot" in line]
