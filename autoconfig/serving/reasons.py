@@ -119,7 +119,8 @@ def _readable(question: ServeQuestion, found: Deployments, row: int) -> list[str
         return [f"{said}no deployment gives {1.0 / READABLE_TPOT_S:.0f}"]
     best = fast[np.argmax(found.tokens_per_s_per_gpu[fast])]
     cost = found.tokens_per_s_per_gpu[best] / found.tokens_per_s_per_gpu[row] - 1.0
-    return [f"{said}{1.0 / READABLE_TPOT_S:.0f} tokens/s take --tpot {READABLE_TPOT_S * 1e3:.0f}ms, at {cost:+.0%} tokens/s/GPU"]
+    limit = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s take --tpot {READABLE_TPOT_S * 1e3:.0f}ms"
+    return [f"{said}{limit}, at {cost:+.0%} tokens/s/GPU"]
 
 
 def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:

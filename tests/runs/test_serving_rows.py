@@ -160,7 +160,8 @@ def test_runs_that_ran_out_of_memory_count_in_what_fits():
 
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b"])
 def test_a_row_of_a_hybrid_is_priced_as_deployments_price_it(name):
-    (found,) = predict_rows([{**ROW, "model": name, "n_gpus": "2", "tp": "2", "ep": "1", "attn_dp": "1", "scenario": "concurrency 64"}])
+    layout = {"n_gpus": "2", "tp": "2", "ep": "1", "attn_dp": "1"}
+    (found,) = predict_rows([{**ROW, **layout, "model": name, "scenario": "concurrency 64"}])
     asked = ServeRequest(
         model=name, gpu="h100", gpus=2, isl=1000, osl=200, disaggregated=False, simulate=0,
         fix=("tp=2", "ep=1", "weights=fp8", "kv=fp8", "batch=64", "tokens=8192"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
@@ -16,7 +17,7 @@ from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving import sparse
 from autoconfig.time_model.serving.costs import decode_attention_seconds, prefill_attention_seconds
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
-from autoconfig.time_model.serving.steady import waiting_prompts
+from autoconfig.time_model.serving.steady import cut_normal_mean, waiting_prompts
 from autoconfig.time_model.serving.tables import AllReduceTable
 
 H100 = load_gpu("h100")
@@ -139,3 +140,9 @@ def test_prompts_that_wait_in_a_closed_loop(users, slots):
     found = float(waiting_prompts(users, slots, 1.0, 1.0))
     assert found == pytest.approx(np.mean(seen[6_000:]), rel=0.15, abs=0.1)
     assert float(waiting_prompts(users, slots, 1.0, 0.0)) == pytest.approx(max(users - slots, 0.0), abs=1e-4)
+
+
+def test_mean_of_a_normal_law_cut_at_0():
+    means = np.array([-400.0, -60.0, -16.1, -15.9, -4.0, 0.0, 1.0, 15.9, 16.1, 50.0])
+    found = cut_normal_mean(means, 2.0 * np.ones(10))
+    assert found == pytest.approx(scipy.stats.truncnorm.mean(-means / 2.0, np.inf, loc=means, scale=2.0), rel=2e-3)

@@ -7,6 +7,7 @@ token. While C sequences live once, C prompts of I tokens are prefilled, packed 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,6 @@ from autoconfig.time_model.serving.costs import (
 )
 from autoconfig.time_model.serving.rows import ServingJob, token_parts
 from autoconfig.time_model.serving.simulation import grid_points
-from scipy.special import erfcx
 
 Vector = npt.NDArray[np.float64]
 
@@ -113,6 +113,19 @@ def highest_utilisation_within(services: float, servers: Vector) -> Vector:
     return low
 
 
+CUTS = np.linspace(-8.0, 8.0, 321)
+CUT_MEANS = np.array([z + math.sqrt(2.0 / math.pi) * math.exp(-z * z / 2.0) / math.erfc(-z / math.sqrt(2.0)) for z in CUTS])
+"""z + phi(z) / Phi(z): mean of the part above 0 of a normal law around z with deviation 1."""
+
+
+def cut_normal_mean(mean: Number, deviation: Number) -> Number:
+    """Mean of the part above 0 of a normal law; far below 0 the first terms of Laplace's continued fraction."""
+    z = mean / deviation
+    below = np.maximum(-z, 8.0)
+    far = np.where(z < 0, 1.0 / (below + 2.0 / (below + 3.0 / below)), z)
+    return deviation * np.where(np.abs(z) <= 8.0, np.interp(z, CUTS, CUT_MEANS), far)
+
+
 def waiting_prompts(users: Number, slots: Number, most: Number, variation: Number) -> Number:
     """Mean number of prompts that wait in a closed loop: `users` that decode for a while and then ask again, served `most` an
     iteration, `slots` = iterations of an answer x `most` in the time of an answer.
@@ -124,7 +137,7 @@ def waiting_prompts(users: Number, slots: Number, most: Number, variation: Numbe
     rho^sqrt(2 (most + 1)) (waiting_services times rho) goes to light loads. Takes prompts in whole numbers, no time at once.
     """
     beyond, spread = users - slots, np.sqrt(np.maximum(variation * np.minimum(users, slots) / 2.0, 1e-12))
-    swing = np.maximum(beyond + spread * np.sqrt(2.0 / np.pi) / erfcx(-beyond / spread / np.sqrt(2.0)), 0.0)
+    swing = cut_normal_mean(beyond, spread)
     rho = np.minimum(users / slots, 1.0)
     return np.maximum(beyond, swing * rho ** np.sqrt(2.0 * (np.maximum(most, 1.0) + 1.0)))
 
