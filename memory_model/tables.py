@@ -243,8 +243,9 @@ def _kind_table(
     )
 
 
-def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
-    """[n]: a lower bound of what the fullest stage holds all the time: weights, gradients, optimizer state of the mean stage.
+def least_state_bytes(scenario: Scenario, layouts: Layouts, *, gradients: bool = True) -> Floats:
+    """[n]: a lower bound of what the fullest stage holds all the time: weights, gradients, optimizer state of the mean stage;
+    with `gradients` False, of a run that frees these between its steps.
 
     All of them are linear in the parameters, so those of the mean stage are the mean of those of all stages, which the fullest
     one does not fall short of; what else is always there (buffers, workspaces, caches) is left out and not negative. The mean
@@ -268,7 +269,8 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts) -> Floats:
     fp8 = gathers_fp8(numerics, scenario.software, fsdp)
     total = np.zeros(share.shape)
     for group in _parameter_groups(model, numerics, layouts, mean):
-        total = total + state.weight_bytes(group, numerics, gpu, fsdp, fp8) + state.gradient_bytes(group, numerics, fsdp)
+        total = total + state.weight_bytes(group, numerics, gpu, fsdp, fp8)
+        total = total + (state.gradient_bytes(group, numerics, fsdp) if gradients else 0.0)
         total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
     return np.asarray(total[number, 0])
 

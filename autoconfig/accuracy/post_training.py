@@ -12,7 +12,7 @@ import numpy as np
 
 from autoconfig.calibration.post_training_fit import MeasuredStep, errors, fit, hidden_rounds, samples_of, scatter
 from autoconfig.post_training.answer import price
-from autoconfig.post_training.frameworks import load_algorithm, load_framework
+from autoconfig.post_training.frameworks import STANDARD_90, load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.runs.predict_post_training import predict_rows
@@ -112,7 +112,7 @@ def fitted() -> dict[str, dict[str, float]]:
     for name, numbers in found.items():
         own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
         for key, missing in (("scatter", False), ("scatter_assumed", True)):
-            errors_there = [(s.model, error) for s, error in own if bool(s.missing) == missing]
+            errors_there = [error for s, error in own if bool(s.missing) == missing]
             if len(errors_there) >= ENOUGH:
                 numbers[key] = scatter(errors_there)
     lacking: dict[str, float] = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}
@@ -249,9 +249,9 @@ def _bands() -> Iterable[AccuracyLine]:
         inside = []
         for sample, error in own:
             unseen = [(s, e) for s, e in own if s.model != sample.model]
-            alike = [(s.model, e) for s, e in unseen if bool(s.missing) == bool(sample.missing)]
-            others = alike if len(alike) >= ENOUGH else [(s.model, e) for s, e in unseen]
-            inside.append(abs(error) <= 1.645 * scatter(others))
+            alike = [e for s, e in unseen if bool(s.missing) == bool(sample.missing)]
+            others = alike if len(alike) >= ENOUGH else [e for _, e in unseen]
+            inside.append(abs(error) <= STANDARD_90 * scatter(others))
         yield AccuracyLine(
             name=f"{framework}, steps inside the 90 % band", rows=len(inside), value=100.0 * float(np.mean(inside)), bar=None
         )

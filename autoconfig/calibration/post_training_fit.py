@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from autoconfig.post_training.frameworks import FACTORS, Constants, constants_of
+from autoconfig.post_training.frameworks import FACTORS, STANDARD_90, Constants, constants_of
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.phases import REST, Phases
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
@@ -201,17 +200,20 @@ def _told(column: str, sample: MeasuredStep, phases: Phases) -> float:
     return phases.of((PARTS[column],))
 
 
-RELIABLE_RUNS = 2.0
-"""Runs of a model from which its mean error says as much as its runs scatter: a model weighs n / (n + 2), as a source of
-training runs does (accuracy/bands.py)."""
+MISSED = 0.1
+"""Share of steps outside of a band."""
 
 
-def scatter(found: Sequence[tuple[str, float]]) -> float:
-    """Standard deviation of ln(measured / predicted) of a step whose model nobody has measured, from (model, error) pairs: the
-    root of the mean square about zero, a run weighing 1 / (n + RELIABLE_RUNS) of its model's n."""
-    runs = Counter(name for name, _ in found)
-    weights = [1.0 / (runs[name] + RELIABLE_RUNS) for name, _ in found]
-    return float(np.sqrt(np.average([error**2 for _, error in found], weights=weights)))
+def scatter(found: Sequence[float]) -> float:
+    """Standard deviation of the normal law whose 90 % band holds a step whose model nobody has measured, from the errors
+    ln(measured / predicted) of runs whose models had been left out.
+
+    Half of the band is the quantile (1 - a)(1 + 1/n) of their sizes, a = 0.1: split conformal prediction (Lei et al. 2018,
+    arXiv:1604.04173, theorem 2), which holds a run that is exchangeable with these in at least 1 - a of cases whatever law
+    they follow; between two runs linear.
+    """
+    share = min((1.0 - MISSED) * (1.0 + 1.0 / len(found)), 1.0)
+    return float(np.quantile(np.abs(np.array(found)), share, method="hazen")) / STANDARD_90
 
 
 def samples_of(rows: Sequence[Row]) -> list[MeasuredStep]:

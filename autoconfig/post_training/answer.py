@@ -13,6 +13,7 @@ from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
+    STANDARD_90,
     Algorithm,
     Constants,
     Framework,
@@ -42,8 +43,6 @@ USUAL_GROUP = 8
 """Of algorithms that compare, where a framework's own default is one (TRL 1.16.0: num_generations 8)."""
 COMPARING = ("grpo", "dapo", "rloo")
 """Algorithms whose advantage is that over other responses of the prompt."""
-STANDARD_90 = 1.645
-"""Half a 90 % interval of a normal law, in standard deviations."""
 MAX_GPUS = 16_384
 MOST_CHANCE = 0.9999
 MOST_STALENESS = 8

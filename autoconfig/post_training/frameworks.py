@@ -14,6 +14,8 @@ from typing import Any
 
 from autoconfig.specs.errors import InputError, UnknownNameError
 
+STANDARD_90 = 1.645
+"""Half a 90 % interval of a normal law, in standard deviations."""
 FACTORS = ("generation", "forward", "training")
 """Phases whose priced seconds a calibration scales."""
 OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter", "scatter_assumed")
@@ -63,6 +65,10 @@ class Framework:
     """Samples are packed into micro-batches of so many tokens; False: padded, a number of them to a micro-batch."""
     offloads: tuple[bool, ...] = (False, True)
     """Whether training may wait on the host, or always does, while engines on its GPUs generate."""
+    fp32_shards: bool = False
+    """Sharded parameters are fp32 and their own master weights; 16-bit ones are gathered (PyTorch's FSDP)."""
+    frees_gradients: tuple[str, ...] = ()
+    """Back ends whose gradients are freed when a step's training ends."""
     tokens_per_gpu: int = 0
     """Of a packed micro-batch where none is given; 0: 8,192."""
     total_tokens: int = 0
@@ -77,6 +83,15 @@ class Framework:
     """Critic and reward model may have nodes of their own."""
     versions: tuple[str, ...] = ()
     """Releases that are known, oldest first; empty: none is looked at."""
+    eager_to: str = ""
+    """Newest release whose vLLM runs eagerly where a run does not say; empty: none does, or all as `cuda_graphs` says."""
+
+    def graphs(self, said: str, engine: str) -> bool:
+        """Whether engines run CUDA graphs where a run does not say; `said`: the framework as it is named, `verl 0.4.0`."""
+        version = re.search(r"[@\s]v?(\d+(?:\.\d+)+)", said)
+        if not version or not self.eager_to or engine not in ("", "vllm"):
+            return self.cuda_graphs
+        return _numbers(version[1]) > _numbers(self.eager_to)
 
 
 @cache
@@ -111,6 +126,11 @@ def load_algorithm(name: str) -> Algorithm:
         if re.search(rf"(?<![a-z]){re.escape(spelling)}(?![a-z])", wanted) or (len(spelling) > 3 and spelling in wanted):
             return Algorithm(name=key, **_own(Algorithm, table[key]))
     raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}", "algorithm")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`0.5.0.post1` -> (0, 5, 0)."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 OTHER_FRAMEWORK = "other"

@@ -112,6 +112,8 @@ class Placement:
     """Of each GPU that an engine takes (gpu_memory_utilization)."""
     offload: bool = True
     """Weights, gradients and optimizer state of training wait on the host while the engine generates."""
+    reference_waits: bool = False
+    """The reference waits on the host, be training offloaded or not."""
     cuda_graphs: bool = True
     continuous: bool = True
     """Continuous batching; False: static batches that wait for their longest response."""

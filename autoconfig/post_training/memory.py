@@ -84,6 +84,7 @@ class TrainingMemory:
 
     peak_bytes: float
     state_bytes: float
+    """Without gradients where the framework frees them."""
     overhead_bytes: float
 
 
@@ -92,11 +93,14 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
     cut = fullest(job, placement)
     plan = replace(placement.train, mbs=cut.whole, vpp=1)
     scenario = scenario_of(job, plan, job.policy, cut)
+    if plan.fsdp and job.framework.fp32_shards:  # 2 of a parameter's 4 bytes are counted as its weight, 2 as what that lacks
+        scenario = replace(scenario, numerics=replace(scenario.numerics, store_param_remainders=True, frozen_dtype="fp32"))
     layouts = scenario.layouts([plan])
     estimate = estimate_memory(scenario, layouts, [plan.recompute])
+    freed = ("fsdp" if plan.fsdp else "megatron") in job.framework.frees_gradients
     return TrainingMemory(
         peak_bytes=float(estimate.peak_bytes[0, 0]),
-        state_bytes=float(np.asarray(least_state_bytes(scenario, layouts))[0]),
+        state_bytes=float(np.asarray(least_state_bytes(scenario, layouts, gradients=not freed))[0]),
         overhead_bytes=float(job.gpu.memory_bytes) - float(estimate.limit_bytes[0]),
     )
 
@@ -134,8 +138,8 @@ def phase_memory(
 
 
 def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
-    """16-bit weights of the reference on one GPU."""
-    if not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
+    """16-bit weights of the reference on one GPU, while it is there."""
+    if placement.reference_waits or not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
         return 0.0  # the reference of adapters is the policy without them
     plan, model = placement.train, job.reference or job.policy
     ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)

@@ -236,7 +236,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     own = train if train and (split or critic) else total
     plan = train_plan(r, job, own)
     engine = engine_plan(r, job, rollout if split and rollout else own)
-    staleness = _staleness(r.text("sync_mode"))
+    staleness, engine_name = _staleness(r.text("sync_mode")), r.text("rollout_engine").lower()
     tokens, forward = _micro_tokens(r, job)
     return Placement(
         train=(plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64))).replace(offload=_cpu_optimizer(r)),
@@ -248,8 +248,8 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         forward_tokens_per_gpu=forward,
         memory_share=_share(r, job.framework),
         offload=r.text("offload").lower() not in ("false", "none"),
-        cuda_graphs=job.framework.cuda_graphs and r.text("rollout_engine").lower() not in EAGER_ENGINES,
-        continuous=r.text("rollout_engine").lower() not in STATIC_ENGINES,
+        cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
+        continuous=engine_name not in STATIC_ENGINES,
     )
 
 

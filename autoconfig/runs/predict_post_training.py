@@ -9,7 +9,7 @@ from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autoconfig.post_training.frameworks import Constants, shipped_constants
+from autoconfig.post_training.frameworks import STANDARD_90, Constants, shipped_constants
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.step import StepEstimate, estimate_step
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 LEAST_TOKENS = 1024
 """Of a micro-batch that is tried where a row does not say its own."""
 FAILED = "not predicted: "
-STANDARD_90 = 1.645
-"""Half a 90 % interval of a normal law, in standard deviations."""
 
 
 @dataclass(frozen=True, kw_only=True)

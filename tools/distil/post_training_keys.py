@@ -1,7 +1,7 @@
 """Which keys and flags each release of a post-training framework takes: writes autoconfig/data/post_training_keys.json.
 
 python -m tools.distil.post_training_keys FOLDER NEMO_RL.git TRANSFORMERS/training_args.py, where FOLDER holds unpacked wheels:
-verl-0.9.1, ..., trl-1.16.0, openrlhf-0.11.2. Names, and the types of NeMo-RL's values, nothing else.
+verl-0.9.1, ..., trl-1.16.0, openrlhf-0.8.11, ..., openrlhf-0.11.2. Names, and the types of NeMo-RL's values, nothing else.
 What NeMo-RL requires is written by tools/distil/nemo_rl_required.py.
 """
 
@@ -21,7 +21,10 @@ import yaml
 TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
 VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
 NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
-TRL, OPENRLHF = "1.16.0", "0.11.2"
+TRL = "1.16.0"
+OPENRLHF = ("0.8.11", "0.9.10", "0.11.2")
+ENTITIES = ("actor", "critic")
+"""Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
 
 
 def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -76,6 +79,13 @@ def fields(path: Path, *classes: str) -> set[str]:
     return found
 
 
+def openrlhf(folder: Path) -> set[str]:
+    """Flags of train_ppo_ray."""
+    script = next(folder.rglob("train_ppo_ray.py")).read_text(encoding="utf-8")
+    found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", script)
+    return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
+
+
 def main(folder: Path, repository: Path, arguments: Path) -> None:
     """Write the file."""
     trl = folder / f"trl-{TRL}" / "trl"
@@ -84,8 +94,6 @@ def main(folder: Path, repository: Path, arguments: Path) -> None:
     names |= fields(trl / "trainer" / "model_config.py", "ModelConfig")
     names |= fields(trl / "scripts" / "utils.py", "ScriptArguments", "DatasetMixtureConfig")
     names |= fields(trl / "scripts" / "grpo.py", "GRPOScriptArguments")
-    script = next((folder / f"openrlhf-{OPENRLHF}").rglob("train_ppo_ray.py")).read_text(encoding="utf-8")
-    flags = {flag.lstrip("-") for flag in re.findall(r"add_argument\(\s*\"(--[\w.]+)\"", script)}
     nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
     found = {
         "about": "Keys of releases, one digit a release: 1 where it has the key. Written by tools/distil/post_training_keys.py",
@@ -108,9 +116,9 @@ def main(folder: Path, repository: Path, arguments: Path) -> None:
             "any": bits([names]),
         },
         "openrlhf": {
-            "source": "openrlhf/cli/train_ppo_ray.py of the wheel",
-            "versions": [OPENRLHF],
-            "any": bits([flags]),
+            "source": "openrlhf/cli/train_ppo_ray.py of the releases",
+            "versions": OPENRLHF,
+            "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
         },
     }
     TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")

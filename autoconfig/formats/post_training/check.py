@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
+from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, placement_of
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
@@ -63,19 +64,20 @@ class _Input:
     """Keys of a file that stands alone: it names no defaults to lie over."""
 
 
-def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
-    """The run of a file's text. Raises InputError or UnsupportedError saying what is read."""
-    document = _recognise(text)
+def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[_Input, RlRun]:
+    """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
+    document = _recognise(text, folder)
     section = document.section
     for key, value in read_settings(tuple(given.get("set") or ())).items():
         section.flat[key] = yaml.safe_load(value)
-    for key in MODELS[document.framework]:
+    named = [key for key in MODELS[document.framework] if key in section.flat] or MODELS[document.framework][:1]
+    for key in named:
         if given.get("model"):
             section.flat[key] = given["model"]
         elif isinstance(section.flat.get(key), NotKnown) or section.flat.get(key) == PLACEHOLDER:
             raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
     if document.framework == "verl":
-        run = verl.read(section, document.config_name)
+        run = verl.read(section, document.config_name, given.get("version") or verl.VERSION)
     elif document.framework == "nemo-rl":
         run = nemo_rl.read(section)
     elif document.framework == "openrlhf":
@@ -88,25 +90,26 @@ def read_file(text: str, given: Mapping[str, Any]) -> tuple[_Input, RlRun]:
 MODELS = {
     "verl": ("actor_rollout_ref.model.path",),
     "nemo-rl": ("policy.model_name",),
-    "openrlhf": ("actor.model_name_or_path",),
+    "openrlhf": ("actor.model_name_or_path", "pretrain"),
     "trl": ("model_name_or_path",),
 }
 
 
-def _recognise(text: str) -> _Input:
-    """Which framework's file it is, by its words."""
+def _recognise(text: str, folder: Path | None = None) -> _Input:
+    """Which framework's file it is, by its words; with what the files that it lies over say."""
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
         values = load_yaml(text)
         if not isinstance(values, dict):
             raise InputError(f"this YAML holds no mapping; give {WANTED}")
+        alone, values = "defaults" not in values, whole_values(values, folder)
         keys = {str(key) for key in values}
         if "actor_rollout_ref" in keys:
             return _Input(framework="verl", section=Section(values, text))
         if "policy" in keys or "grpo" in keys:
             section = Section(values, text)
-            return _Input(framework="nemo-rl", section=section, given=() if "defaults" in keys else tuple(section.flat))
-        if keys & {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size"}:
+            return _Input(framework="nemo-rl", section=section, given=tuple(section.flat) if alone else ())
+        if keys & OF_TRL:
             return _Input(framework="trl", section=Section(values, text))
         raise UnsupportedError(f"this YAML is of none of the post-training frameworks that are read; give {WANTED}")
     if "actor_rollout_ref." in text:
@@ -130,6 +133,7 @@ def _recognise(text: str) -> _Input:
     raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}")
 
 
+OF_TRL = {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size", "reward_funcs"}
 VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"
 
 
@@ -147,7 +151,7 @@ def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None
     response_length, version, set, download. Raises InputError."""
     beside = path.with_name(LAUNCH)
     launch = read_text(beside, WANTED) if path.name != LAUNCH and beside.is_file() else ""
-    return check_text(read_text(path, WANTED), given, constants, launch)
+    return check_text(read_text(path, WANTED), given, constants, launch, path.parent)
 
 
 def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
@@ -164,17 +168,24 @@ def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], s
     return {**given, "gpus": processes}, f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
 
 
-def check_text(text: str, given: Mapping[str, Any], constants: Constants | None = None, launch: str = "") -> RlCheck:
-    """The same of a file's text; `launch`: that of accelerate's file beside one of TRL."""
+def check_text(
+    text: str,
+    given: Mapping[str, Any],
+    constants: Constants | None = None,
+    launch: str = "",
+    folder: Path | None = None,
+) -> RlCheck:
+    """The same of a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
+    looked for."""
     beside = ""
-    if launch and _recognise(text).framework == "trl":
+    if launch and _recognise(text, folder).framework == "trl":
         given, beside = _launched(launch, given)
-    document, run = read_file(text, given)
+    document, run = read_file(text, given, folder)
     run.notes += [beside] if beside else []
     gpu = load_gpu(str(given.get("gpu") or "h100"))
     if not given.get("gpu"):
         run.notes.append(f"gpu {gpu.name}")
-    version = version_of(run.framework, given.get("version"))
+    version = version_of(run.framework, given.get("version") or run.version)
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     names = [key for key in names if key in document.section.text or key.rpartition(".")[2] in document.section.text]
     odd = [*unknown_keys(run.framework, run.back_end, version, names), *_types(run.framework, document.section)]

@@ -24,12 +24,17 @@ BASE = {
     "cluster.num_nodes": 1,
 }
 """What a file over grpo_math_1B.yaml need not say: the values of that file at v0.7.0 (NVIDIA-NeMo/RL)."""
+OTHER_TRAINERS = ("ppo", "dpo", "sft", "rm", "distillation")
+"""Sections of its other trainers' files (examples/configs of v0.7.0)."""
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 GENERATION = "policy.generation"
 
 
 def read(section: Section) -> RlRun:
-    """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError."""
+    """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError, and UnsupportedError for what
+    trains otherwise."""
+    if other := next((name for name in OTHER_TRAINERS if section.has(name) and not section.has("grpo")), ""):
+        raise UnsupportedError(f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read")
     missing = [key for key in BASE if not section.has(key)]
     for key in missing:
         section.flat[key] = BASE[key]
@@ -50,7 +55,7 @@ def read(section: Section) -> RlRun:
     longest = section.count("policy.max_total_sequence_length") or 512
     prompt, most = min(max(1, longest // 4), 1024), section.flat.get(f"{GENERATION}.max_new_tokens")
     if most is not None and not str(most).startswith("$"):  # the base's is all of max_total_sequence_length
-        prompt = max(longest - (section.count(f"{GENERATION}.max_new_tokens") or longest), 1)
+        prompt = (longest - (section.count(f"{GENERATION}.max_new_tokens") or longest)) or prompt
     kl = section.number("loss_fn.reference_policy_kl_penalty")
     micro = section.count("policy.train_micro_batch_size") or 1
     packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")

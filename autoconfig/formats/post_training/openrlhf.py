@@ -17,20 +17,49 @@ COMPARING = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that need two responses of a prompt or more."""
 CLASSIC = {
     "pretrain": "actor.model_name_or_path", "reward_pretrain": "reward.model_name_or_path",
-    "micro_train_batch_size": "train.micro_batch_size", "train_batch_size": "train.batch_size",
-    "rollout_batch_size": "rollout.batch_size", "advantage_estimator": "algo.advantage.estimator",
+    "remote_rm_url": "reward.remote_url", "actor_num_nodes": "actor.num_nodes", "critic_num_nodes": "critic.num_nodes",
+    "ref_num_nodes": "ref.num_nodes", "reward_num_nodes": "reward.num_nodes",
+    "actor_num_gpus_per_node": "actor.num_gpus_per_node", "critic_num_gpus_per_node": "critic.num_gpus_per_node",
+    "ref_num_gpus_per_node": "ref.num_gpus_per_node", "reward_num_gpus_per_node": "reward.num_gpus_per_node",
+    "colocate_all_models": "train.colocate_all", "colocate_actor_ref": "train.colocate_actor_ref",
+    "colocate_critic_reward": "train.colocate_critic_reward", "async_train": "train.async_enable",
+    "async_queue_size": "train.async_queue_size", "train_batch_size": "train.batch_size",
+    "micro_train_batch_size": "train.micro_batch_size", "use_dynamic_batch": "train.dynamic_batch_enable",
+    "train_max_tokens_per_gpu": "train.max_tokens_per_gpu", "rollout_batch_size": "rollout.batch_size",
+    "micro_rollout_batch_size": "rollout.micro_batch_size", "n_samples_per_prompt": "rollout.n_samples_per_prompt",
+    "max_new_tokens": "rollout.max_new_tokens", "generate_max_len": "rollout.max_new_tokens", "max_len": "data.max_len",
+    "prompt_data": "data.prompt_dataset", "vllm_num_engines": "vllm.num_engines",
+    "vllm_tensor_parallel_size": "vllm.tensor_parallel_size", "vllm_gpu_memory_utilization": "vllm.gpu_memory_utilization",
+    "vllm_enable_sleep": "vllm.enable_sleep", "enforce_eager": "vllm.enforce_eager", "zero_stage": "ds.zero_stage",
+    "adam_offload": "ds.adam_offload", "ring_attn_size": "ds.ring_attn_size",
+    "ds_tensor_parallel_size": "ds.tensor_parallel_size", "deepspeed_enable_sleep": "ds.enable_sleep",
+    "packing_samples": "ds.packing_samples", "lora_rank": "ds.lora.rank",
+    "gradient_checkpointing": "actor.gradient_checkpointing_enable", "advantage_estimator": "algo.advantage.estimator",
+    "init_kl_coef": "algo.kl.init_coef",
 }  # fmt: skip
-"""Flags of releases before 0.10 (train_ppo_ray's --pretrain) and what 0.11.2 calls them."""
+"""Flags of releases before 0.10, which have no dots, and what 0.11.2 calls them: those that say something of placement."""
+CAPS, CAP = ("prompt_max_len", "generate_max_len"), 1024
+"""Flags of releases before 0.9, and the tokens of one that is not given."""
+CLASSIC_VERSIONS = ("0.8.11", "0.9.10")
+"""Newest release with these caps, and newest with flags that have no dots."""
 WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
+
+
+def dotted(section: Section) -> tuple[Section, str]:
+    """The section with classic flags under their names of 0.11.2, and the release that it is written for."""
+    if not any(name in section.flat for name in CLASSIC):
+        return section, VERSION
+    found = {CLASSIC.get(name, name): value for name, value in section.flat.items()}
+    if not any(name in section.flat for name in CAPS):
+        return Section(found, section.text), CLASSIC_VERSIONS[1]
+    prompt, response = (section.count(name) or CAP for name in CAPS)
+    found |= {"data.max_len": prompt + response, "rollout.max_new_tokens": response}
+    return Section(found, section.text), CLASSIC_VERSIONS[0]
 
 
 def read(section: Section) -> RlRun:
     """The run; flags that are not there have the defaults of 0.11.2. Raises InputError."""
-    if classic := [name for name in CLASSIC if section.has(name)]:
-        raise InputError(
-            f"--{classic[0]} is a flag of OpenRLHF before 0.10, whose flags have no dots; read are those of {VERSION}: "
-            f"--{CLASSIC[classic[0]]} in its place, and the others likewise (python3 -m openrlhf.cli.train_ppo_ray --help)"
-        )
+    section, version = dotted(section)
     estimator = section.word("algo.advantage.estimator") or "gae"
     if estimator not in ESTIMATORS:
         raise InputError(f"--algo.advantage.estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
@@ -53,7 +82,7 @@ def read(section: Section) -> RlRun:
         raise InputError("--actor.model_name_or_path is not in the file: say --model NAME")
     return RlRun(
         framework="openrlhf",
-        version=VERSION,
+        version=version,
         back_end="fsdp",
         model=model,
         algorithm=algorithm,
@@ -78,6 +107,7 @@ def read(section: Section) -> RlRun:
         graphs=not section.flag("vllm.enforce_eager"),
         tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or 16384) if dynamic else 0,
         mbs=section.count("train.micro_batch_size") or 4,
+        removes_padding=section.flag("ds.packing_samples"),
         staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
         compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
 from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.passes import microbatches, priced, scenario_of
-from autoconfig.specs.errors import AutoconfigError
+from autoconfig.post_training.passes import PACKED, microbatches, priced, scenario_of
+from autoconfig.specs.errors import AutoconfigError, FileError
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.models.model_catalogue import hub_id
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_aliases
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.training.plan_rules import broken_rules
@@ -20,6 +22,8 @@ from autoconfig.training.rules import RULES
 ASKED = "the model: a folder, or its id on the hub"
 PLACEHOLDER = "CHECKPOINT"
 """Of a model that is to be given."""
+OF_MEGATRON_ATTENTION = "NV054"
+"""Rule on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
 ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 
@@ -56,6 +60,8 @@ class RlRun:
     recompute: Recompute = NONE
     cpu_optimizer: float = 0.0
     offload: bool = True
+    reference_waits: bool = False
+    """The reference is offloaded, be training or not."""
     engine: str = "vllm"
     engine_tp: int = 1
     engine_pp: int = 1
@@ -64,8 +70,10 @@ class RlRun:
     memory_share: float = 0.5
     graphs: bool = True
     tokens_per_gpu: int = 0
-    """Of a packed micro-batch; 0: padded, `mbs` sequences."""
+    """Of a packed micro-batch; 0: `mbs` sequences."""
     mbs: int = 1
+    removes_padding: bool = False
+    """A micro-batch of `mbs` sequences holds their tokens alone; else they are padded."""
     staleness: int = 0
     lora_rank: int = 0
     compares: bool = False
@@ -124,9 +132,11 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
     try:
         scenario = scenario_of(job, ready, model, cut)
         batch = cut.whole * cut.count * plan.dp
-        rules = broken_rules(scenario, [ready], [plan.world_size], [batch])[0]
+        rules = set(broken_rules(scenario, [ready], [plan.world_size], [batch])[0])
     except AutoconfigError as error:
         return [str(error)]
+    if plan.fsdp:
+        rules -= {OF_MEGATRON_ATTENTION}
     found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
     if plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp:
         found = [text for text in found if "layers" not in text]
@@ -146,7 +156,7 @@ def job_of(
     download: bool = False,
 ) -> PostTrainingJob:
     """The job; mean lengths that are not given are assumed and noted. Raises InputError for unknown names and odd lengths."""
-    policy, notes = read_model(run.model, local_files=True, like=like, download=download)
+    policy, notes = _policy(run.model, like, download)
     run.notes += notes
     require_decoder(policy)
     run.notes += [RECURRENT] if policy.is_hybrid else []
@@ -175,10 +185,23 @@ def job_of(
     )
 
 
+def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, list[str]]:
+    """The model, and what of it was assumed: of a folder that is on another machine, the catalogue's whose name it has."""
+    try:
+        return read_model(name, local_files=True, like=like, download=download)
+    except FileError:
+        known, parts = model_aliases(), re.sub(r"[\s_-]+", "-", name.strip().lower()).strip("/").split("/")
+        found = next((known[one] for one in ("/".join(parts[-2:]), parts[-1]) if one in known), None)
+        if found is None or like is not None:
+            raise
+        return load_model(found), [f"{name[:80]} is not on this machine: read as {found}, by its name"]
+
+
 def placement_of(run: RlRun, tokens: float) -> Placement:
     """The placement of a run that `broken` lets through; `tokens` of a usual sample, which a micro-batch must hold."""
     dp = run.train_gpus // (run.tp * run.pp * run.cp)
     fsdp = run.back_end == "fsdp" and run.train_gpus > 1
+    packed = run.tokens_per_gpu or (round(run.mbs * tokens / PACKED) if run.removes_padding else 0)
     return Placement(
         train=TrainPlan(
             tp=run.tp,
@@ -187,7 +210,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
             cp=run.cp,
             ep=run.ep,
             dp=dp,
-            mbs=1 if run.tokens_per_gpu else run.mbs,
+            mbs=1 if packed else run.mbs,
             sp=run.tp > 1,
             first=run.first,
             last=run.last,
@@ -202,9 +225,10 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
         colocated=not run.rollout_gpus,
         staleness=run.staleness,
         critic_gpus=run.critic_gpus,
-        tokens_per_gpu=max(run.tokens_per_gpu, round(tokens)) if run.tokens_per_gpu else 0,
+        tokens_per_gpu=max(packed, round(tokens)) if packed else 0,
         memory_share=run.memory_share,
         offload=run.offload and not run.rollout_gpus,
+        reference_waits=run.reference_waits,
         cuda_graphs=run.graphs,
         continuous=run.engine != "hf",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoconfig.formats.post_training.run import RlRun, model_line, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
+from autoconfig.post_training.frameworks import load_framework
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
@@ -16,7 +17,7 @@ ESTIMATORS = {
 }  # fmt: skip
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
-"""Estimators that need two responses of a prompt or more."""
+"""Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 
 
@@ -29,8 +30,8 @@ def back_end(section: Section, config_name: str) -> str:
     return found
 
 
-def read(section: Section, config_name: str = "") -> RlRun:
-    """The run; keys that are not there have the defaults of verl 0.9.1. Raises InputError."""
+def read(section: Section, config_name: str = "", version: str = VERSION) -> RlRun:
+    """The run; keys that are not there have the defaults of verl 0.9.1, engines the mode of `version`. Raises InputError."""
     kind = back_end(section, config_name)
     estimator = section.word("algorithm.adv_estimator") or "gae"
     if estimator not in ESTIMATORS:
@@ -45,6 +46,7 @@ def read(section: Section, config_name: str = "") -> RlRun:
     group = section.count(f"{ROLLOUT}.n") or 1
     dynamic = section.flag(f"{ACTOR}.use_dynamic_bsz")
     engine = section.word(f"{ROLLOUT}.name") or "vllm"
+    eager = not load_framework("verl").graphs(f"verl {version}", engine)
     mode = section.word("trainer.v1.trainer_mode") or "sync"
     alone = not section.flag("actor_rollout_ref.hybrid_engine", default=True)
     rollout_nodes = section.whole(f"{ROLLOUT}.nnodes") or 0
@@ -67,13 +69,16 @@ def read(section: Section, config_name: str = "") -> RlRun:
         engine_tp=section.count(f"{ROLLOUT}.tensor_model_parallel_size") or 2,
         engine_pp=section.count(f"{ROLLOUT}.pipeline_model_parallel_size") or 1,
         memory_share=_or(section.number(f"{ROLLOUT}.gpu_memory_utilization"), 0.5),
-        graphs=not section.flag(f"{ROLLOUT}.enforce_eager"),
+        graphs=not section.flag(f"{ROLLOUT}.enforce_eager", default=eager),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
         mbs=section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1,
+        reference_waits=section.flag(f"{REF}.{'megatron' if kind == 'megatron' else 'fsdp_config'}.param_offload"),
+        removes_padding=kind == "megatron" or section.flag("actor_rollout_ref.model.use_remove_padding", default=True),
         staleness=max(section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1, 1) if "async" in mode else 0,
-        compares=estimator in COMPARING,
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
+    if group == 1 and estimator in COMPARING:
+        run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
     if alone and not run.rollout_gpus:
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)

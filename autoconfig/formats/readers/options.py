@@ -31,7 +31,7 @@ def read_command(text: str, settings: Tree, name: str, decisive: frozenset[str],
     script = read_script(text, program, settings)
     for at, unread in script.unread().items():
         said, before = text_of(script.argv[at]), text_of(script.argv[at - 1]) if at else ""
-        is_value = re.match(r"--?[A-Za-z][\w-]*$", before) or re.match(r"(?:--?|[+~]{0,2}[A-Za-z_][\w.]*=)", said)
+        is_value = re.match(r"--?[A-Za-z][\w.-]*$", before) or re.match(r"(?:--?|[+~]{0,2}[A-Za-z_][\w.]*=)", said)
         if not is_value and not unread.unset:
             raise InputError(f"a word that may hold any setting is not known: {unread.reason}")
     return script

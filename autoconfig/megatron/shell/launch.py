@@ -76,13 +76,15 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         return None
     names = [argument_name(text) for text in texts]
     program = next((i for i, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
-    if program is None:
+    module = _module(texts)
+    if program is None or (module is not None and module < program):  # behind a module, a .py file is a value of its options
         if not wanted.decisive & set(names):
             return None
         modules = [module for flag, module in pairwise(texts) if flag == "-m" and not module.startswith(_STARTING_MODULES)]
         refused = next((why for module in modules if (why := _refused(wanted, module.replace(".", "/") + ".py", line))), None)
         options = _NODES | _PER_NODE | _TASKS
-        start = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
+        first = next(i for i, name in enumerate(names) if name in wanted.arguments and name not in options)
+        start = first if module is None else module + 1
         found = Launch(arguments=tuple(fields[start:]), program="", before=tuple(fields[:start]), line=line, is_decisive=True)
         return replace(found, refused=refused)
     if any(text.rsplit("/", 1)[-1] == "xargs" for text in texts[:program]):
@@ -99,6 +101,15 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
         line=line,
         is_decisive=bool(wanted.decisive & set(names[program + 1 :])),
         refused=_refused(wanted, texts[program], line),
+    )
+
+
+def _module(texts: Sequence[str]) -> int | None:
+    """Where the name of the module stands that Python starts (`python -m verl.trainer.main_ppo`)."""
+    python = next((i for i, text in enumerate(texts) if _PYTHON.fullmatch(text)), len(texts))
+    pairs = enumerate(pairwise(texts[python:]), python + 1)
+    return next(
+        (at for at, (flag, name) in pairs if flag == "-m" and "." in name and not name.startswith(_STARTING_MODULES)), None
     )
 
 

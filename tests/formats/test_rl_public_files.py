@@ -1,0 +1,138 @@
+"""Files of post-training as they are published: what they lie over, what they leave to who starts them, how they start."""
+
+from __future__ import annotations
+
+import pytest
+from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
+
+from autoconfig.formats.post_training.check import check_file, check_text, read_file
+from autoconfig.formats.post_training.inherit import whole_values
+from autoconfig.formats.post_training.run import placement_of
+from autoconfig.post_training.memory import training_memory
+from autoconfig.post_training.passes import PACKED
+
+CLASSIC = """python3 -m openrlhf.cli.train_ppo_ray --pretrain qwen2.5-7b --actor_num_nodes 1 --actor_num_gpus_per_node 8 \\
+  --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --colocate_all_models --advantage_estimator group_norm \\
+  --n_samples_per_prompt 8 --rollout_batch_size 128 --train_batch_size 1024 --micro_train_batch_size 8 \\
+  --vllm_gpu_memory_utilization 0.6 --deepspeed_enable_sleep --packing_samples --gradient_checkpointing"""
+VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=qwen3-8b \\
+  custom_reward_function.path=/work/reward.py data.train_batch_size=1024 data.max_prompt_length=512 \\
+  data.max_response_length=1024 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.rollout.n=5 \\
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32 actor_rollout_ref.actor.use_kl_loss=True \\
+  actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.rollout.gpu_memory_utilization=0.6"""
+BASE = """policy:
+  model_name: qwen3-32b
+  train_global_batch_size: 2048
+  max_total_sequence_length: 4096
+  megatron_cfg: {enabled: true, tensor_model_parallel_size: 4, pipeline_model_parallel_size: 4}
+  generation: {vllm_cfg: {tensor_parallel_size: 4}}
+grpo: {num_prompts_per_step: 64, num_generations_per_prompt: 32}
+cluster: {gpus_per_node: 8, num_nodes: 4}
+"""
+
+
+def test_a_nemo_rl_file_lies_over_those_that_it_names(tmp_path):
+    """As its shipped recipes do, in chains that end at grpo_math_1B.yaml, whose values are known."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "one.yaml").write_text(f"defaults: ../grpo_math_1B.yaml\n{BASE}")
+    two = "defaults: ../one.yaml\npolicy: {megatron_cfg: {pipeline_model_parallel_size: 2}}\n"
+    (tmp_path / "recipes" / "two.yaml").write_text(two)
+    last = tmp_path / "recipes" / "three.yaml"
+    last.write_text("defaults: [two.yaml]\nlogger: {log_dir: x}\ncluster: {num_nodes: 8}\n")
+    run = check_file(last, {}).run
+    assert (run.model, run.tp, run.pp, run.nodes, run.engine_tp, run.prompts) == ("qwen3-32b", 4, 2, 8, 4, 64)
+    assert run.memory_share == 0.6  # of grpo_math_1B.yaml, which is not there
+
+
+def test_a_nemo_rl_file_over_one_that_is_not_there_gets_no_verdict(tmp_path):
+    alone = tmp_path / "grpo.yaml"
+    alone.write_text("defaults: ./grpo-qwen3-235b-16n8g.yaml\ncluster: {num_nodes: 32}\ngrpo: {num_prompts_per_step: 64}\n")
+    with pytest.raises(InputError, match=r"grpo-qwen3-235b-16n8g\.yaml is not there"):
+        check_file(alone, {})
+    with pytest.raises(InputError, match="is not known"):
+        check_text(alone.read_text(), {})
+    alone.write_text("defaults: grpo.yaml\n")
+    with pytest.raises(InputError, match="files lie over each other"):
+        check_file(alone, {})
+
+
+def test_a_section_may_take_the_place_of_the_one_below(tmp_path):
+    (tmp_path / "below.yaml").write_text("data: {a: 1, b: 2}\npolicy: {x: 1}\n")
+    found = whole_values({"defaults": "below.yaml", "data": {"_override_": True, "c": 3}, "policy": {"y": 2}}, tmp_path)
+    assert found == {"data": {"c": 3}, "policy": {"x": 1, "y": 2}}
+
+
+@pytest.mark.parametrize("name", ["sft", "dpo", "rm", "ppo", "distillation"])
+def test_files_of_nemo_rls_other_trainers_are_not_read_as_grpo(name):
+    with pytest.raises(UnsupportedError, match=f"trains by {name}"):
+        check_text(f"{name}: {{max_num_steps: 10}}\npolicy: {{model_name: qwen3-8b}}\n", {})
+
+
+def test_no_room_for_prompts_beside_the_most_new_tokens_is_a_usual_room():
+    """max_new_tokens is max_total_sequence_length in NeMo-RL's own files: both together are at most the latter."""
+    text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4096, ")
+    _, run = read_file(text, {})
+    assert (run.prompt_cap, run.response_cap) == (1024, 3072)
+
+
+def test_micro_batches_without_padding_hold_the_tokens_of_their_sequences():
+    """verl's 8B example on 8 H100: 32 sequences to a micro-batch run, as padding is removed."""
+    _, run = read_file(VERL, {})
+    assert placement_of(run, 356.0).tokens_per_gpu == round(32 * 356 / PACKED)
+    padded = VERL.replace("use_remove_padding=True", "use_remove_padding=False")
+    _, run = read_file(padded, {})
+    assert (placement_of(run, 356.0).tokens_per_gpu, placement_of(run, 356.0).train.mbs) == (0, 32)
+    assert check_text(VERL, {}).fits and not check_text(padded, {}).fits
+
+
+def test_a_python_file_among_the_options_is_not_the_program():
+    _, run = read_file(VERL, {})
+    assert run.algorithm == "grpo"
+    later = CLASSIC.replace("--pretrain qwen2.5-7b", "--pretrain qwen2.5-7b --remote_rm_url /work/reward_func.py")
+    _, run = read_file(later, {})
+    assert (run.engines, run.engine_tp, run.group) == (4, 2, 8)
+
+
+def test_classic_flags_of_openrlhf_are_those_of_its_newest_release_with_them():
+    found = check_text(CLASSIC, {})
+    assert (found.version, found.unknown, found.broken) == ("0.9.10", (), ())
+    run = found.run
+    assert (run.algorithm, run.prompts, run.minibatch, run.memory_share, run.offload) == ("grpo", 128, 1024, 0.6, True)
+    older = check_text(f"{CLASSIC} --prompt_max_len 512 --generate_max_len 4096 --bf16", {})
+    assert (older.version, older.unknown) == ("0.8.11", ())
+    assert (older.run.prompt_cap, older.run.response_cap) == (512, 4096)
+    assert any("gone from openrlhf 0.11.2" in text for text in check_text(CLASSIC, {"version": "0.11.2"}).unknown)
+
+
+def test_ring_attention_needs_no_kernel_of_megatron():
+    assert check_text(f"{CLASSIC} --ring_attn_size 2", {}).broken == ()
+
+
+def test_flags_that_openrlhf_adds_in_a_loop_are_known():
+    text = "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path qwen2.5-7b"
+    assert check_text(f"{text} --actor.adam.lr 1e-6 --critic.adam.lr 9e-6", {}).unknown == ()
+
+
+def test_engines_of_verl_run_eagerly_up_to_its_release_0_5():
+    assert read_file(VERL, {"version": "0.5.0"})[1].graphs is False
+    assert read_file(VERL, {"version": "0.6.1"})[1].graphs is True
+    sglang = f"{VERL} actor_rollout_ref.rollout.name=sglang"
+    assert read_file(sglang, {"version": "0.5.0"})[1].graphs is True
+    assert read_file(f"{VERL} actor_rollout_ref.rollout.enforce_eager=False", {"version": "0.5.0"})[1].graphs is True
+
+
+def test_a_model_s_folder_elsewhere_is_known_by_its_name():
+    elsewhere = VERL.replace("path=qwen3-8b", "path=/user/me/models/Qwen/Qwen3-8B-Base")
+    found = check_text(elsewhere, {})
+    assert found.job.policy.name == "qwen3-8b" and any("not on this machine" in note for note in found.run.notes)
+    with pytest.raises(AutoconfigError, match="no such file"):
+        check_text(VERL.replace("path=qwen3-8b", "path=/user/me/models/mine"), {})
+
+
+def test_what_stays_beside_verls_engines_are_fp32_weights_and_moments():
+    """FSDP's fp32 shards are their own master weights, gradients are freed: 12 bytes a parameter. The reference may wait."""
+    found, waits = check_text(VERL, {}), check_text(f"{VERL} actor_rollout_ref.ref.fsdp_config.param_offload=True", {})
+    parameters = 8190735360
+    assert training_memory(found.job, found.priced.placement).state_bytes == pytest.approx(12 * parameters / 8, rel=0.001)
+    saved = found.priced.memory.generation_bytes - waits.priced.memory.generation_bytes
+    assert saved == pytest.approx(2 * parameters / 8, rel=0.001)
