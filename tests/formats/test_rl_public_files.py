@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
+from autoconfig.specs.plan import NONE
 
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
 from autoconfig.formats.post_training.inherit import whole_values
@@ -136,3 +137,15 @@ def test_what_stays_beside_verls_engines_are_fp32_weights_and_moments():
     assert training_memory(found.job, found.priced.placement).state_bytes == pytest.approx(12 * parameters / 8, rel=0.001)
     saved = found.priced.memory.generation_bytes - waits.priced.memory.generation_bytes
     assert saved == pytest.approx(2 * parameters / 8, rel=0.001)
+
+
+def test_a_trl_file_has_the_keys_and_defaults_of_its_release():
+    """As TRL's own documentation writes one, and with keys that left before 1.0."""
+    least = "model_name_or_path: qwen2.5-0.5b\nreward_funcs: [accuracy_reward]\ndataset_name: x\n"
+    assert check_text(least, {"gpus": 8}).legal
+    old = f"{least}torch_dtype: bfloat16\nmax_prompt_length: 512\nuse_vllm: true\n"
+    assert len(check_text(old, {"gpus": 8}).unknown) == 2
+    found = check_text(old, {"gpus": 7, "version": "0.24.0"})
+    assert (found.unknown, found.run.rollout_gpus, found.run.algorithm) == ((), 1, "dapo")  # vllm_mode: server
+    _, older = read_file(old, {"gpus": 7, "version": "0.16.1"})
+    assert (older.algorithm, older.recompute) == ("grpo", NONE)  # beta 0.04, no gradient checkpointing

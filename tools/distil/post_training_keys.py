@@ -1,7 +1,7 @@
 """Which keys and flags each release of a post-training framework takes: writes autoconfig/data/post_training_keys.json.
 
-python -m tools.distil.post_training_keys FOLDER NEMO_RL.git TRANSFORMERS/training_args.py, where FOLDER holds unpacked wheels:
-verl-0.9.1, ..., trl-1.16.0, openrlhf-0.8.11, ..., openrlhf-0.11.2. Names, and the types of NeMo-RL's values, nothing else.
+python -m tools.distil.post_training_keys FOLDER NEMO_RL.git, where FOLDER holds unpacked wheels: verl-0.9.1, ..., trl-1.16.0,
+..., transformers-5.23, ..., openrlhf-0.11.2, .... Names, and the types of NeMo-RL's values, nothing else.
 What NeMo-RL requires is written by tools/distil/nemo_rl_required.py.
 """
 
@@ -21,10 +21,14 @@ import yaml
 TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
 VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
 NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
-TRL = "1.16.0"
+TRL = {"0.16.1": "4.50.3", "0.19.1": "4.57.1", "0.24.0": "4.57.1", "1.16.0": "5.23"}
+"""Each with a release of transformers of its time."""
 OPENRLHF = ("0.8.11", "0.9.10", "0.11.2")
 ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
+
+
+TRL_SOURCE = "GRPOConfig, ModelConfig and ScriptArguments of the releases, TrainingArguments of transformers 4.50.3, 4.57.1, 5.23"
 
 
 def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -86,14 +90,20 @@ def openrlhf(folder: Path) -> set[str]:
     return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
 
 
-def main(folder: Path, repository: Path, arguments: Path) -> None:
+def trl(folder: Path, version: str) -> set[str]:
+    """Fields that `trl grpo` takes."""
+    at = folder / f"trl-{version}" / "trl"
+    arguments = folder / f"transformers-{TRL[version]}" / "transformers" / "training_args.py"
+    names = fields(at / "trainer" / "grpo_config.py", "GRPOConfig") | fields(arguments, "TrainingArguments")
+    base = at / "trainer" / "base_config.py"
+    names |= fields(base, "_BaseConfig") if base.exists() else set()
+    names |= fields(at / "trainer" / "model_config.py", "ModelConfig")
+    names |= fields(at / "scripts" / "utils.py", "ScriptArguments", "DatasetMixtureConfig")
+    return names | fields(at / "scripts" / "grpo.py", "GRPOScriptArguments")
+
+
+def main(folder: Path, repository: Path) -> None:
     """Write the file."""
-    trl = folder / f"trl-{TRL}" / "trl"
-    names = fields(trl / "trainer" / "grpo_config.py", "GRPOConfig") | fields(arguments, "TrainingArguments")
-    names |= fields(trl / "trainer" / "base_config.py", "_BaseConfig")
-    names |= fields(trl / "trainer" / "model_config.py", "ModelConfig")
-    names |= fields(trl / "scripts" / "utils.py", "ScriptArguments", "DatasetMixtureConfig")
-    names |= fields(trl / "scripts" / "grpo.py", "GRPOScriptArguments")
     nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
     found = {
         "about": "Keys of releases, one digit a release: 1 where it has the key. Written by tools/distil/post_training_keys.py",
@@ -111,9 +121,9 @@ def main(folder: Path, repository: Path, arguments: Path) -> None:
             "types": {key: kind for key, kind in sorted(nemo[NEMO_RL[-1]].items()) if kind},
         },
         "trl": {
-            "source": "GRPOConfig, ModelConfig and ScriptArguments of the wheel, TrainingArguments of transformers 5.23",
-            "versions": [TRL],
-            "any": bits([names]),
+            "source": TRL_SOURCE,
+            "versions": list(TRL),
+            "any": bits(trl(folder, version) for version in TRL),
         },
         "openrlhf": {
             "source": "openrlhf/cli/train_ppo_ray.py of the releases",
@@ -125,4 +135,4 @@ def main(folder: Path, repository: Path, arguments: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*(Path(word) for word in sys.argv[1:4]))
+    main(*(Path(word) for word in sys.argv[1:3]))

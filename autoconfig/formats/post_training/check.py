@@ -83,7 +83,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     elif document.framework == "openrlhf":
         run = openrlhf.read(section)
     else:
-        run = trl.read(section, given.get("gpus"))
+        run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
     return document, run
 
 

@@ -11,10 +11,19 @@ from autoconfig.specs.plan import NONE, Recompute
 
 VERSION = "1.16.0"
 WRITTEN = ("grpo", "dapo")
+DEFAULTS = {"vllm_mode": "colocate", "beta": 0.0, "gradient_checkpointing": True}
+OLDER_DEFAULTS: dict[str, dict[str, object]] = {
+    "0.24.0": {"vllm_mode": "server"},
+    "0.19.1": {"vllm_mode": "server", "gradient_checkpointing": False},
+    "0.16.1": {"vllm_mode": "server", "gradient_checkpointing": False, "beta": 0.04},
+}
+"""What a file need not say in releases before 1.0 (trl/trainer/grpo_config.py of each; 0.16.1 has no vllm_mode: a server)."""
 
 
-def read(section: Section, gpus: int | None) -> RlRun:
-    """The run on `gpus` GPUs, which a TRL file does not name. Raises InputError."""
+def read(section: Section, gpus: int | None, version: str = VERSION) -> RlRun:
+    """The run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in `version`. Raises InputError."""
+    usual = {**DEFAULTS, **OLDER_DEFAULTS.get(version, {})}
+    section.flat.update({key: value for key, value in usual.items() if section.flat.get(key) is None})
     if gpus is None:
         raise InputError("a TRL configuration does not say its GPUs: say --gpus N")
     model = section.word("model_name_or_path")
@@ -33,9 +42,9 @@ def read(section: Section, gpus: int | None) -> RlRun:
         raise InputError(f"the generation batch of {batch:,} samples is not a multiple of num_generations {group}")
     if batch % (each * gpus):
         raise InputError(f"the generation batch of {batch:,} samples is not a multiple of {each * gpus:,} a device step")
-    mode = section.word("vllm_mode") or "colocate"
+    mode = section.word("vllm_mode")
     if mode not in ("colocate", "server"):
-        raise InputError(f"vllm_mode {mode[:40]!r}: use colocate or server")
+        raise InputError(f"vllm_mode {str(mode)[:40]!r}: use colocate or server")
     tp = section.count("vllm_tensor_parallel_size") or 1
     use_vllm = section.flag("use_vllm")
     share = section.number("vllm_gpu_memory_utilization")
@@ -56,7 +65,7 @@ def read(section: Section, gpus: int | None) -> RlRun:
         minibatch=min(update, batch),
         prompt_cap=section.count("max_prompt_length") or (whole - response if whole > response else LEAST_PROMPT),
         response_cap=response,
-        recompute=Recompute.parse("full") if section.flag("gradient_checkpointing", default=True) else NONE,
+        recompute=Recompute.parse("full") if section.flag("gradient_checkpointing") else NONE,
         offload=False,
         engine="vllm" if use_vllm else "hf",
         engine_tp=tp if use_vllm else 1,
