@@ -85,6 +85,8 @@ class TrainingMemory:
     peak_bytes: float
     state_bytes: float
     """Without gradients where the framework frees them."""
+    hosted_bytes: float
+    """Of the optimizer's state, what stays on the host for good."""
     overhead_bytes: float
 
 
@@ -97,10 +99,13 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
         scenario = replace(scenario, numerics=replace(scenario.numerics, store_param_remainders=True, frozen_dtype="fp32"))
     layouts = scenario.layouts([plan])
     estimate = estimate_memory(scenario, layouts, [plan.recompute])
+    plans = [plan, replace(plan, offload=0.0)] if plan.offload else [plan]
     freed = ("fsdp" if plan.fsdp else "megatron") in job.framework.frees_gradients
+    state = [float(np.asarray(least_state_bytes(scenario, scenario.layouts([one]), gradients=not freed))[0]) for one in plans]
     return TrainingMemory(
         peak_bytes=float(estimate.peak_bytes[0, 0]),
-        state_bytes=float(np.asarray(least_state_bytes(scenario, layouts, gradients=not freed))[0]),
+        state_bytes=state[0],
+        hosted_bytes=state[-1] - state[0],
         overhead_bytes=float(job.gpu.memory_bytes) - float(estimate.limit_bytes[0]),
     )
 
@@ -112,7 +117,7 @@ def phase_memory(
 
     Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of
     training, the reference and a critic. Training: the training model's peak, and where they share GPUs what a sleeping engine
-    keeps, and of reference and critic what is not offloaded. Host of one node: what is offloaded of all.
+    keeps, and of reference and critic what is not offloaded. Host of one node: what is offloaded of all, for good or meanwhile.
     """
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
@@ -131,7 +136,7 @@ def phase_memory(
         generation_bytes=engine + resident,
         training_bytes=trained.peak_bytes + overhead + sleeping + (0.0 if placement.offload else reference + beside),
         device_bytes=device,
-        host_bytes=per_node * (weights + (state + reference if waits else 0.0)),
+        host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
     )

@@ -10,6 +10,7 @@ import numpy as np
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
@@ -44,6 +45,21 @@ class Microbatches:
     def scale(self) -> float:
         """Tokens of the run over tokens priced."""
         return self.sequences / self.whole * self.tokens / self.seq_length
+
+
+def stage_ends(model: ModelSpec, pp: int, last: int | None = None) -> tuple[int | None, int | None]:
+    """Layers of first and last stage where the layers do not divide over pp, which then take fewer. Raises InputError."""
+    layers = model.num_layers
+    if pp == 1 or (layers % pp == 0 and last is None):
+        return None, None
+    middle = -(-layers // pp)
+    if last is not None and pp > 2 and (layers - last) % (pp - 1) == 0:
+        return None, last
+    for size in (middle, middle - 1):
+        rest = layers - size * (pp - 2)
+        if rest >= 2:
+            return rest - rest // 2, rest // 2
+    raise InputError(f"{layers} layers do not divide over pp={pp}")
 
 
 def microbatches(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_per_gpu: int) -> Microbatches:

@@ -9,7 +9,7 @@ from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.memory import ASLEEP_BYTES
-from autoconfig.post_training.passes import microbatches, priced, scenario_of, vocabulary_seconds
+from autoconfig.post_training.passes import microbatches, priced, scenario_of, stage_ends, vocabulary_seconds
 from autoconfig.specs.layouts import divisors, layouts_of
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
@@ -20,6 +20,8 @@ from autoconfig.training.plan_rules import broken_rules
 RECOMPUTES = (NONE, Recompute.parse("full"))
 DEEPEST = 16
 """Pipeline stages at most."""
+UNEVEN = (4, 8, 12, 16)
+"""Stages of pipelines whose ends have fewer layers."""
 PLANS_KEPT = 2
 """Training plans of a number of GPUs that go on to placements: the quickest that fit."""
 SPLITS = (0.25, 0.5, 0.75)
@@ -38,14 +40,17 @@ def packed_tokens(job: PostTrainingJob, plan: TrainPlan, tokens: int) -> int:
     return 0 if not job.framework.packs else max(tokens, -(-job.longest // plan.cp))
 
 
-def training_plans(job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float) -> list[TrainPlan]:
+def training_plans(job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float, *, hosted: bool) -> list[TrainPlan]:
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
-    none of them has a chance of `fit_chance`, the quickest that has, or the likeliest; where none fits the one that lacks
-    least."""
+    none of them has a chance of `fit_chance`, the quickest that has, or the likeliest. With `hosted`, where
+    none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
     found: list[tuple[bool, float, float, TrainPlan]] = []
     makers = {"megatron": _megatron, "fsdp": _sharded}
-    for plans in [makers[name](job, gpus) for name in job.framework.back_ends]:
-        found += _priced(job, [one for plan in plans for one in _sized(job, plan)], gpus, tokens)
+    made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
+    for plans in made.values():
+        found += _priced(job, plans, gpus, tokens)
+    if hosted and all(one[0] for one in found):
+        found += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
     found.sort(key=lambda one: one[:2])
     fitting = [one for one in found if not one[0]]
     kept = fitting[:PLANS_KEPT]
@@ -102,15 +107,25 @@ def _sharded(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
 
 
 def _megatron(job: PostTrainingJob, gpus: int) -> list[TrainPlan]:
-    """Tensor parallelism within a node, pipelines of even stages, experts over the data-parallel ranks."""
+    """Tensor parallelism within a node, pipelines, experts over the data-parallel ranks."""
     model, node, found = job.policy, min(job.gpus_per_node or job.gpu.gpus_per_node, gpus), []
     for tp in [t for t in divisors(node) if model.num_attention_heads % t == 0]:
-        for pp in [p for p in divisors(model.num_layers) if p <= DEEPEST and gpus % (tp * p) == 0]:
-            dp = gpus // (tp * pp)
+        for pp in [p for p in _depths(model.num_layers) if gpus % (tp * p) == 0]:
+            dp, (first, last) = gpus // (tp * pp), stage_ends(model, pp)
             experts = model.num_moe_experts or 1
-            sizes = [e for e in divisors(dp) if experts % e == 0] if model.is_moe else [1]
-            found += [TrainPlan(tp=tp, pp=pp, dp=dp, mbs=1, ep=ep, sp=tp > 1, dist_opt=True) for ep in sizes[-3:]]
+            sizes = [e for e in divisors(dp) if experts % e == 0][-3:] if model.is_moe else [1]
+            if model.is_moe:  # at most, over the ranks of tensor parallelism too
+                sizes.append(max(e for e in divisors(tp * dp) if experts % e == 0))
+            plan = TrainPlan(tp=tp, pp=pp, dp=dp, mbs=1, sp=tp > 1, first=first, last=last, dist_opt=True)
+            found += [replace(plan, ep=ep) for ep in dict.fromkeys(sizes)]
     return found
+
+
+def _depths(layers: int) -> list[int]:
+    """Pipelines of even stages, and beyond the deepest of them those whose first and last stage have fewer layers (61 or 94
+    layers have no other)."""
+    even = [p for p in divisors(layers) if p <= DEEPEST]
+    return even + [p for p in UNEVEN if even[-1] < p <= layers // 2]
 
 
 def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePlan]:
@@ -136,7 +151,7 @@ def placements(
     for critic in critics:
         own = gpus - critic
         engines = _engines(job, own)
-        for plan in training_plans(job, own, tokens, fit_chance):
+        for plan in training_plans(job, own, tokens, fit_chance, hosted=True):
             for share, engine in engines:
                 for offload in job.framework.offloads if job.algorithm.generates else (False,):
                     yield Placement(
@@ -164,7 +179,7 @@ def _split(
     """Generation on GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
     for rollout in _rollout_gpus(own, unit):
-        for plan in training_plans(job, own - rollout, tokens, fit_chance):
+        for plan in training_plans(job, own - rollout, tokens, fit_chance, hosted=False):
             for engine in engine_plans(job, rollout, SHARES[0]):
                 for ahead in [n for n in range(staleness + 1) if ("async" if n else "sync") in job.framework.splits]:
                     yield Placement(

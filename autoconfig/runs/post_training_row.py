@@ -10,7 +10,7 @@ from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK
+from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, stage_ends
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import InputError, UnknownNameError
@@ -334,7 +334,7 @@ def train_plan(r: _RunRow, job: PostTrainingJob, gpus: int) -> TrainPlan:
         r.assume("training plan " + ",".join(f"{key}={value}" for key, value in given.items()))
     tp, pp, cp = (given.get(key, 1) for key in ("tp", "pp", "cp"))
     dp = max(1, gpus // (tp * pp * cp))
-    ends = _ends(job.policy, pp, given.get("last_layers"))
+    ends = stage_ends(job.policy, pp, given.get("last_layers"))
     return TrainPlan(
         tp=tp,
         pp=pp,
@@ -361,21 +361,6 @@ def _recompute(r: _RunRow, job: PostTrainingJob, shards: bool) -> Recompute:
     if not text:
         r.assume("full recomputation")
     return FULL
-
-
-def _ends(model: ModelSpec, pp: int, last: int | None) -> tuple[int | None, int | None]:
-    """Layers of first and last stage where the layers do not divide over pp."""
-    layers = model.num_layers
-    if pp == 1 or (layers % pp == 0 and last is None):
-        return None, None
-    middle = -(-layers // pp)
-    if last is not None and pp > 2 and (layers - last) % (pp - 1) == 0:
-        return None, last
-    for size in (middle, middle - 1):
-        rest = layers - size * (pp - 2)
-        if rest >= 2:
-            return rest - rest // 2, rest // 2
-    raise InputError(f"{layers} layers do not divide over pp={pp}")
 
 
 def _smallest(job: PostTrainingJob, gpus: int) -> dict[str, int]:

@@ -3,11 +3,9 @@
 import subprocess
 
 import pytest
-from autoconfig.specs.errors import InputError
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
-from autoconfig.formats.post_training.check import check_text
 
 
 def said(*words: object, code: int = 0) -> str:
@@ -83,12 +81,6 @@ def test_rl_check_reads_the_file_of_accelerate_beside_it_and_values_in_place_of_
     assert "4 GPUs, as accelerate.yaml beside it says; its FSDP is priced as ZeRO-3" in said("rl", "check", file, code=3)
     beside.write_text("num_machines: 1\n", encoding="utf-8")
     assert "accelerate.yaml beside it says no num_processes" in said("rl", "check", file, code=2)
-
-
-def test_flags_of_an_older_openrlhf_are_named_as_such():
-    classic = "python3 -m openrlhf.cli.train_ppo_ray --pretrain meta-llama/Meta-Llama-3-8B --micro_train_batch_size 8\n"
-    with pytest.raises(InputError, match=r"--pretrain is a flag of OpenRLHF before 0\.10.*--actor\.model_name_or_path"):
-        check_text(classic, {"gpus": 8})
 
 
 def test_an_algorithm_that_is_ranked_and_not_written_is_said_first():

@@ -6,11 +6,14 @@ import json
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model_catalogue import load_model
 from click.testing import CliRunner
 
 import autoconfig
 from autoconfig.cli.main import cli
 from autoconfig.post_training.answer import answer
+from autoconfig.post_training.passes import stage_ends
+from autoconfig.post_training.placements import UNEVEN, _depths
 
 SEVEN = {
     "model": "qwen2.5-7b",
@@ -75,13 +78,13 @@ def test_text_and_json_say_the_same_step():
 
 
 def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
-    found = asked("--model", "llama3-70b", "--gpus", "8", "--json")
+    found = asked("--model", "llama3-70b", "--gpus", "4", "--json")
     assert found.exit_code == 3, found.output
     data = json.loads(found.output)
-    assert not data["placements"] and data["nearest"] and data["remedy"] == "32 GPUs fit (--gpus 32)"
-    shown = asked("--model", "llama3-70b", "--gpus", "8")
+    assert not data["placements"] and data["nearest"] and data["remedy"] == "8 GPUs fit (--gpus 8)"
+    shown = asked("--model", "llama3-70b", "--gpus", "4")
     assert shown.exit_code == 3 and "It does not fit" in shown.output and data["remedy"] in shown.output
-    assert asked("--model", "llama3-70b", "--gpus", "32").exit_code == 0
+    assert asked("--model", "llama3-70b", "--gpus", "8").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -165,3 +168,17 @@ def test_where_no_placement_is_likely_to_fit_the_answer_says_what_to_change():
     shown = CliRunner().invoke(cli, ["rl", *(f"--{key.replace('_', '-')}={value}" for key, value in asked.items())])
     assert shown.exit_code == 0 and "No placement has a chance to fit of 90%" in shown.output
     assert found.remedy in shown.output
+
+
+def test_layers_that_no_depth_divides_go_into_stages_with_smaller_ends():
+    """61 and 94 layers: pipelines of 4 to 16 stages, as published runs have them; 32 layers need none."""
+    assert [len(set(_depths(layers)) & set(UNEVEN)) for layers in (61, 94)] == [4, 4]
+    assert _depths(32) == [1, 2, 4, 8, 16]
+    assert stage_ends(load_model("qwen3-235b-a22b"), 8) == (11, 11)  # NeMo-RL's recipe of it on 16 nodes
+
+
+def test_deepseek_v3_fits_where_it_was_published_to_run():
+    """verl's script for 12 nodes of 8 H20: pp 12, ep 8, optimizer on the host; no plan fits without the latter."""
+    question = {"model": "deepseek-v3", "gpus": 96, "gpu": "h20", "prompts": 512, "group_size": 8, "staleness": 0}
+    best = ranked(**question, response_length=2000, max_response_length=9632)[0].placement
+    assert (best.train.offload, best.train.pp, best.train.ep) == (1.0, 12, 8)

@@ -28,7 +28,7 @@ ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
 
 
-TRL_SOURCE = "GRPOConfig, ModelConfig and ScriptArguments of the releases, TrainingArguments of transformers 4.50.3, 4.57.1, 5.23"
+TRL_SOURCE = "GRPOConfig, ModelConfig, ScriptArguments of the releases, TrainingArguments of transformers 4.50.3, 4.57.1, 5.23"
 
 
 def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:

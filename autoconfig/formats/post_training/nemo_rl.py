@@ -52,10 +52,7 @@ def read(section: Section) -> RlRun:
     left = total - rollout
     if left < 1:
         raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")
-    longest = section.count("policy.max_total_sequence_length") or 512
-    prompt, most = min(max(1, longest // 4), 1024), section.flat.get(f"{GENERATION}.max_new_tokens")
-    if most is not None and not str(most).startswith("$"):  # the base's is all of max_total_sequence_length
-        prompt = (longest - (section.count(f"{GENERATION}.max_new_tokens") or longest)) or prompt
+    longest, prompt = _caps(section)
     kl = section.number("loss_fn.reference_policy_kl_penalty")
     micro = section.count("policy.train_micro_batch_size") or 1
     packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")
@@ -92,6 +89,15 @@ def read(section: Section) -> RlRun:
     )
     _ends(section, run)
     return run
+
+
+def _caps(section: Section) -> tuple[int, int]:
+    """(most tokens of a sample, of its prompt)."""
+    longest = section.count("policy.max_total_sequence_length") or 512
+    prompt, most = min(max(1, longest // 4), 1024), section.flat.get(f"{GENERATION}.max_new_tokens")
+    if most is not None and not str(most).startswith("$"):  # the base's is all of max_total_sequence_length
+        prompt = (longest - (section.count(f"{GENERATION}.max_new_tokens") or longest)) or prompt
+    return longest, prompt
 
 
 def _ends(section: Section, run: RlRun) -> None:
