@@ -201,6 +201,19 @@ def from_words(
     return replace(found, spelled=spell)
 
 
+def with_lora(answer: CheckInput, rank: int | None, targets: object, where: str) -> CheckInput:
+    """The record with adapters of this rank on these layers, in Megatron's words for them; None: on all. Raises InputError
+    where the rank, `where` in the file, is not said."""
+    if rank is None:
+        raise InputError(f"the adapters' rank is not in the file: add {where}, or say --set {where}=N")
+    scenario = answer.question.scenario
+    numerics = replace(scenario.numerics, peft="lora", lora_rank=rank)
+    if targets is not None:
+        named = targets if isinstance(targets, list) else str(targets).strip("[]").replace(",", " ").split()
+        numerics = replace(numerics, lora_target_modules=tuple(map(str, named)))
+    return replace(answer, question=replace(answer.question, scenario=replace(scenario, numerics=numerics)))
+
+
 def not_known(text: str, why: str) -> Value:
     """A word whose value is not known."""
     return (Piece(text=text, unknown=why),)

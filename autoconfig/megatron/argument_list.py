@@ -25,6 +25,14 @@ _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MAX_ARGUMENTS = 20_000
 SLIP = 0.88
 """Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
+SHORTEST = 7
+"""Characters with the dashes: shorter beginnings are names of a fork's own rather than abbreviations."""
+DECISIVE = frozenset(
+    {f"--{kind}-model-parallel-size" for kind in ("tensor", "pipeline", "expert")}
+    | {f"--{what}" for what in ("num-layers", "hidden-size", "num-attention-heads", "num-experts", "context-parallel-size",
+       "use-distributed-optimizer", "data-parallel-sharding-strategy", "recompute-granularity", "zero-stage")}
+)  # fmt: skip
+"""Arguments that no beginning of a name may stand for unnoticed."""
 _REFUSED = re.compile(r"(?:^|[_/])(t5|bert|ict|retro|vision|vlm|vit|biencoder|retriever)(?=[_./]|$)")
 _NOT_TRAINING = re.compile(
     r"(?:^|[_/])(text_generation|generate|generation|inference|eval|evaluate|evaluation|zeroshot|tasks|multimodal|llava|"
@@ -262,7 +270,7 @@ def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
 def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple[Given, int, bool]:
     """The argument at `start`, the position behind it, and whether the table holds it."""
     raw, equals, joined = argv[start].partition("=")
-    name = "--" + raw.lstrip("-").replace("_", "-")
+    name = _whole_name("--" + raw.lstrip("-").replace("_", "-"))
     known = known_arguments().get(name)
     if equals:
         return Given(name=name, values=(joined,), position=start, value_positions=(start,)), start + 1, known is not None
@@ -279,6 +287,22 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple
         value_positions=tuple(range(start + 1, end)),
     )
     return found, end, known is not None
+
+
+@cache
+def _whole_name(name: str) -> str:
+    """The argument that a name stands for: argparse takes the beginning of one for it (`allow_abbrev`). Of several arguments
+    Megatron-LM's own counts; the name as it is where it begins none. Raises InputError where it may be one that decides."""
+    if name in known_arguments() or len(name) < SHORTEST:
+        return name
+    begun = [row for row in known_arguments().values() if row.name.startswith(name)]
+    own = [row for row in begun if row.software == "megatron-lm"] or begun
+    if len(own) > 1 and (decisive := [row.name for row in own if row.name in DECISIVE]):
+        raise InputError(
+            f"{name} is no argument, and as the beginning of one it may be {', '.join(row.name for row in own[:6])}, which "
+            f"argparse refuses as ambiguous; write {decisive[0]}"
+        )
+    return own[0].name if len(own) == 1 else name
 
 
 def name_hint(unknown: str) -> str:

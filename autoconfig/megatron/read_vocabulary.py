@@ -86,10 +86,8 @@ def _said(a: Arguments, values: dict[str, Any]) -> Guess | None:
     if said := next((number for name in TOKENIZERS for number in _said_in(_plain(a, name))), None):
         return Guess(number=said, why=", which the tokenizer's name says")
     written = [text for name in TOKENIZERS if (text := _written(a, name))]
-    for part in (part for text in written for part in _parts(text) if "$" not in part):
-        for tokenizer, number in _table("entries").items():
-            if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
-                return Guess(number=number, why=f", that of the tokenizer {tokenizer}")
+    for tokenizer, number in (found for text in written for found in _entries(text)):
+        return Guess(number=number, why=f", that of the tokenizer {tokenizer}")
     if (patch := _plain(a, "--patch-tokenizer-type")) in _table("patch_types"):
         return Guess(number=_table("patch_types")[patch], why=f", that of {patch}")
     usual = "BertWordPieceLowerCase" if values.get("encoder_num_layers") else ""  # of pretrain_t5.py and pretrain_bert.py
@@ -98,7 +96,7 @@ def _said(a: Arguments, values: dict[str, Any]) -> Guess | None:
         return Guess(number=_table("types")[kind], why=f", that of {kind}")
     for model in _named(a, TOKENIZERS):
         return Guess(number=model.vocab_size, why=f", that of {model.name}, which the tokenizer's name says")
-    for number, family in _families(written):
+    for number, family in _families(part for text in written for part in _parts(text)):  # the name before its owner's
         return Guess(number=number, why=f", that of {family}, which the tokenizer's name says")
     if re.fullmatch("[1-9][0-9]{3,6}", said_beside := a.variables.get("VOCAB_SIZE", "")):
         return Guess(number=int(said_beside), why=", what the script's variable VOCAB_SIZE holds")
@@ -235,6 +233,23 @@ def _written(a: Arguments, name: str) -> str:
     """The value as it stands in the file, variables that are not known and all."""
     found = a.given.get(name)
     return found.values[0] if found is not None and found.values else ""
+
+
+def _entries(text: str) -> Iterator[tuple[str, int]]:
+    """(name, entries) of the tokenizers of the table that a name or path speaks of."""
+    for part in (part for part in _parts(text) if "$" not in part):
+        for tokenizer, number in _table("entries").items():
+            if part == tokenizer or part.startswith((f"{tokenizer}-", f"{tokenizer}.")):
+                yield tokenizer, number
+
+
+def tokenizer_entries(text: str) -> int | None:
+    """Entries of the vocabulary of a tokenizer's name or path; None where it says none that is known."""
+    for _, number in _entries(text):
+        return number
+    if (model := model_in(text)) is not None:
+        return model.vocab_size
+    return next((number for number, _ in _families(_parts(text))), None)
 
 
 def _named(a: Arguments, names: tuple[str, ...]) -> Iterator[ModelSpec]:

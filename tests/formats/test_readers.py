@@ -75,6 +75,27 @@ def test_a_plan_without_the_distributed_optimizer_stays_without_in_primus(row):
     assert given["model"] is None or read_any(text, CheckRequest(**given)).plan == source.plan
 
 
+EXPERTS = {"model.expert_tensor_parallel_size": "1"}
+
+
+def test_what_only_an_unknown_recipe_says_is_asked_for():
+    """GeodesicResearch/geodesic-megatron (df06386a), examples/models/nemotron_3/nano/slurm_peft.sh and slurm_sft.sh: both start
+    nemotron_3_nano_finetune_config, the one with --peft_scheme lora."""
+    text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("nano/slurm_sft.sh"))
+    text = text.replace("_sft_config", "_finetune_config")
+    with pytest.raises(InputError, match="expert_tensor_parallel_size is not among the overrides"):
+        read_any(text, CheckRequest())
+    with pytest.raises(InputError, match=r"add peft\.dim=N"):
+        read_any(text, CheckRequest(settings=EXPERTS))
+    whole = read_any(text, CheckRequest(settings={**EXPERTS, "peft": "none"}))
+    assert (whole.plan.etp, whole.question.scenario.numerics.peft) == (1, "none")
+    for scheme, peft in (("lora", "lora"), ("none", "none")):
+        told = text.replace('_finetune_config"', f'_finetune_config --peft_scheme {scheme}"')
+        assert told != text
+        found = read_any(told, CheckRequest(settings=EXPERTS | ({"peft.dim": "32"} if scheme == "lora" else {})))
+        assert found.question.scenario.numerics.peft == peft
+
+
 def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
     text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("nano/slurm_sft.sh"))
     found = read_any(text, CheckRequest())
@@ -90,7 +111,7 @@ def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
             read_any(changed, CheckRequest())
     short = text.replace("train.micro_batch_size=$MICRO_BATCH_SIZE", "").replace("_config\"", "_config -mb 2\"")
     assert read_any(short, CheckRequest()).plan.mbs == 2
-    other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest())
+    other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest(settings=EXPERTS))
     assert [line for line in other.question.assumed if "nemotron_3_nano_sft_mine_config is not known" in line]
 
 

@@ -32,6 +32,10 @@ def factory(options, **given):
         (SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 "), "8 GPUs are visible and NPROC"),
         (SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=0,1 ").replace("NPROC_PER_NODE=4 ", ""), "NPROC_PER_NODE is 1"),
         (TRL + "beta: 0.01\n", "beta: training on preferences"),
+        (f"{TRL}gradient_accumulation_steps: 2\nwith_tracking: true\n", "with_tracking: no option of Hugging Face"),
+        (TRL + "optim: adafactor\n", "optim adafactor: another optimizer than Adam"),
+        (FACTORY.format(options="finetuning_type: full\nuse_badam: true\n"), "use_badam: another optimizer than Adam"),
+        (SWIFT.format(options="--train_type full --optim paged_adamw_8bit", before=""), "optim paged_adamw_8bit"),
     ],
 )  # fmt: skip
 def test_what_no_answer_would_be_right_for_is_refused(text, says):
@@ -106,7 +110,7 @@ def test_only_what_is_known_to_change_nothing_is_called_without_effect():
     ("option", "says"),
     [
         ("--quant_bits 4", "frozen weights in fewer bits"), ("--use_liger_kernel true", "logits are never held"),
-        ("--optim adafactor", "another optimizer keeps other state"), ("--attn_impl eager", "scores of all pairs"),
+        ("--optim adafactor", "priced as Adam, of adapters alone"), ("--attn_impl eager", "scores of all pairs"),
         ("--use_galore true", "priced as Adam"),
         ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
     ],
@@ -151,3 +155,41 @@ def test_precision_of_trl(option, precision):
     found = read_any(f"{TRL}per_device_train_batch_size: 1\n{option}\n", given)
     assert found.question.scenario.numerics.precision == precision
     assert ("default of SFTConfig" in " ".join(found.question.assumed)) == (not option)
+
+
+MODEL = {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "seq_length": 4096}
+FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: {}\n"
+HYBRID = f"{FSDP}fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
+COPIES = f"{FSDP}fsdp_config:\n  fsdp_version: 2\nparallelism_config:\n  parallelism_config_dp_replicate_size: 2\n"
+ZERO = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": %d}}'
+TITAN = (
+    '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 1\nseq_len = 64\n'
+    "data_parallel_replicate_degree = %d\n%s"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HYBRID.format(2), "fsdp_sharding_strategy HYBRID_SHARD on several machines"),
+        (COPIES.format(2), "parallelism_config_dp_replicate_size 2"),
+        (ZERO % 8, "zero_hpz_partition_size 8: hpZ holds a second copy"),
+        (TITAN % (2, "data_parallel_shard_degree = 8\n"), "data_parallel_replicate_degree 2: weights"),
+        (TITAN % (1, '[optimizer]\nname = "Muon"\n'), "optimizer.name Muon"),
+    ],
+)
+def test_sharding_over_part_of_the_gpus_is_refused(text, says):
+    """eminorhan/frontier-torchtitan (50284af4), train_configs/llama3_8b_n64.toml: over 32 of 512 GPUs, twice, with tp 8."""
+    with pytest.raises(UnsupportedError, match=says):
+        read_any(text, CheckRequest(**MODEL, global_batch_size=64, settings={"micro_batch_size": "1"}))
+
+
+def test_sharding_over_one_machine_of_one_is_over_all_gpus():
+    given = {"settings": {"micro_batch_size": "1"}}
+    assert read_any(HYBRID.format(1), CheckRequest(**MODEL, **given)).plan.fsdp == 3
+    with pytest.raises(UnsupportedError, match="on several machines"):
+        read_any(HYBRID.format(1), CheckRequest(**MODEL, **given, gpus=64))
+    one = read_any(ZERO % 1, CheckRequest(**MODEL, gpus=8, global_batch_size=64))
+    assert one.plan.fsdp == 3
+    copies = read_any(TITAN % (8, "data_parallel_shard_degree = 1\n"), CheckRequest(gpu="h100-sxm-80gb"))
+    assert (copies.plan.dp, copies.plan.fsdp) == (8, 0)

@@ -219,3 +219,16 @@ def test_the_older_spelling_beside_the_newer_one():
     assert str(both.plan.recompute) == "full:block:3"
     with pytest.raises(InputError, match="older spelling"):
         read("--checkpoint-activations --recompute-granularity selective")
+
+
+def test_the_beginning_of_an_argument_stands_for_it():
+    """argparse's allow_abbrev; one that begins several of Megatron-LM's arguments it refuses as ambiguous."""
+    words = "--tensor-model-parallel 4 --global_batch=64 --untie-embed --seq-len 8 --fp 2"
+    short = split_arguments(words.split())
+    assert short.whole("--tensor-model-parallel-size") == 4 and short.whole("--global-batch-size") == 64
+    assert short.has("--untie-embeddings-and-output-weights") and short.whole("--seq-length") == 8
+    assert short.unknown == ("--fp 2",)  # too short to be taken for one
+    for name, whole in (("--pipeline-model-parallel", "--pipeline-model-parallel-size"), ("--num-layer", "--num-layers")):
+        with pytest.raises(InputError, match=f"{name} is no argument.* ambiguous; write {whole}$"):
+            split_arguments([name, "2"])
+    assert split_arguments(["--moe-router-t", "2"]).unknown == ("--moe-router-t 2",)  # of several none decides a plan

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 
@@ -158,3 +158,11 @@ def test_words_that_xargs_adds_are_not_known():
     start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {BASE} --vocab-size 1000 --micro-batch-size 1"
     with pytest.raises(InputError, match="xargs in line 1 adds words that are not read"):
         read_check(f"cat args | xargs {start}\n", CheckRequest(gpu="h100-80gb"))
+
+
+@pytest.mark.parametrize("option", ["lastpipe", "expand_aliases"])
+def test_options_of_bash_that_are_not_followed_are_refused(option):
+    """With lastpipe `echo 4 | read TP` sets TP, with expand_aliases a word may stand for a launch."""
+    script = f"shopt -s nullglob {option}\nTP=1\necho 4 | read TP\ntorchrun --nproc_per_node 8 a.py --num-layers 2"
+    with pytest.raises(UnsupportedError, match=f"line 1: shopt -s {option}"):
+        read_check(script, CheckRequest(gpu="h100-sxm-80gb"))

@@ -21,7 +21,7 @@ def read(document: Document) -> CheckInput:
     """The record. What the file does not say: --model, --set micro_batch_size=N, --seq-length. Raises InputError."""
     section = document.section()
     assumed: list[str] = []
-    launched = layout(section)
+    launched = layout(section, document.request.gpus)
     model = model_named(document, None, assumed, "an accelerate file names no model")
     if document.request.seq_length is None:
         raise InputError("an accelerate file says no sequence length: say --seq-length N")
@@ -37,8 +37,10 @@ def read(document: Document) -> CheckInput:
     return record(document, run, section, settings, WISH)
 
 
-def layout(section: Section) -> dict[str, Any]:
-    """Fields of a TrainerRun: GPUs, software, sharding, tensor and context parallelism, recomputation. Raises InputError."""
+def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
+    """Fields of a TrainerRun: GPUs, software, sharding, tensor and context parallelism, recomputation; `asked`: how many GPUs
+    the caller said. Raises InputError."""
+    _refuse_copies(section, asked)
     kind = (section.word("distributed_type") or "NO").upper()
     if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
         raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
@@ -51,15 +53,28 @@ def layout(section: Section) -> dict[str, Any]:
 def not_modelled(section: Section) -> list[str]:
     """What of the file no formula reads."""
     found = []
-    if _size(section, "dp_replicate") > 1 or (section.word("fsdp_config.fsdp_sharding_strategy") or "") in (
-        "HYBRID_SHARD",
-        "4",
-    ):
-        found.append("hybrid sharding: weights are sharded over part of the GPUs: more memory, less traffic")
     if section.flag("fsdp_config.fsdp_offload_params"):
         found.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
     _size(section, "dp_shard")
     return found
+
+
+def _refuse_copies(section: Section, asked: int | None) -> None:
+    """Raises UnsupportedError where weights are sharded over part of the GPUs: HYBRID_SHARD shards over one machine
+    (torch.distributed.fsdp.ShardingStrategy), which are all GPUs where there is one."""
+    copies = _size(section, "dp_replicate")
+    hybrid = (section.word("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward") or "").upper()
+    machines, started = section.count("num_machines") or 1, section.count("num_processes")
+    if copies > 1:
+        what = f"parallelism_config_dp_replicate_size {copies}"
+    elif hybrid in ("HYBRID_SHARD", "4") and (machines > 1 or asked not in (None, started)):
+        what = f"fsdp_sharding_strategy {hybrid} on several machines"
+    else:
+        return
+    raise UnsupportedError(
+        f"{what}: weights, gradients and optimizer are sharded over part of the GPUs only, with a copy in each such part, "
+        "which plans cannot say; check the file with FULL_SHARD"
+    )
 
 
 def _software(section: Section, kind: str) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
+from itertools import pairwise
 
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.record import Document, from_words, model_named, word
+from autoconfig.formats.record import Document, from_words, model_named, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -67,7 +68,8 @@ def read(document: Document) -> CheckInput:
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else _started(script) or (int(known["gpus"]) if known.get("gpus") else None)
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
-    answer = _with_adapters(answer, section, recipe or "")
+    _require_experts(answer, section, recipe, known)
+    answer = _with_adapters(answer, section, recipe or "", _scheme(words))
     question = answer.question
     if recipe and not known:
         said = f"recipe {recipe} is not known: what it sets and no override says (recomputation, stages, precision) counts"
@@ -76,20 +78,38 @@ def read(document: Document) -> CheckInput:
     return replace(answer, question=question, notes=notes, ignored=(*answer.ignored, *section.unused()))
 
 
-def _with_adapters(answer: CheckInput, section: Section, recipe: str) -> CheckInput:
-    """With LoRA's fields (megatron/bridge/peft/lora.py). Raises InputError for adapters whose rank is not said."""
+def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:
+    """Raises InputError where only the recipe says how experts are divided: most of Bridge's set 1, megatron-core's default is
+    tensor parallelism."""
+    said = section.has(*(f"{holder}expert_tensor_parallel_size" for holder in _HOLDERS))
+    if recipe and not (known or said) and answer.question.scenario.model.num_moe_experts and answer.plan.tp > 1:
+        raise InputError(
+            f"recipe {recipe} is not among the published ones that are known, and expert_tensor_parallel_size is not among the "
+            "overrides: add it, or say --set model.expert_tensor_parallel_size=N"
+        )
+
+
+def _scheme(words: Sequence[Value]) -> str:
+    """Which adapters run_recipe.py is told to train, in small letters; empty where it is not told."""
+    texts = [part for value in words for part in text_of(value).split("=", 1)]
+    return next((given.lower() for name, given in pairwise(texts) if name in ("--peft_scheme", "--peft-scheme", "--peft")), "")
+
+
+def _with_adapters(answer: CheckInput, section: Section, recipe: str, scheme: str) -> CheckInput:
+    """With LoRA's fields (megatron/bridge/peft/lora.py). Raises InputError for adapters whose rank is not said, and for recipes
+    of fine-tuning that train adapters where nobody says otherwise."""
     rank, targets = section.count("peft.dim"), section.get("peft.target_modules")
     section.get("peft.alpha")
+    whole = scheme in ("none", "null") or section.word("peft") in ("none", "null")
     if rank is None:
-        if targets is not None or "_peft" in recipe or "lora" in recipe:
-            raise InputError("the adapters' rank is not among the overrides: add peft.dim=N, or say --set peft.dim=N")
+        adapters = targets is not None or scheme or any(part in recipe for part in ("_peft", "lora", "_finetune"))
+        if adapters and not whole:
+            raise InputError(
+                "the adapters' rank is not among the overrides: add peft.dim=N, or say --set peft.dim=N (--set peft=none where "
+                "all weights are trained)"
+            )
         return answer
-    scenario = answer.question.scenario
-    numerics = replace(scenario.numerics, peft="lora", lora_rank=rank)
-    if targets is not None:
-        named = targets if isinstance(targets, list) else str(targets).strip("[]").replace(",", " ").split()
-        numerics = replace(numerics, lora_target_modules=tuple(map(str, named)))
-    return replace(answer, question=replace(answer.question, scenario=replace(scenario, numerics=numerics)))
+    return with_lora(answer, rank, targets, "peft.dim")
 
 
 FLAGS = {"virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank"}

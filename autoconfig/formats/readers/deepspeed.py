@@ -47,13 +47,19 @@ def _length(document: Document) -> int:
 
 
 def sharding_of(section: Section, stage: int) -> dict[str, Any]:
-    """dist_opt, fsdp and offload of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for MiCS."""
+    """dist_opt, fsdp and offload of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for copies over
+    part of the GPUs (MiCS, hpZ)."""
     if not 0 <= stage <= 3:
         raise InputError(f"{section.place('zero_optimization.stage')} is {stage}: use 0 to 3")
     if (group := section.whole("zero_optimization.mics_shard_size") or -1) > 0:
         raise UnsupportedError(
             f"zero_optimization.mics_shard_size {group}: MiCS shards weights, gradients and optimizer over {group} GPUs only, "
             "with a copy in each such group, which plans cannot say (ZeRO shards over all); drop the key to check plain ZeRO"
+        )
+    if stage == 3 and (group := section.whole("zero_optimization.zero_hpz_partition_size") or 1) > 1:
+        raise UnsupportedError(
+            f"zero_optimization.zero_hpz_partition_size {group}: hpZ holds a second copy of the weights over each {group} "
+            "GPUs, which plans cannot say; drop the key to check plain ZeRO-3"
         )
     device = (section.word("zero_optimization.offload_optimizer.device") or "none").lower()
     offloaded = stage > 0 and (device in CPU or section.flag("zero_optimization.cpu_offload"))
@@ -68,8 +74,6 @@ def not_modelled(section: Section) -> list[str]:
         found.append("zero_optimization.offload_param: weights wait in CPU memory: less GPU memory, more time")
     if (section.word("zero_optimization.offload_optimizer.device") or "").lower() == "nvme":
         found.append("zero_optimization.offload_optimizer on NVMe is priced as CPU memory")
-    if (section.whole("zero_optimization.zero_hpz_partition_size") or 1) > 1:
-        found.append("zero_optimization.zero_hpz_partition_size: a second copy of weights, over part of the GPUs: more memory")
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if section.flag(f"zero_optimization.{name}"):
             found.append(f"zero_optimization.{name}: less traffic")

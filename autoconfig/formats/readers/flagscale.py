@@ -19,6 +19,11 @@ def read(document: Document) -> CheckInput:
     section = document.section("train") if "train" in document.values else document.section()
     if any(section.flag(key) for key in section.flat if key.rpartition(".")[2] == "enable_hetero"):
         raise UnsupportedError("enable_hetero: stages on unlike GPUs are not read; one type of GPU runs every stage here")
+    if section.has("data.tokenizer.tokenizer_path"):
+        raise UnsupportedError(
+            f"{section.place('data.tokenizer.tokenizer_path')}: no argument of Megatron-LM, but of FlagScale's other programs "
+            "(train_rwkv.py and its kin), whose model the file does not say"
+        )
     _ffn(section)
     skip = [key for key in values if key not in ("system", "model", "data")]
     return read_words(document, section, nodes * each if nodes and each else None, skip=skip, software=DEFAULT_STACK)

@@ -44,9 +44,10 @@ HARMLESS = re.compile(
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
 _BITS = "frozen weights in fewer bits: less memory"
 _FUSED = "fused kernels: the logits are never held, less memory"
-_STATE = "another optimizer keeps other state; priced as Adam"
+_STATE = "another optimizer than Adam keeps other state"
+OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
+"""Options of LLaMA-Factory and ms-swift that put another optimizer in Adam's place."""
 NOT_MODELLED = {
-    **dict.fromkeys(("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon"), _STATE),
     **dict.fromkeys(("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"), _BITS),
     **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), _FUSED),
     **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
@@ -126,9 +127,7 @@ def _remark(section: Section, run: TrainerRun) -> None:
         if _is_on(section, key) and str(section.get(key)) != "1":
             raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")
     run.not_modelled += [f"{key}: {why}" for key, why in NOT_MODELLED.items() if _is_on(section, key)]
-    optimizer = section.word("optim", "optimizer") or "adamw"
-    if optimizer.lower() not in ADAM:
-        run.not_modelled.append(f"optim {optimizer[:40]}: another optimizer keeps other state; priced as Adam")
+    _require_adam(section, run)
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
     dtype = (section.word("torch_dtype", "dtype") or "").lower()
     narrow = dtype in ("bfloat16", "bf16", "float16", "fp16") or section.flag("pure_bf16")
@@ -136,6 +135,18 @@ def _remark(section: Section, run: TrainerRun) -> None:
         run.not_modelled.append("weights and moments in 16 bits without fp32 copies: 8 bytes a parameter, priced as 16")
     if attention in ("eager", "disabled"):
         run.not_modelled.append(f"{attention} attention: the scores of all pairs of tokens are held: more memory and time")
+
+
+def _require_adam(section: Section, run: TrainerRun) -> None:
+    """Raises UnsupportedError where another optimizer trains all weights; of adapters, which are few, it is named."""
+    optimizer = section.word("optim", "optimizer") or "adamw"
+    odd = next((key for key in OTHER_OPTIMIZERS if _is_on(section, key)), "")
+    if optimizer.lower() not in ADAM:
+        odd = f"optim {optimizer[:40]}"
+    if odd and run.numerics.get("peft") != "lora":
+        raise UnsupportedError(f"{odd}: {_STATE}, which no formula here prices; check the file with adamw_torch")
+    if odd:
+        run.not_modelled.append(f"{odd}: {_STATE}; priced as Adam, of adapters alone")
 
 
 def _is_on(section: Section, key: str) -> bool:

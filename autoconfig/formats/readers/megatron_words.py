@@ -22,6 +22,7 @@ from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
+SHARED = "moe_shared_expert_intermediate_size"
 SIZES = {
     "--num-layers": "num_layers",
     "--hidden-size": "hidden_size",
@@ -31,6 +32,8 @@ SIZES = {
     "--num-experts": "num_moe_experts",
     "--moe-router-topk": "moe_router_topk",
     "--moe-ffn-hidden-size": "moe_ffn_hidden_size",
+    "--kv-channels": "kv_channels",
+    "--moe-shared-expert-intermediate-size": SHARED,
 }
 """What a file may change of a model that it names."""
 SWITCHES = ("qk_layernorm", "untie_embeddings_and_output_weights", "add_qkv_bias")
@@ -86,6 +89,8 @@ def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelS
     for at, text in enumerate(texts[:-1]):
         if text in SIZES and texts[at + 1].isdigit():
             changes[SIZES[text]] = int(texts[at + 1])
+    if SHARED in section.flat and section.flat[SHARED] is None and model.is_moe:
+        changes[SHARED] = 0  # null takes away what the named model has
     different = {name: value for name, value in changes.items() if getattr(model, name) != value}
     model = apply_overrides(model, different) if different else model
     latent = section.flat.get("multi_latent_attention")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
@@ -46,11 +47,30 @@ def _model(document: Document, assumed: list[str]) -> ModelSpec:
         raise InputError("model.model_config is not in the file: add it, or say --model NAME")
     if values.get("moe_num_experts") not in (None, 1) or isinstance(values.get("moe_config"), dict):
         raise UnsupportedError("model.model_config: mixtures of experts of nanotron are not read")
+    _require_known(values)
     family = "qwen2" if values.get("is_qwen2_config") else "llama"
     shared = {"attention_bias": False} if family == "llama" else {}
     model = model_from_mapping({**shared, **values, "model_type": family}, "model.model_config", "model of the file")
     divisor = (document.values.get("model") or {}).get("make_vocab_size_divisible_by")
     return model.replace(make_vocab_size_divisible_by=divisor) if type(divisor) is int and divisor > 0 else model
+
+
+OTHER_CLASSES = re.compile(r"is_(?!llama|qwen2)\w+_config")
+OTHER_LAYERS = (
+    "activation_function", "layer_norm_epsilon", "sinusoidal_position_embedding", "ssm_cfg", "d_model", "sliding_window_size",
+)  # fmt: skip
+"""Fields of nanotron's Starcoder2, XGLM and Mamba that neither LlamaConfig nor Qwen2Config has (config/models_config.py)."""
+
+
+def _require_known(values: dict[str, Any]) -> None:
+    """Raises UnsupportedError for a model of another class than nanotron's Llama and Qwen2."""
+    odd = (key for key in values if values[key] and (key in OTHER_LAYERS or OTHER_CLASSES.fullmatch(str(key))))
+    other = next(odd, None)
+    if other is not None:
+        raise UnsupportedError(
+            f"model.model_config.{other}: this is no Llama or Qwen2 of nanotron, and no other of its models is read: say "
+            "--model NAME or --model config.json"
+        )
 
 
 def _numerics(section: Section) -> dict[str, Any]:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from functools import cache
+from importlib import resources
 
 from autoconfig.formats.readers.megatron_words import read_words
-from autoconfig.formats.record import Document, model_named
+from autoconfig.formats.record import Document, model_named, with_lora
+from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.read_vocabulary import tokenizer_entries
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.software import DEFAULT_STACK
 
 DEFAULTS = {"bf16": True, "use_distributed_optimizer": True}
@@ -25,14 +31,43 @@ def read(document: Document) -> CheckInput:
     framework = module.word("framework")
     if framework != "megatron":
         raise UnsupportedError(f"modules.{found[0]}.framework is {framework!r}: of Primus only megatron is read")
-    name = re.sub(r"\.ya?ml$", "", module.word("model") or "").replace("_", "-")
+    name = re.sub(r"\.ya?ml$", "", module.word("model") or "").replace("_", "-").lower()
     section = document.section(f"modules.{found[0]}.overrides")
     if (kind := section.word("model_type") or "gpt") not in ("gpt", "mamba", "hybrid"):
         raise UnsupportedError(f"{section.place('model_type')} is {kind[:40]!r}: only language models are read")
     for key, value in DEFAULTS.items():
         if not section.has(key) and not (key == "bf16" and section.has("fp16")):
             section.flat[key] = value
-    model = None
-    if not section.has("num_layers") or not section.has("hidden_size"):
-        model = model_named(document, name, [], f"modules.{found[0]}.model is not in the file")
-    return read_words(document, section, None, model=model, software=DEFAULT_STACK)
+    if document.request.model is not None or name in _own() or not (section.has("num_layers") and section.has("hidden_size")):
+        model: ModelSpec | None = _model(document, section, name, f"modules.{found[0]}.model is not in the file")
+    else:
+        model = None
+    answer = read_words(document, section, None, model=model, skip=("lora",), software=DEFAULT_STACK)
+    if not section.flag("lora.enabled"):
+        return answer
+    return with_lora(answer, section.count("lora.dim"), section.get("lora.target_modules"), "lora.dim")
+
+
+def _model(document: Document, section: Section, name: str, missing: str) -> ModelSpec:
+    """The model that Primus's file of this name builds, with the vocabulary of the tokenizer that the experiment names. Raises
+    InputError."""
+    if document.request.model is not None:
+        return model_named(document, None, [])
+    changes = dict(_own().get(name, {}))
+    model = model_named(document, str(changes.pop("base", name)), [], missing)
+    changes = {key: None if value == 0 and value is not False else value for key, value in changes.items()}
+    model = model.replace(name=f"{model.name}*", published_parameters=None, **changes) if changes else model
+    said = section.word("tokenizer_model")
+    if said is None or section.has("vocab_size"):
+        return model.replace(vocab_size=section.count("vocab_size") or model.vocab_size)
+    number = tokenizer_entries(said)
+    if number is None:
+        raise InputError(f"{section.place('tokenizer_model')} is {said[:60]!r}, of unknown vocabulary: add vocab_size: N")
+    return model if abs(number / model.vocab_size - 1) < 0.01 else model.replace(vocab_size=number)
+
+
+@cache
+def _own() -> dict[str, dict[str, object]]:
+    """Name of a model file of Primus -> what it builds otherwise than the catalogue's model."""
+    text = (resources.files("autoconfig") / "data" / "primus_models.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -45,6 +45,13 @@ def read(document: Document) -> CheckInput:
     )
     replicate = section.count(f"{at}.data_parallel_replicate_degree", "training.data_parallel_replicate_degree") or 1
     shard = -1 if shard is None else shard
+    if replicate > 1 and shard != 1:
+        raise UnsupportedError(
+            f"data_parallel_replicate_degree {replicate}: weights, gradients and optimizer are sharded over part of the GPUs "
+            "only, with a copy in each such part, which plans cannot say; set it to 1 to check sharding over all"
+        )
+    if (optimizer := section.word("optimizer.name") or "AdamW").lower() not in ("adam", "adamw"):
+        raise UnsupportedError(f"optimizer.name {optimizer[:40]}: another optimizer than Adam keeps other state; not priced")
     local = needed(section.count("training.local_batch_size", "training.batch_size"), section, "training.local_batch_size")
     micro = local if pp == 1 else section.count(f"{at}.pipeline_parallel_microbatch_size") or 1
     if local % micro:
@@ -62,7 +69,7 @@ def read(document: Document) -> CheckInput:
     )  # fmt: skip
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
-    run.not_modelled += _not_modelled(section, at, shard, replicate)
+    run.not_modelled += _not_modelled(section, at)
     return record(document, run, section, settings, WISH)
 
 
@@ -152,10 +159,8 @@ def _numerics(section: Section) -> dict[str, Any]:
     return found
 
 
-def _not_modelled(section: Section, at: str, shard: int, replicate: int) -> list[str]:
+def _not_modelled(section: Section, at: str) -> list[str]:
     found = []
-    if replicate > 1 and shard != 1:
-        found.append("data_parallel_replicate_degree: weights are sharded over part of the GPUs: more memory, less traffic")
     if section.flag("training.enable_cpu_offload"):
         found.append("training.enable_cpu_offload: weights, gradients and optimizer wait in CPU memory: less GPU memory")
     if (section.word("training.dtype") or "float32") == "bfloat16":
@@ -163,6 +168,4 @@ def _not_modelled(section: Section, at: str, shard: int, replicate: int) -> list
     schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
     if schedule not in (*ONE_STAGE, *LOOPED[:1]):
         found.append(f"pipeline_parallel_schedule {schedule}: priced as 1F1B, interleaved where it has several stages a rank")
-    if (section.word("optimizer.name") or "AdamW").lower() not in ("adam", "adamw"):
-        found.append("optimizer.name: another optimizer than Adam keeps other state; priced as Adam")
     return found

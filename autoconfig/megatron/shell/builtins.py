@@ -8,15 +8,24 @@ from collections.abc import Callable, Sequence
 from autoconfig.megatron.shell.commands import Arithmetic, Part, Word
 from autoconfig.megatron.shell.printed import printed_into
 from autoconfig.megatron.shell.values import Value, Variables, text_of
+from autoconfig.specs.errors import UnsupportedError
 
-BUILTINS = frozenset({"shift", "set", "let", "printf"})
+BUILTINS = frozenset({"shift", "set", "let", "printf", "shopt"})
+_CHANGES = {
+    "lastpipe": "the last command of a pipe runs in the shell itself",
+    "expand_aliases": "words stand for other commands",
+}
+"""Options of bash that change what the lines behind them do, and that are not followed."""
 
 
 def builtin(
     variables: Variables, fields: Sequence[Value], line: int, compute: Callable[[Arithmetic], bool | None]
 ) -> bool | None:
-    """shift, `set -- WORDS`, let and `printf -v NAME`; None where they do nothing to variables."""
+    """shift, `set -- WORDS`, let and `printf -v NAME`; None where they do nothing to variables. Raises UnsupportedError for
+    options of bash that are not followed."""
     name, *words = map(text_of, fields)
+    if name == "shopt" and "-s" in words and (odd := next((word for word in words if word in _CHANGES), "")):
+        raise UnsupportedError(f"line {line}: shopt -s {odd}: {_CHANGES[odd]}, which is not followed; drop the line")
     if name == "shift":
         variables.shift(int(words[0]) if words and words[0].isdigit() and len(words[0]) < 4 else 1)
         return True
