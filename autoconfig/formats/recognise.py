@@ -28,8 +28,8 @@ TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradie
 PAIRS = {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
 """Arguments of TRL's trainers of preferences and rewards (DPO, KTO, ORPO, reward models) that its SFTConfig lacks."""
 NO_TRAINER = {"with_tracking", "checkpointing_steps", "use_slow_tokenizer", "dataset_mixer_list", "dataset_mix_dir"}
-"""Arguments of programs with a loop of their own (open-instruct's finetune.py, transformers' run_clm_no_trainer.py), whose other
-names are the Trainer's and whose defaults are not."""
+"""Arguments of programs with a loop of their own (open-instruct's finetune.py, transformers' run_clm_no_trainer.py), whose
+other names are the Trainer's and whose defaults are not."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 
 
@@ -120,7 +120,7 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
     if keys & TRAINER and (others := sorted(keys & PAIRS)):
         raise UnsupportedError(f"{others[0]}: training on preferences compares samples and holds further models; read is SFT")
     if keys & TRAINER and (others := sorted(keys & NO_TRAINER)):
-        raise UnsupportedError(f"{others[0]}: no option of Hugging Face's Trainer, but of a program with its own loop: not read")
+        raise UnsupportedError(f"{others[0]}: no option of Hugging Face's Trainer, but of a program with its own loop")
     if keys & {"use_peft", "max_length", "max_seq_length", "packing", "dataset_name"} and keys & TRAINER:
         return "trl", values
     if keys & {"distributed_type", "compute_environment", "fsdp_config"}:

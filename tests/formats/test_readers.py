@@ -56,6 +56,49 @@ def test_retyped_public_files_are_read(row):
     assert sorted({violation.rule for violation in plan_violations(scenario, found.plan, found.split)}) == broken
 
 
+def test_adapters_in_primus():
+    """Of two layers and rank 16, as the file says; a better plan is spelled in the words of the file."""
+    text, given = next((row[-1], row[1]) for row in RETYPED if "mlperf_aligned" in row[0])
+    found = read_any(text, CheckRequest(**given))
+    numerics = found.question.scenario.numerics
+    assert (numerics.lora_rank, numerics.lora_target_modules) == (16, ("linear_qkv", "linear_proj"))
+    assert found.spelled(found.question.scenario, found.plan)["tensor_model_parallel_size"] == ("8",)
+    whole = read_any(text.replace("enabled: true", "enabled: false"), CheckRequest(**given))
+    assert whole.question.scenario.numerics.peft == "none"
+    with pytest.raises(InputError, match=r"add lora\.dim"):
+        read_any(text.replace("dim: 16", "rank: 16"), CheckRequest(**given))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "says"),
+    [("meta-llama/Llama-3.2-1B", 128256), ("Qwen/Qwen3-8B", 151936), ("/data/mine", "of unknown vocabulary")],
+)
+def test_the_tokenizer_of_an_experiment_of_primus_counts(tokenizer, says):
+    overrides = f"{{micro_batch_size: 1, global_batch_size: 8, seq_length: 64, tokenizer_model: {tokenizer}}}"
+    text = f"modules: {{pre_trainer: {{framework: megatron, model: llama3.1_8B.yaml, overrides: {overrides}}}}}\n"
+    if isinstance(says, int):
+        assert read_any(text, CheckRequest(gpus=8)).question.scenario.model.vocab_size == says
+        return
+    with pytest.raises(InputError, match=says):
+        read_any(text, CheckRequest(gpus=8))
+
+
+def test_other_models_of_nanotron_are_refused():
+    """swiss-ai/nanotron-multilingual (596322ee), examples/xglm/example_config.yaml was counted as a Llama of 0.93 B."""
+    text = next(row[-1] for row in RETYPED if "long_context_4k_to_32k" in row[0])
+    for key in ("activation_function: gelu", "is_starcoder2_config: true", "d_model: 1024"):
+        with pytest.raises(UnsupportedError, match=f"model_config.{key.split(':')[0]}: this is no Llama or Qwen2"):
+            read_any(text.replace("    hidden_act: silu", f"    {key}"), CheckRequest())
+
+
+def test_programs_of_flagscale_that_are_no_megatron_are_refused():
+    """flagos-ai/FlagScale (16a2dd5b), examples/rwkv/conf/train/0_1b.yaml: its RWKV was counted as a GPT."""
+    sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
+    text = f"system: {{tensor_model_parallel_size: 1}}\nmodel: {{{sizes}}}\ndata: {{tokenizer: {{tokenizer_path: x}}}}\n"
+    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*no argument of Megatron-LM"):
+        read_any(text, CheckRequest(gpus=8))
+
+
 def test_every_reader_has_five_public_files():
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ \S+ \([0-9a-f]{8}\)", row[0]) for row in RETYPED)
     counts = Counter(row[2] for row in RETYPED)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
@@ -104,8 +105,9 @@ def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelS
 
 
 def spelled(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-    """The arguments of a plan as keys of such a mapping; a switch is `true`."""
-    flags: Mapping[str, tuple[str, ...]] = plan_flags(scenario, plan)
+    """The arguments of a plan as keys of such a mapping; a switch is `true`. Adapters have keys of their own."""
+    whole = replace(scenario, numerics=replace(scenario.numerics, peft="none"))
+    flags: Mapping[str, tuple[str, ...]] = plan_flags(whole, plan)
     return {flag.removeprefix("--").replace("-", "_"): values or ("true",) for flag, values in flags.items()}
 
 
