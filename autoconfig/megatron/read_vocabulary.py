@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -264,9 +264,15 @@ def model_in(text: str) -> ModelSpec | None:
     spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
     for part in _parts(text):
         word = part.removeprefix("meta-")
-        if "distill" in word:  # DeepSeek-R1-Distill-Qwen-7B is no DeepSeek-R1
+        if "distill" in word and word not in spellings:  # DeepSeek-R1-Distill-Qwen-1.5B is no DeepSeek-R1
             continue
         found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
-        if found:
+        if found and not _speaks_of_another(word, max(found, key=len), spellings):
             return load_model(spellings[max(found, key=len)])
     return None
+
+
+def _speaks_of_another(word: str, spelling: str, spellings: Mapping[str, str]) -> bool:
+    """Whether another model is named behind a model's name: DeepSeek-R1-0528-Qwen3-8B is a Qwen3 8B that R1 taught."""
+    rest = f"{word.removeprefix(spelling)}-"
+    return any(f"-{other}-" in rest for other, canonical in spellings.items() if canonical != spellings[spelling])

@@ -11,6 +11,7 @@ from tables import tabled
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
+from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
 SMALL = (
@@ -219,6 +220,22 @@ def test_the_older_spelling_beside_the_newer_one():
     assert str(both.plan.recompute) == "full:block:3"
     with pytest.raises(InputError, match="older spelling"):
         read("--checkpoint-activations --recompute-granularity selective")
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"), ("open-r1/Qwen2.5-Math-7B-RoPE-300k", "qwen2.5-7b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None), ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"), ("Qwen/Qwen3-8B-AWQ", "qwen3-8b"),
+    ],
+)  # fmt: skip
+def test_which_model_a_name_is_of(name, model):
+    """Distilled Qwen2.5 1.5B has an output layer of its own; of two models in one name none is taken."""
+    found = model_in(name)
+    assert (found.name if found else None) == model
 
 
 def test_the_beginning_of_an_argument_stands_for_it():
