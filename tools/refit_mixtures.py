@@ -46,7 +46,6 @@ CONSTANTS = (
     "ep_overlap_host",
     "ep_overlap_hides",
     "grouped_gemm_share",
-    "hybridep_link_share",
 )
 SHARES = ("ep_overlap_hides",)
 """Never above 1."""

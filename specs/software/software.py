@@ -255,8 +255,8 @@ class StackTime:
     """Host time of router and experts under that schedule, over the plain one's: each node runs an autograd of its own."""
     grouped_gemm_share: float = 0.86
     """Rate of a grouped GEMM of many rows over one dense GEMM of all of them."""
-    hybridep_link_share: float = 0.78
-    """Share of the links' rate that HybridEP reaches inside a link domain (its API, 32 SMs)."""
+    hybridep_link_share: float = 0.87
+    """Share of the links' rate that HybridEP's copies to others reach among 8 ranks (its table; operators/moe.py)."""
     sink_attention_slowdown: float = 3.6
     """Time of attention with learned sinks over plain attention."""
     moe_graphs_wide: bool = False

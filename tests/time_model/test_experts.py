@@ -70,9 +70,20 @@ def test_hybridep_sends_one_copy_to_each_rank_and_gathers_the_routing_map() -> N
     forward, backward = _exchange("hybridep", "gb200", 8, 8)
     copies = 8 * (1 - (7 / 8) ** 8)
     tokens, weights = 4096 * 2048 * 2, 4096 * 128 * 4
-    assert backward == pytest.approx((2 * tokens + weights) * copies / (0.78 * 900e9) + 2 * 50e-6)
+    to_others = copies * (1 - 1 / 8)
+    expected = (2 * tokens + weights) * to_others / (0.87 * 900e9) + 2 * (3e-9 * 4096 * copies + 50e-6)
+    assert backward == pytest.approx(expected)
     routing = 8 * 4096 * 128
-    assert forward - backward == pytest.approx(routing * (1 / (0.78 * 900e9) + 2 / 8e12))
+    assert forward - backward == pytest.approx(routing * (1 / (0.87 * 900e9) + 2 / 8e12))
+
+
+@pytest.mark.parametrize(("ranks", "dispatch_ms", "combine_ms"), [(8, 0.403, 0.418), (16, 0.536, 0.569), (32, 0.655, 0.696)])
+def test_hybridep_kernels_take_what_its_table_says(ranks: int, dispatch_ms: float, combine_ms: float) -> None:
+    """Bytes received over GB/s of docs/README_Hybrid-EP.md (deepseek-ai/DeepEP, hybrid-ep): GB200, 32 SMs, kernels only."""
+    model = dataclasses.replace(QWEN, hidden_size=7168, num_moe_experts=8 * ranks)
+    both = _exchange("hybridep", "gb200", ranks, ranks, model)[1] - 2 * 50e-6
+    weights = 4 * 8 * ranks / (2 * 2 * 7168)  # those of one way, which the table is without
+    assert both / (1 + weights) == pytest.approx((dispatch_ms + combine_ms) * 1e-3, rel=0.02)
 
 
 def test_over_the_network_the_slower_of_links_and_cards_decides() -> None:

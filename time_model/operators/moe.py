@@ -90,6 +90,13 @@ combine over 8 ranks, H100 312 GB/s at width 2048 and 365 at 7168, B200 241 and 
 HYBRIDEP_NIC_SHARE, HYBRIDEP_NIC_LOSS = 1.17, 0.115
 """Share of the network card's rate, less for each doubling of link domains: H100, 16 SMs, 54 / 47 / 41 GB/s at 16 / 32 / 64
 ranks (deepseek-ai/DeepEP, branch hybrid-ep)."""
+HYBRIDEP_S_PER_COPY, HYBRIDEP_LINK_LOSS = 3e-9, 0.05
+"""Seconds for each copied token beside the links, and what their rate loses with each doubling of a domain's ranks above
+HYBRIDEP_RANKS. Kernels alone, GB200, 32 SMs, width 7168, mean of dispatch and combine: 0.41, 0.55, 0.62, 0.68 and 0.69 ms at 8,
+16, 24, 32 and 36 ranks (deepseek-ai/DeepEP, branch hybrid-ep, docs/README_Hybrid-EP.md). Less 3 ns a copy, what goes to other
+ranks moves at 0.87, 0.83, 0.80, 0.77 and 0.76 of the link's rate. One width cannot tell bytes from copies: of 2 to 4 ns, 3 is
+what published mixtures 1,024 to 2,688 wide need and still leaves a rate that links reach (4 ns: 0.92)."""
+HYBRIDEP_RANKS = 8.0
 
 PROBABILITY_BYTES = 4.0
 """fp32 routing weight of one expert (deepseek-ai/DeepEP, branch hybrid-ep of July 2026, csrc/hybrid_ep/backend/
@@ -129,9 +136,10 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
     """Both ways of `rows` tokens, `once` bytes where each is sent to one place.
 
     alltoall: a copy for each of the k experts. deepep, hybridep: a copy to each rank inside the link domain over the links,
-    beside one to each further domain over the network; the slower decides. One of HybridEP's two ways (forward's dispatch,
-    backward's combine) also carries, with each copy, the routing weights of all experts of the link domain. allgather: every
-    token to every rank, and a reduce-scatter back.
+    beside one to each further domain over the network; the slower decides. HybridEP's copies to oneself do not cross the links
+    (DeepEP's share counts them). One of HybridEP's two ways (forward's dispatch, backward's combine) also carries, with each
+    copy, the routing weights of all experts of the link domain. allgather: every token to every rank, and a reduce-scatter
+    back.
     """
     kind, k, group, links = job.settings.dispatcher, job.model.moe_router_topk, x.expert_group, job.links
     if kind == "allgather":
@@ -144,16 +152,19 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
     copies = places_reached(group.size, k)
     remote = places_reached(group.domains, k) * (1.0 - 1.0 / group.domains)
     if kind == "hybridep":
-        link = _link_rate(job) * job.software.hybridep_link_share
-        share, per_copy = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains), 0.0
+        inside = np.maximum(group.size / group.domains, 1.0)
+        kept = 1.0 - HYBRIDEP_LINK_LOSS * np.log2(np.maximum(inside / HYBRIDEP_RANKS, 1.0))
+        link, crossing = _link_rate(job) * job.software.hybridep_link_share * kept, copies * (1.0 - 1.0 / inside)
+        share, per_copy = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains), HYBRIDEP_S_PER_COPY
         with_weights = once + PROBABILITY_BYTES * rows * (job.model.num_moe_experts or 0) / group.domains
     else:
-        link, share, per_copy, with_weights = _link_rate(job) * DEEPEP_LINK_SHARE, 1.0, DEEPEP_S_PER_COPY, once
+        link, crossing = _link_rate(job) * DEEPEP_LINK_SHARE, copies
+        share, per_copy, with_weights = 1.0, DEEPEP_S_PER_COPY, once
 
     def one_way(sent: Number) -> Number:
-        inside = sent * copies / link + per_copy * rows * copies
+        over_links = sent * crossing / link + per_copy * rows * copies
         outside = sent * remote * job.factors.communication / (share * job.cluster.nic_bytes_per_s)
-        return np.maximum(inside, outside) + START_UP_S[kind]
+        return np.maximum(over_links, outside) + START_UP_S[kind]
 
     return one_way(with_weights) + one_way(once)
 
