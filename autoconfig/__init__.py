@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         CheckKeywords,
         ConvertKeywords,
         DeploymentsKeywords,
+        PredictKeywords,
         QuestionKeywords,
         RlKeywords,
         ScalingKeywords,
@@ -158,7 +159,7 @@ def export(
     return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)
 
 
-@_question("PREDICT")
+@_question("CHECK", but=("apply_to", "force"))
 def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound:
     """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
 
@@ -205,7 +206,7 @@ def model(model: str | Path | Mapping[str, Any], *, like: str | None = None, dow
 
 @_question("PREDICT")
 def predict(
-    table: str | Path | pd.DataFrame, *, calibration: str | None = None, **said: Unpack[CheckKeywords]
+    table: str | Path | pd.DataFrame, *, calibration: str | None = None, **said: Unpack[PredictKeywords]
 ) -> PredictedFound:
     """A prediction for every run of a CSV table or a frame, or for the run of a file that `check` reads: `autoconfig predict`,
     without writing a file (`.rows`, a frame)."""

@@ -180,8 +180,8 @@ class RlKeywords(TypedDict, total=False):
     calibration: str
 
 
-class CheckKeywords(TypedDict, total=False):
-    """Of `check` and `predict`."""
+class PredictKeywords(TypedDict, total=False):
+    """Of `predict`."""
 
     model: str | Mapping[str, Any]
     like: str
@@ -195,6 +195,29 @@ class CheckKeywords(TypedDict, total=False):
     seq_length: int | str
     global_batch_size: int | str
     memory_margin: float
+    dispatcher: str
+    cuda_graphs: str
+    ep_overlap: bool
+    fused_experts: bool
+    set: str | Sequence[str] | Mapping[str, Any]
+
+
+class CheckKeywords(TypedDict, total=False):
+    """Of `check`."""
+
+    model: str | Mapping[str, Any]
+    like: str
+    gpus: int | str
+    gpu: str
+    cluster: str | Mapping[str, Any]
+    gpus_per_node: int | str
+    power_limit: float
+    memory_bandwidth: float
+    software: str
+    seq_length: int | str
+    global_batch_size: int | str
+    memory_margin: float
+    fit_chance: float | str
     dispatcher: str
     cuda_graphs: str
     ep_overlap: bool

@@ -22,7 +22,8 @@ FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
     "ScalingKeywords": ("`scaling`", tuple(field for field in fields.SCALING if field.name != "plot")),
     "DeploymentsKeywords": ("`deployments`", fields.SERVING),
     "RlKeywords": ("`rl`", fields.POST_TRAINING),
-    "CheckKeywords": ("`check` and `predict`", fields.PREDICT),
+    "PredictKeywords": ("`predict`", fields.PREDICT),
+    "CheckKeywords": ("`check`", tuple(field for field in fields.CHECK if field.name not in ("apply_to", "force"))),
     "ConvertKeywords": (
         "`convert`, but for its format",
         tuple(field for field in fields.CONVERT if field.name not in ("format", "output", "force")),

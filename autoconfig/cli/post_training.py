@@ -141,7 +141,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     "--run", required=True, type=click.Path(path_type=Path), metavar="FILE", help="What started the run (as rl check)."
 )
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.json", help="Where the factors go.")
-@options([field for field in POST_TRAINING_FILE if field.name != "calibration"])
+@options([field for field in POST_TRAINING_FILE if field.name not in ("calibration", "fit_chance")])
 def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
     """Factors on the seconds of each phase from a log of verl or NeMo-RL, for --calibration.
 

@@ -129,7 +129,7 @@ def record(
         assumed.append(f"{gpus:,} GPUs (--gpus); the file says {run.gpus:,}")
     asked = Request(
         model=run.model.name, gpus=gpus, gpu=request.gpu, cluster=request.cluster, gpus_per_node=request.gpus_per_node,
-        memory_margin=request.margin(), own_calibration=request.own_calibration,
+        memory_margin=request.memory_margin, fit_chance=request.fit_chance, own_calibration=request.own_calibration,
     )  # fmt: skip
     cluster = read_cluster(asked, assumed)
     dp = max(1, gpus // (run.tp * run.pp * run.cp))

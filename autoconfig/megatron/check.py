@@ -23,7 +23,7 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, remarks_on
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
-from autoconfig.training.rank import SAFE_FIT, Ranking, rank_plans
+from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
@@ -96,7 +96,7 @@ class CheckAnswer:
     report: PlanReport | None
     """The file's plan, priced; None where it is not legal."""
     better: PlanReport | None
-    """The plan to change to; None where the file's is as good as any."""
+    """The plan to change to, of those that a search ranks; None where the file's is as good as any."""
     changes: tuple[FlagChange, ...]
     fixes: tuple[FlagChange, ...]
     plans_ranked: int
@@ -109,7 +109,13 @@ class CheckAnswer:
     remarks: tuple[str, ...] = ()
     """What the file's legal plan asks for to no effect."""
     remedies: tuple[Remedy, ...] = ()
-    """What would make it fit, where nothing does."""
+    """What would make it fit, where nothing does with the asked chance."""
+
+    @property
+    def fit_chance_met(self) -> bool:
+        """Whether the plan to change to, or to keep where there is none, has the asked chance to fit."""
+        kept = self.better or self.report
+        return kept is not None and kept.confidence.fit_probability >= self.source.question.request.fit_chance
 
     @property
     def speedup(self) -> float | None:
@@ -134,9 +140,10 @@ def check(source: CheckInput) -> CheckAnswer:
         nearest = None  # the file's format has no words for it
     wanted = overlapped(source)
     ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
-    better = better_plan(ranking, plan, report, even_only=source.wish is not None)
+    chance = question.request.fit_chance
+    better = better_plan(ranking, plan, report, chance, even_only=source.wish is not None)
     found = None if better is None else report_plan(wanted, better, None, margin)
-    return CheckAnswer(
+    answer = CheckAnswer(
         source=source,
         violations=broken,
         nearest=nearest,
@@ -149,8 +156,8 @@ def check(source: CheckInput) -> CheckAnswer:
         missing=missing_overlaps(scenario, plan) if report and source.script else (),
         omitted=omissions(source) if report else (),
         remarks=remarks_on(scenario, plan) if report else (),
-        remedies=() if len(ranking.row) else tuple(remedies(question)),
     )
+    return answer if answer.fit_chance_met else replace(answer, remedies=tuple(remedies(question)))
 
 
 def overlapped(source: CheckInput) -> Scenario:
@@ -210,18 +217,22 @@ def _legal_on(source: CheckInput, gpus: int) -> bool:
     return not file_violations(replace(wider, question=replace(question, scenario=replace(question.scenario, cluster=cluster))))
 
 
-def better_plan(ranking: Ranking, plan: TrainPlan, report: PlanReport | None, *, even_only: bool = False) -> TrainPlan | None:
-    """The fastest plan whose chance to fit is at least SAFE_FIT (where there is one), or among those as good as it the one
-    nearest to `plan`; None where `plan` is as good."""
-    if not len(ranking.row):
-        return None
+def better_plan(
+    ranking: Ranking, plan: TrainPlan, report: PlanReport | None, fit_chance: float, *, even_only: bool = False
+) -> TrainPlan | None:
+    """By the rule of a search: of the plans with this chance to fit the fastest, or among those as good as it the one nearest
+    to `plan`; where none has it the likeliest. None where `plan` itself is as good by that rule."""
     positions = np.flatnonzero(_sayable(ranking, even_only))
     if not len(positions):
         return None
-    likely = positions[ranking.fit_chances()[positions] >= SAFE_FIT]
-    positions = likely if len(likely) else positions
+    chances = ranking.fit_chances()[positions]
+    own = report.confidence.fit_probability if report is not None and report.fits else 0.0
+    if not (chances >= fit_chance).any():
+        likeliest = int(np.argmax(chances))
+        return None if own >= chances[likeliest] - WORTH_SAYING else ranking.plan(int(positions[likeliest]))
+    positions = positions[chances >= fit_chance]
     fastest = float(ranking.step_seconds[positions[0]])
-    if report is not None and report.fits and report.step_seconds <= fastest * (1 + WORTH_SAYING):
+    if report is not None and own >= fit_chance and report.step_seconds <= fastest * (1 + WORTH_SAYING):
         return None
     close = positions[ranking.step_seconds[positions] <= fastest * (1 + CLOSE)]
     candidates = [ranking.plan(int(position)) for position in close[:MAX_COMPARED]]

@@ -21,7 +21,7 @@ from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
-from autoconfig.planning.resolve import field_names, read_cluster
+from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.models.model import ModelSpec
@@ -29,7 +29,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.question import Question, Request, assumed_switches, read_switches
+from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
 from autoconfig.training.space import Constraints
 
 MAX_BYTES = 1_000_000
@@ -58,30 +58,29 @@ class CheckRequest:
     switches: Mapping[str, object] = field(default_factory=dict)
     """Dispatcher, CUDA graphs, overlap and fusion of experts, instead of the file's."""
     memory_margin: float = 0.0
+    fit_chance: float = DEFAULT_FIT_CHANCE
+    """Least chance to fit of the better plan."""
     own_calibration: Calibration | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     """Values of variables that the script does not set: {"NNODES": "4", "1": "first argument"}; of other formats, of keys."""
     file_name: str = ""
     """Of the file, where it is one: its words say of which model it is."""
 
-    def margin(self) -> float:
-        """The memory margin. Raises InputError for no share."""
-        if not 0.0 <= self.memory_margin < 1.0:
-            raise InputError(f"memory margin {self.memory_margin!r}: give a share from 0 to below 1")
-        return self.memory_margin
-
 
 def check_request(given: Mapping[str, Any]) -> CheckRequest:
     """A CheckRequest from what any edge was given, by the names of the fields. Raises InputError."""
-    said = {name: given.get(name) for name in field_names(CHECK) if name in CheckRequest.__dataclass_fields__}
+    fields = [one for one in CHECK if one.name in CheckRequest.__dataclass_fields__]
+    said = field_values(fields, given)
     settings = given.get("set") or ()
-    return CheckRequest(
+    request = CheckRequest(
         settings=dict(zip(settings, map(str, settings.values()), strict=True))
         if isinstance(settings, Mapping)
         else read_settings(settings),
         switches={name: given[name] for name in field_names(SWITCHES) if given.get(name) is not None},
         **{name: value for name, value in said.items() if value is not None},
     )
+    check_bounds(fields, request)
+    return request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,7 +267,8 @@ def _asked(request: CheckRequest, gpus: int, gpu: str | None) -> Request:
         gpus_per_node=request.gpus_per_node,
         power_limit=request.power_limit,
         memory_bandwidth=request.memory_bandwidth,
-        memory_margin=request.margin(),
+        memory_margin=request.memory_margin,
+        fit_chance=request.fit_chance,
         own_calibration=request.own_calibration,
     )
 
@@ -300,7 +300,8 @@ def _from_plan(text: str, request: CheckRequest) -> CheckInput:
         model=scenario.model.name,
         gpus=scenario.cluster.num_gpus,
         software=scenario.software.name,
-        memory_margin=request.margin(),
+        memory_margin=request.memory_margin,
+        fit_chance=request.fit_chance,
         own_calibration=request.own_calibration,
     )
     question = question_of(scenario, (), asked)

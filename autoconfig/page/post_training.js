@@ -103,6 +103,9 @@ function row(one, index, ties, chosen, choose) {
 /** The chance that no phase runs out of memory. */
 const fit = ({ memory_gib: memory }) => Math.min(memory.generation_fit_probability, memory.training_fit_probability);
 
+/** The chance that is asked for. */
+const least = (answer) => `${Number((answer.fit_chance * 100).toPrecision(6))} %`;
+
 /** The whole answer. `chosen()` names the placement chosen, `changed(name)` is told of another. */
 export function placementsView(answer, chosen, changed) {
   const none = !answer.placements.length;
@@ -121,8 +124,13 @@ export function placementsView(answer, chosen, changed) {
     const heads = ["engines", "step", "5 to 95 %, s", "binds", "GPU GiB", "fit", "host GiB"];
     replace(box, summary(answer),
       none ? h("p", { class: "note bad" }, `No placement fits; ${answer.remedy}.`, one ? ` The nearest: ${one.reason}.` : null) : null,
+      none || answer.fit_chance_met ? null : h("p", { class: "note bad" },
+        `No placement has a chance to fit of ${least(answer)}; with it ${answer.remedy}.`),
       answer.ties > 1 ? h("p", { class: "note" }, `= marks a tie: ${count(answer.ties)} placements are closer in step time than ` +
         "the model can tell apart; fit is the chance not to run out of GPU memory.") : null,
+      answer.riskier ? h("p", { class: "note" }, `${percent(1 - answer.riskier.step_seconds / list[0].step_seconds)} faster if it fits (chance ` +
+        `${percent(fit(answer.riskier), 1)}, below ${least(answer)}): ${answer.riskier.placement}, ${engines(answer.riskier)}, `,
+        planText(answer.riskier.train_plan)) : null,
       one ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked placements" },
         h("table", { class: "plans" }, h("caption", null, none ? "Nearest placement" : `${list.length} quickest placements`),
           h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),

@@ -21,7 +21,8 @@ const TABS = {
       ["minibatch", "Samples an update", "all of the step", true], ["prompt_length", "Tokens of a prompt, mean", "100", true],
       ["response_length", "Tokens of a response, mean", "a quarter of the cap", true],
       ["max_response_length", "Tokens of a response, most", "4096", true],
-      ["tokens_per_gpu", "Tokens of a micro-batch", "8192", true], ["staleness", "Steps ahead at most", "1", true]] },
+      ["tokens_per_gpu", "Tokens of a micro-batch", "8192", true], ["staleness", "Steps ahead at most", "1", true],
+      ["fit_chance", "Chance to fit, least", "90%"]] },
 };
 
 /** What the link holds of these tabs. */

@@ -98,13 +98,14 @@ CHECK: Fields = (
     *VARIANT,
     *_some("check", "software", "seq_length", "global_batch_size"),
     *_some("question", "memory_margin"),
+    *_some("search", "fit_chance"),
     *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
-PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("apply_to", "force"))
+PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "apply_to", "force"))
 """What the file of a run does not say."""
 CONVERT: Fields = (
-    *(field for field in CHECK if field.name not in ("memory_margin", "apply_to", "force", *(one.name for one in SWITCHES))),
+    *(field for field in PREDICT if field.name not in ("memory_margin", *(one.name for one in SWITCHES))),
     *_all("convert"),
 )
 SLURM: Fields = _some("runner", "partition", "account", "slurm")
@@ -147,7 +148,7 @@ MAX_SERVING_GPUS: int = _TABLES["serving"]["gpus"]["bounds"]["high"]
 
 POST_TRAINING: Fields = _all("post_training")
 POST_TRAINING_OUTPUT: Fields = _all("post_training_output")
-POST_TRAINING_FILE: Fields = _all("post_training_file")
+POST_TRAINING_FILE: Fields = (*_all("post_training_file"), *_some("post_training", "fit_chance"))
 
 # Searches that measure
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from autoconfig.specs.errors import FROZEN_IN_4_BITS
+
 _FINE_TUNING = (
     "fine-tuning with adapters is --peft lora, packed short sequences are --packed-length N, all weights are trained without "
     "either; sft, dpo and reinforcement learning in a post-training framework are autoconfig rl --algorithm sft"
@@ -16,7 +18,7 @@ _LEARNING_RATE = "a learning rate changes neither time nor memory; a script that
 _STEPS = "the length of a run is --tokens of autoconfig search, like --tokens 300B"
 SAID = {
     **dict.fromkeys(("task", "sft", "lora", "finetune", "fine_tune", "algorithm"), _FINE_TUNING),
-    "qlora": "weights that are frozen in 4 bits are not priced; --peft lora keeps them in 16",
+    **dict.fromkeys(("qlora", "load_in_4bit", "quantization_bit"), FROZEN_IN_4_BITS),
     "request_rate": "requests a second are --rate of autoconfig deployments",
     "gpu_memory_utilization": "the share of memory that an engine takes is --kv-memory-ratio of autoconfig deployments",
     **dict.fromkeys(("nodes", "num_nodes", "nnodes"), _NODES),

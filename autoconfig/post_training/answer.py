@@ -107,7 +107,7 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     assumed: list[str] = []
     top = _whole({"top": given.get("top", 5)}, "top", None, assumed, 1000)
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
-    own, chance = given.get("calibration"), _fit_chance(given)
+    own, chance = given.get("calibration"), fit_chance_of(given)
     known = read_calibration(own).applied() if own else None
     found = ranked(job, gpus, tokens, staleness, known, chance)
     fits = [one for one in found if one.memory.fits]
@@ -126,7 +126,7 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     )
 
 
-def _fit_chance(given: Mapping[str, Any]) -> float:
+def fit_chance_of(given: Mapping[str, Any]) -> float:
     """Raises InputError for what is no chance."""
     field = next(field for field in POST_TRAINING if field.name == "fit_chance")
     value = given.get("fit_chance")

@@ -17,7 +17,7 @@ from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
 from autoconfig.specs.errors import GIB, chance_text
-from autoconfig.specs.json_record import Keywords, Natural
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative
 from autoconfig.specs.plan_names import named_plan
 from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
@@ -86,6 +86,12 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
     plans_ranked: Natural
     """Plans that fit and were compared."""
+    fit_chance: NotNegative
+    """The least chance to fit that was asked for of the better plan."""
+    fit_chance_met: bool
+    """The better plan reaches it, or the file's where none is better. False: no plan does, the likeliest is named."""
+    remedies: tuple[str, ...]
+    """Where no plan reaches it: changes that were tried, with their outcome."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +154,9 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         remarks=answer.remarks,
         environment=answer.environment,
         plans_ranked=answer.plans_ranked,
+        fit_chance=question.request.fit_chance,
+        fit_chance_met=answer.fit_chance_met,
+        remedies=tuple(str(remedy) for remedy in answer.remedies),
     )
 
 
@@ -229,18 +238,31 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
             console.print("No plan fits. What was tried instead:")
             show_remedies(console, answer.remedies)
         elif answer.report is not None:
-            console.print(f"No better plan among {answer.plans_ranked:,} that fit.")
+            console.print(f"No better plan among {answer.plans_ranked:,} that fit{_unlikely(answer)}.")
+            _show_what_helps(console, answer)
         return
     console.print(
         f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
         f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
         f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB, chance to fit "
-        f"{chance_text(better.confidence.fit_probability)}"
+        f"{chance_text(better.confidence.fit_probability)}{_unlikely(answer)}"
     )
+    _show_what_helps(console, answer)
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))
     _change_table(console, answer.changes)
     _show_environment(console, answer)
+
+
+def _unlikely(answer: CheckAnswer) -> str:
+    """Where no plan has the asked chance to fit."""
+    asked = answer.source.question.request.fit_chance
+    return "" if answer.fit_chance_met else f" (the likeliest: none has --fit-chance {asked * 100:.6g}%)"
+
+
+def _show_what_helps(console: Console, answer: CheckAnswer) -> None:
+    if helps := next((str(remedy) for remedy in answer.remedies if remedy.fits), ""):
+        console.print(f"What would reach it: {escape(helps)}")
 
 
 def _what_it_buys(report: PlanReport, better: PlanReport, speedup: float) -> str:
@@ -249,7 +271,9 @@ def _what_it_buys(report: PlanReport, better: PlanReport, speedup: float) -> str
         tie = " (a tie: closer than the model can tell apart)" if speedup - 1 < RESOLUTION else ""
         time = f"It is {speedup - 1:.1%} faster{tie}: {seconds:+.3g} s a step"
     else:
-        time = f"It fits, and takes {1 / speedup - 1:.1%} longer: {seconds:+.3g} s a step"
+        chances = (chance_text(one.confidence.fit_probability) for one in (better, report))
+        fits = f"Its chance to fit is {' in place of '.join(chances)}, and it" if report.fits else "It fits, and"
+        time = f"{fits} takes {1 / speedup - 1:.1%} longer: {seconds:+.3g} s a step"
     return f"{time}, {memory:+.1f} GiB on the worst stage."
 
 

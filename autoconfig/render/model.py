@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import Keywords, Positive
-from autoconfig.specs.models.huggingface import model_type_of
+from autoconfig.specs.models.huggingface import LEFT_OUT, model_type_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import family_of_name
 from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_held, total_parameters
@@ -30,7 +30,7 @@ class ModelCountJson:
     active_parameters: Positive
     """Those that one token passes: of the routed experts only the chosen ones."""
     left_out: tuple[str, ...]
-    """What the model has beside them."""
+    """What the model has beside them, or its file says and the count does not take."""
     assumed: tuple[str, ...]
     quantised: str = ""
     """How a quantised checkpoint stores its weights; empty for 16 bits."""
@@ -48,8 +48,8 @@ def describe(
         family=like or _family(model, spec),
         parameters=total,
         active_parameters=total - _idle_parameters(spec),
-        left_out=_left_out(spec, total),
-        assumed=tuple(assumed),
+        left_out=(*(note.removeprefix(LEFT_OUT) for note in assumed if note.startswith(LEFT_OUT)), *_left_out(spec, total)),
+        assumed=tuple(note for note in assumed if not note.startswith(LEFT_OUT)),
         quantised=_quantised(model, local_files=local_files),
     )
 
@@ -90,7 +90,7 @@ def model_text(found: ModelCountJson) -> str:
     """For a person."""
     lines = [f"{found.name} ({found.family}): {found.parameters:,} parameters, {found.active_parameters:,} active"]
     lines += [f"quantised: {found.quantised}"] * bool(found.quantised)
-    lines += [f"left out: {text}" for text in found.left_out]
+    lines += [f"{LEFT_OUT}{text}" for text in found.left_out]
     return "\n".join([*lines, *(f"assumed: {text}" for text in found.assumed)])
 
 

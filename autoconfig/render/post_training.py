@@ -117,10 +117,18 @@ def show_check(console: Console, found: RlCheck) -> None:
     if found.better:
         _show_placed(console, "Better on the same GPUs", [found.better])
         if found.fits:
-            saved = 1.0 - found.better.seconds / found.priced.seconds
-            console.print(
-                f"A step takes {found.better.seconds:,.1f} s in place of {found.priced.seconds:,.1f} s: {saved:.0%} less."
-            )
+            console.print(_what_it_buys(found.priced, found.better))
+        if found.better.memory.chance < found.fit_chance:
+            console.print(f"It is the likeliest to fit: no placement has --fit-chance {found.fit_chance * 100:.6g}%.")
+
+
+def _what_it_buys(own: PricedPlacement, better: PricedPlacement) -> str:
+    """Seconds, and the chance to fit where that is what it is better in."""
+    saved = 1.0 - better.seconds / own.seconds
+    less = f"{saved:.0%} less" if saved > 0 else f"{-saved:.0%} more"
+    sure = f"; its chance to fit is {chance_text(better.memory.chance)} in place of {chance_text(own.memory.chance)}"
+    surer = sure if better.memory.chance > own.memory.chance else ""
+    return f"A step takes {better.seconds:,.1f} s in place of {own.seconds:,.1f} s: {less}{surer}."
 
 
 def check_json(found: RlCheck) -> dict[str, Any]:
@@ -139,4 +147,5 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "reason": (found.priced.memory.reason or None) if found.priced else None,
         "run": placement_json(found.priced) if found.priced else None,
         "better": placement_json(found.better) if found.better else None,
+        "fit_chance": found.fit_chance,
     }

@@ -254,12 +254,14 @@ DEFAULTS = json.loads((_CATALOGUE / "huggingface_defaults.json").read_text(encod
 _OF_CLASSES = json.loads((_CATALOGUE / "huggingface_classes.json").read_text(encoding="utf-8"))
 CLASSES: Mapping[str, str] = _OF_CLASSES["classes"]
 """model_type -> its text class in transformers; empty where it has none of its own."""
-_SAME: Mapping[str, Mapping[str, str]] = _OF_CLASSES["same"]
+SAME: Mapping[str, Mapping[str, str]] = _OF_CLASSES["same"]
 """model_type -> other names under which its class knows a key -> the key."""
 NOT_READ: Mapping[str, list[str]] = _OF_CLASSES["not_read"]
 """model_type -> keys of other families, without effect on its class."""
 _TIES: Mapping[str, str] = _OF_CLASSES["ties"]
 """Multi-modal model_type -> whose tie_word_embeddings decides: `outer`, or `either` part's."""
+_TIED_UNSAID: frozenset[str] = frozenset(_OF_CLASSES["tied_unsaid"])
+"""Of them those whose class ties where a file says nothing outside of its language model, and inside that it does not."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Of a multi-modal file: the language model, whose keys are those of a file of its own."""
 OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
@@ -297,7 +299,7 @@ def unified(reader: ConfigReader) -> ConfigReader:
         values["model_type"] = kind = TEXT_TYPES.get(kind, _FLAT.get(kind, kind) if "hidden_size" in values else kind)
     if kind in _TWO_DEPTHS and "num_hidden_layers" in values and not values.keys() & {"num_layers", "num_decoder_layers"}:
         raise text.fail("says num_hidden_layers and no num_layers: its class then takes 6 for the decoder; give num_layers")
-    for other, key in _SAME.get(str(kind), {}).items():
+    for other, key in SAME.get(str(kind), {}).items():
         if type(given := values.get(other)) in (int, bool):
             if values.setdefault(key, given) not in (given, None):
                 raise text.fail(f"says {key} {values[key]} and {other} {given}, which are the same to {kind}: give one of them")
@@ -322,6 +324,19 @@ def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], reader: ConfigRead
     if rule is None and inner.get(_TIE, said) not in (said, None):
         raise reader.fail(f"says {_TIE} {inner[_TIE]}, and the file around it {said}: which one holds is not known; give one")
     return bool(said or inner.get(_TIE)) if rule == "either" else said
+
+
+def tied_by_class(reader: ConfigReader) -> bool | None:
+    """Whether the class of a multi-modal file ties its embeddings where the file does not say it outside of its language model;
+    None for other files and classes."""
+    outer, text = reader.values(), text_reader(reader)
+    kind = str(outer.get("model_type"))
+    if text is reader or kind not in _TIES or outer.get(_TIE) is not None:
+        return None
+    inner = text.values().get(_TIE)
+    if kind in _TIED_UNSAID or _TIES[kind] == "outer":
+        return kind in _TIED_UNSAID
+    return None if inner is None else bool(inner)
 
 
 def completed(values: dict[str, Any]) -> dict[str, Any]:

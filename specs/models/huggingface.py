@@ -10,6 +10,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from autoconfig.specs.models.config_reader import (
     EXPERT_KEYS,
     NOT_READ,
     OTHER_PARTS,
+    SAME,
     TEXT_PARTS,
     TEXT_TYPES,
     ConfigReader,
     completed,
     read_json_object,
     text_reader,
+    tied_by_class,
     unified,
 )
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
@@ -38,6 +41,14 @@ FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 """For messages."""
+LEFT_OUT = "left out: "
+PARTS_BESIDE = (
+    "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers", "mtp_num_hidden_layers", "num_mtp_modules",
+    "add_cross_attention", "cross_attention_layers", "num_cross_attention_layers", "cross_attention_hidden_size",
+)  # fmt: skip
+"""Keys of depths of multi-token prediction and of cross-attention, in whichever family they stand."""
+OWN_VOCABULARY = {"ovis2": 151_643}
+"""Multi-modal files whose output layer has a vocabulary of its own -> that of its class (transformers 5.23)."""
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"
 REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
@@ -79,24 +90,67 @@ def model_type_of(path: str | Path) -> str:
 
 
 def config_notes(data: Mapping[str, Any]) -> list[str]:
-    """What of a config.json is not planned, as sentences."""
+    """What of a config.json is not planned, as sentences: those of what a count leaves out begin with LEFT_OUT. Raises as
+    `model_from_mapping`."""
     reader = ConfigReader(data, "config.json")
+    if other := _other_parts(reader):
+        return [*other, *_without_effect(reader), *_other_class_than_text(reader)]
+    notes = _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(unified(reader))
+    return notes + _without_effect(reader)
+
+
+def _other_parts(reader: ConfigReader) -> list[str]:
+    """Of a multi-modal file, that it is one."""
     other = sorted({key.removesuffix("_config") for key in OTHER_PARTS if key in reader})
     if text_reader(reader) is reader and not other:
-        notes = _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(unified(reader))
-        return notes + _without_effect(reader)
+        return []
     parts = " and ".join(other) or "other"
-    left_out = f"a multi-modal model: its language model is planned, its {parts} parts are left out, weights and time"
-    return [left_out, *_without_effect(text_reader(reader))]
+    return [f"{LEFT_OUT}the {parts} parts of a multi-modal model, weights and time: its language model is planned"]
 
 
-def _without_effect(reader: ConfigReader) -> list[str]:
-    """Keys of other families that the file gives."""
+def _other_class_than_text(reader: ConfigReader) -> list[str]:
+    """Of a multi-modal file, where its class takes ends of its language model that its own part does not say."""
+    model, kind = model_from_mapping(reader.values(), "config.json", "model"), str(reader.values().get("model_type"))
+    untied, notes = model.untie_embeddings_and_output_weights, []
+    if (tied := tied_by_class(reader)) is not None and tied == untied:
+        how = ("ties", "apart", "more") if tied else ("does not tie", "once", "fewer")
+        notes.append(
+            f"tie_word_embeddings is not said outside of the language model, and the class of {kind} in transformers 5.23 then "
+            f"{how[0]} the embeddings: they are counted {how[1]}, as the language model alone has them, "
+            f"{model.vocab_size * model.hidden_size:,} parameters {how[2]} than in that class"
+        )
+    outer = reader.integer("vocab_size", OWN_VOCABULARY.get(kind, model.vocab_size))
+    if kind in OWN_VOCABULARY and untied and outer != model.vocab_size:
+        count, more = abs(outer - model.vocab_size) * model.hidden_size, "fewer" if outer > model.vocab_size else "more"
+        notes.append(
+            f"the output layer of {kind} in transformers 5.23 has {outer:,} words (vocab_size outside of its language model), "
+            f"its embedding {model.vocab_size:,}: both are counted with {model.vocab_size:,}, {count:,} parameters {more}"
+        )
+    return notes
+
+
+def _without_effect(whole: ConfigReader) -> list[str]:
+    """Keys of other families, and of parts that stand beside the layers, that the file gives and its class does not read."""
+    reader = text_reader(whole)
     values = reader.values()
     kind = str(values.get("model_type"))
     kind = TEXT_TYPES.get(kind, kind)
     given = [key for key in NOT_READ.get(kind, ()) if values.get(key) not in (None, False)]
-    return [f"left out: {', '.join(given)}, which {CLASSES[kind]} of transformers does not read"] if given else []
+    given += [key for key in _parts_beside(whole) if key not in SAME.get(kind, {})]
+    of = CLASSES.get(kind) or kind
+    return [f"{LEFT_OUT}{', '.join(given)}, which {of} of transformers does not read"] if given else []
+
+
+def _parts_beside(whole: ConfigReader) -> list[str]:
+    """Keys of PARTS_BESIDE with a value that the family does not read; none of a file that it cannot read."""
+    reader = unified(whole)
+    build, values = FAMILIES.get(str(reader.values().get("model_type"))), reader.values()
+    given = [key for key in PARTS_BESIDE if values.get(key) not in (None, False, 0, [])]
+    if build is not None and given:
+        with suppress(InputError):
+            build(reader)
+            return [key for key in given if key in reader.unread()]
+    return []
 
 
 _OF_A_CLASS = re.compile(
@@ -126,11 +180,11 @@ def _another_class(reader: ConfigReader) -> list[str]:
     if odd := _foreign_class(reader):
         usual = CLASSES[str(reader.values().get("model_type"))]
         return [
-            f"the file names {odd}, and the class of its model_type in transformers is {usual}: it is counted and priced as "
-            f"{usual}; what {odd} has beside it or otherwise is left out"
+            f"{LEFT_OUT}what {odd} has beside {usual} or otherwise: the file names the one, and the class of its model_type in "
+            f"transformers is {usual}: it is counted and priced as {usual}"
         ]
     own = _own_code(reader)
-    return [f"the file brings code of its own for {own[0][:60]} (auto_map), which is not read"] if own else []
+    return [f"{LEFT_OUT}the file's own code for {own[0][:60]} (auto_map), which is not read"] if own else []
 
 
 def _stem(name: str) -> str:
@@ -257,8 +311,8 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
         )
     fields, unread, absent = _built(reader.values(), where, family)
     fields.setdefault("sources", {"*": where})
-    notes = [f"{where} is read as {family} (--like)"]
-    notes += [f"what {family} does not read of it is left out: {', '.join(unread)}"] if unread else []
+    notes = [f"{where} is read as {family} (--like)", *_other_parts(ConfigReader(data, where))]
+    notes += [f"{LEFT_OUT}{', '.join(unread)}, which {family} does not read"] if unread else []
     notes += [f"what it does not say is as {family} has it: {', '.join(absent)}"] if absent else []
     return ModelSpec(name=name, model_type=str(kind or ""), **fields), notes
 

@@ -34,3 +34,20 @@ def test_what_cannot_be_planned_is_refused_with_the_reason(autoconfig: SimpleNam
     assert done.exit_code == 2 and "encoder-decoder" in done.output
     with pytest.raises(UnsupportedError, match="architectures"):
         api.model(T5_SMALL | {"architectures": ["T5EncoderModel"]})
+
+
+def test_what_a_file_says_and_the_count_does_not_take_is_left_out(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 80, "vocab_size": 1003}
+    text = {"model_type": "llama", **sizes, "max_position_embeddings": 64}
+    file = tmp_path / "config.json"
+    for config, like, left_out in (
+        ({**text, "num_nextn_predict_layers": 1}, (), "num_nextn_predict_layers, which LlamaForCausalLM of transformers does"),
+        ({**text, "model_type": "mine", "gate": "on"}, ("--like", "llama"), "gate, which llama does not read"),
+        ({"model_type": "llava", "text_config": text, "vision_config": {"depth": 2}}, (), "the vision parts of a multi-modal"),
+    ):
+        file.write_text(json.dumps(config), encoding="utf-8")
+        found = json.loads(autoconfig.run("model", str(file), *like, "--json").output)
+        assert len(found["left_out"]) == 1 and found["left_out"][0].startswith(left_out)
+        assert not any("left out" in note for note in found["assumed"])
+        assert f"left out: {left_out}" in " ".join(autoconfig.run("model", str(file), *like).output.split())
+        assert list(api.model(config, like="llama" if like else None).left_out) == found["left_out"]

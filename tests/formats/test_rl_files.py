@@ -359,3 +359,15 @@ def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_pat
 def test_defaults_of_a_framework_are_said_as_such(autoconfig):
     shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "8", "--framework", "nemo-rl").stdout.split())
     assert "prompts 64, as nemo-rl has it (--prompts); group size 32, as nemo-rl has it (--group-size)" in shown
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.9, 0.9999])
+def test_the_better_placement_is_of_those_that_rl_would_rank(chance):
+    """Without a bound the quickest has 50 % to fit; the run itself is the quickest of those with nearly 100 %."""
+    found = check_text(VERL.replace('"$@"', ""), {"fit_chance": chance})
+    assert found.priced is not None and found.priced.memory.chance > 0.9999
+    if chance > 0.99:
+        assert found.better is None
+    else:
+        assert found.better is not None and found.better.memory.chance >= chance
+        assert (found.better.memory.chance < 0.9) == (chance < 0.9) and found.better.seconds < found.priced.seconds

@@ -49,3 +49,55 @@ def test_ties_that_contradict_in_a_file_whose_class_is_not_known_are_refused():
     text = {"model_type": "mistral", "tie_word_embeddings": False}
     with pytest.raises(InputError, match="which one holds is not known"):
         model_from_mapping({"model_type": "new_vl", "text_config": text, "tie_word_embeddings": True}, "f", "m")
+
+
+SIZES = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 80, "vocab_size": 1003}
+LLAMA = {"model_type": "llama", **SIZES, "max_position_embeddings": 64}
+
+
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_layers", "cross_attention_layers", "add_cross_attention"])
+def test_parts_beside_the_layers_are_named_where_a_class_does_not_build_them(key):
+    """Its class in transformers has as many parameters with the key as without it."""
+    assert config_notes({**LLAMA, key: [1] if key.endswith("n_layers") else 1 if key[-1] == "s" else True}) == [
+        f"left out: {key}, which LlamaForCausalLM of transformers does not read"
+    ]
+    assert config_notes({**LLAMA, key: 0 if key[-1] == "s" else False}) == config_notes(LLAMA) == []
+
+
+def test_depths_that_a_family_counts_are_not_called_left_out():
+    sizes = {**SIZES, "max_position_embeddings": 64, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16}
+    sizes |= {"qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    sizes |= {"n_group": 1, "topk_group": 1}
+    config = {"model_type": "deepseek_v3", **sizes, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
+    for key in ("num_nextn_predict_layers", "num_mtp_layers"):
+        assert model_from_mapping({**config, key: 1}, "f", "m").mtp_num_layers == 1
+        assert not any(key in note for note in config_notes({**config, key: 1}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inner", "says"),
+    [
+        ("mistral3", None, "then ties the embeddings: they are counted apart"), ("mistral3", True, ""),
+        ("idefics3", True, "then does not tie the embeddings: they are counted once"), ("llava", True, ""),
+        ("llava", False, ""), ("llava", None, ""), ("unknown_vl", False, ""),
+    ],
+)
+def test_a_tie_that_a_multi_modal_file_does_not_say_is_told_where_its_class_has_another(kind, inner, says):
+    """As transformers 5.23 builds the classes (specs/catalogue/huggingface_classes.json)."""
+    text = {**LLAMA, "model_type": "mistral", "num_key_value_heads": 3, "tie_word_embeddings": inner}
+    notes = config_notes({"model_type": kind, "text_config": text, "vision_config": {"depth": 2}})
+    assert notes[0].startswith("left out: the vision parts of a multi-modal model")
+    assert len(notes) == 1 + bool(says)
+    if says:
+        assert says in notes[1] and f"{1003 * 96:,} parameters" in notes[1]
+
+
+def test_the_output_layer_of_ovis2_has_a_vocabulary_of_its_own():
+    text = {**LLAMA, "model_type": "qwen2", "num_key_value_heads": 3}
+    config = {"model_type": "ovis2", "text_config": text, "vision_config": {"depth": 2}, "tie_word_embeddings": False}
+    note = config_notes({**config, "vocab_size": 1777})[1]
+    assert "has 1,777 words (vocab_size outside of its language model), its embedding 1,003" in note
+    assert f"{(1777 - 1003) * 96:,} parameters fewer" in note
+    assert len(config_notes({**config, "vocab_size": 1003})) == 1
+    assert "151,643 words" in config_notes(config)[1]
+    assert len(config_notes({**config, "vocab_size": 1777, "tie_word_embeddings": True})) == 1

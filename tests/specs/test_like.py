@@ -34,7 +34,7 @@ LLAMA3_8B = {
 def test_a_new_type_is_read_as_the_family_that_is_said_and_what_it_leaves_out_is_listed():
     model, notes = read_like({**LLAMA3_8B, "my_gate": "sigmoid"}, "config.json", "new", "llama")
     assert total_parameters(model) == total_parameters(load_model("llama3-8b"))
-    assert notes[:2] == ["config.json is read as llama (--like)", "what llama does not read of it is left out: my_gate"]
+    assert notes[:2] == ["config.json is read as llama (--like)", "left out: my_gate, which llama does not read"]
     assert "attention_bias" in notes[2] and "as llama has it" in notes[2]
     model, notes = read_like({**LLAMA3_8B, "num_attention_heads": 32}, "config.json", "new", "glm4")
     assert model.add_qkv_bias and "attention_bias" in notes[1] and "as glm4 has it" in notes[1]
@@ -127,14 +127,14 @@ LLAMA = {**LLAMA3_8B, "model_type": "llama"}
 def test_a_class_that_is_not_the_types_is_said(more):
     file = {**LLAMA, **more}
     assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in config_notes(file)[0]
-    assert autoconfig.model(file).assumed[0].startswith("the file names ")
+    assert autoconfig.model(file).left_out[0].startswith("what ")
     assert read_like(file, "x", "x", "qwen3")[1][0] == "x is read as qwen3 (--like)", "who knows better says so"
 
 
 def test_code_of_the_files_own_for_the_types_class_is_said():
     own = {"auto_map": {"AutoConfig": "a.LlamaConfig", "AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}}
     assert config_notes({**LLAMA, **own, "architectures": ["LlamaForCausalLM"]}) == [
-        "the file brings code of its own for LlamaForCausalLM (auto_map), which is not read"
+        "left out: the file's own code for LlamaForCausalLM (auto_map), which is not read"
     ]
 
 

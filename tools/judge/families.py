@@ -70,11 +70,12 @@ def known_classes() -> str:
     )
     found = {**dict.fromkeys(CONFIGS.keys(), ""), **classes()}
     parts = {"classes": dict(sorted(found.items())), "same": same_keys(), "not_read": keys_not_read(), "ties": ties()}
+    unsaid = sorted(name for name in parts["ties"] if is_tied(name, None, False))
     texts = [f'"about": {json.dumps(about)}']
     for name, facts in parts.items():
         rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
         texts.append(f"{json.dumps(name)}: {{\n{rows}\n}}")
-    return "{\n" + ",\n".join(texts) + "\n}\n"
+    return "{\n" + ",\n".join([*texts, f'"tied_unsaid": {json.dumps(unsaid)}']) + "\n}\n"
 
 
 def same_keys() -> dict[str, dict[str, str]]:
@@ -134,8 +135,9 @@ def ties() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def is_tied(name: str, outer: bool, inner: bool) -> bool | None:
-    """Whether the class's output layer is its embedding; None where it cannot be built so."""
+def is_tied(name: str, outer: bool | None, inner: bool | None) -> bool | None:
+    """Whether the class's output layer is its embedding, where the file and its language model say so (None: nothing); None
+    where it cannot be built so."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), torch.device("meta"):
@@ -143,7 +145,8 @@ def is_tied(name: str, outer: bool, inner: bool) -> bool | None:
             values = CONFIGS[name]().to_dict()
             text = {key: value for key, value in values["text_config"].items() if key not in ("layer_types", "mlp_layer_types")}
             text |= {key: value for key, value in SMALL.items() if key in text} | {"tie_word_embeddings": inner}
-            config = CONFIGS[name].from_dict({**values, "text_config": text, "tie_word_embeddings": outer})
+            values |= {"text_config": _said(text), "tie_word_embeddings": outer}
+            config = CONFIGS[name].from_dict(_said(values))
             named = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name]
             model = getattr(transformers, named if isinstance(named, str) else named[0])(config)
             return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
@@ -151,6 +154,10 @@ def is_tied(name: str, outer: bool, inner: bool) -> bool | None:
         return None
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _said(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "tie_word_embeddings" or value is not None}
 
 
 def page() -> str:

@@ -19,7 +19,7 @@ from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings, read_text
 from autoconfig.megatron.shell.values import text_of
-from autoconfig.post_training.answer import PricedPlacement, price, ranked
+from autoconfig.post_training.answer import FIT_CHANCE, PricedPlacement, fit_chance_of, price, ranked
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.specs.errors import InputError, UnsupportedError, option
@@ -28,6 +28,8 @@ from autoconfig.specs.hardware.cluster import load_gpu
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
 BETTER = 0.98
 """A neighbour is worth saying from this share of the step on."""
+LIKELIER = 0.01
+"""And where none has the asked chance to fit, from so much more of it on."""
 TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
 
 
@@ -45,6 +47,8 @@ class RlCheck:
     priced: PricedPlacement | None = None
     """None where the run is not legal."""
     better: PricedPlacement | None = None
+    """Of the placements that `rl` ranks with this `fit_chance`; None where the run's is as good."""
+    fit_chance: float = FIT_CHANCE
 
     @property
     def legal(self) -> bool:
@@ -177,6 +181,7 @@ def check_text(
 ) -> RlCheck:
     """The same of a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
     looked for."""
+    chance = fit_chance_of(given)
     beside = ""
     if launch and _recognise(text, folder).framework == "trl":
         given, beside = _launched(launch, given)
@@ -208,11 +213,23 @@ def check_text(
         return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong), job=job)
     priced = price(job, placement, constants)
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
-    fitting = [one for one in ranked(job, placement.gpus, tokens, placement.staleness, constants) if one.memory.fits]
-    quicker = [one for one in fitting if not priced.memory.fits or one.seconds < BETTER * priced.seconds]
+    found = ranked(job, placement.gpus, tokens, placement.staleness, constants, chance)
+    better = _better(priced, [one for one in found if one.memory.fits], chance)
     return RlCheck(
-        run=run, version=version, unknown=tuple(odd), broken=(), job=job, priced=priced, better=quicker[0] if quicker else None
+        run=run, version=version, unknown=tuple(odd), broken=(), job=job, priced=priced, better=better, fit_chance=chance
     )
+
+
+def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float) -> PricedPlacement | None:
+    """The quickest with this chance to fit, else the likeliest; None where the run's own is as good by that rule."""
+    if not fits:
+        return None
+    own = priced.memory.chance if priced.memory.fits else 0.0
+    first = fits[0]  # of those with the chance, where any has it
+    if first.memory.chance < chance:
+        first = max(fits, key=lambda one: one.memory.chance)
+        return first if first.memory.chance > own + LIKELIER else None
+    return first if own < chance or first.seconds < BETTER * priced.seconds else None
 
 
 def _types(framework: str, section: Section) -> list[str]:
