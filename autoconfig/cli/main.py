@@ -122,6 +122,16 @@ FORMS = {
 """Flag -> module, and by name the command's form that the flag asks for: of serving and of post-training."""
 
 
+OTHER_WORDS = {
+    "completion": 'the shell completes after eval "$(_AUTOCONFIG_COMPLETE=bash_source autoconfig)", or zsh_source',
+    **dict.fromkeys(("plan", "plans", "train", "optimize", "tune", "run"), "plans of training are autoconfig search"),
+    **dict.fromkeys(("finetune", "fine-tune", "lora"), "fine-tuning is autoconfig search --peft lora"),
+    **dict.fromkeys(("inference", "infer", "deploy", "vllm"), "serving is autoconfig deployments"),
+    **dict.fromkeys(("post-training", "rlhf", "grpo", "ppo"), "post-training is autoconfig rl"),
+}
+"""What others call a command -> which one it is."""
+
+
 def load(module: str, name: str) -> click.Command:
     """A command of a module of this package."""
     found: click.Command = getattr(importlib.import_module(f"autoconfig.cli.{module}"), name)
@@ -170,6 +180,8 @@ class _Group(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """The command; its form of FORMS where a flag among the arguments asks for it. Raises InputError where there is
         none."""
+        if (hint := OTHER_WORDS.get(args[0])) is not None:
+            raise click.UsageError(f"No such command '{args[0]}'; {hint}.", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         for flag, (module, forms) in FORMS.items():
             if name and flag in rest:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
-from autoconfig.cli.options import json_option, options, verbose_option
+from autoconfig.cli.options import json_option, options, plan_argument, verbose_option
 from autoconfig.planning.request_fields import CHECK, CONVERT, QUESTION
 
 LONG_TABLE = 20
@@ -127,7 +127,7 @@ python_option = click.option(
 
 
 @click.command("trace")
-@click.argument("plan")
+@plan_argument
 @options(QUESTION)
 @click.option("--rank", "ranks", type=int, multiple=True, help="Rank to trace; repeat for more.")
 @click.option(
@@ -156,7 +156,7 @@ def trace_command(plan: str, ranks: tuple[int, ...], stages: str | None, python:
 
 
 @click.command("emulate")
-@click.argument("plan")
+@plan_argument
 @options(QUESTION)
 @click.option("--rank", type=int, default=0, show_default=True, help="Rank to run.")
 @click.option("--device", type=click.Choice(("cuda", "cpu")), default="cuda", show_default=True, help="Where to run it.")

@@ -40,6 +40,21 @@ class _Number(click.ParamType[Any]):
         return value
 
 
+class _Plan(click.ParamType[str]):
+    """The short form of a plan; it is read where the question is known."""
+
+    name = "plan"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return value
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str:
+        return "Write it like tp=8,pp=2,mbs=1; autoconfig search names the best."
+
+
+plan_argument = click.argument("plan", type=_Plan())
+
+
 class _Integer(click.types.IntParamType):
     """A whole number, with commas where the user likes them."""
 

@@ -13,7 +13,7 @@ from autoconfig.cli.options import json_option, option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
 from autoconfig.planning.resolve import field_names
-from autoconfig.specs.errors import InputError, option_name
+from autoconfig.specs.errors import FileError, InputError, option_name
 from autoconfig.specs.scenario import Calibration
 
 
@@ -48,6 +48,8 @@ def predict_command(ctx: click.Context, /, file: Path, output: Path | None, cali
         _predict_plan(file, output, constants, given)
         return
     if output is None:
+        if not file.exists():
+            raise FileError(f"{file} cannot be read: No such file or directory; check the path")
         raise click.UsageError("a table's predictions need --output OUT.csv")
     if said := given_options(ctx) & set(field_names(PREDICT)):
         raise InputError(f"{option_name(min(said))} is for a launch script or a configuration: a table says it in a column")

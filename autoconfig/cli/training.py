@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, slurm_options, wants_profile
-from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
+from autoconfig.cli.options import ManyOptions, json_option, option, options, plan_argument, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field, field_names
@@ -163,7 +163,7 @@ def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 @click.command("export", cls=ManyOptions)
-@click.argument("plan")
+@plan_argument
 @options(fields.QUESTION, fields.EXPORT)
 @click.pass_context
 def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
@@ -208,7 +208,7 @@ def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @click.command("explain", cls=ManyOptions)
-@click.argument("plan")
+@plan_argument
 @options(fields.QUESTION, (fields.BINDS,))
 @json_option
 @verbose_option

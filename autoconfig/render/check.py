@@ -238,11 +238,11 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
             console.print("No plan fits. What was tried instead:")
             show_remedies(console, answer.remedies)
         elif answer.report is not None:
-            console.print(f"No better plan among {answer.plans_ranked:,} that fit{_unlikely(answer)}.")
+            console.print(f"No better plan {_among(answer)}{_unlikely(answer)}.")
             _show_what_helps(console, answer)
         return
     console.print(
-        f"[bold]Better[/bold] among {answer.plans_ranked:,} plans that fit: [bold]{escape(str(better.plan))}[/bold]: step "
+        f"[bold]Better[/bold] {_among(answer)}: [bold]{escape(str(better.plan))}[/bold]: step "
         f"{seconds_text(better.step_seconds)}, {better.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, peak "
         f"{better.peak_bytes / GIB:.1f} of {better.limit_bytes / GIB:.1f} GiB, chance to fit "
         f"{chance_text(better.confidence.fit_probability)}{_unlikely(answer)}"
@@ -252,6 +252,11 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))
     _change_table(console, answer.changes)
     _show_environment(console, answer)
+
+
+def _among(answer: CheckAnswer) -> str:
+    count = answer.plans_ranked
+    return f"among {count:,} plans that fit" if count != 1 else "(one plan fits)"
 
 
 def _unlikely(answer: CheckAnswer) -> str:

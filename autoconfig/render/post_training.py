@@ -27,7 +27,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
     if not found.ranked:
-        console.print(f"[bold]None of {found.considered:,} placements fits; {escape(found.remedy)}[/bold]")
+        tried = f"None of {found.considered:,} placements fits" if found.considered != 1 else "The only placement does not fit"
+        console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
         if found.nearest:
             _show_placed(console, "Nearest", [found.nearest])
             console.print(f"It does not fit: {found.nearest.memory.reason}")

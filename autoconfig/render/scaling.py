@@ -159,6 +159,11 @@ def _table(console: Console, answer: ScalingAnswer) -> None:
     )  # fmt: skip
 
 
+def _days_asked(answer: ScalingAnswer) -> str:
+    days = answer.request.days
+    return f"{days:g} day{'s' * (days != 1)}"
+
+
 def _days(days: float | None) -> str:
     return "" if days is None else f"{days:,.2f}" if days < 10 else f"{days:,.1f}"
 
@@ -182,11 +187,11 @@ def _deadline(answer: ScalingAnswer) -> str:
     if answer.fewest is None:
         best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
         nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
-        return f"No count up to the largest of these trains within {answer.request.days:g} days{nearest}."
+        return f"No count up to the largest of these trains within {_days_asked(answer)}{nearest}."
     point = answer.fewest
     among = "" if answer.every_count else f" of the counts tried ({MAX_TRIED:,} beside those above)"
     return (
-        f"The fewest GPUs{among} for {answer.request.days:g} days: [bold]{point.num_gpus:,} x {point.gpu}[/bold], "
+        f"The fewest GPUs{among} for {_days_asked(answer)}: [bold]{point.num_gpus:,} x {point.gpu}[/bold], "
         f"{_days(point.days)} days, {escape(str(point.report.plan if point.report else ''))}"
     )
 

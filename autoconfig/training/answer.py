@@ -77,8 +77,10 @@ def _why_first(report: PlanReport, ranking: Ranking) -> str:
     free = (report.limit_bytes - report.peak_bytes) / GIB
     behind = report.step_seconds / float(ranking.step_seconds[0]) - 1
     place = "fastest" if behind <= 0.0005 else f"{behind:.1%} behind the fastest, which no model tells apart, and plainer,"
+    priced = ranking.funnel.priced
+    chosen = f"{place} of {priced:,} plans that fit" if priced != 1 else "the only plan that fits"
     return (
-        f"{place} of {ranking.funnel.priced:,} plans that fit ({largest_parts(report)} of the step), "
+        f"{chosen} ({largest_parts(report)} of the step), "
         f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
     )
 

@@ -223,3 +223,26 @@ def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, 
     assert "the table's TTFT" not in autoconfig.run("deployments", *asked).stdout
     monkeypatch.setattr("autoconfig.render.serving.APART", 1.0)  # any difference is one to explain
     assert "the table's TTFT" in autoconfig.run("deployments", *asked).stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("completion", "bash"), "_AUTOCONFIG_COMPLETE=bash_source"), (("train", "--gpus", "8"), "autoconfig search"),
+        (("inference",), "autoconfig deployments"), (("grpo", "--model", "x"), "autoconfig rl"),
+        (("predict", "no-such.csv"), "no-such.csv cannot be read"),
+        *(((name, *SMALL), "Missing argument 'PLAN'. Write it like tp=8,pp=2,mbs=1") for name in ("explain", "export")),
+    ],
+)
+def test_words_of_others_for_a_command_and_files_that_are_not_there(autoconfig, given, says):
+    run = autoconfig.run(*given)
+    assert run.exit_code == 2 and says in words(run.stderr)
+
+
+def test_one_of_a_thing_is_not_several(autoconfig):
+    """16 GPUs hold one plan of 70B, one placement is all that one GPU has, and one day is no days."""
+    shown = words(autoconfig.run("search", "--model", "llama3-70b", "--gpus", "16", "--global-batch-size", "128").stdout)
+    assert "Why the first: the only plan that fits (" in shown
+    assert "The only placement does not fit" in words(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "1").stdout)
+    asked = ("--model", "175b", "--gpus", "8:16", "--tokens", "300B", "--days", "1")
+    assert "within 1 day." in words(autoconfig.run("scaling", *asked).stdout)
