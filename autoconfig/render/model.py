@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import Keywords, Positive
-from autoconfig.specs.models.huggingface import LEFT_OUT, model_type_of
+from autoconfig.specs.models.config_reader import LEFT_OUT
+from autoconfig.specs.models.huggingface import model_type_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import family_of_name
 from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_held, total_parameters

@@ -265,6 +265,15 @@ _TIED_UNSAID: frozenset[str] = frozenset(_OF_CLASSES["tied_unsaid"])
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Of a multi-modal file: the language model, whose keys are those of a file of its own."""
 OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
+PARTS_BESIDE = (
+    "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers", "mtp_num_hidden_layers", "num_mtp_modules",
+    "add_cross_attention", "cross_attention_layers", "num_cross_attention_layers", "cross_attention_hidden_size",
+)  # fmt: skip
+"""Keys of depths of multi-token prediction and of cross-attention, in whichever family they stand."""
+LEFT_OUT = "left out: "
+"""How notes of what a count leaves out begin."""
+OWN_VOCABULARY = {"ovis2": 151_643}
+"""Multi-modal files whose output layer has a vocabulary of its own -> that of its class (transformers 5.23)."""
 _FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
 """Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
 TEXT_TYPES = {
@@ -286,6 +295,15 @@ def text_reader(reader: ConfigReader) -> ConfigReader:
         if key in reader and "model_type" in reader.section(key):
             return reader.section(key)
     return reader
+
+
+def other_parts(reader: ConfigReader) -> list[str]:
+    """Of a multi-modal file, that it is one."""
+    other = sorted({key.removesuffix("_config") for key in OTHER_PARTS if key in reader})
+    if text_reader(reader) is reader and not other:
+        return []
+    parts = " and ".join(other) or "other"
+    return [f"{LEFT_OUT}the {parts} parts of a multi-modal model, weights and time: its language model is planned"]
 
 
 def unified(reader: ConfigReader) -> ConfigReader:

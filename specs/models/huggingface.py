@@ -18,13 +18,16 @@ from autoconfig.specs.errors import FileError, InputError, UnknownNameError, Uns
 from autoconfig.specs.models.config_reader import (
     CLASSES,
     EXPERT_KEYS,
+    LEFT_OUT,
     NOT_READ,
-    OTHER_PARTS,
+    OWN_VOCABULARY,
+    PARTS_BESIDE,
     SAME,
     TEXT_PARTS,
     TEXT_TYPES,
     ConfigReader,
     completed,
+    other_parts,
     read_json_object,
     text_reader,
     tied_by_class,
@@ -41,14 +44,6 @@ FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
 """For messages."""
-LEFT_OUT = "left out: "
-PARTS_BESIDE = (
-    "num_nextn_predict_layers", "num_mtp_layers", "mtp_num_layers", "mtp_num_hidden_layers", "num_mtp_modules",
-    "add_cross_attention", "cross_attention_layers", "num_cross_attention_layers", "cross_attention_hidden_size",
-)  # fmt: skip
-"""Keys of depths of multi-token prediction and of cross-attention, in whichever family they stand."""
-OWN_VOCABULARY = {"ovis2": 151_643}
-"""Multi-modal files whose output layer has a vocabulary of its own -> that of its class (transformers 5.23)."""
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"
 REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
@@ -93,19 +88,10 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     """What of a config.json is not planned, as sentences: those of what a count leaves out begin with LEFT_OUT. Raises as
     `model_from_mapping`."""
     reader = ConfigReader(data, "config.json")
-    if other := _other_parts(reader):
+    if other := other_parts(reader):
         return [*other, *_without_effect(reader), *_other_class_than_text(reader)]
     notes = _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(unified(reader))
     return notes + _without_effect(reader)
-
-
-def _other_parts(reader: ConfigReader) -> list[str]:
-    """Of a multi-modal file, that it is one."""
-    other = sorted({key.removesuffix("_config") for key in OTHER_PARTS if key in reader})
-    if text_reader(reader) is reader and not other:
-        return []
-    parts = " and ".join(other) or "other"
-    return [f"{LEFT_OUT}the {parts} parts of a multi-modal model, weights and time: its language model is planned"]
 
 
 def _other_class_than_text(reader: ConfigReader) -> list[str]:
@@ -311,7 +297,7 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
         )
     fields, unread, absent = _built(reader.values(), where, family)
     fields.setdefault("sources", {"*": where})
-    notes = [f"{where} is read as {family} (--like)", *_other_parts(ConfigReader(data, where))]
+    notes = [f"{where} is read as {family} (--like)", *other_parts(ConfigReader(data, where))]
     notes += [f"{LEFT_OUT}{', '.join(unread)}, which {family} does not read"] if unread else []
     notes += [f"what it does not say is as {family} has it: {', '.join(absent)}"] if absent else []
     return ModelSpec(name=name, model_type=str(kind or ""), **fields), notes
