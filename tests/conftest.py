@@ -5,7 +5,12 @@ import os  # isort: split
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read as NumPy starts: the tests' workers use every core already
 
-import sys
+import sys  # isort: split
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in containers: each of our processes would compile the tree again
+sys.dont_write_bytecode = False
+
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +69,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items if "AUTOCONFIG_SOAK" in os.environ else ():
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.soak)
+
+
+def pytest_collection_finish() -> None:
+    """What the tests are made of stays to the end: the collector passes over it no more."""
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

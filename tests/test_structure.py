@@ -16,12 +16,6 @@ SHIPPED = [
     "autoconfig",
     *sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("autoconfig", "tools")),
 ]
-FILES = {
-    path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
-    for folder in (*SHIPPED, "tools", "tests", "benchmarks")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
-SHIPPED_FILES = {path: tree for path, tree in FILES.items() if path.parts[0] in SHIPPED}
 MAX_MODULES, MAX_LINES, MAX_FUNCTION_LINES = 15, 420, 60
 LONG_MODULES = {
     "specs/models/huggingface_families.py": "one function for each family of models, and their table",
@@ -31,39 +25,54 @@ LONG_FUNCTIONS: dict[str, str] = {
 }
 
 
-def test_no_folder_is_crowded():
+@pytest.fixture(scope="module")
+def files():
+    """Every file with its tree."""
+    return {
+        path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
+        for folder in (*SHIPPED, "tools", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+
+
+@pytest.fixture(scope="module")
+def shipped(files):
+    return {path: tree for path, tree in files.items() if path.parts[0] in SHIPPED}
+
+
+def test_no_folder_is_crowded(files):
     count: dict[str, int] = defaultdict(int)
-    for path in FILES:
+    for path in files:
         count[str(path.parent)] += path.name != "__init__.py"
     assert {folder for folder, modules in count.items() if modules > MAX_MODULES} == set()
 
 
-def test_no_tests_folder_is_a_package():
+def test_no_tests_folder_is_a_package(files):
     """A lone tests/kernels/__init__.py takes the place of `kernels` in any import mode."""
-    assert [path for path in FILES if path.parts[0] == "tests" and path.name == "__init__.py"] == []
+    assert [path for path in files if path.parts[0] == "tests" and path.name == "__init__.py"] == []
 
 
-def test_packages_hold_no_code():
+def test_packages_hold_no_code(files):
     """But for the Python API, and the version that transformers looks up in any `kernels` it finds."""
-    for path, tree in FILES.items():
+    for path, tree in files.items():
         if path.name == "__init__.py" and str(path) != "autoconfig/__init__.py":
             code = [ast.unparse(node) for node in tree.body[1:]]
             assert code == (["__version__ = '0.0.0'"] if str(path) == "kernels/__init__.py" else []), path
             assert ast.get_docstring(tree), path
 
 
-def test_one_name_is_one_class():
+def test_one_name_is_one_class(shipped):
     places = defaultdict(set)
-    for path, tree in SHIPPED_FILES.items():
+    for path, tree in shipped.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 places[node.name].add(str(path))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-def test_modules_and_functions_fit_on_a_few_screens():
-    long = {str(path) for path, tree in SHIPPED_FILES.items() if _end(tree) > MAX_LINES} - set(LONG_MODULES)
-    for path, tree in SHIPPED_FILES.items():
+def test_modules_and_functions_fit_on_a_few_screens(shipped):
+    long = {str(path) for path, tree in shipped.items() if _end(tree) > MAX_LINES} - set(LONG_MODULES)
+    for path, tree in shipped.items():
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
