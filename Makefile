@@ -20,6 +20,8 @@ GPU_PYTHON ?= $(PYTHON)
 # the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
 LINKS := build/import
 SEED ?= $(shell date +%s)
+# containers set it, and each process would compile the tree again
+export PYTHONDONTWRITEBYTECODE :=
 
 # Tests start hundreds of processes: where bytecode is not kept, each would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -60,9 +62,11 @@ lint: $(DEV)
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
-# The real megatron-core as judge of exports and rules, and the training core on it; writes docs/legality.md. No GPU is needed.
+# The real megatron-core as judge of exports and rules, the training core on it, and the longer tests of the others that
+# are marked `judge`; writes docs/legality.md. No GPU is needed.
+JUDGED = tests/judge $(shell grep -rl 'mark\.judge' tests --include='test_*.py')
 judge: $(JUDGE) $(JUDGE_RL)
-	$(JUDGE_BIN)/python -m pytest -m 'not soak' tests/judge tests/trainer/test_agreement.py tests/trainer/test_faults.py
+	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile -m 'judge and not soak' $(JUDGED)
 	$(JUDGE_BIN)/python -m tools.judge.page
 	$(JUDGE_BIN)/python -m tools.judge.families
 

@@ -4,13 +4,10 @@ import json
 import os  # isort: split
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read as NumPy starts: the tests' workers use every core already
-
-import sys  # isort: split
-
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # set in containers: each of our processes would compile the tree again
-sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # containers set it, and each of our processes would compile the tree again
 
 import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +19,7 @@ from autoconfig.specs.scenario import Scenario
 
 from autoconfig.training.question import Request, understand
 
+sys.dont_write_bytecode = False
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pipe is as wide as it says
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages

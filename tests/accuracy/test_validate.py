@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from tables import tabled
 
 from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
 from autoconfig.accuracy.blind import LEFT_OUT, blind_bars, generic
-from autoconfig.accuracy.groups import Constants, Predicted, bars, decisions, paper_of, predictions
+from autoconfig.accuracy.groups import Bar, Constants, Predicted, bars, decisions, paper_of, predictions
 from autoconfig.accuracy.headlines import FAR, headlines
 from autoconfig.accuracy.memory import best_offset
 from autoconfig.accuracy.pages import details, front_page, markdown, page, verdict
@@ -41,13 +42,20 @@ NOT_REACHED = {"25.09, mixtures of experts, without that release"}
 """Lines that docs/accuracy.md says NO to: 12.01 % where 12 is asked."""
 BLIND_NOT_REACHED: set[str] = set()
 """The same of blind readings."""
+DOCS = Path(__file__).parents[2] / "docs"
 ALONE = {"transformers-deepspeed"}
 """Stacks without a kind: no bar is held to them."""
 
 
+WITHOUT_READINGS = ("autoconfig.accuracy.validate.readings", lambda _: ())
+"""Harder readings take other fits: `test_harder_readings_stand_beside` has them, in `make judge`."""
+
+
 @pytest.fixture(scope="module")
-def by_source() -> Validation:
-    return validate("source", Sections(memory=True))
+def by_source() -> Iterator[Validation]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*WITHOUT_READINGS)
+        yield validate("source", Sections(memory=True))
 
 
 @pytest.fixture(scope="module")
@@ -77,13 +85,23 @@ def test_constants_have_not_seen_what_is_left_out() -> None:
     assert not any("LLAMA3_70B" in row for entry in nvidia.entries for row in entry.rows)
 
 
-def test_lines_that_hold(by_source: Validation, by_model: Validation) -> None:
-    later = [bar for left_out in ("pair", "release") for bar in bars(predictions(left_out), left_out)]
-    for bar in (*by_source.bars, *by_model.bars, *later):
+def hold(found: Sequence[Bar]) -> None:
+    for bar in found:
         assert bar.reached is not None
         print(f"{bar.name}: {bar.reached.rows} rows, mean {bar.reached.mean:.2%}, at most {bar.most:.1%}")
         assert bar.holds or bar.name in NOT_REACHED, bar.name
-    assert len(by_source.bars + by_model.bars) + len(later) == len(bars_held())
+
+
+def test_lines_that_hold(by_source: Validation) -> None:
+    hold(by_source.bars)
+    assert len(by_source.bars) == sum(bar.leave_out == "source" for bar in bars_held()) > 0
+
+
+@pytest.mark.judge  # three more times every fit
+def test_lines_that_hold_without_models_and_releases(by_model: Validation) -> None:
+    later = [bar for left_out in ("pair", "release") for bar in bars(predictions(left_out), left_out)]
+    hold([*by_model.bars, *later])
+    assert len(by_model.bars) + len(later) == sum(bar.leave_out != "source" for bar in bars_held()) > 0
 
 
 def test_bands_hold_about_nine_of_ten_left_out_runs(by_source: Validation) -> None:
@@ -128,9 +146,10 @@ def test_changed_copies_of_a_model_leave_with_it() -> None:
         assert seen and not [row for row in seen if "DeepSeekV3" in row]
 
 
-def test_harder_readings_stand_beside(by_source: Validation, by_model: Validation) -> None:
-    assert by_source.readings == by_model.readings and not validate().readings
-    for line in by_source.readings:
+@pytest.mark.judge
+def test_harder_readings_stand_beside(by_model: Validation) -> None:
+    assert not validate().readings
+    for line in by_model.readings:
         print(f"{line.name}: {line.rows} rows, {line.usual:.1%}, harder {line.harder:.1%} ({line.why})")
         if line.name.startswith("Step time"):  # an error
             assert 0 < line.usual < line.harder < 1 and line.why
@@ -138,13 +157,13 @@ def test_harder_readings_stand_beside(by_source: Validation, by_model: Validatio
             assert 0 < line.harder < line.usual < 1 and line.why
     later = bars(predictions("pair"), "pair")
     means = {bar.name: bar.reached.mean for bar in (*by_model.bars, *later) if bar.reached}
-    for line in by_source.readings:
+    for line in by_model.readings:
         if line.name.startswith("Step time"):
             assert line.usual == pytest.approx(means[line.name.removeprefix("Step time, ")])
-    nvidia = [line for line in by_source.readings if "left out together" in line.why]
+    nvidia = [line for line in by_model.readings if "left out together" in line.why]
     assert {line.name for line in nvidia} == {"90 % bands: pooled, inside", "90 % bands: mixture of experts, inside"}
-    sheet = reading_sheet(by_source)
-    assert len(sheet.lines) == len(by_source.readings) and sheet.title in "".join(s.title for s in sheets(by_source))
+    sheet = reading_sheet(by_model)
+    assert len(sheet.lines) == len(by_model.readings) and sheet.title in "".join(s.title for s in sheets(by_model))
 
 
 def test_without_a_publisher_nothing_of_it_is_known() -> None:
@@ -215,6 +234,7 @@ def after_three_own_runs(
     return found
 
 
+@pytest.mark.judge
 def test_own_runs_narrow_bands_that_still_hold() -> None:
     """Every source with ten rows or more plays a user's cluster, small models left out."""
     every = [p for p in banded() if p.level != "small model"]
@@ -312,6 +332,7 @@ def test_headlines_are_complete_and_far_ones_have_a_cause() -> None:
     assert all(a is not None and b is not None and a > b for a, b in itertools.pairwise(gains))
 
 
+@pytest.mark.judge
 def test_blind_readings_have_the_rates_of_the_generic_stack_and_are_judged() -> None:
     reading = blind_reading()
     own, kind = load_stack("internevo"), load_stack("torch-eager")
@@ -334,24 +355,27 @@ def test_blind_readings_have_the_rates_of_the_generic_stack_and_are_judged() -> 
         assert line.holds == (line.blind.mean <= 1.6 * line.bar.most) == (line.bar.name not in BLIND_NOT_REACHED), line
 
 
-def test_the_pages_are_fresh_and_short(by_source: Validation, by_model: Validation) -> None:
+@pytest.mark.judge
+def test_the_pages_of_models_are_fresh(by_source: Validation, by_model: Validation) -> None:
+    assert {path.stem for path in (DOCS / "accuracy").iterdir()} == {*details(by_source, by_model)}
+    assert markdown(error_sheet(by_model)) in (DOCS / "accuracy" / "steps.md").read_text(), "run make accuracy"
+
+
+def test_the_pages_are_fresh_and_short(by_source: Validation) -> None:
     """What the fixtures know of them; rankings of published plans: `make accuracy`."""
-    docs = Path(__file__).parents[2] / "docs"
-    kept = (docs / "accuracy.md").read_text()
+    kept = (DOCS / "accuracy.md").read_text()
     fresh = front_page(by_source, "accuracy")
     judged = [*markdown(line_sheet(by_source)).splitlines(), *(f"- {line}" for line in verdict(by_source)[1:])]
     missing = [line for line in fresh.splitlines() if line not in kept.splitlines() and line not in judged]
     assert missing == [], "run make accuracy"
     assert all(any(line.split("|")[1] in old for old in kept.splitlines()) for line in judged if line.startswith("| "))
     assert len(kept.splitlines()) <= 150
-    pages = details(by_source, by_model)
-    assert {path.stem for path in (docs / "accuracy").iterdir()} == {*pages}
     for name, sheet in (
-        ("steps", error_sheet(by_source)), ("steps", error_sheet(by_model)), ("memory", memory_sheet(by_source)),
+        ("steps", error_sheet(by_source)), ("memory", memory_sheet(by_source)),
         ("memory", verdict_sheet(by_source)),
         ("headlines", headline_sheet(replace(by_source, headlines=tuple(headlines())))),
     ):  # fmt: skip
-        assert markdown(sheet) in (docs / "accuracy" / f"{name}.md").read_text(), "run make accuracy"
+        assert markdown(sheet) in (DOCS / "accuracy" / f"{name}.md").read_text(), "run make accuracy"
 
 
 def test_page_holds_everything_itself(by_source: Validation) -> None:
@@ -361,7 +385,8 @@ def test_page_holds_everything_itself(by_source: Validation) -> None:
     assert "NaN" not in text and "nan" not in re.findall(r'c[xy]="([^"]*)"', text)
 
 
-def test_command(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
+def test_command(autoconfig: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(*WITHOUT_READINGS)
     body = autoconfig.json("validate", "--leave-one-source-out", "--memory", "--html", str(tmp_path / "v.html"))
     assert body["leave_out"] == "source" and body["schema_version"] == 1
     assert body["groups"] and body["bars"] and body["coverage"] and body["memory"] and not body["headlines"]

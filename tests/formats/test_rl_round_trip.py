@@ -7,7 +7,7 @@ from autoconfig.formats.post_training.check import check_text
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.post_training.answer import answer
 
-QUESTIONS = (
+QUESTIONS = (  # each with two frameworks in `make test`, with all in `make soak`
     {"model": "qwen2.5-7b", "gpus": 8},
     {"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 8, "response_length": 1600, "max_response_length": 8192},
     {"model": "llama3-8b", "gpus": 16, "prompts": 128, "group_size": 16, "max_response_length": 2048, "prompt_length": 300},
@@ -15,8 +15,14 @@ QUESTIONS = (
 )
 
 
-@pytest.mark.parametrize("framework", ["verl", "openrlhf", "nemo-rl", "trl"])
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda one: f"{one['model']}-{one['gpus']}-{len(one)}")
+@pytest.mark.parametrize(("framework", "question"), [
+    pytest.param(
+        framework, question, id=f"{framework}-{question['model']}-{question['gpus']}-{len(question)}",
+        marks=() if (column - row) % 4 in (0, 1) else (pytest.mark.soak,),
+    )
+    for column, framework in enumerate(("verl", "openrlhf", "nemo-rl", "trl"))
+    for row, question in enumerate(QUESTIONS)
+])  # fmt: skip
 def test_a_file_takes_what_its_placement_does(framework, question):
     found, compared = answer({**question, "framework": framework, "top": 8}), 0
     lengths = {"prompt_length": round(found.job.prompt_tokens), "response_length": round(found.job.responses.mean)}

@@ -1,6 +1,7 @@
 """These tests need the environment of `make judge` (Python 3.12, megatron-core 0.19.2); elsewhere they are not collected."""
 
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,13 @@ def _version() -> str:
         return metadata.version("megatron-core")
     except metadata.PackageNotFoundError:
         return ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.judge)
 
 
 if _version() == "0.19.2":
