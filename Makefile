@@ -59,7 +59,7 @@ lint: $(DEV)
 	$(BIN)/python -m ruff check .
 	@PYTHONPATH=. $(BIN)/python -P specs/import_path.py >/dev/null
 	@ln -sfn ../../tools $(LINKS)/tools
-	cd $(LINKS) && $(abspath $(BIN))/python -m mypy --config-file $(CURDIR)/pyproject.toml
+	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
 # The real megatron-core as judge of exports and rules, the training core on it, and the longer tests of the others that

@@ -4,6 +4,7 @@ import json
 import os  # isort: split
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read as NumPy starts: the tests' workers use every core already
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # and as torch does
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # containers set it, and each of our processes would compile the tree again
 
 import gc

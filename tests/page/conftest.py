@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
     """Debian's Chromium (tools/install_browser.sh), else the one that playwright installed."""
     path = next(filter(None, map(shutil.which, CHROMIUM)), None)
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path)
+        found = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
         yield found
         found.close()
 

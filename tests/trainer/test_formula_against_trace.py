@@ -116,11 +116,8 @@ SLICES = {
 }
 """Four layers of mixtures with latent attention or shared experts, with all their experts."""
 SLICE_PLANS = table(__file__, "slices")
-FAST_SLICES = {
-    ("deepseek-v2", "ep=4,dp=4,pp=2,mbs=1,recompute=selective:moe_act"),
-    ("qwen2-57b-a14b", "ep=4,dp=4,pp=2,mbs=1,recompute=full:block:1"),
-}
-"""Latent attention with a compressed query, and shared experts; deepseek-v3, which is like deepseek-v2, is for `make soak`."""
+FAST_SLICES = {("qwen2-57b-a14b", "ep=4,dp=4,pp=2,mbs=1,recompute=full:block:1")}
+"""Shared experts; the larger ones with a compressed query are for `make soak`, latent attention is in `traced` too."""
 SLICE_TOLERANCE = 0.02
 
 
@@ -152,7 +149,13 @@ def layouts() -> list[dict[str, str]]:
     return list({(row["tp"], row["pp"], row["cp"], row["seq"]): row for row in reversed(ROWS)}.values())
 
 
-@pytest.mark.parametrize("row", layouts(), ids=lambda row: row["id"])
+FAST_LAYOUTS = ("SM-0001", "SM-0003", "SM-0037")
+"""One of each way to divide; the others are for `make soak`."""
+
+
+@pytest.mark.parametrize("row", [
+    pytest.param(row, id=row["id"], marks=() if row["id"] in FAST_LAYOUTS else (pytest.mark.soak,)) for row in layouts()
+])  # fmt: skip
 def test_simumax(row: dict[str, str]) -> None:
     case = read_case(row)
     request = trace_request(case.scenario, case.plan, (0,))
@@ -171,8 +174,8 @@ def test_simumax_last_stage() -> None:
 
 
 RECIPES = Path(__file__).parents[1] / "accuracy" / "golden_recipes.csv"
-FAST = ("GV-0002", "GV-0006", "GV-0009")
-"""Two orders of attention's output, the native loss, interleaving: the others differ by less, and are for `make soak`."""
+FAST = ("GV-0006", "GV-0009")
+"""The native loss and interleaving: the others differ by less or take 10 s, and are for `make soak`."""
 COPIES = ("GV-0007", "GV-0008")
 """They hold the numbers of the tp 8 recipe under the name of the tp 4 one (tests/accuracy/test_published_memory.py)."""
 
