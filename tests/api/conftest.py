@@ -98,15 +98,13 @@ def database(postgres: str, request: pytest.FixtureRequest) -> str:
     return postgres.rsplit("/", 1)[0] + f"/{name}"
 
 
-@pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service without keys, for every file."""
-    found = start(f"sqlite:///{tmp_path_factory.mktemp('service')}/service.db", "--workers", "1")
-    yield found
-    found.stop()
+@pytest.fixture(scope="module")
+def service(services: Callable[..., Running]) -> Running:
+    """One service without keys."""
+    return services("--workers", "1")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def http(service: Running) -> Iterator[httpx.Client]:
     """A client of it."""
     with service.client() as client:
