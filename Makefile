@@ -20,10 +20,8 @@ GPU_PYTHON ?= $(PYTHON)
 # the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
 LINKS := build/import
 SEED ?= $(shell date +%s)
-# containers set it, and each process would compile the tree again
-export PYTHONDONTWRITEBYTECODE :=
 
-# Tests start hundreds of processes: where bytecode is not kept, each would compile every module again.
+# Containers set it, and each of the hundreds of processes that tests start would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
