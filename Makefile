@@ -25,7 +25,7 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test services lint judge bench soak mutants tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo test services lint judge bench soak mutants recorded tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -40,6 +40,7 @@ help:
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make mutants share of small mutations of the formulas that survive the tests (writes tests/mutants.json; SAMPLE=50: a try)"
+	@echo "make recorded write the tables of recorded answers anew, after a change that was meant"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -116,6 +117,10 @@ soak: $(DEV)
 # Small mutations of the pure packages, each against the tests that reach it; goes on where it was stopped. From 150 on it writes
 # tests/mutants.json. SAMPLE=0: all of them; FLAGS='--seed 17': other ones.
 SAMPLE ?= 200
+# Tables of what the product answers today (tests/*/recorded*.txt), after a change that was meant.
+recorded: $(DEV)
+	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 $(wildcard tests/*/test_recorded*.py)
+
 mutants: $(DEV)
 	nice -n 10 $(BIN)/python -m tools.mutants --sample $(SAMPLE) $(FLAGS)
 

@@ -4,7 +4,8 @@ They notice that a number changed; they do not prove that it was right. What is 
 conserved sums, by megatron-core's own functions). After a change that was meant, `make recorded` writes the tables anew: the
 diff shows every case and part that moved.
 
-Of a sentence only its numbers count. A number has seven significant digits and may differ by 1e-6 of itself; zeros, empty lists and None are left out.
+Of a sentence only its numbers count. A number has seven significant digits and may differ by 1e-6 of itself; zeros, empty
+lists and None are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -135,3 +137,35 @@ def scenario_of(name: str) -> tuple[Scenario, list[TrainPlan], float]:
     plans = asked.pop("plans")
     scenario = understand(Request(**asked)).scenario
     return scenario, [scenario.read_plan(plan) for plan in plans], asked.get("memory_margin", 0.0)
+
+
+def texts_of(value: object, *left_out: str) -> dict[str, Any]:
+    return {name: item for name, item in vars(value).items() if name not in left_out and not name.startswith("_")}
+
+
+def shape_of(model: ModelSpec) -> dict[str, Any]:
+    """Fields that are not the usual ones, without where they are from."""
+    usual = {field.name: field.default for field in fields(ModelSpec)}
+    return {name: value for name, value in vars(model).items() if name in usual and value != usual[name] and name != "sources"}
+
+
+def taken(make: Any, ladder: Iterable[Any]) -> str:
+    """Which rungs are taken: + and -, or ! where it is no complaint."""
+    signs = []
+    for value in ladder:
+        try:
+            make(value)
+            signs.append("+")
+        except InputError:
+            signs.append("-")
+        except (TypeError, ValueError, AttributeError, KeyError, ZeroDivisionError, OverflowError):
+            signs.append("!")
+    return "".join(signs)
+
+
+def result(work: Any, *given: Any) -> Any:
+    """The result, or the kind of any complaint."""
+    try:
+        return work(*given)
+    except (InputError, ValueError, TypeError, AttributeError, KeyError, ZeroDivisionError) as error:
+        return f"{type(error).__name__}"

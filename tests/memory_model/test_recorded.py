@@ -1,4 +1,4 @@
-"""Memory of many scenarios, part by part, as the table beside this file has it (helpers/recorded.py says what that is worth)."""
+"""Memory of many scenarios, part by part, as the table beside this file has it; what that is worth: helpers/recorded.py."""
 
 from __future__ import annotations
 

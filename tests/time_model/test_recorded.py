@@ -94,7 +94,8 @@ def test_iterations_and_steady_states(text):
         found[f"generation{number}"] = [built.mixed, built.alone, built.seconds(constant_vector(job.constants))]
     plan = job.plan
     found["limits"] = [
-        *trtllm_bench_limits(job.model, plan, job.gpu, job.formats, 1000, 300), *(trtllm_bench_table(job.model, plan, 128, 128) or ()),
+        *trtllm_bench_limits(job.model, plan, job.gpu, job.formats, 1000, 300), *(trtllm_bench_table(job.model, plan, 128,
+        128) or ()),
         *trtllm_bench_limits(job.model, plan, job.gpu, job.formats, 20_000, 50), stored_elements(job.model, job.formats),
     ]  # fmt: skip
     TABLE.check(text, found)
@@ -150,7 +151,9 @@ def test_lengths_and_limits_of_serving():
     found["drawn"] = [getattr(one, name) for one in (drawn, trace, trace.at_rate(3.0)) for name in names]
     found["trace"] = [trace.isl, trace.osl, trace.isl_stddev, trace.osl_stddev, trace.rate, *trace.at_rate(3.0).arrival_s]
     found["factors"] = {
-        f"{engine}.{gpu}": [shipped_calibration().factor(load_engine(engine), gpu, kind) for kind in ("all", "experts", "arithmetic")]
-        for engine in engine_names() for gpu in ("h100-sxm-80gb", "b200-180gb", "a100-40gb", "gh200-96gb", "gb300-288gb", "l4-24gb")
+        f"{engine}.{gpu}": [shipped_calibration().factor(load_engine(engine), gpu, kind) for kind in ("all", "experts",
+        "arithmetic")]
+        for engine in engine_names() for gpu in ("h100-sxm-80gb", "b200-180gb", "a100-40gb", "gh200-96gb", "gb300-288gb",
+        "l4-24gb")
     }  # fmt: skip
     TABLE.check("lengths and limits", found)

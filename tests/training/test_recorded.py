@@ -59,8 +59,10 @@ SMALL = {
 }  # fmt: skip
 """Small model, with its software or what the fields change."""
 RECOMPUTES = tuple(map(Recompute.parse, (
-    "none", "full:uniform:1", "full:uniform:2", "full:block:1", "full:block:3", "full:uniform:5", *(f"selective:{one}" for one in (
-        "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "op", "moe+op", "moe_act+layernorm")),
+    "none", "full:uniform:1", "full:uniform:2", "full:block:1", "full:block:3", "full:uniform:5", *(f"selective:{one}"
+    for one in (
+        "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "op", "moe+op",
+        "moe_act+layernorm")),
 )))  # fmt: skip
 
 
@@ -93,8 +95,10 @@ def digest(mask: object) -> list[int]:
 
 
 VALUES = {
-    "tp": (1, 2, 3, 4, 6, 8, 12), "pp": (1, 2, 3, 4, 5), "cp": (1, 2, 3, 4), "ep": (1, 2, 4, 16, 32), "etp": (1, 2, 4), "dp": (1, 2, 4, 8),
-    "vpp": (1, 2, 3), "mbs": (1, 2, 3, 4), "sp": (False, True), "dist_opt": (False, True), "fsdp": (0, 2, 3), "offload": (0.0, 0.5),
+    "tp": (1, 2, 3, 4, 6, 8, 12), "pp": (1, 2, 3, 4, 5), "cp": (1, 2, 3, 4), "ep": (1, 2, 4, 16, 32), "etp": (1, 2, 4),
+    "dp": (1, 2, 4, 8),
+    "vpp": (1, 2, 3), "mbs": (1, 2, 3, 4), "sp": (False, True), "dist_opt": (False, True), "fsdp": (0, 2, 3),
+    "offload": (0.0, 0.5),
     "first": (0, 1, 2, 3, 4), "last": (0, 1, 2, 3, 4), "num_gpus": (12, 16, 24, 48), "global_batch_size": (8, 32, 36),
 }  # fmt: skip
 
@@ -135,9 +139,12 @@ QUESTIONS = {
     "dense too large": {"architecture": {"num_layers": 24, "hidden_size": 12288, "num_attention_heads": 96}, "gpus": 8},
     "moe too large": {"architecture": {}, "gpus": 8, "seq_length": 8192},
     "dense memory": {"sort_by": "memory", "fit_chance": 0.5}, "moe at most": {"gpus": None, "gpus_at_most": 16},
-    "dense twenty-four": {"gpus": 24, "global_batch_size": 96}, "dense forty-eight": {"gpus": 48, "global_batch_size": 64, "gpu": "h100"},
-    "odd fixed": {"fix": ("tp=2", "recompute=none"), "max": ("pp=2",), "exclude": ("mbs=1",), "include": ("tp=2,pp=2,mbs=1", "tp=3")},
-    "moe varied": {"gpu": "h100", "vary": ("dispatcher", "cuda_graphs")}, "dense torch": {"software": "torchtitan", "gpu": "h100"},
+    "dense twenty-four": {"gpus": 24, "global_batch_size": 96}, "dense forty-eight": {"gpus": 48, "global_batch_size": 64,
+    "gpu": "h100"},
+    "odd fixed": {"fix": ("tp=2", "recompute=none"), "max": ("pp=2",), "exclude": ("mbs=1",), "include": ("tp=2,pp=2,mbs=1",
+    "tp=3")},
+    "moe varied": {"gpu": "h100", "vary": ("dispatcher", "cuda_graphs")}, "dense torch": {"software": "torchtitan",
+    "gpu": "h100"},
     "moe deepspeed": {"software": "transformers-deepspeed"}, "dense lora": {"numerics": {"peft": "lora"}, "gpus": 4},
     "mla fp8": {"gpu": "b200", "numerics": {"precision": "fp8", "fp8_recipe": "mxfp8"}, "software": "nemo-26.04"},
 }  # fmt: skip
@@ -150,13 +157,17 @@ def test_searches(name):
     found = search(request, whole=True)
     ranking = found.ranking
     told = {
-        "funnel": replace(found.ranking.funnel, seconds=0.0, seconds_by_phase={}), "ties": found.ties, "assumed": found.question.assumed,
-        "plans": [(one.report.plan, [one.tie_group, one.report.step_seconds, one.report.peak_bytes], one.why) for one in found.plans[:6]],
+        "funnel": replace(found.ranking.funnel, seconds=0.0, seconds_by_phase={}), "ties": found.ties,
+        "assumed": found.question.assumed,
+        "plans": [(one.report.plan, [one.tie_group, one.report.step_seconds, one.report.peak_bytes], one.why)
+        for one in found.plans[:6]],
         "safe": found.safe and found.safe.plan, "pareto": [[one.step_seconds, one.peak_bytes] for one in found.pareto],
-        "included": [(one.legal, one.violations, one.layout_rank, one.layout_percentile, one.step_ratio_to_first, one.shortfall_gib)
+        "included": [(one.legal, one.violations, one.layout_rank, one.layout_percentile, one.step_ratio_to_first,
+        one.shortfall_gib)
                      for one in found.included],
         "miss": found.nearest_miss and found.nearest_miss.plan, "riskier": found.riskier and found.riskier.plan,
-        "remedies": found.remedies, "batch": found.other_batch, "tried": [list(map(float, (a, b or 0))) for a, b in found.gpus_tried],
+        "remedies": found.remedies, "batch": found.other_batch, "tried": [list(map(float, (a, b or 0))) for a,
+        b in found.gpus_tried],
         "varied": [(one.words, one.step_seconds, one.reason) for one in found.question.varied],
         "sums": [float(ranking.step_seconds.sum()), float(ranking.peak_bytes.sum()), int(ranking.row.sum()), len(ranking.best)],
         "level": ranking.level, "met": ranking.fit_chance_met,
@@ -169,7 +180,8 @@ def test_searches(name):
 PLANS = {
     "dense": "tp=2,pp=2,mbs=2", "odd": "tp=2,pp=1,mbs=1,recompute=full:block:2", "moe": "tp=2,mbs=1,ep=4,sp=1",
     "mla": "tp=1,pp=1,mbs=1,ep=8", "dense tight": "tp=1,pp=4,mbs=1",
-    "dense too large": "tp=8,mbs=2,recompute=full", "odd fixed": "tp=3,pp=2,mbs=5,vpp=3", "dense twenty-four": "tp=8,pp=2,mbs=1,sp=1",
+    "dense too large": "tp=8,mbs=2,recompute=full", "odd fixed": "tp=3,pp=2,mbs=5,vpp=3",
+    "dense twenty-four": "tp=8,pp=2,mbs=1,sp=1",
     "moe varied": "tp=1,pp=4,ep=2,mbs=1,vpp=2", "moe deepspeed": "tp=2,mbs=1", "mla fp8": "tp=2,pp=2,mbs=1,first=2,last=3,cp=3",
     "dense torch": "tp=2,mbs=1,fsdp=3,recompute=selective:mlp",
 }  # fmt: skip
@@ -183,7 +195,8 @@ def test_explanations(name):
     told = replace(found, question=None, operators=(), included=replace(found.included, report=None))
     plan = scenario.read_plan(PLANS[name])
     TABLE.check(f"explain {name}", {
-        "told": told, "nearest": nearest_legal(scenario, plan), "even": nearest_legal(scenario, plan.replace(mbs=3), even_only=True),
+        "told": told, "nearest": nearest_legal(scenario, plan), "even": nearest_legal(scenario, plan.replace(mbs=3),
+        even_only=True),
         "odd": odd_factor(scenario), "batches": useful_batches(scenario), "operators": len(found.operators),
     })  # fmt: skip
 
@@ -197,7 +210,8 @@ def test_spaces():
                      for n in (1, 5, 8, 9, 24, 100, 640)}  # fmt: skip
     found["sharding"] = {
         f"{number}.{usual}": [list(map(float, one)) for one in sharding_choices(Constraints(fixed=fixed), usual)]
-        for number, fixed in enumerate(({}, {"fsdp": frozenset({2})}, {"dist_opt": frozenset({False, True})}, {"offload": frozenset({0.5})}))
+        for number, fixed in enumerate(({}, {"fsdp": frozenset({2})}, {"dist_opt": frozenset({False, True})},
+        {"offload": frozenset({0.5})}))
         for usual in (True, False)
     }  # fmt: skip
     for name in ("gpt", "moe", "hybrid fp8", "t5", "moe transformers-deepspeed", "gated torchtitan", "gpt mtp", "moe overlap"):
@@ -205,18 +219,22 @@ def test_spaces():
         space = enumerate_space(scenario)
         rows = space.layouts
         found[name] = {
-            "axes": axes(scenario), "bounds": search_bounds(scenario, Constraints(at_most={"tp": 4})), "rejected": space.rejected_by_rule,
+            "axes": axes(scenario), "bounds": search_bounds(scenario, Constraints(at_most={"tp": 4})),
+            "rejected": space.rejected_by_rule,
             "sums": {key: int(np.dot(np.asarray(getattr(rows, key), np.int64), np.arange(len(rows)) % 97))
                      for key in ("tp", "pp", "dp", "mbs", "vpp", "cp", "ep", "etp", "sp", "first", "last", "fsdp", "dist_opt")},
-            "rows": [len(rows), int(space.layout_id.sum())], "options": [str(one) for one in recompute_options(scenario, Constraints(), 4)],
+            "rows": [len(rows), int(space.layout_id.sum())], "options": [str(one) for one in recompute_options(scenario,
+            Constraints(), 4)],
             "layout": {f"{pp}": [list(one) for one in layout_splits(scenario.model, pp)] for pp in (1, 2, 3, 4)},
         }  # fmt: skip
     TABLE.check("spaces", found)
 
 
 def test_splits_by_words():
-    texts = ("Ett|ttL", "Et|t|t|tL", "Et*3|tL", "E(t|)*3tL", "Ettt|tmL", "EttttL", "Et||ttt|L", "E|t*4|L", "", "t", "Ett|tt|L", "Exx|tL",
-             "[['embedding','decoder'],['decoder','decoder','decoder','loss']]", "Et*40|t*60L", "E(tt|)*2", "Et|tttL|")  # fmt: skip
+    texts = ("Ett|ttL", "Et|t|t|tL", "Et*3|tL", "E(t|)*3tL", "Ettt|tmL", "EttttL", "Et||ttt|L", "E|t*4|L", "", "t",
+    "Ett|tt|L", "Exx|tL",
+             "[['embedding','decoder'],['decoder','decoder','decoder','loss']]", "Et*40|t*60L", "E(tt|)*2",
+             "Et|tttL|")  # fmt: skip
     found = {f"{number}.{pp}.{mtp}": outcome(split_of_layout, text, pp, 4, mtp)
              for number, text in enumerate(texts) for pp in (1, 2, 4) for mtp in (0, 1)}  # fmt: skip
     found |= {

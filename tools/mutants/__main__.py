@@ -37,7 +37,7 @@ BUDGET_S = 20.0
 TIMEOUT_S, RECORD_S = 100, 900
 """Of the processor: a mutant that hangs is killed."""
 SEED, SAMPLE = 16, 200
-RECORDED = 150
+RECORDED = 75
 """Samples of at least this size are written to tests/mutants.json."""
 NO_REASON = 'NO REASON YET: write a test, or why none can notice it under "reasons" in tests/mutants.json'
 Reach = dict[str, tuple[float, list[tuple[str, str]]]]

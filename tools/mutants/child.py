@@ -17,7 +17,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -89,6 +89,7 @@ class _Recorder:
         self.of_fixture: dict[str, set[CodeType]] = {}
         self.tests: dict[str, tuple[float, set[CodeType]]] = {}
         self.failed: list[str] = []
+        self.modules, self.caches = 0, list[Any]()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed += [report.nodeid] * report.failed
@@ -110,11 +111,10 @@ class _Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
-        for one in gc.get_objects():
-            if type(one).__name__ == "_lru_cache_wrapper":
-                place = getattr(one, "__module__", None) or ""
-                if place.startswith("autoconfig.") or "test_" in place:
-                    one.cache_clear()
+        if self.modules != len(sys.modules):  # looking through all objects takes longer than most tests
+            self.modules, self.caches = len(sys.modules), list(_caches())
+        for one in self.caches:
+            one.cache_clear()
         self.now = set()
         start = time.process_time()
         sys.settrace(self.trace)
@@ -127,6 +127,15 @@ class _Recorder:
 
     def answer(self) -> dict[str, Any]:
         return {name: [round(seconds, 3), _owners(codes)] for name, (seconds, codes) in self.tests.items()}
+
+
+def _caches() -> Iterator[Any]:
+    """What functools.cache keeps of the project and of its tests."""
+    for one in gc.get_objects():
+        if type(one).__name__ == "_lru_cache_wrapper":
+            place = getattr(one, "__module__", None) or ""
+            if place.startswith("autoconfig.") or "test_" in place:
+                yield one
 
 
 def _owners(codes: set[CodeType]) -> list[tuple[str, str]]:
