@@ -226,8 +226,8 @@ def test_recipes_and_releases():
                             for precision, dropless, plan in (("bf16", True, None), ("mxfp8", True, PLAN), ("blockwise",
                             False, None))]  # fmt: skip
                 found[f"{model}.{gpu}.{stack}"] = "/".join(
-                    f"{one.dispatcher}:{'+'.join(sorted(one.cuda_graphs))}:{one.ep_overlap:d}{one.fused_experts:d}{one.fp8_attention:d}"
-                    f"{one.fp8_output:d}"
+                    f"{one.dispatcher}:{'+'.join(sorted(one.cuda_graphs))}:{one.ep_overlap:d}{one.fused_experts:d}"
+                    f"{one.fp8_attention:d}{one.fp8_output:d}"
                     for one in settings)  # fmt: skip
             for gpus in (None, 8, 64, 300):
                 recipe = nearest_recipe(model, gpu, "mxfp8", "nemo-26.04", (64, 2, 4, 1, 2, 8, 1) if gpus == 8 else None, gpus)
@@ -281,13 +281,18 @@ def test_words_and_numbers():
         found[f"pattern {text}"] = outcome(lambda text: "".join(parse_pattern(text).layers), text)
         found[f"published {text}"] = result(published_layers, text)
         found |= {f"scaled {text} {n}": result(scaled_pattern, text, n) for n in (1, 2, 3, 6, 8, 20)}
-    for text in ("tp=2,pp=4", "tp=2,pp=4,dp=3,mbs=1,sp=0", "fsdp=3", "fsdp=1", "offload=1.1", "offload=0.5", "tp=0", "tp=1000000", "tp=1000001", "sp=2",
-                 "recompute=full:block", "recompute=full:block:0", "recompute=selective", "recompute=full:uniform:1000000", "recompute=selective:x",
-                 "tp=1e3", "tp=", "tp=1 pp=2", "tp=1,tp=2", "x=1", "", "dist_opt=0,fsdp=2", "first=3,last=4,pp=2", "vpp=3,pp=2,cp=2,ep=2,etp=2"):  # fmt: skip
+    for text in ("tp=2,pp=4", "tp=2,pp=4,dp=3,mbs=1,sp=0", "fsdp=3", "fsdp=1", "offload=1.1", "offload=0.5", "tp=0",
+    "tp=1000000", "tp=1000001", "sp=2",
+                 "recompute=full:block", "recompute=full:block:0", "recompute=selective", "recompute=full:uniform:1000000",
+                 "recompute=selective:x",
+                 "tp=1e3", "tp=", "tp=1 pp=2", "tp=1,tp=2", "x=1", "", "dist_opt=0,fsdp=2", "first=3,last=4,pp=2",
+                 "vpp=3,pp=2,cp=2,ep=2,etp=2"):  # fmt: skip
         found[f"plan {text}".replace("=", ":")] = outcome(parse_plan, text, 48, sp=True)
         found[f"serve {text}".replace("=", ":")] = outcome(parse_serve_plan, text.replace("dp", "adp"))
-    for kind in ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
-                 {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}, {"type": "linear", "factor": 2.0}, {}, None, 3):  # fmt: skip
+    for kind in ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192},
+                 {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096}, {"type": "linear",
+                 "factor": 2.0}, {}, None, 3):  # fmt: skip
         found[f"rope {len(str(kind))}"] = result(rope_scaling_of, kind)
         found[f"router {len(str(kind))}"] = result(router_of, kind)
     found["again"] = [Recompute.parse(text).num_layers for text in ("full", "full:block:7", "none")]
