@@ -96,3 +96,12 @@ def test_any_override_gives_a_model_or_our_error(name: str, changes: dict[str, o
         assert str(error)
     else:
         assert isinstance(model, ModelSpec) and total_parameters(model) > 0
+
+
+def test_one_head_is_as_wide_as_the_model():
+    model = ModelSpec(
+        name="x", num_layers=2, hidden_size=96, num_attention_heads=6, num_query_groups=6, kv_channels=16, ffn_hidden_size=80,
+        vocab_size=64,
+    )  # fmt: skip
+    one = apply_overrides(model, {"num_attention_heads": 1})
+    assert (one.num_query_groups, one.kv_channels) == (1, 96)

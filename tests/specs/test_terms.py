@@ -19,7 +19,15 @@ from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
-from autoconfig.specs.models.model_catalogue import _FAMILY, _build, _layers_on_the_line, load_model, resolve_model
+from autoconfig.specs.models.model_catalogue import (
+    _FAMILY,
+    _build,
+    _layers_on_the_line,
+    _width_for,
+    gpt3_style,
+    load_model,
+    resolve_model,
+)
 from autoconfig.specs.models.module_names import _attention
 from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token
 from autoconfig.specs.plan import parse_plan
@@ -61,6 +69,8 @@ def test_sizes_of_narayanans_table_1():
         assert (model.num_layers, model.hidden_size, model.num_attention_heads) == tuple(
             int(row[name]) for name in ("layers", "hidden", "heads")
         ), row["model"]
+        billions = float(row["model"].removeprefix("GPT-")[:-1]) * (1000 if row["model"].endswith("T") else 1)
+        assert gpt3_style(billions * 1e9).default_global_batch_size == int(row["gbs"])
     assert len(rows) == 10
 
 
@@ -76,6 +86,13 @@ def test_sizes_between_which_depths_are_read_are_those_of_both_papers():
     narayanan = [tuple(int(row[name]) for name in ("layers", "hidden", "heads")) for row in largest]
     found = {shape.parameters: (shape.num_layers, shape.hidden_size, shape.num_attention_heads) for shape in _FAMILY}
     assert found == brown | dict(zip(sizes, narayanan, strict=True))
+
+
+@pytest.mark.parametrize(("params", "layers"), [(125e6, 12), (1.3e9, 24), (175e9, 96)])
+def test_the_width_solves_equation_2_of_narayanan(params, layers):
+    """P = 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h), with V = 51,200 and s = 2,048."""
+    h = _width_for(params, layers)
+    assert 12 * layers * h**2 * (1 + 13 / (12 * h) + (51_200 + 2_048) / (12 * layers * h)) == pytest.approx(params, rel=1e-9)
 
 
 def test_depth_between_published_sizes_is_on_their_line():

@@ -31,7 +31,7 @@ from autoconfig.training.price import (
     narrowed,
     record_for,
 )
-from autoconfig.training.remedies import OtherBatch, Remedy, memory_binds
+from autoconfig.training.remedies import OtherBatch, Remedy, _saves, memory_binds
 from autoconfig.training.rules import RULES, recompute_fits_layers, recompute_rule
 from autoconfig.training.workload import read_workload, trains_adapters
 
@@ -428,3 +428,11 @@ def test_keys_in_which_two_plans_differ():
     one = TrainPlan(tp=2, pp=1, dp=8, mbs=1)
     assert changed_keys(one, one.replace(dp=4)) == [] and changed_keys(one.replace(sp=True, fsdp=2), one) == ["sp", "fsdp"]
     assert changed_keys(one.replace(first=2, offload=0.5, ep=2), one) == ["ep", "first", "offload"]
+
+
+@pytest.mark.parametrize(("lacks", "today", "saves"), [
+    (1.0, (2.0,), True), (2.0, (2.0,), False), (1.0, (2.0, 0.5), False), (None, (0.5, 2.0), True), (1.0, (), True),
+])  # fmt: skip
+def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
+    tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
+    assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
