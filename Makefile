@@ -114,9 +114,9 @@ soak: $(DEV)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
 	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
 
-# Tables of what the product answers today (tests/*/recorded*.txt), after a change that was meant.
+# Tables of what the product answers today (tests/recorded/*.txt), after a change that was meant.
 recorded: $(DEV)
-	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 $(wildcard tests/*/test_recorded*.py)
+	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 tests/recorded
 
 # Small mutations of the pure packages, each against the tests that reach it; goes on where it was stopped. From 75 on it writes
 # tests/mutants.json. SAMPLE=0: all of them; FLAGS='--seed 17': other ones.

@@ -112,7 +112,7 @@ def _close(one: str, other: str) -> bool:
 class Table:
     """The file beside a test, read once; with AUTOCONFIG_RECORD it is written line by line."""
 
-    def __init__(self, test_file: str, name: str = "recorded.txt") -> None:
+    def __init__(self, test_file: str, name: str) -> None:
         self.path = Path(test_file).with_name(name)
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.is_file() else []
         self.lines = dict(line.split("\t", 1) for line in lines)

@@ -67,7 +67,7 @@ from autoconfig.specs.software.software import load_stack, software_names
 from recorded import SCENARIOS, Table, outcome, result, scenario_of, taken
 from small_models import MODELS
 
-TABLE = Table(__file__)
+TABLE = Table(__file__, "specs.txt")
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -21,8 +21,8 @@ from autoconfig.specs.software.checkpoint import checkpoint_of
 from recorded import Table, outcome, shape_of, taken, texts_of
 from small_models import MODELS
 
-TABLE = Table(__file__, "recorded_files.txt")
-HERE = Path(__file__).parent
+TABLE = Table(__file__, "files.txt")
+HERE = Path(__file__).parents[1] / "specs"
 
 CLUSTER = {
     "gpu": "h100", "num_gpus": 16, "gpus_per_node": 8, "link_domain_size": 8, "link_gb_per_s": 450.0, "nic_gb_per_s": 50.0,

@@ -44,7 +44,7 @@ from autoconfig.time_model.serving.workload import (
 from recorded import SCENARIOS, Table, scenario_of
 from served import JOBS, job_of
 
-TABLE = Table(__file__)
+TABLE = Table(__file__, "time.txt")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

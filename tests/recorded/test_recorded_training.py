@@ -43,7 +43,7 @@ from autoconfig.training.space import (
 )
 from tests.conftest import make_request
 
-TABLE = Table(__file__)
+TABLE = Table(__file__, "training.txt")
 SMALL = {
     "gpt": {}, "gated fp8": {"precision": "fp8", "fp8_param_gather": True}, "moe": {}, "mla": {"moe_capacity_factor": 1.0},
     "hybrid mamba": {"hybrid_layer_pattern": "M*M*", "num_moe_experts": None}, "hybrid fp8": {"precision": "fp8"},

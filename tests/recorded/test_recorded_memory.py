@@ -15,7 +15,7 @@ from autoconfig.memory_model.tables import least_state_bytes
 from recorded import SCENARIOS, Table, outcome, scenario_of
 from served import JOBS, job_of
 
-TABLE = Table(__file__)
+TABLE = Table(__file__, "memory.txt")
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
