@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.hybrid import gdn_gemms, mamba_gemms
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.parameters import attention_gemms, expert_gemms, latent_gemms, mlp_gemms
+from autoconfig.specs.models.parameters import attention_gemms, expert_gemms, latent_gemms, mlp_gemms, mtp_depths_held
 
 MAX_PATTERNS, MAX_CHARACTERS, MAX_STARS = 256, 200, 4
 """Of expressions in one list; beyond, matching would not end in bounded time."""
@@ -75,7 +75,7 @@ Module = tuple[str, tuple[str, ...], float]
 def linear_modules(model: ModelSpec, *, by_expert: bool = False) -> Iterator[Module]:
     """Every linear layer of the stack and the output layer; routers left out. `by_expert`: each routed expert on its own,
     else all of a layer together under the first one's name."""
-    for index, kind in enumerate((*model.layer_kinds, *model.mtp_kinds * model.mtp_num_layers)):
+    for index, kind in enumerate((*model.layer_kinds, *model.mtp_kinds * mtp_depths_held(model))):
         # a hybrid with Gated DeltaNet has a mixer and an MLP in one layer of Hugging Face, we have two
         layer = f"layers.{index // 2 if 'gdn' in model.layer_kinds else index}"
         if kind in _RECURRENT:
@@ -100,8 +100,11 @@ _LATENT = {
     "linear_kv_down_proj": "kv_a_proj_with_mqa",
     "linear_kv_up_proj": "kv_b_proj",
     "linear_proj": "o_proj",
+    "indexer.linear_wq_b": "indexer.wq_b",
+    "indexer.linear_wk": "indexer.wk",
+    "indexer.linear_weights_proj": "indexer.weights_proj",
 }
-"""Megatron's module of latent attention -> Hugging Face's."""
+"""Megatron's module of latent attention, and of what chooses its keys, -> Hugging Face's."""
 
 
 def _attention(model: ModelSpec, layer: str) -> Iterator[Module]:

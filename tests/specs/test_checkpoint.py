@@ -9,6 +9,9 @@ from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.huggingface import model_from_mapping
+from autoconfig.specs.models.model_catalogue import load_model, model_names
+from autoconfig.specs.models.module_names import linear_modules
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of
 from autoconfig.specs.software.engine import loads_checkpoint
@@ -45,6 +48,14 @@ def stored(shape, quantised):
 def test_weights_are_as_large_as_the_published_files(name, shape, quantised, gigabytes):
     model, checkpoint = stored(shape, quantised)
     assert checkpoint_bytes(model, checkpoint.formats(model)) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize("name", [name for name in model_names() if not load_model(name).encoder_num_layers])
+def test_linear_layers_and_the_embedding_are_nearly_all_of_a_model(name):
+    """Norms, biases, routers and convolutions are the rest."""
+    model = load_model(name)
+    named = sum(weights for _, _, weights in linear_modules(model)) + model.vocab_size * model.hidden_size
+    assert 0.98 < named / total_parameters(model, mtp=True) <= 1.0
 
 
 def test_the_table_has_enough_of_every_method():
