@@ -29,6 +29,8 @@ ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layerno
 """What decides between models of the same shape."""
 MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
+DIGIT = re.compile("[0-9]")
+"""Of a name that says one model also in front of other words: Mistral-Medium is no Mistral 7B, as `mistral` alone is."""
 SENTENCE_PIECE = re.compile(r"(?:.*/)?tokenizer\.model")
 """What the file of Llama 2's tokenizer is called, and where llama-like models keep theirs."""
 
@@ -264,9 +266,9 @@ def model_in(text: str) -> ModelSpec | None:
     spellings = {name: canonical for name, canonical in model_aliases().items() if len(name) >= MIN_NAME and "/" not in name}
     for part in _parts(text):
         word = part.removeprefix("meta-")
-        if "distill" in word and word not in spellings:  # DeepSeek-R1-Distill-Qwen-1.5B is no DeepSeek-R1
+        if "distill" in word and word not in spellings:  # what DeepSeek-R1 taught is no DeepSeek-R1
             continue
-        found = [spelling for spelling in spellings if word == spelling or word.startswith(f"{spelling}-")]
+        found = [one for one in spellings if word == one or (word.startswith(f"{one}-") and DIGIT.search(one))]
         if found and not _speaks_of_another(word, max(found, key=len), spellings):
             return load_model(spellings[max(found, key=len)])
     return None

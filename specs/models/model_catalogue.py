@@ -203,9 +203,9 @@ def family_of_name(name: str) -> str | None:
 def load_model(name: str) -> ModelSpec:
     """The catalogue model with this name.
 
-    Upper and lower case, `_`, space and `-` are the same. A prefix names a model when only one model starts with it and it does
-    not end inside a number (`qwen3-235` does, `llama3-7` does not). What NVIDIA's tables put behind a name in parentheses
-    (`(tokendrop)`, `(w/o MTP)`) is understood. Raises UnknownNameError with the nearest names.
+    Upper and lower case, `_`, space and `-` are the same. A prefix names a model when only one model (or one and its later
+    releases: `qwen3-235`) starts with it and it does not end inside a number (`llama3-7` does). What NVIDIA's tables put
+    behind a name in parentheses (`(tokendrop)`, `(w/o MTP)`) is understood. Raises UnknownNameError with the nearest names.
     """
     text, changes = name.strip(), None
     match = _VARIANT.fullmatch(text)
@@ -350,7 +350,8 @@ def _find(wanted: str) -> str | None:
         for alias, canonical in index.items()
         if alias.startswith(wanted) and not (wanted[-1] in "0123456789." and alias[len(wanted)] in "0123456789.")
     }
-    return hits.pop() if len(hits) == 1 else None
+    shortest = min(hits, key=len, default=None)  # qwen3-235b-a22b, not its later release qwen3-235b-a22b-2507
+    return shortest if shortest and all(name.startswith(shortest) for name in hits) else None
 
 
 def _looks_like_path(text: str) -> bool:

@@ -11,7 +11,7 @@ from tables import tabled
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
-from autoconfig.megatron.read_vocabulary import model_in
+from autoconfig.megatron.read_vocabulary import model_in, tokenizer_entries
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
 SMALL = (
@@ -225,17 +225,35 @@ def test_the_older_spelling_beside_the_newer_one():
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"), ("open-r1/Qwen2.5-Math-7B-RoPE-300k", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"), ("open-r1/Qwen2.5-Math-7B-RoPE-300k", "qwen2.5-math-7b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None), ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "r1-distill-qwen-1.5b"), ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
+        ("mistralai/Mistral-Medium-3.5", None), ("mistralai/Mistral-7B-v0.1", "mistral-7b"), ("/models/mistral", "mistral-7b"),
+        ("mistralai/Mistral-Large-3-675B-Instruct-2512", None), ("tiiuae/falcon-mamba-7b", None),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"), ("Qwen/Qwen3-8B-AWQ", "qwen3-8b"),
     ],
 )  # fmt: skip
 def test_which_model_a_name_is_of(name, model):
-    """Distilled Qwen2.5 1.5B has an output layer of its own; of two models in one name none is taken."""
+    """Of two models in one name none is taken, nor a model whose name says no size, where more stands behind it."""
     found = model_in(name)
     assert (found.name if found else None) == model
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("tiiuae/Falcon3-Mamba-7B-Base", 65_024), ("tiiuae/Falcon3-7B-Base", 131_072), ("tiiuae/Falcon-H1-7B-Base", None),
+        ("LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct", 102_400), ("LGAI-EXAONE/EXAONE-4.5-33B", None),
+        ("ibm-granite/granite-3.1-8b-instruct", 49_155), ("ibm-granite/granite-3b-code-base", None),
+        ("BAAI/AquilaChat2-34B-16K", 100_008), ("BAAI/Aquila-135M", None), ("distill-llama-2-7b", 32_000),
+        ("mistralai/Mistral-Large-Instruct-2411", 32_768), ("mistralai/Mistral-Large-3-675B-Instruct-2512", None),
+        ("mistralai/Ministral-8B-Instruct-2410", 131_072), ("mistralai/Mistral-Medium-3.5", None),
+    ],
+)  # fmt: skip
+def test_a_family_ends_where_its_vocabulary_does(name, entries):
+    """As published in the config.json of each; None where kin has another one, or none is published."""
+    assert tokenizer_entries(name) == entries
 
 
 def test_the_beginning_of_an_argument_stands_for_it():
