@@ -18,6 +18,7 @@ from autoconfig.serving.reasons import (
     nearest_row,
     no_deployment,
     over_text,
+    readable,
     sensitivity,
     shortfall,
     sustained_text,
@@ -74,9 +75,12 @@ SHARES = (SPARE, 0.8, 0.7, 0.6, 0.5)
 
 
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
-    """Search, report the best ones, simulate the finalists."""
-    question = understand(request)
-    found, reports, lines = _finalists(question, request, progress)
+    """Search, report the best ones, simulate the finalists. A limit that nobody asked for goes where none is within it."""
+    asked = understand(request)
+    for question in (*readable(asked), asked):
+        found, reports, lines = _finalists(question, request, progress)
+        if reports and (not request.simulate or any(_kept(question, one) for one in reports)):
+            break
     rows = _one_per_layout(found, request.top) if reports else []
     nearest, infeasible = (None, "") if reports else _nearest(question, found)
     if request.simulate and reports and not any(_kept(question, one) for one in reports):

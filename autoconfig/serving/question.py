@@ -144,6 +144,8 @@ class ServeQuestion:
     assumed: tuple[str, ...] = field(default=())
     checkpoint: Checkpoint | None = None
     """How the model's files store its weights, where they are quantised."""
+    usual_limit: bool = False
+    """`tpot_s` is reasons.READABLE_TPOT_S, as nobody asked for a limit."""
     sized_for: float = 1.0
     """Times the mean load that a deployment must carry, where bursts ask for more than the mean."""
 

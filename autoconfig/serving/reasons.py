@@ -3,7 +3,8 @@ what limits cost; where nothing is feasible, what comes nearest and by how much 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -108,19 +109,32 @@ READABLE_TPOT_S = 0.05
 user waits for the text."""
 
 
+def readable(question: ServeQuestion) -> Iterator[ServeQuestion]:
+    """The question with READABLE_TPOT_S as its limit, said, where nobody asked for a limit, a load or a batch."""
+    given = question.tpot_s or question.ttft_s or question.rate or "batch" in question.constraints
+    if not given and question.goal in ("throughput", "cost") and question.lengths.steps > 0:
+        said = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s a user, as no limit was asked (--tpot 50ms; for offline work --tpot 2s)"
+        yield replace(question, tpot_s=READABLE_TPOT_S, usual_limit=True, assumed=(said, *question.assumed))
+
+
 def _readable(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
-    """What users of READABLE_TPOT_S cost, where nobody asked for a limit and the recommended deployment is slower."""
-    slow = float(found.columns["tpot_s"][row])
-    if question.tpot_s or question.goal not in ("throughput", "cost") or slow <= READABLE_TPOT_S:
+    """What users of READABLE_TPOT_S cost, where nobody asked for it."""
+    speed, tpot = found.tokens_per_s_per_gpu, found.columns["tpot_s"]
+    if question.goal not in ("throughput", "cost") or (question.tpot_s and not question.usual_limit):
         return []
-    fast = np.flatnonzero(within_limits(question, found.columns) & (found.columns["tpot_s"] <= READABLE_TPOT_S))
-    said = f"no --tpot was asked, and a user gets {1.0 / slow:.3g} tokens/s: "
+    if question.usual_limit:
+        most = int(np.argmax(speed))
+        gain = speed[most] / speed[row] - 1.0
+        slower = f"{gain:+.0%} tokens/s/GPU where a user may get {1.0 / tpot[most]:.3g} tokens/s (--tpot 2s)"
+        return [f"no limit was asked: {slower}"] if gain >= 0.005 and tpot[most] > READABLE_TPOT_S else []
+    if tpot[row] <= READABLE_TPOT_S:
+        return []
+    said = f"no --tpot was asked, and a user gets {1.0 / tpot[row]:.3g} tokens/s: "
+    fast = np.flatnonzero(within_limits(question, found.columns) & (tpot <= READABLE_TPOT_S))
     if not len(fast):
         return [f"{said}no deployment gives {1.0 / READABLE_TPOT_S:.0f}"]
-    best = fast[np.argmax(found.tokens_per_s_per_gpu[fast])]
-    cost = found.tokens_per_s_per_gpu[best] / found.tokens_per_s_per_gpu[row] - 1.0
-    limit = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s take --tpot {READABLE_TPOT_S * 1e3:.0f}ms"
-    return [f"{said}{limit}, at {cost:+.0%} tokens/s/GPU"]
+    cost = speed[fast].max() / speed[row] - 1.0
+    return [f"{said}{1.0 / READABLE_TPOT_S:.0f} take --tpot {READABLE_TPOT_S * 1e3:.0f}ms, at {cost:+.0%} tokens/s/GPU"]
 
 
 def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:

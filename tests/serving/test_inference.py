@@ -82,7 +82,7 @@ def test_formats_that_nobody_asked_for_and_borrowed_constants_are_said(autoconfi
     asked = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--simulate", "0", "--top", "1")
     text = " ".join(autoconfig.run(*asked, "--engine", "vllm").stdout.split())
     assert "vllm has no constants of its own: trtllm-1.2's" in text
-    assert "Assumed: weights in fp8 and cache in fp8 where that serves more" in text
+    assert "weights in fp8 and cache in fp8 where that serves more" in text
     text = " ".join(autoconfig.run(*asked, "--fix", "weights=bf16", "--fix", "kv=bf16").stdout.split())
     assert "constants of its own" not in text and "where that serves more" not in text
     rows = {row["name"]: row["constants_stand_in"] for row in autoconfig.json("engines")["engines"]}
