@@ -86,11 +86,11 @@ class Confidence:
 
 def confidence_class(scenario: Scenario, cp: int = 1) -> str:
     """Which of CLASSES a question belongs to; `cp` is the plan's context parallelism."""
-    if scenario.model.is_moe:
-        return MOE
-    entry = entry_for(scenario, moe=False)
+    entry = entry_for(scenario, moe=scenario.model.is_moe)
     if entry is None or not entry.sources:
         return UNCALIBRATED
+    if scenario.model.is_moe:
+        return MOE
     if total_parameters(scenario.model) < SMALL_PARAMETERS:
         return SMALL
     if cp >= LONG_FROM_CP:
@@ -162,8 +162,14 @@ def record_text(record: FirstPlanRecord, step: str) -> str:
 
 
 def band_of(level: str, bands: Mapping[str, Band]) -> Band:
-    """The band of a class, the pooled one where the class has none."""
-    return bands.get(level, bands["pooled"])
+    """The band of a class, the pooled one where the class has none; of UNCALIBRATED, which no run stands behind, the widest."""
+    return bands.get(level) or (_widest(bands) if level == UNCALIBRATED else bands["pooled"])
+
+
+def _widest(bands: Mapping[str, Band]) -> Band:
+    """As far as any of these bands reaches on either side; counted on no run."""
+    low, high = min(band.p5 for band in bands.values()), max(band.p95 for band in bands.values())
+    return Band(p5=low, p95=high, rows=0, sources=())
 
 
 def narrowed(band: Band, own: OwnRuns) -> Band:
@@ -211,13 +217,9 @@ def confidence_of(scenario: Scenario, step_seconds: float, fit_probability: floa
 def least_confident(confidence: Confidence, step_seconds: float) -> Confidence:
     """What is left of it for a plan that breaks a rule of legality: no run of such a plan was measured, so the band reaches as
     far as any shipped one on either side."""
-    bands = shipped_bands().values()
-    return replace(
-        confidence,
-        step_seconds_p5=step_seconds * min(band.p5 for band in bands),
-        step_seconds_p95=step_seconds * max(band.p95 for band in bands),
-        level=NOT_LEGAL,
-    )
+    band = _widest(shipped_bands())
+    low, high = step_seconds * band.p5, step_seconds * band.p95
+    return replace(confidence, step_seconds_p5=low, step_seconds_p95=high, level=NOT_LEGAL)
 
 
 def _evidence(scenario: Scenario) -> str:

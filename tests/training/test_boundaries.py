@@ -26,6 +26,7 @@ from autoconfig.training.price import (
     Band,
     PlanReport,
     StageMemory,
+    band_of,
     confidence_class,
     first_plan_kind,
     narrowed,
@@ -396,7 +397,8 @@ def test_own_runs_narrow_a_band_as_a_source_that_is_no_longer_new(runs, freedom,
 
 
 @pytest.mark.parametrize(("model", "gpus", "cp", "entry", "level"), [
-    ("moe", 16, 8, None, "mixture of experts"), ("llama3-8b", 16, 1, None, "formula only"),
+    ("moe", 16, 8, ("te", 1), "mixture of experts"), ("moe", 16, 8, None, "formula only"),
+    ("moe", 8, 1, ("te", 0), "formula only"), ("llama3-8b", 16, 1, None, "formula only"),
     ("llama3-8b", 16, 1, ("", 0), "formula only"), ("gpt", 16, 8, ("te", 9), "small model"),
     ("llama3-8b", 16, 4, ("te", 9), "long context"), ("llama3-8b", 16, 3, ("te", 9), "calibrated generation"),
     ("llama3-8b", 16, 1, ("*", 5), "unfamiliar software"), ("llama3-8b", 16, 1, ("*", 6), "related generation"),
@@ -412,6 +414,12 @@ def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
     )
     monkeypatch.setattr("autoconfig.training.price.entry_for", lambda *_, **__: found)
     assert confidence_class(asked, cp) == level
+
+
+def test_without_a_run_behind_the_gpu_a_band_reaches_as_far_as_any_other():
+    bands = {"pooled": Band(p5=0.8, p95=1.1, rows=9, sources=("a",)), "one node": Band(p5=0.9, p95=1.3, rows=5, sources=("a",))}
+    assert band_of("formula only", bands) == Band(p5=0.8, p95=1.3, rows=0, sources=())
+    assert band_of("long context", bands) is bands["pooled"]
 
 
 def test_the_worst_stage_decides_whether_a_plan_fits():
