@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from math import log2
+from typing import Any
 
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
@@ -93,6 +94,10 @@ class GivenSettings:
 
 
 NOTHING_GIVEN = GivenSettings()
+FUSED = "mxfp8"
+"""How GEMMs are scaled where Transformer Engine fuses a grouped MLP (GroupedMLP_CuTeGEMMSwiGLU_MXFP8, on Blackwell)."""
+OF_THE_RELEASE = ("fused_experts", "fp8_attention")
+"""Kernels that a run has because its software has them, whatever its plan."""
 
 
 def settings_of_a_run(settings: RunSettings) -> GivenSettings:
@@ -127,7 +132,8 @@ def resolve_settings(
     plan: TrainPlan | None = None,
 ) -> RunSettings:
     """The switches of a run in `precision` (bf16, or how a quantised format is scaled): what is given, else the recipe of
-    this model nearest to `plan`, else what most recipes of the release and GPU do, else what the stack does. DeepEP gives way
+    this model nearest to `plan` (kernels: OF_THE_RELEASE), else what most recipes of the release and GPU do, else what the
+    stack does. DeepEP gives way
     to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300"),
     and usual graphs of the full iteration to none where a given dispatcher's sizes are not static."""
     _refuse_other_vendors(given, model, cluster)
@@ -147,6 +153,13 @@ def resolve_settings(
 
 
 NVIDIA = "nvidia"
+
+
+def given_way(dispatcher: str | None, found: RunSettings) -> str:
+    """A sentence where the dispatcher that was asked for is not the one that is priced (resolve_settings); else empty."""
+    if dispatcher in (None, found.dispatcher):
+        return ""
+    return f"{dispatcher} does not run where links join more than one board: priced as {found.dispatcher}"
 
 
 def formula_only(model: ModelSpec, cluster: ClusterSpec) -> str:
@@ -293,7 +306,8 @@ def _of_recipes(
     name, gpu = model.name.rstrip("*"), cluster.gpu.id.split("-")[0]
     mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
     if (recipe := nearest_recipe(name, gpu, precision, release, mine, cluster.num_gpus)) is not None:
-        return recipe.settings
+        current = current_recipes(name, gpu, precision, release)
+        return _with_kernels_of_the_release(recipe, current, cluster.num_gpus)
     newest: dict[str, RecipeSettings] = {}
     for other in recipes():
         dense = other.model.startswith("llama")
@@ -302,11 +316,22 @@ def _of_recipes(
     return _most(stack, [r.settings for r in newest.values()])
 
 
+def _with_kernels_of_the_release(recipe: RecipeSettings, known: Sequence[RecipeSettings], gpus: int) -> RunSettings:
+    """Its settings with the kernels (OF_THE_RELEASE) that most of the known recipes switch on; where as many do not, those of
+    the recipe of the nearest number of GPUs, the later one of two."""
+    counted = [r.settings for r in sorted(reversed(known), key=lambda r: abs(log2(r.plan[0] / gpus)))]
+    return replace(recipe.settings, **{name: _usual(name, counted) for name in OF_THE_RELEASE})
+
+
+def _usual(name: str, known: Sequence[RunSettings]) -> Any:
+    return Counter(getattr(s, name) for s in known).most_common(1)[0][0]
+
+
 def _most(stack: RunSettings, known: Sequence[RunSettings]) -> RunSettings:
     """Of each switch what most recipes do; the stack's own where there is none."""
     if not known:
         return stack
-    return RunSettings(**{f.name: Counter(getattr(s, f.name) for s in known).most_common(1)[0][0] for f in fields(RunSettings)})
+    return RunSettings(**{f.name: _usual(f.name, known) for f in fields(RunSettings)})
 
 
 def without_ring(model: ModelSpec, software: SoftwareStack) -> SoftwareStack:

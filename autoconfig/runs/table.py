@@ -104,7 +104,13 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "without it",
     ),
 }
-"""Column -> (words that are known, what another word is read as). Columns of one word but the last, whose words + joins."""
+"""Column -> (words that are known, what another word is read as). Columns of one word but the last, of overlap_words."""
+
+
+def overlap_words(text: str) -> list[str]:
+    """The words of a cell of `overlap`, between plus signs, commas or blanks, also as options (--overlap-grad-reduce) or keys
+    (overlap_grad_reduce)."""
+    return [word.removeprefix("--").replace("_", "-") for word in re.split(r"[+,;\s]+", text.lower()) if word]
 
 
 def odd_words(row: Row) -> tuple[str, ...]:
@@ -116,7 +122,7 @@ def odd_words(row: Row) -> tuple[str, ...]:
 def _odd_words(cells: tuple[str, ...]) -> tuple[str, ...]:
     found = []
     for (column, (words, read_as)), text in zip(WORDS.items(), cells, strict=True):
-        parts = [part.strip() for part in text.split("+")] if column == "overlap" else [text]
+        parts = overlap_words(text) if column == "overlap" else [text]
         found += [
             f"{column} {read_as} ({part[:40]!r} is none of {', '.join(words)})"
             for part in parts

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.planning.resolve import usual_fp8_recipe
-from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, format_of, number, whole
+from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, format_of, number, overlap_words, whole
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
@@ -18,7 +18,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
-from autoconfig.specs.scenario import PRECISIONS, Numerics
+from autoconfig.specs.scenario import FP8_RECIPES, PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,
     GRAD_REDUCE,
@@ -56,27 +56,43 @@ _LAYERS_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4})[-_ ]?layers?")
 _SIZE_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4}(?:\.[0-9]+)?)b")
 
 
+SIZE_REACHED = 0.2
+"""A size behind a name is one that a depth reaches within this share of it; otherwise it means another shape."""
+
+
 def _cut_model(row: Row, assumed: list[str]) -> tuple[ModelSpec | None, Row]:
-    """A catalogue model with a number of layers or a size in billions behind its name, and the row with that many layers."""
+    """A catalogue model with a number of layers or a size in billions behind its name, and the row with that many layers.
+    Raises CellError where no depth has about that size."""
     name = cell(row, "model").lower()
     for pattern in (_LAYERS_BEHIND, _SIZE_BEHIND):
         match = pattern.fullmatch(name)
         known = _catalogue_model(match[1]) if match else None
         if match is None or known is None:
             continue
+        reached = ""
         if not cell(row, "layers"):
-            layers = int(match[2]) if pattern is _LAYERS_BEHIND else _layers_of_size(known, float(match[2]) * 1e9)
-            row = {**row, "layers": str(layers)}
-        assumed.append(f"{known.name} with {cell(row, 'layers')} layers ({cell(row, 'model')[:60]})")
+            layers = match[2]
+            if pattern is _SIZE_BEHIND:
+                layers, reached = _layers_of_size(known, float(layers) * 1e9)
+            row = {**row, "layers": layers}
+        assumed.append(f"{known.name} with {cell(row, 'layers')} layers{reached} ({cell(row, 'model')[:60]})")
         return known, row
     return None, row
 
 
-def _layers_of_size(known: ModelSpec, parameters: float) -> int:
-    """The depth at which a model of this shape has about so many parameters."""
+def _layers_of_size(known: ModelSpec, parameters: float) -> tuple[str, str]:
+    """The depth at which a model of this shape has about so many parameters, and the size reached, in words. Raises CellError
+    where it is further off than SIZE_REACHED."""
     least = len(set(known.layer_kinds)) if known.is_hybrid else 1
-    counts = range(least, 2 * known.num_layers + 1)
-    return min(counts, key=lambda layers: abs(total_parameters(_with_layers(known, layers)) - parameters))
+    sizes = {n: total_parameters(_with_layers(known, n)) for n in range(least, 2 * known.num_layers + 1)}
+    layers = min(sizes, key=lambda n: abs(sizes[n] - parameters))
+    size = f"{sizes[layers] / 1e9:.3g} B parameters"
+    if abs(sizes[layers] - parameters) > SIZE_REACHED * parameters:
+        raise CellError(
+            f"cell model asks for a {known.name} of {parameters / 1e9:g} B parameters: with {layers} layers it has {size}, and "
+            "no other depth comes nearer; give layers, hidden, heads and ffn of the model that is meant"
+        )
+    return str(layers), f", {size}"
 
 
 def _with_layers(known: ModelSpec, layers: int) -> ModelSpec:
@@ -199,7 +215,7 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
     if not name:
         name = DEFAULT_STACK
         assumed.append(f"software {name}")
-    overlap = _overlaps(row) - {"", EP_OVERLAP}
+    overlap = _overlaps(row) - {EP_OVERLAP}
     stack_name = "megatron-local" if cell(row, "transformer_impl") == "local" else name
     if overlap and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER} and load_stack(stack_name).release:
         overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
@@ -219,7 +235,7 @@ EP_OVERLAP = "overlap-moe-expert-parallel-comm"
 
 
 def _overlaps(row: Row) -> frozenset[str]:
-    return frozenset(word.strip() for word in cell(row, "overlap").lower().split("+"))
+    return frozenset(overlap_words(cell(row, "overlap")))
 
 
 def read_settings(row: Row, num_layers: int) -> GivenSettings:
@@ -246,9 +262,15 @@ def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
 def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
     """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
     precision, recipe = format_of(cell(row, "precision").split("(")[0])
-    recipe = recipe or cell(row, "fp8_recipe").lower()
+    scaled = format_of(cell(row, "fp8_recipe"))[-1] or cell(row, "fp8_recipe").lower()
+    if recipe and scaled not in ("", recipe):
+        raise CellError(f"cells precision={cell(row, 'precision')[:40]} and fp8_recipe={scaled[:40]} contradict each other")
+    recipe = recipe or scaled
     if recipe == precision == "nvfp4":
         recipe = ""  # NVFP4 has one recipe, of its own name
+    if recipe in FP8_RECIPES and precision in PRECISIONS and precision != "fp8":
+        assumed.append(f"precision {precision}, which has no fp8_recipe {recipe}")
+        recipe = ""
     if precision not in PRECISIONS:
         if precision:
             raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")

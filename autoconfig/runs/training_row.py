@@ -22,7 +22,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import RunSettings, formula_only, settings_of_a_run, usual_graphs
+from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, settings_of_a_run, usual_graphs
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -80,10 +80,11 @@ def read_case(row: Row) -> Case:
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
     scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
+    usual = replace(scenario, given=replace(scenario.given, dispatcher=None)).settings(plan)
     given = replace(scenario.given, of_a_run=True)
     if stack.release:
         given = settings_of_a_run(_with_graphs(row, model, scenario.settings(plan)))
-    assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp)
+    assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp, usual)
     scenario = replace(scenario, given=given)
     return Case(
         id=cell(row, "id"),
@@ -95,17 +96,25 @@ def read_case(row: Row) -> Case:
     )
 
 
-def _switches_assumed(row: Row, scenario: Scenario, pipeline: int) -> list[str]:
-    """The switches that decide a mixture's step and that the row does not say, and the release whose constants it has."""
+def _switches_assumed(row: Row, scenario: Scenario, pipeline: int, usual: RunSettings) -> list[str]:
+    """The switches that decide a mixture's step and that the row does not say (`usual`: with the usual dispatcher), what became
+    of the dispatcher that it says, and the release whose constants it has."""
     found, said = scenario.settings(), []
     if scenario.model.is_moe:
         graphs = f"graphs of {'+'.join(sorted(found.cuda_graphs))}" if found.cuda_graphs else "no CUDA graphs"
+        if usual.full_iteration and not found.cuda_graphs:
+            graphs += f" ({found.dispatcher} has no fixed sizes, which a graph of the full iteration needs)"
         words = {
             "moe_dispatcher": f"dispatcher {found.dispatcher}",
             "cuda_graph cuda_graph_scope": graphs,
             "overlap": f"{'' if found.ep_overlap else 'no '}EP overlap",
         }
         said = [text for columns, text in words.items() if not any(cell(row, column) for column in columns.split())]
+        if text := given_way(cell(row, "moe_dispatcher").lower() or None, found):
+            said.append(text)
+        if scenario.software.release and scenario.numerics.format.recipe == FUSED:
+            fused, attention = ("" if on else "not " for on in (found.fused_experts, found.fp8_attention))
+            said.append(f"experts {fused}fused, attention {attention}in fp8")
     if text := formula_only(scenario.model, scenario.cluster):
         said.append(text)
     if found.offload_layers and pipeline > 1:

@@ -31,10 +31,12 @@ from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_pl
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
+    FUSED,
     GRAPH_SCOPES,
     GivenSettings,
     RunSettings,
     formula_only,
+    given_way,
     read_graphs,
 )
 from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario
@@ -45,8 +47,6 @@ from autoconfig.training.workload import read_adapters, read_workload, trains_ad
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
 SWITCH_NAMES = field_names(SWITCHES)
-FUSED = "mxfp8"
-"""How GEMMs are scaled where Transformer Engine fuses a grouped MLP (GroupedMLP_CuTeGEMMSwiGLU_MXFP8, on Blackwell)."""
 OF_EXPERTS = ("dispatcher", "ep_overlap", "fused_experts")
 
 
@@ -309,10 +309,8 @@ def assumed_switches(scenario: Scenario) -> list[str]:
     if not scenario.model.is_moe:
         return []
     said = [text] if (text := formula_only(scenario.model, scenario.cluster)) else []
-    if given.dispatcher is not None and given.dispatcher != found.dispatcher:
-        said.append(
-            f"{given.dispatcher} does not run where links join more than one board: priced as {found.dispatcher} (--dispatcher)"
-        )
+    if text := given_way(given.dispatcher, found):
+        said.append(f"{text} (--dispatcher)")
     words = {
         "dispatcher": f"dispatcher {found.dispatcher} (--dispatcher)",
         "cuda_graphs": f"{graphs_text(found)} (--cuda-graphs)",

@@ -11,14 +11,14 @@ from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.json_record import AboveZero, NotNegative, Positive
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.run_settings import FULL_ITERATION, RunSettings
+from autoconfig.specs.run_settings import FULL_ITERATION, FUSED, RunSettings
 from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.nearest import odd_factor
 from autoconfig.training.order import plainest_first
 from autoconfig.training.price import PlanReport, violations
-from autoconfig.training.question import FUSED, Question, graphs_text
+from autoconfig.training.question import Question, graphs_text
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.space import Constraints
 

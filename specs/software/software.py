@@ -292,6 +292,7 @@ def software_names() -> list[str]:
 
 
 _RELEASE = re.compile(r"nemo-[0-9]{2}\.(0[1-9]|1[0-2])(\.[0-9]{2})?")
+_SHORT_POINT = re.compile(r"(nemo-[0-9]{2}\.[0-9]{2}\.)([0-9])")
 
 
 def is_release(name: str) -> bool:
@@ -309,6 +310,8 @@ def load_stack(name: str) -> SoftwareStack:
     """The stack with this canonical name or alias; a release without a file is priced as the one before it. Raises
     UnknownNameError with the nearest names."""
     wanted = name.strip().lower()
+    if short := _SHORT_POINT.fullmatch(wanted):  # 26.06.1 is 26.06.01
+        wanted = f"{short[1]}0{short[2]}"
     if wanted in software_names():
         return _build(_raw(wanted))
     for candidate in software_names():

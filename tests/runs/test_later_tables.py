@@ -197,6 +197,25 @@ def test_switches_that_decide_a_mixture_are_named_where_the_row_does_not_say_the
     assert not any("dispatcher" in text for text in read_case(DENSE).assumed)
 
 
+def test_a_dispatcher_that_gives_way_is_said_with_what_it_costs() -> None:
+    said = case(moe_dispatcher="deepep").assumed
+    assert "deepep does not run where links join more than one board: priced as alltoall" in said
+    assert "no CUDA graphs (alltoall has no fixed sizes, which a graph of the full iteration needs)" in said
+    assert not any("does not run" in text for text in case(moe_dispatcher="hybridep").assumed)
+
+
+def test_kernels_of_a_release_do_not_follow_the_likeness_of_a_plan() -> None:
+    """Of the two recipes of 26.06 that of 64 GPUs has ep 8 and vpp 1, too, and neither kernel."""
+    cells = {"model": "qwen3-235b-a22b", "software": "nemo-26.06", "vpp": "1", "gbs": "2048"}
+    for gpus, pp, on in ((256, "4", True), (64, "8", False)):
+        found = [case(**cells, gpus=str(gpus), pp=pp, ep=ep) for ep in ("4", "8")]
+        settings = [each.scenario.settings(each.plan) for each in found]
+        assert [(s.fused_experts, s.fp8_attention) for s in settings] == [(on, on)] * 2
+        word = "" if on else "not "
+        assert all(f"experts {word}fused, attention {word}in fp8" in each.assumed for each in found)
+    assert not any("fused" in text for text in case(precision="bf16").assumed)
+
+
 def test_a_plan_that_a_recipe_has_is_completed_from_it() -> None:
     whole = {"tp": "2", "pp": "8", "vpp": "4", "ep": "32", "mbs": "1", "gpus": "256", "gbs": "8192", "gpu": "H100"}
     row = {**ROW, **whole, "model": "qwen3-235b-a22b", "precision": "fp8", "software": "nemo-26.04.01"}
@@ -234,6 +253,37 @@ def test_a_depth_or_a_size_behind_a_name_is_that_model() -> None:
     sized = case(model="qwen3-30b-a3b-15b", pp="1", vpp="", ep="8", gpus="8").scenario.model
     assert total_parameters(sized) == pytest.approx(15e9, rel=0.03) and sized.num_moe_experts == 128
     assert case(model="deepseek-v3-16layers", layers="8").scenario.model.num_layers == 8
+
+
+@pytest.mark.parametrize(("model", "reached"), [
+    ("deepseek-v3-0.1b", "2.44 B"), ("deepseek-v3-1b", "2.44 B"), ("deepseek-v3-10b", "15.1 B"), ("llama3-70b-0.5b", "2.96 B"),
+    ("deepseek-v3-9000b", "1.37e+03 B"),
+])  # fmt: skip
+def test_a_size_that_no_depth_reaches_leaves_the_row_empty_and_one_that_is_near_is_said(model: str, reached: str) -> None:
+    found = predict_rows([{**ROW, "model": model, "pp": "1", "vpp": "", "ep": "8", "gpus": "8"}])[0]
+    assert found.step_seconds is None and f"it has {reached} parameters" in found.note
+    near = case(model="qwen3-30b-a3b-14.9b", pp="1", vpp="", ep="8", gpus="8")
+    size = f"{total_parameters(near.scenario.model) / 1e9:.3g} B parameters"
+    assert any(f"layers, {size} (qwen3-30b-a3b-14.9b)" in text for text in near.assumed)
+
+
+def test_a_recipe_of_fp8_that_contradicts_the_precision_is_an_error_or_said() -> None:
+    with pytest.raises(InputError, match="precision=mxfp8 and fp8_recipe=tensorwise contradict each other"):
+        case(fp8_recipe="tensorwise")
+    assert "precision bf16, which has no fp8_recipe mxfp8" in case(precision="bf16", fp8_recipe="mxfp8").assumed
+    assert case(fp8_recipe="MXFP8").scenario.numerics == case().scenario.numerics
+
+
+@pytest.mark.parametrize("text", [
+    "overlap-grad-reduce, overlap-moe-expert-parallel-comm", "--overlap-grad-reduce --overlap-moe-expert-parallel-comm",
+    "overlap_grad_reduce+Overlap_moe_expert_parallel_comm",
+])  # fmt: skip
+def test_spellings_of_overlaps(text: str) -> None:
+    plain = {**ROW, "overlap": "overlap-grad-reduce+overlap-moe-expert-parallel-comm"}
+    found = predict_rows([plain, {**plain, "overlap": text}])
+    assert found[0] == found[1] and "is none of" not in found[0].note
+    time = case(overlap=text).scenario.software.time
+    assert (time.overlap_grad_reduce, time.overlap_param_gather) == (True, False)
 
 
 def test_layers_of_a_hybrid_are_counted_as_the_table_counts_them() -> None:

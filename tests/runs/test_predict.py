@@ -434,6 +434,10 @@ def test_a_release_without_a_file_is_priced_as_the_one_before_it(name: str, pric
     assert stack.description.endswith(f"priced as {priced_as}")
 
 
+def test_a_point_release_may_be_written_without_its_zero() -> None:
+    assert load_stack("NeMo-26.06.1") == load_stack("nemo-26.06.01") != load_stack("nemo-26.06.10")
+
+
 @pytest.mark.parametrize("name", ["nemo-26.13", "nemo-26.00", "nemo-26.05.x", "nemo-26.x", "nemo-26.5"])
 def test_what_is_no_date_is_no_release(name: str) -> None:
     with pytest.raises(InputError, match="unknown software stack"):
