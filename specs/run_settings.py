@@ -307,7 +307,7 @@ def _of_recipes(
     mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
     if (recipe := nearest_recipe(name, gpu, precision, release, mine, cluster.num_gpus)) is not None:
         current = current_recipes(name, gpu, precision, release)
-        return _with_kernels_of_the_release(recipe, current, cluster.num_gpus)
+        return recipe.settings if recipe.plan == mine else _with_kernels_of_the_release(recipe, current, cluster.num_gpus)
     newest: dict[str, RecipeSettings] = {}
     for other in recipes():
         dense = other.model.startswith("llama")

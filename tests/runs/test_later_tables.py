@@ -213,6 +213,9 @@ def test_kernels_of_a_release_do_not_follow_the_likeness_of_a_plan() -> None:
         assert [(s.fused_experts, s.fp8_attention) for s in settings] == [(on, on)] * 2
         word = "" if on else "not "
         assert all(f"experts {word}fused, attention {word}in fp8" in each.assumed for each in found)
+    own = {"model": "gpt-oss-120b", "software": "nemo-26.06", "gpu": "GB300", "gpus": "64", "pp": "1", "vpp": "1", "mbs": "4"}
+    assert "experts not fused, attention not in fp8" in case(**own, ep="64").assumed, "a recipe's own plan keeps its kernels"
+    assert "experts fused, attention in fp8" in case(**own, ep="32").assumed
     assert not any("fused" in text for text in case(precision="bf16").assumed)
 
 
