@@ -87,9 +87,11 @@ START_UP_S = {"alltoall": 60e-6, "deepep": 60e-6, "hybridep": 50e-6}
 DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = 0.45, 11e-9
 """Share of the links' rate, and seconds beside it for each copied token: 20 SMs (DeepEP tables of aiconfigurator-core 0.12.0:
 combine over 8 ranks, H100 312 GB/s at width 2048 and 365 at 7168, B200 241 and 416)."""
-HYBRIDEP_NIC_SHARE, HYBRIDEP_NIC_LOSS = 1.17, 0.115
-"""Share of the network card's rate, less for each doubling of link domains: H100, 16 SMs, 54 / 47 / 41 GB/s at 16 / 32 / 64
-ranks (deepseek-ai/DeepEP, branch hybrid-ep)."""
+NIC_SHARE = {"hybridep": (0.67, 0.86, 0.87), "deepep": (0.88, 0.88, 0.88)}
+"""Share of the card's rate that copies to other link domains reach over 2, 4 and 8 or more of them. The tables count the local
+domain's copies too (tests/utils.py, tests/test_internode.py): GB/s (1 - 1/D) over the card's 50. HybridEP: H100, 16 SMs, kernels
+alone as above, dispatch 71.7 / 57.7 / 50.0 and combine 63.0 / 57.5 / 49.8 GB/s (deepseek-ai/DeepEP, branch hybrid-ep). DeepEP: H800,
+58 / 57 GB/s at 4, 51 / 50 at 8 (README); its 43 at 2 are the H800's links (139 of 153 GB/s), where links allow it is 0.9 (V2)."""
 HYBRIDEP_S_PER_COPY, HYBRIDEP_LINK_LOSS = 3e-9, 0.05
 """Seconds for each copied token beside the links, and what their rate loses with each doubling of a domain's ranks above
 HYBRIDEP_RANKS. Kernels alone, GB200, 32 SMs, width 7168, mean of dispatch and combine: 0.41, 0.55, 0.62, 0.68 and 0.69 ms at 8,
@@ -155,11 +157,12 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
         inside = np.maximum(group.size / group.domains, 1.0)
         kept = 1.0 - HYBRIDEP_LINK_LOSS * np.log2(np.maximum(inside / HYBRIDEP_RANKS, 1.0))
         link, crossing = _link_rate(job) * job.software.hybridep_link_share * kept, copies * (1.0 - 1.0 / inside)
-        share, per_copy = HYBRIDEP_NIC_SHARE - HYBRIDEP_NIC_LOSS * np.log2(group.domains), HYBRIDEP_S_PER_COPY
+        per_copy = HYBRIDEP_S_PER_COPY
         with_weights = once + PROBABILITY_BYTES * rows * (job.model.num_moe_experts or 0) / group.domains
     else:
         link, crossing = _link_rate(job) * DEEPEP_LINK_SHARE, copies
-        share, per_copy, with_weights = 1.0, DEEPEP_S_PER_COPY, once
+        per_copy, with_weights = DEEPEP_S_PER_COPY, once
+    share = np.interp(np.log2(group.domains), (1.0, 2.0, 3.0), NIC_SHARE[kind])
 
     def one_way(sent: Number) -> Number:
         over_links = sent * crossing / link + per_copy * rows * copies
