@@ -88,10 +88,11 @@ DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = 0.45, 11e-9
 """Share of the links' rate, and seconds beside it for each copied token: 20 SMs (DeepEP tables of aiconfigurator-core 0.12.0:
 combine over 8 ranks, H100 312 GB/s at width 2048 and 365 at 7168, B200 241 and 416)."""
 NIC_SHARE = {"hybridep": (0.67, 0.86, 0.87), "deepep": (0.88, 0.88, 0.88)}
-"""Share of the card's rate that copies to other link domains reach over 2, 4 and 8 or more of them. The tables count the local
-domain's copies too (tests/utils.py, tests/test_internode.py): GB/s (1 - 1/D) over the card's 50. HybridEP: H100, 16 SMs, kernels
-alone as above, dispatch 71.7 / 57.7 / 50.0 and combine 63.0 / 57.5 / 49.8 GB/s (deepseek-ai/DeepEP, branch hybrid-ep). DeepEP: H800,
-58 / 57 GB/s at 4, 51 / 50 at 8 (README); its 43 at 2 are the H800's links (139 of 153 GB/s), where links allow it is 0.9 (V2)."""
+"""Share of the card's rate that copies to other link domains reach over 2, 4, and 8 or more of them: GB/s (1 - 1/D) over the
+card's 50, for the tables count copies of the own domain too (deepseek-ai/DeepEP, tests/test_internode.py, on branch hybrid-ep
+tests/utils.py; README of V2: "logical bandwidth"). HybridEP: H100, 16 SMs, kernels alone as below: dispatch 71.7 / 57.7 / 50.0,
+combine 63.0 / 57.5 / 49.8. DeepEP, H800: 58 / 57 at 4, 51 / 50 at 8; its 43 at 2 are the links' (139 of the 153 GB/s that an
+H800's reach; V2, with 90, takes 0.9 of the card)."""
 HYBRIDEP_S_PER_COPY, HYBRIDEP_LINK_LOSS = 3e-9, 0.05
 """Seconds for each copied token beside the links, and what their rate loses with each doubling of a domain's ranks above
 HYBRIDEP_RANKS. Kernels alone, GB200, 32 SMs, width 7168, mean of dispatch and combine: 0.41, 0.55, 0.62, 0.68 and 0.69 ms at 8,
