@@ -16,7 +16,15 @@ from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
 from autoconfig.training.question import Question
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
-from autoconfig.training.space import Constraints, Space, axes, enumerate_space, recompute_options
+from autoconfig.training.space import (
+    Constraints,
+    Space,
+    axes,
+    enumerate_space,
+    layout_splits,
+    recompute_options,
+    stage_splits,
+)
 
 REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
@@ -43,12 +51,16 @@ def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
 
 
 def distance(new: TrainPlan, old: TrainPlan) -> tuple[int, float]:
-    """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends."""
+    """(changed keys, how far the numbers are apart): powers of two of the degrees, layers of the ends. Both ends said, or
+    neither any more, is one change."""
     far = sum(abs(math.log2(getattr(new, key) / getattr(old, key))) for key in DEGREES)
     keys = changed_keys(new, old)
-    for key in ("first", "last"):
-        a, b = getattr(new, key), getattr(old, key)
-        far += 0.25 * abs(a - b) if a and b else 1.0 if a != b else 0.0
+    ends = [(getattr(new, key), getattr(old, key)) for key in ("first", "last")]
+    if all(bool(a) != bool(b) for a, b in ends):
+        keys.remove("last")
+        far += 1.0
+    else:
+        far += sum(0.25 * abs(a - b) if a and b else 1.0 if a != b else 0.0 for a, b in ends)
     if "recompute" in keys:
         far += _recompute_distance(new.recompute, old.recompute)
     return len(keys), far
@@ -63,8 +75,10 @@ def _recompute_distance(new: Recompute, old: Recompute) -> float:
 
 
 def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
-    """Plans that differ in one key; the data-parallel size follows."""
+    """Plans that differ in one key, or in both ends at once, the most even ones first; the data-parallel size follows."""
     gpus = scenario.cluster.num_gpus
+    for ends in _uneven_ends(scenario, plan):
+        yield from _with(scenario, plan, ends, gpus)
     values = axes(scenario)
     values["vpp"] = divisors(scenario.model.num_layers)
     for key in DEGREES:
@@ -81,6 +95,18 @@ def _one_change(scenario: Scenario, plan: TrainPlan) -> Iterator[TrainPlan]:
         yield from _with(scenario, plan, change, gpus)
     for recompute in _recomputes(scenario, plan):
         yield from _with(scenario, plan, {"recompute": recompute}, gpus)
+
+
+def _uneven_ends(scenario: Scenario, plan: TrainPlan) -> list[dict[str, object]]:
+    """First and last stages of the plan's pp and vpp where the layers do not divide over it: ends alike, then the one with the
+    loss the smaller."""
+    model = scenario.model
+    if model.num_layers % plan.pp == 0 or plan.pp > model.num_layers:
+        return []
+    splits = [*stage_splits(model.num_layers, plan.pp), *layout_splits(model, plan.pp)]
+    ends = [(first, last) for vpp, first, last in splits if vpp == plan.vpp]
+    ends.sort(key=lambda pair: (abs(pair[0] - pair[1]), pair[1]))
+    return [{"first": first, "last": last} for first, last in ends]
 
 
 def _with(scenario: Scenario, plan: TrainPlan, change: dict[str, object], gpus: int) -> Iterator[TrainPlan]:

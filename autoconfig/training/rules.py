@@ -230,7 +230,7 @@ def experts_need_sequence_parallel(s: Scenario, c: Columns) -> Mask:
 
 @_rule("NV024", "pp first last")
 def layer_split(s: Scenario, c: Columns) -> Mask:
-    """The layers must divide over the stages that first and last leave."""
+    """The layers must divide over the stages that first=,last= leave."""
     between = np.maximum(c["pp"] - 2, 0)
     rest = s.model.num_layers - c["first"] - np.where(c["pp"] > 1, c["last"], 0)
     whole = np.where(between > 0, rest % np.maximum(between, 1) == 0, rest == 0)

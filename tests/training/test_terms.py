@@ -16,6 +16,7 @@ from autoconfig.training.nearest import (
     _one_change,
     _recomputes,
     distance,
+    nearest_legal,
     nothing_legal,
     odd_factor,
 )
@@ -99,7 +100,7 @@ def test_recomputations_to_try_and_how_far_they_are():
         assert distance(plan.replace(recompute=Recompute.parse(text)), plan) == (1, pytest.approx(far))
     assert distance(plan.replace(tp=8, recompute=NONE), plan) == (2, pytest.approx(2 + 3))
     ends = plan.replace(first=7, last=9)
-    assert distance(ends, plan) == (2, pytest.approx(2.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
+    assert distance(ends, plan) == (1, pytest.approx(1.0)) and distance(ends.replace(first=9), ends) == (1, pytest.approx(0.5))
 
 
 @pytest.mark.parametrize(("software", "asked", "instead"), [
@@ -117,6 +118,14 @@ def test_plans_of_one_change_keep_all_gpus_at_work():
     found = list(_one_change(scenario, parse_plan("tp=2,pp=2,mbs=1", 8)))
     degrees = {(one.tp, one.pp, one.cp, one.dp) for one in found}
     assert degrees == {(2, 2, 1, 2), (1, 2, 1, 4), (4, 2, 1, 1), (2, 1, 1, 4), (2, 4, 1, 1), (2, 2, 2, 1)}
+
+
+@pytest.mark.parametrize(("asked", "ends"), [("pp=16", (3, 2)), ("pp=8", (7, 6)), ("pp=2", (31, 30))])
+def test_layers_that_do_not_divide_keep_the_stages_that_were_asked_for(asked, ends):
+    scenario = understand(Request(model="deepseek-v3", gpus=1024)).scenario
+    plan = parse_plan(f"tp=1,{asked},ep=64,mbs=1", 1024)
+    assert nearest_legal(scenario, plan) == plan.replace(first=ends[0], last=ends[1])
+    assert nearest_legal(scenario, plan, even_only=True) == plan.replace(pp=1, dp=1024)
 
 
 @pytest.mark.parametrize(("text", "even_only", "found"), [
