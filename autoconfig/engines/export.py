@@ -15,6 +15,7 @@ from autoconfig.serving.space import require_runs
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import json_text
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import stored_as
 
 ROUTER_PORT = 9000
 
@@ -142,7 +143,8 @@ def _script(question: ServeQuestion, weights: str, body: str, one: DeploymentRep
             f"# predicted: {one.tokens_per_s_per_gpu:.0f} tokens/s/GPU, TTFT {one.ttft_s * 1e3:.0f} ms, "
             f"TPOT {one.tpot_s * 1e3:.1f} ms, {one.concurrency} users"
         )
-    head += ["set -euo pipefail", f': "${{MODEL:?set MODEL to the checkpoint of {question.model.name}, {weights} weights}}"']
+    form = stored_as(question.model, weights, question.gpu)
+    head += ["set -euo pipefail", f': "${{MODEL:?set MODEL to the checkpoint of {question.model.name}, {form} weights}}"']
     return "\n".join([*head, body]) + "\n"
 
 

@@ -291,9 +291,10 @@ def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skippe
         more = stream.osl > 1
         tpot = np.where(more, e2e / np.maximum(stream.osl - 1.0, 1.0), np.nan)
         ttft, e2e = early, early + np.where(more, e2e, 0.0)
-    late = slice(len(served.step_s) * first // count, None)
+    late = np.arange(len(served.step_s)) >= len(served.step_s) * first // count
     done, seconds = served.requests_per_s * served.duration_s, served.duration_s
     if users is not None:  # one asks where one has ended: from the first that is counted to the last, all users are there
+        late = (served.step_end_s >= served.arrival_s[first]) & (served.step_end_s <= served.arrival_s[-1])
         done, seconds = count - 1.0 - first, float(served.arrival_s[-1] - served.arrival_s[first])
     return _Seen(
         ttft_s=ttft[kept],

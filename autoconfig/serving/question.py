@@ -28,6 +28,7 @@ from autoconfig.specs.software.engine import (
     engine_names,
     load_engine,
     loads_checkpoint,
+    published_format,
     require_sparse_kernels,
     supports,
 )
@@ -353,7 +354,8 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
     yield f"{engine.name} priced with {question.calibration.constants(engine, gpu).origin}"
     if has_tables(gpu):  # where there are none, a search refuses the GPU and a study measures it
         weights, caches = ([str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv"))
-        yield from borrowed_shares(serving_tables_of(gpu), model, gpu, weight_formats(gpu, weights), cache_formats(gpu, caches))
+        forms = weight_formats(model, gpu, weights)
+        yield from borrowed_shares(serving_tables_of(gpu), model, gpu, forms, cache_formats(gpu, caches))
     if request.chunked is None:
         yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
     yield from _assumed_load(request, workload)
@@ -382,8 +384,14 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str
 def _searched_formats(question: ServeQuestion) -> Iterator[str]:
     """Formats that nobody asked for and that the search may take."""
     asked = {key: [str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv")}
-    tried = {"weights": weight_formats(question.gpu, asked["weights"]), "kv": cache_formats(question.gpu, asked["kv"])}
-    fewer = {key: " or ".join(tried[key][1:]) for key in tried if not asked[key] and len(tried[key]) > 1}
+    model, gpu = question.model, question.gpu
+    tried = {"weights": weight_formats(model, gpu, asked["weights"]), "kv": cache_formats(gpu, asked["kv"])}
+    named = {published_format(model): f"{published_format(model)} (as published)"}
+    fewer = {
+        key: " or ".join(named.get(form, form) if key == "weights" else form for form in tried[key][1:])
+        for key in tried
+        if not asked[key] and len(tried[key]) > 1
+    }
     if fewer:
         held = " ".join(f"--fix {key}={tried[key][0]}" for key in fewer)
         said = " and ".join(f"{'cache' if key == 'kv' else key} in {forms}" for key, forms in fewer.items())

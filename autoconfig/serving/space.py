@@ -13,7 +13,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import Checkpoint
-from autoconfig.specs.software.engine import EngineSpec, supports
+from autoconfig.specs.software.engine import EngineSpec, stored_as, supports
 from autoconfig.time_model.serving.rows import ServingJob
 
 
@@ -57,10 +57,10 @@ SEARCHED_WEIGHTS = ("bf16", "fp8", "nvfp4")
 SEARCHED_KV = ("bf16", "fp8")
 
 
-def weight_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
+def weight_formats(model: ModelSpec, gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
     """Formats to search: those asked for (a quantised checkpoint asks for its own), else every one that the GPU multiplies
-    in."""
-    return list(asked) or [name for name in SEARCHED_WEIGHTS if supports(gpu, name)]
+    in, by the name of the checkpoint that is served."""
+    return list(asked) or list(dict.fromkeys(stored_as(model, name, gpu) for name in SEARCHED_WEIGHTS if supports(gpu, name)))
 
 
 def cache_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
@@ -102,7 +102,7 @@ def layouts(
                 ):
                     continue
                 for ep in expert_degrees(model, tp, adp):
-                    for form in weight_formats(gpu, weights):
+                    for form in weight_formats(model, gpu, weights):
                         for kv in cache_formats(gpu, caches):
                             plan = EnginePlan(
                                 tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)

@@ -118,6 +118,19 @@ def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormat
     return ModuleFormats(attention=formats["attention"], mlp=formats["mlp"], experts=formats["experts"]).on(gpu)
 
 
+def published_format(model: ModelSpec) -> str:
+    """The format in which its makers publish the model, where that is not 16 bits and known; else empty."""
+    return next((form for prefix, form in _CHECKPOINTS["published"].items() if model.name.startswith(prefix)), "")
+
+
+def stored_as(model: ModelSpec, weights: str, gpu: GpuSpec) -> str:
+    """The format by whose name the checkpoint goes that is served where `weights` are asked for: the published one's where
+    every module is stored as there (gpt-oss: fp8 and nvfp4 of benchmark tables are its MXFP4)."""
+    published = published_format(model)
+    alike = published and module_formats(model, published, gpu) == module_formats(model, weights, gpu)
+    return published if alike else weights
+
+
 def loads_checkpoint(framework: str, kind: str, gpu: GpuSpec) -> str:
     """Why the engine does not load a checkpoint of this kind (Checkpoint.kind) on this GPU; empty where it does."""
     known: dict[str, float] = _CHECKPOINTS["engines"].get(framework, {})

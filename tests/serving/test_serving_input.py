@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import stored_as
 from autoconfig.time_model.serving.costs import iteration_seconds
 from autoconfig.time_model.serving.simulation import IterationTable, sampled_lengths
 from autoconfig.time_model.serving.steady import Pricer
@@ -139,6 +140,25 @@ def test_a_trace_of_requests_apart_is_each_request_alone():
     assert one.latency.itl_seconds.p50 == pytest.approx(step[2], rel=0.03)
     whole = [f + (row["output_length"] - 1) * s for f, s, row in zip(first, step, rows, strict=True)]
     assert one.latency.e2e_seconds.p99 == pytest.approx(np.percentile(whole, 99), rel=0.05)
+
+
+def test_tokens_of_a_full_queue_are_as_far_apart_as_tpot_says():
+    """Equal lengths: the mean over tokens (ITL) is that over requests (TPOT); the drain after the last one is in neither."""
+    found = answer(ServeRequest(**{**vars(SMALL), "isl": 1000, "osl": 200, "fix": ("weights=fp8", "kv=fp8", "batch=256")}))
+    latency = found.reports[0].latency
+    assert latency.itl_seconds.mean == pytest.approx(latency.tpot_seconds.mean, rel=0.03)
+
+
+@pytest.mark.parametrize(("gpu", "fix", "named"), [
+    ("h200-sxm-141gb", (), "weights in mxfp4 (as published)"), ("b200-180gb", (), "weights in mxfp4 (as published)"),
+    ("h200-sxm-141gb", ("weights=bf16",), "cache in fp8 where"),
+])  # fmt: skip
+def test_the_format_of_a_published_checkpoint_is_called_by_its_name(gpu, fix, named):
+    question = understand(ServeRequest(model="gpt-oss-120b", gpus=8, gpu=gpu, isl=4000, osl=1000, fix=fix))
+    said = next(text for text in question.assumed if "whatever it costs in quality" in text)
+    assert said.startswith(named) and "nvfp4" not in said
+    asked = [stored_as(question.model, form, question.gpu) for form in ("bf16", "fp8", "mxfp4")]
+    assert asked == ["bf16", "mxfp4", "mxfp4"]
 
 
 def test_the_rate_of_a_trace_is_that_of_poisson_arrivals_alike():
