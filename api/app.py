@@ -15,17 +15,18 @@ from typing import Any
 
 import click
 import uvicorn
-from autoconfig.api.context import JSON, Compute, Service, guarded
+from autoconfig.api.context import JSON, Compute, Service, guarded, render, respond
 from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
 from autoconfig.api.routes import catalogue as routes_catalogue
 from autoconfig.api.routes import searches as routes_searches
+from autoconfig.api.routes.docs import docs_page
 from autoconfig.api.store import RateLimit, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.schemas import components
 from autoconfig.specs.errors import InputError
 from dbos import DBOSClient
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -126,6 +127,14 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         return Response(json.dumps(openapi(app, settings)), media_type=JSON)
 
     app.add_api_route("/openapi.json", guarded("read", document), methods=["GET"], include_in_schema=False)
+
+    async def docs(request: HttpRequest) -> Response:
+        """The endpoints, to read."""
+        return respond(request, render(200, docs_page(openapi(app, settings)).encode()), "text/html; charset=utf-8")
+
+    pages = APIRouter(tags=["page"])
+    routes_answers.add(pages, "/docs", "", docs, routes_catalogue.PAGE, {"security": []})
+    app.include_router(pages)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)

@@ -1,5 +1,5 @@
 """`GET /v1/models`, `/v1/gpus`, `/v1/software`: the catalogues, a page at a time; `/healthz`, `/readyz`, `/metrics`; `GET /`
-and `/page/{name}`: the web page, static files, open without a key: a person needs them to type the key in."""
+and `/page/{name}`: the web page, static files, open without a key as the probes are: a person needs them to type it in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from autoconfig.api import searches
-from autoconfig.api.context import JSON, Endpoint, Rendered, render, respond, service_of
+from autoconfig.api.context import JSON, Endpoint, Rendered, guarded, render, respond, service_of
 from autoconfig.api.http import PAGE_PARAMETERS, page_of
 from autoconfig.api.problems import RefusedError
 from autoconfig.api.routes.answers import Responses, add, problem_responses
@@ -88,6 +88,9 @@ _TEXT = {"schema": {"type": "string"}}
 _STATUS = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
 
 
+PAGE: Responses = {200: {"description": "The page.", "content": {"text/html": _TEXT}}, **HELD}
+
+
 def router() -> APIRouter:
     """The catalogues and the operator's endpoints."""
     found = APIRouter()
@@ -114,8 +117,9 @@ def router() -> APIRouter:
     )  # fmt: skip
     yes = {200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}}}
     text = {200: {"description": "Prometheus' text format.", "content": {"text/plain": _TEXT}}}
-    add(found, "/healthz", "read", healthz, yes, {}, problems={503: "No."}, tags=["operation"])
-    add(found, "/readyz", "read", readyz, yes, {}, problems={503: "No."}, tags=["operation"])
+    for path, probe in (("/healthz", healthz), ("/readyz", readyz)):  # open: probes have no key, and learn the status alone
+        add(found, path, "", probe, yes | problem_responses({503: "No."}), {"security": []}, tags=["operation"])
+        found.add_api_route(path, guarded("", probe), methods=["HEAD"], include_in_schema=False)
     add(found, "/metrics", "read", metrics, text, {}, tags=["operation"])
     return found
 
@@ -146,10 +150,9 @@ async def page_file(request: HttpRequest) -> Response:
 def page_router() -> APIRouter:
     """The web page."""
     found = APIRouter(tags=["page"])
-    page = {200: {"description": "The page.", "content": {"text/html": _TEXT}}, **HELD}
     file = {200: {"description": "The file.", "content": dict.fromkeys(("text/css", "text/javascript"), _TEXT)}, **HELD}
     name = {"name": "name", "in": "path", "required": True, "schema": {"enum": served_names()}}
     missing = problem_responses({404: "The page has no such file."})
-    add(found, "/", "", index, page, {"security": []})
+    add(found, "/", "", index, PAGE, {"security": []})
     add(found, "/page/{name}", "", page_file, {**file, **missing}, {"security": [], "parameters": [name]})
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
 import re
 
@@ -230,6 +231,15 @@ def test_health_and_metrics(http):
     http.post("/v1/plans", json=QUESTION)
     text = http.get("/metrics").text
     assert 'autoconfig_request_seconds_bucket{le="0.001",route="/v1/plans",status="200"}' in text
+
+
+def test_docs_list_every_endpoint_and_load_nothing(http):
+    answer = http.get("/docs")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
+    assert not re.search(r"<script|<link|src=|https?://", answer.text) and 'href="/openapi.json"' in answer.text
+    for path, operations in http.get("/openapi.json").json()["paths"].items():
+        for method, one in operations.items():
+            assert f"<td>{method.upper()}</td><td>{path}</td><td>{html.escape(one['summary'])}</td>" in answer.text
 
 
 def test_every_answer_has_the_security_headers(http):
