@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from autoconfig.specs.errors import FileError, InputError, nearest, option
+from autoconfig.specs.errors import LENGTHS, FileError, InputError, nearest, option, whole_number
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.scenario import FP8_RECIPES
 from autoconfig.specs.software.software import (
@@ -29,6 +29,11 @@ Row = Mapping[str, str]
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
+LENGTH_COLUMNS = frozenset({"seq", "decoder_seq", "packed_length", "isl", "osl"})
+"""Tokens of a sequence: 8k is 8,192."""
+_GROUPED = re.compile(r"[1-9][0-9]{0,2}(,[0-9]{3})+")
+
+
 class CellError(InputError):
     """A cell holds something that cannot be read; what it decides is not guessed."""
 
@@ -39,12 +44,18 @@ def cell(row: Row, key: str) -> str:
 
 
 def whole(row: Row, key: str, default: int | None = None) -> int:
-    """A whole number, or the default for an empty cell. Raises InputError where it is empty, CellError where it is odd."""
+    """A whole number, also 8,192 and of sequences 8k, or the default for an empty cell. Raises InputError where it is empty,
+    CellError where it is odd."""
     text = cell(row, key)
     if not text:
         if default is None:
             raise InputError(f"cell {key} is empty")
         return default
+    if _GROUPED.fullmatch(text) or (key in LENGTH_COLUMNS and text[-1] in "kK"):
+        try:
+            return whole_number(text, LENGTHS[0] if key in LENGTH_COLUMNS else key)
+        except ValueError as error:
+            raise CellError(f"cell {key}: {error}") from None
     value = number(row, key)
     assert value is not None
     if value != int(value):

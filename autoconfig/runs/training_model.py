@@ -100,11 +100,15 @@ def _with_layers(known: ModelSpec, layers: int) -> ModelSpec:
 
 
 def read_model(row: Row, assumed: list[str]) -> ModelSpec:
-    """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family."""
+    """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family.
+
+    Raises InputError, of a name alone that no model has UnknownNameError."""
     known = _catalogue_model(cell(row, "model"))
     if known is None:
         known, row = _cut_model(row, assumed)
     if known is None:
+        if cell(row, "model") and not any(cell(row, key) for key in ("hidden", "heads", "layers")):
+            load_model(cell(row, "model"))  # raises: which names are like it
         return _from_cells(row, assumed)
     if other := _contradictions(row, known):
         assumed.append(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})")

@@ -79,7 +79,13 @@ def read_case(row: Row) -> Case:
     row = with_usual_cells(row, model, stack, _gpu(cell(row, "gpu"), _memory_gb(row))[0], assumed)
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
-    scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
+    try:
+        scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
+    except InputError:
+        if "NV001" not in broken:
+            raise
+        others = plan.tp * plan.pp * plan.cp  # what it leaves is no cluster
+        raise CellError(f"tp x pp x cp is {others}, which does not divide the {cell(row, 'gpus')} GPUs (NV001)") from None
     usual = replace(scenario, given=replace(scenario.given, dispatcher=None)).settings(plan)
     given = replace(scenario.given, of_a_run=True)
     if stack.release:

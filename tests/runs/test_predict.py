@@ -194,7 +194,7 @@ def test_a_model_of_the_catalogue_needs_no_shape(autoconfig: SimpleNamespace, tm
     assert float(found["pred_step_s"]) > 0
     assert "layers, hidden, heads of llama3-8b" in found["pred_note"] and "seq 8192" in found["pred_note"]
     other = predict_rows([row | {"model": "no such model"}])[0]
-    assert other.step_seconds is None and other.note.count("hidden") == 1, "a reason is said once"
+    assert other.step_seconds is None and other.note.count("unknown model") == 1, "a reason is said once"
 
 
 def test_rows_priced_together_and_alone_are_the_same() -> None:
@@ -450,3 +450,22 @@ def test_a_question_on_an_unknown_release_has_the_settings_of_the_one_before_it_
     unknown, before = (understand(Request(software=name, **asked)) for name in ("nemo-26.07", "nemo-26.06.01"))
     assert unknown.scenario.settings() == before.scenario.settings()
     assert any("with the settings of nemo-26.06.01" in text and "33% of the way" in text for text in unknown.assumed)
+
+
+SHORT = {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": "16", "seq": "8192", "gbs": "1024", "tp": "2", "mbs": "1"}
+
+
+def test_numbers_are_read_as_options_read_them() -> None:
+    plain, *written = predict_rows([SHORT, {**SHORT, "seq": "8k"}, {**SHORT, "seq": "8,192"}, {**SHORT, "gbs": "1,024"}])
+    assert plain.step_seconds and {one.step_seconds for one in written} == {plain.step_seconds}
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"tp": "3"}, "tp x pp x cp is 3, which does not divide the 16 GPUs (NV001)"),
+    ({"model": "lama3-8b"}, "unknown model 'lama3-8b'; did you mean llama3-8b"), ({"model": "175"}, "unknown model '175'"),
+    ({"gpus": "256,512"}, "may be several counts"), ({"gbs": "1k"}, "cell gbs='1k' is not a number"),
+    ({"seq": "8,19"}, "cell seq='8,19' is not a number"), ({"seq": "xk"}, "cell seq: 'xk' is no integer"),
+])  # fmt: skip
+def test_the_reason_names_what_is_wrong(change: dict[str, str], said: str) -> None:
+    (found,) = predict_rows([{**SHORT, **change}])
+    assert found.step_seconds is None and found.note.startswith("not predicted: ") and said in found.note
