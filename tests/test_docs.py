@@ -70,6 +70,27 @@ def test_named_files_exist(page: Path) -> None:
         assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
+OF_OTHERS = {
+    *("pretrain_t5.py", "pretrain_bert.py", "core/datasets/utils.py", "training/initialize.py", "schedules.py"),
+    "core/transformer/moe/token_dispatcher.py",
+}
+"""Files of Megatron-LM that the pages name."""
+
+
+@functools.cache
+def python_files() -> list[str]:
+    skipped = {"build", ".venv"}
+    found = (path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+    return [f"/{path.as_posix()}" for path in found if path.parts[0] not in skipped]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_named_modules_exist_under_some_folder(page: Path) -> None:
+    named = set(re.findall(r"`([\w./-]+\.py)`", page.read_text())) - OF_OTHERS
+    missing = sorted(name for name in named if not any(path.endswith(f"/{name}") for path in python_files()))
+    assert not missing, f"{page.name} names {missing}"
+
+
 def command_lines(page: Path, program: str) -> Iterator[list[str]]:
     """Words of every line of code, and of code within a line, that begins with the program; without comments."""
     text = page.read_text()

@@ -10,7 +10,6 @@ from autoconfig.formats.writers.table import WRITERS
 from autoconfig.specs.errors import InputError, option
 from autoconfig.training.answer import SearchAnswer
 
-NARROWS = tuple(WRITERS)
 EXPORTED = ("trl",)
 """Formats that a search can export itself."""
 

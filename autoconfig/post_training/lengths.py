@@ -82,11 +82,3 @@ def _deviations(shares: tuple[float, ...]) -> Vector:
     """Standard deviations below which these shares of a normal law stay."""
     law = NormalDist()
     return np.array([law.inv_cdf(share) for share in shares])
-
-
-def lengths_of(observed: list[float], cap: int | None = None) -> ResponseLengths:
-    """Lengths as they were seen. Raises InputError for an empty list or lengths below 1."""
-    if not observed or min(observed) < 1:
-        raise InputError("lengths of responses: give at least one, each of 1 token or more")
-    most = cap or int(max(observed))
-    return ResponseLengths(mean=float(np.minimum(observed, most).mean()), cap=most, observed=tuple(observed))

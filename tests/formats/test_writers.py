@@ -11,7 +11,6 @@ from jsonschema import Draft202012Validator
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import FORMATS, convert, write_plan
-from autoconfig.formats.narrow import NARROWS
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.planning.schemas import schema
@@ -160,7 +159,7 @@ def test_the_formats_are_those_of_the_request_field():
 
     table = tomllib.loads((Path(__file__).parents[2] / "autoconfig/data/request_fields.toml").read_text())
     assert tuple(table["convert"]["format"]["choices"]) == FORMATS
-    assert tuple(table["output"]["format"]["choices"]) == NARROWS
+    assert tuple(table["output"]["format"]["choices"]) == tuple(WRITERS)
 
 
 @pytest.mark.parametrize(("recipe", "form"), [("blockwise", "e4m3"), ("mxfp8", "e4m3"), ("delayed", "hybrid")])

@@ -18,7 +18,7 @@ from autoconfig.calibration.post_training_fit import samples_of, scatter
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.lengths import ResponseLengths, lengths_of
+from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import microbatches, pass_seconds, training_seconds
 from autoconfig.post_training.step import priced_phases, scaled
@@ -48,7 +48,6 @@ def test_lengths_have_their_mean_and_their_cap():
         assert found.mean() == pytest.approx(mean, rel=0.01)
         assert found.max() <= cap
     assert ResponseLengths(mean=256.0, cap=256).sample(10).tolist() == [256.0] * 10
-    assert lengths_of([10.0, 20.0, 60.0]).mean == 30.0
 
 
 @pytest.mark.parametrize("wrong", [{"mean": 0.0}, {"mean": 9000.0}, {"cap": 0}, {"sigma": 9.0}])

@@ -26,7 +26,6 @@ NEMO_RL = {
     "Total step time": "step",
 }  # fmt: skip
 """Lines of NeMo-RL's block "Timing" -> phase."""
-_VERL_STEP = re.compile(r"\bstep:\s*(\d+)\b")
 _VERL_VALUE = re.compile(r"\b(timing_s/[\w/]+|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)")
 _NEMO_VALUE = re.compile(r"•\s*([\w/ ]+?):\s*([0-9.]+)s\b")
 _NEMO_LENGTH = re.compile(r"Mean Generation Length:\s*([0-9.]+)")
