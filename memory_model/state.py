@@ -100,11 +100,21 @@ def on_gpu(scenario: Scenario, pp: Number, in_flight: Mapping[str, Number]) -> d
     return {kind: held * share for kind, held in in_flight.items()}
 
 
-def fsdp_unit_bytes(layer_parameters: Number, numerics: Numerics, fsdp: Number) -> Number:
-    """Unsharded layers alive at once: two with prefetch, weights and gradients (ZeRO-3), gradients of two only (ZeRO-2)."""
-    grad = TYPE_BYTES[numerics.grad_reduce_dtype]
-    wide = numerics.activation_bytes
-    return layer_parameters * np.where(np.equal(fsdp, 3), 2.0 * (wide + grad), np.where(np.equal(fsdp, 2), 2.0 * grad, 0.0))
+def fsdp_unit_bytes(held: Number, trained: Number, numerics: Numerics, fsdp: Number) -> Number:
+    """Unsharded layers alive at once: two with prefetch, their weights and the gradients of what is trained of them (ZeRO-3),
+    these gradients only (ZeRO-2)."""
+    gradients = 2.0 * TYPE_BYTES[numerics.grad_reduce_dtype] * trained
+    weights = np.where(np.equal(fsdp, 3), 2.0 * numerics.activation_bytes * held, 0.0)
+    return weights + np.where(np.greater(fsdp, 0), gradients, 0.0)
+
+
+def held_and_trained(model: ModelSpec, numerics: Numerics, kind: str, tp: Number, parameters: Number) -> tuple[Number, Number]:
+    """Parameters of one layer of this kind on one rank, of which LoRA trains the adapters alone, which it adds to them."""
+    parameters = parameters + 0.0 * np.asarray(tp)
+    if numerics.peft != "lora":
+        return parameters, parameters
+    adapters = lora_parameters(model, numerics, kind, tp)
+    return parameters + adapters, adapters
 
 
 def lora_parameters(model: ModelSpec, numerics: Numerics, kind: str, tp: Number) -> Number:

@@ -402,13 +402,13 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     zeros = np.zeros_like(groups[0].parameters)
     shapes: tuple[Floats, ...] = ()
     tp, etp, ep, gathered = distinct_degrees(layouts)
-    largest = 0.0 * tp
+    largest = np.zeros((2, *np.shape(tp)))
     for kind in kinds_of(model):
         layer = layer_parameters(model, kind, tp, etp, ep)
         shared = 0 if model.is_hybrid or not shapes else len(attention_gemms(model, 1))
         shapes += layer.gemm_shapes[shared:] if kind != "encoder" else ()  # a decoder's layer has all of its shapes
-        largest = np.maximum(largest, layer.dense + layer.experts)
-    dummies, largest = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes)), gathered(largest)
+        largest = np.maximum(largest, state.held_and_trained(model, numerics, kind, tp, layer.dense + layer.experts))
+    dummies = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes))
     fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
         "weight_bytes": sum((state.weight_bytes(g, numerics, gpu, fsdp, fp8) for g in groups), zeros),
@@ -416,5 +416,5 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
         "workspace_bytes": state.workspace_bytes(stack.memory) + zeros,
-        "fsdp_unit_bytes": state.fsdp_unit_bytes(largest, numerics, fsdp) + zeros,
+        "fsdp_unit_bytes": state.fsdp_unit_bytes(gathered(largest[0]), gathered(largest[1]), numerics, fsdp) + zeros,
     }

@@ -130,7 +130,9 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
         found = search(request_of(given), shown, whole=whole)
         if found.question.scenario.numerics.peft != "none" and given["software"] is None:
             clear_progress()
-            click.echo("adapters as Megatron-Bridge trains them; --format trl ranks what TRL and accelerate run", err=True)
+            how = "" if "fsdp" in found.question.constraints.fixed else ", without FSDP"
+            text = f"adapters as Megatron-Bridge trains them{how}; --format trl ranks what TRL and accelerate run"
+            click.echo(text, err=True)
         return found
     from autoconfig.formats.narrow import narrowed, said
 

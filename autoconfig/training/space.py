@@ -169,7 +169,16 @@ def search_bounds(scenario: Scenario, constraints: Constraints) -> dict[str, int
     return {key: most for key, most in bounds.items() if key not in constraints.fixed and key not in constraints.at_most}
 
 
-def sharding_choices(constraints: Constraints, default_dist_opt: bool) -> list[tuple[bool, int, float]]:
+def usual_fsdp(scenario: Scenario) -> frozenset[int]:
+    """Levels of FSDP that are searched where none is fixed: of adapters on Megatron none, as Megatron-Bridge's recipes, which
+    train them, are written without (formats/writers/bridge.py)."""
+    adapters = scenario.numerics.peft == "lora"
+    return frozenset({0} if adapters and scenario.software.sharding == "megatron" else {0, 3})
+
+
+def sharding_choices(
+    constraints: Constraints, default_dist_opt: bool, levels: frozenset[int] = frozenset({0, 3})
+) -> list[tuple[bool, int, float]]:
     """(dist_opt, fsdp, offload) to combine with every layout: the stack's usual optimizer and FSDP, or what is fixed.
 
     Unsharded optimizer state beside the distributed optimizer is never faster and never smaller, so it is priced only
@@ -178,7 +187,7 @@ def sharding_choices(constraints: Constraints, default_dist_opt: bool) -> list[t
     offload = sorted(set(constraints.fixed.get("offload", {0.0})) - set(constraints.excluded.get("offload", ())))
     excluded = set(constraints.excluded.get("dist_opt", ()))
     usual = {default_dist_opt} - excluded or {not default_dist_opt} - excluded
-    stages = [f for f in sorted(constraints.fixed.get("fsdp", {0, 3})) if f not in constraints.excluded.get("fsdp", ())]
+    stages = [f for f in sorted(constraints.fixed.get("fsdp", levels)) if f not in constraints.excluded.get("fsdp", ())]
     choices: list[tuple[bool, int, float]] = []
     for level in stages:
         dist_opts = ({False} if level else set(constraints.fixed.get("dist_opt", usual))) - excluded
@@ -222,7 +231,7 @@ def enumerate_space(scenario: Scenario, constraints: Constraints | None = None) 
         checks += [(f"{k} beyond search bounds", level.columns[k] <= bounds[k]) for k in keys if k in bounds]
         level = _filter(level, below[number] * _split_counts(level, splits, number), checks, rejected)
     enumerated = sum(len(splits[pp]) for pp in values["pp"]) * len(values["tp"]) * len(values["cp"]) * below[0]
-    choices = sharding_choices(constraints, scenario.software.supports_distributed_optimizer)
+    choices = sharding_choices(constraints, scenario.software.supports_distributed_optimizer, usual_fsdp(scenario))
     return _with_sharding(level, scenario, choices, enumerated, rejected)
 
 

@@ -226,7 +226,8 @@ def test_what_a_search_for_trl_ranks_is_what_it_writes_and_what_check_reads(auto
 
 def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
     folder = tmp_path / "run"
-    autoconfig.run(*TRL, "--gpus", "8", "--gpu", "A6000", "--peft", "lora", "--export", str(folder))
+    asked = ("--model", "llama3-70b", "--gpus", "8", "--gpu", "h100", "--peft", "lora")  # one GPU does not hold the weights
+    autoconfig.run("search", *asked, "--format", "trl", "--export", str(folder))
     sft, launch = folder / "sft.yaml", folder / "accelerate.yaml"
     assert check_file(sft, CheckRequest()).source.plan.fsdp == 3
     text = launch.read_text()
@@ -246,10 +247,20 @@ def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
 
 def test_a_search_for_megatron_says_that_there_is_one_for_trl(autoconfig):
     asked = ("search", "--model", "llama3-8b", "--gpus", "8")
-    assert "--format trl ranks what TRL" in autoconfig.run(*asked, "--peft", "lora").stderr
+    assert "trains them, without FSDP; --format trl ranks what TRL" in autoconfig.run(*asked, "--peft", "lora").stderr
     assert "--format trl" not in autoconfig.run(*asked).stderr
     refused = autoconfig.run(*asked, "--peft", "lora", "--format", "trl", "--fix", "tp=2")
     assert refused.exit_code == 2 and "--format trl says tp=1" in refused.stderr
+
+
+def test_the_first_plan_of_a_search_is_the_one_that_the_overrides_say(autoconfig, tmp_path):
+    """On GPUs that do not hold the weights: what is ranked first is written, not another plan beside it."""
+    done = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "4", "--gpu", "rtx4090", "--peft", "lora", "--json",
+                          "--export", str(tmp_path / "run"))  # fmt: skip
+    first = json.loads(done.stdout)["plans"][0]
+    assert "fsdp" not in first["short"]
+    again = check_file(tmp_path / "run" / "overrides.txt", CheckRequest(gpus=4, gpu="rtx4090")).report
+    assert again.step_seconds == pytest.approx(first["step_seconds"], rel=0.01)
 
 
 def test_a_search_exports_what_trains_adapters(autoconfig, tmp_path):

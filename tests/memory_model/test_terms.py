@@ -18,7 +18,7 @@ from autoconfig.memory_model.experts import router
 from autoconfig.memory_model.peaks import PeakTables
 from autoconfig.memory_model.predict import NCCL_BYTES_PER_GROUP, allocatable_bytes, estimate_memory, nccl_bytes
 from autoconfig.memory_model.serving import weight_parts_bytes
-from autoconfig.memory_model.state import fsdp_unit_bytes
+from autoconfig.memory_model.state import fsdp_unit_bytes, lora_parameters
 from autoconfig.memory_model.tables import layer_activations, stage_terms
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
@@ -56,9 +56,23 @@ def test_uniform_recomputation_keeps_an_input_of_a_last_short_group_too(layers, 
 
 def test_sharded_data_parallelism_holds_two_whole_layers():
     numerics = Numerics(grad_reduce_dtype="fp32")
-    assert fsdp_unit_bytes(100.0, numerics, 3) == 100 * 2 * (2 + 4)  # 16-bit weights, fp32 gradients
-    assert fsdp_unit_bytes(100.0, numerics, 2) == 100 * 2 * 4
-    assert fsdp_unit_bytes(100.0, numerics, 0) == 0
+    assert fsdp_unit_bytes(100.0, 100.0, numerics, 3) == 100 * 2 * (2 + 4)  # 16-bit weights, fp32 gradients
+    assert fsdp_unit_bytes(100.0, 100.0, numerics, 2) == 100 * 2 * 4
+    assert fsdp_unit_bytes(100.0, 100.0, numerics, 0) == 0
+
+
+@pytest.mark.parametrize(("fsdp", "of_weights", "of_adapters"), [(3, 2 * 2, 2 * (2 + 4)), (2, 0, 2 * 4), (0, 0, 0)])
+def test_frozen_layers_that_are_whole_have_no_gradients(fsdp, of_weights, of_adapters):
+    model = load_model("llama3-8b")
+    scenario = Scenario(
+        model=model, cluster=cluster_of(load_gpu("rtx4090"), 4), numerics=Numerics(peft="lora", grad_reduce_dtype="fp32"),
+        software=load_stack("transformer-engine"), workload=Workload(seq_length=2048, global_batch_size=128),
+    )  # fmt: skip
+    layouts = scenario.layouts([parse_plan(f"tp=1,mbs=1,dist_opt=0,fsdp={fsdp}", 4)])
+    layer = 4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336 + 2 * 4096
+    adapters = float(lora_parameters(model, scenario.numerics, "dense", 1))
+    found = stage_terms(scenario, layouts, every=True).state_parts["fsdp_unit_bytes"][0, 0]
+    assert found == layer * of_weights + adapters * of_adapters
 
 
 def test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two():

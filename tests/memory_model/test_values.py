@@ -236,7 +236,7 @@ def test_gradients_and_their_copies():
     assert [float(gradient_bytes(GROUP, NUMERICS, fsdp)) for fsdp in (0, 2, 3)] == [4000, 500, 500]
     assert gradient_bytes(GROUP, half, 0) == 2000
     assert optimizer_step_bytes(GROUP, NUMERICS) == 0 and optimizer_step_bytes(GROUP, half) == 4 * 1000 / 8
-    assert fsdp_unit_bytes(100.0, half, 3) == 100 * 2 * (2 + 2) and fsdp_unit_bytes(100.0, half, 2) == 100 * 2 * 2
+    assert [float(fsdp_unit_bytes(100.0, 100.0, half, fsdp)) for fsdp in (3, 2)] == [100 * 2 * (2 + 2), 100 * 2 * 2]
 
 
 @pytest.mark.parametrize(("sp", "c"), [(1, 1.7), (4, 1.0)])

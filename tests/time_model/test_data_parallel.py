@@ -26,11 +26,11 @@ PLANS = [f"tp={tp},pp={pp},cp={cp},mbs=1,sp={int(tp > 1)},{more}" for tp, pp, cp
          for more in ("dist_opt=1", "dist_opt=0", "fsdp=2", "fsdp=3", "dist_opt=1,offload=0.5")]  # fmt: skip
 
 
-def rows_of(model: ModelSpec, text: str) -> tuple[TrainingJob, Rows, Any]:
+def rows_of(model: ModelSpec, text: str, **numerics: Any) -> tuple[TrainingJob, Rows, Any]:
     plan = parse_plan(text, 64)
     scenario = Scenario(
-        model=model, cluster=cluster_of(load_gpu("h100"), 64), numerics=Numerics(), software=load_stack("transformer-engine"),
-        workload=Workload(seq_length=240, global_batch_size=64),
+        model=model, cluster=cluster_of(load_gpu("h100"), 64), numerics=Numerics(**numerics),
+        software=load_stack("transformer-engine"), workload=Workload(seq_length=240, global_batch_size=64),
     )  # fmt: skip
     job = TrainingJob(scenario)
     return job, StepTimes.of(job, scenario.layouts([plan]), [NONE]).rows(np.array([0])), plan
@@ -85,6 +85,22 @@ def test_a_dense_model(text: str, tied: bool) -> None:
         assert rows.fsdp_interference[0][0] == pytest.approx(felt)
     else:
         assert rows.fsdp_gather == [] and rows.fsdp_outside[0] == 0
+
+
+@pytest.mark.parametrize(("name", "text"), [("gpt", "tp=2,pp=1,mbs=1,sp=1"), ("moe", "tp=1,pp=1,ep=8,mbs=1")])
+def test_sharded_frozen_weights_are_gathered_and_gradients_are_those_of_adapters(name: str, text: str) -> None:
+    model = ModelSpec(**{**MODELS[name], **PLAIN, "untie_embeddings_and_output_weights": True})
+    job, whole, plan = rows_of(model, f"{text},fsdp=3")
+    _, rows, _ = rows_of(model, f"{text},fsdp=3", peft="lora", lora_rank=4, lora_target_modules=("linear_proj",))
+    adapters, kind = 4 * (240 / plan.tp + 96), model.kinds.index("moe") if model.is_moe else 0
+    assert rows.table.held.dense[kind][0] == pytest.approx(whole.table.held.dense[kind][0] + adapters)
+    assert rows.fsdp_gather[kind][0] > whole.fsdp_gather[kind][0] > 0
+    ranks = plan.dp * plan.cp
+    scattered = seconds(job, "reduce_scatter", 4 * adapters, ranks, plan.tp)
+    if model.is_moe:
+        scattered += seconds(job, "reduce_scatter", 0.0, 64 // plan.ep, plan.ep)
+    assert rows.fsdp_scatter[kind][0] == pytest.approx(scattered)
+    assert 0 < rows.fsdp_outside[0] <= whole.fsdp_outside[0], "the embedding and the head are gathered, too"
 
 
 @pytest.mark.parametrize("text", ["tp=1,pp=1,ep=8,mbs=1", "tp=4,pp=2,ep=4,etp=2,mbs=1,sp=1", "tp=2,pp=1,ep=16,mbs=1,sp=1",

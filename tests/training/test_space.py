@@ -292,6 +292,11 @@ def test_sharding_choices(scenario_of):
     s = scenario_of("dense", architecture={"untie_embeddings_and_output_weights": True})
     assert sharding(enumerate_space(s)) == {(True, 0, 0.0), (False, 3, 0.0)}
     assert sharding(enumerate_space(scenario_of("dense"))) == {(True, 0, 0.0)}, "FSDP needs untied embeddings"
+    adapters = {"architecture": {"untie_embeddings_and_output_weights": True}, "numerics": {"peft": "lora"}}
+    bridge, torch = scenario_of("dense", **adapters), scenario_of("dense", software="torch-eager", **adapters)
+    assert sharding(enumerate_space(bridge)) == {(True, 0, 0.0)}, "Megatron-Bridge's recipes of adapters have no FSDP"
+    assert sharding(enumerate_space(bridge, Constraints(fixed={"fsdp": frozenset({3})}))) == {(False, 3, 0.0)}
+    assert 3 in column(enumerate_space(torch), "fsdp")
     old = scenario_of("dense", software="megatron-lm-2021")
     assert sharding(enumerate_space(old)) == {(False, 0, 0.0)}, "no distributed optimizer and no FSDP in 2021"
     for fixed, excluded, wanted in (

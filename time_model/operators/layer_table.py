@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from autoconfig.specs.models.model import DENSE_KINDS
 from autoconfig.specs.models.parameters import (
     Number,
@@ -70,6 +71,26 @@ FULLY = Recompute("full", (), "uniform", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankParameters:
+    """Parameters of one rank per layer kind, of both ends, and those of the output layer that a rank with both ends holds as
+    its embedding (tied)."""
+
+    dense: list[Number]
+    expert: list[Number]
+    embedding: Number
+    head: Number
+    tied: Number
+
+    def layers(self, index: npt.NDArray[np.int64]) -> list[tuple[Number, Number]]:
+        """(dense, of experts) of one layer of each kind, by row."""
+        return [(dense[index], expert[index]) for dense, expert in zip(self.dense, self.expert, strict=True)]
+
+    def ends(self, index: npt.NDArray[np.int64], pp: Number) -> Number:
+        """Of embedding and head, by row; a tied output layer counts once where one stage has both."""
+        return (self.embedding + self.head)[index] - np.where(np.equal(pp, 1), self.tied[index], 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerTable:
     """One row per distinct shape; lists are by layer kind (`kinds`). Seconds per layer and micro-batch."""
 
@@ -91,11 +112,10 @@ class LayerTable:
     """(forward, backward) of the first and the last stage's extra work; MTP depths without their layer included in head."""
     hidden_gather: Number
     """All-gather of one [T, h] activation over tensor-parallel ranks: behind scatter-gather sends without SP."""
-    dense_parameters: list[Number]
-    expert_parameters: list[Number]
-    embedding_parameters: Number
-    head_parameters: Number
-    tied_parameters: Number
+    held: RankParameters
+    """All of them, adapters included: what FSDP gathers."""
+    trained: RankParameters
+    """Those with gradients: `held`, under LoRA the adapters alone."""
 
 
 def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
@@ -122,6 +142,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
+    held = held_parameters(job, x)
     return LayerTable(
         kinds=job.model.kinds,
         operators=operators,
@@ -133,7 +154,8 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
         hidden_gather=hidden.gather,
-        **trained_parameters(job, x),
+        held=held,
+        trained=adapter_parameters(job, x) if job.numerics.peft == "lora" else held,
     )
 
 
@@ -333,25 +355,25 @@ def lora_parameters(gemms: Sequence[GemmShape], numerics: Numerics) -> Number:
     return sum((numerics.lora_rank * (g.n + g.k) * g.groups for g in gemms if g.name in numerics.lora_target_modules), 0.0)
 
 
-def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
-    """Parameters of one rank that are trained, per layer kind and outside of the layers, and those of the output layer that a
-    rank with both ends holds as its embedding (tied). Under LoRA: the adapters alone."""
+def adapter_parameters(job: TrainingJob, x: Shapes) -> RankParameters:
+    """Of LoRA's adapters on one rank; none on experts, embedding and head."""
     model, kinds = job.model, job.model.kinds
+    attention = attention_gemm_shapes(job, x)
+    mlp = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ())
+    adapted = {**{kind: [*attention, *mlp] for kind in DENSE_KINDS}, "mlp": mlp, "attention": attention}
+    adapted["moe"] = [] if model.is_hybrid else attention
+    zero = 0.0 * x.tokens
+    dense = [lora_parameters(adapted.get(kind, []), job.numerics) + zero for kind in kinds]
+    return RankParameters(dense=dense, expert=[zero for _ in kinds], embedding=zero, head=zero, tied=zero)
+
+
+def held_parameters(job: TrainingJob, x: Shapes) -> RankParameters:
+    """Of one rank, trained or frozen, LoRA's adapters included."""
+    model = job.model
+    layers = [layer_parameters(model, kind, x.tp, x.etp, x.ep) for kind in model.kinds]
+    dense = [p.dense + 0.0 * x.tp for p in layers]
     if job.numerics.peft == "lora":
-        attention = attention_gemm_shapes(job, x)
-        mlp = mlp_gemm_shapes(job, x, model.ffn_hidden_size, "", "dense", ())
-        held = {**{kind: [*attention, *mlp] for kind in DENSE_KINDS}, "mlp": mlp, "attention": attention}
-        held["moe"] = [] if model.is_hybrid else attention
-        dense = [lora_parameters(held.get(kind, []), job.numerics) + 0.0 * x.tokens for kind in kinds]
-        zero = 0.0 * x.tokens
-        return {
-            "dense_parameters": dense,
-            "expert_parameters": [zero for _ in kinds],
-            "embedding_parameters": zero,
-            "head_parameters": zero,
-            "tied_parameters": zero,
-        }
-    layers = [layer_parameters(model, kind, x.tp, x.etp, x.ep) for kind in kinds]
+        dense = [frozen + added for frozen, added in zip(dense, adapter_parameters(job, x).dense, strict=True)]
     output = output_layer_parameters(model, x.tp)
     head = final_norm_parameters(model) + output + output_bias_parameters(model, x.tp)
     if model.mtp_num_layers:
@@ -359,10 +381,10 @@ def trained_parameters(job: TrainingJob, x: Shapes) -> dict[str, Number]:
         if model.is_hybrid:  # the layers of a depth are counted among the stage's
             depth = depth - sum(layer_parameters(model, kind, x.tp).dense for kind in model.mtp_kinds)
         head = head + mtp_depths_held(model) * depth
-    return {
-        "dense_parameters": [p.dense + 0.0 * x.tp for p in layers],
-        "expert_parameters": [p.experts + 0.0 * x.tp for p in layers],
-        "embedding_parameters": embedding_parameters(model, x.tp),
-        "head_parameters": head,
-        "tied_parameters": 0.0 * output if model.untie_embeddings_and_output_weights else output,
-    }
+    return RankParameters(
+        dense=dense,
+        expert=[p.experts + 0.0 * x.tp for p in layers],
+        embedding=embedding_parameters(model, x.tp),
+        head=head,
+        tied=0.0 * output if model.untie_embeddings_and_output_weights else output,
+    )

@@ -296,11 +296,9 @@ def _held(model: ModelSpec, table: LayerTable, index: Index, stages: _StageColum
     """Trained parameters, dense and of experts, of one rank of the fullest stage. Depths that share weights count once, and so
     does a tied output layer where one stage has both ends."""
     shared = [(model.mtp_num_layers - mtp_depths_held(model)) * model.mtp_kinds.count(kind) for kind in model.kinds]
-    dense = [p[index] for p in table.dense_parameters]
-    expert = [p[index] for p in table.expert_parameters]
-    embedding, head, tied = (
-        part[index] for part in (table.embedding_parameters, table.head_parameters, table.tied_parameters)
-    )
+    trained = table.trained
+    dense, expert = ([p[index] for p in kinds] for kinds in (trained.dense, trained.expert))
+    embedding, head, tied = (part[index] for part in (trained.embedding, trained.head, trained.tied))
     own = [
         [layers - last * again for layers, again in zip(stage, shared, strict=True)]
         for stage, last in zip(stages.layers, stages.last, strict=True)
@@ -372,7 +370,7 @@ def _data_parallel(
     tied = 0.0 * dense
     if not job.model.untie_embeddings_and_output_weights:
         tied = embedding_gradient_seconds(
-            table.embedding_parameters[index], layouts.pp, pipeline_crosses(layouts, job.cluster), job.gradient_bytes, job.links
+            table.trained.embedding[index], layouts.pp, pipeline_crosses(layouts, job.cluster), job.gradient_bytes, job.links
         )
     return {
         "reduction": np.where(layouts.fsdp > 0, 0.0, exchange.reduce(dense, expert, sharded)),
@@ -385,24 +383,20 @@ def _data_parallel(
 
 def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index) -> dict[str, Any]:
     """Collective time of one layer under FSDP, and what is exposed of those of embedding and head; empty lists where no
-    row uses it."""
+    row uses it. All weights are gathered, frozen ones too; gradients are those of the trained ones."""
     if not np.any(layouts.fsdp):
         return {
             "fsdp_interference": [],
             "fsdp_gather": [],
             "fsdp_scatter": [],
-            "fsdp_outside": 0.0 * table.head_parameters[index],
+            "fsdp_outside": 0.0 * table.held.head[index],
         }
-    layers = [
-        (dense[index], expert[index]) for dense, expert in zip(table.dense_parameters, table.expert_parameters, strict=True)
-    ]
-    ends = (table.embedding_parameters + table.head_parameters)[index] - np.where(
-        layouts.pp == 1, table.tied_parameters[index], 0.0
-    )
+    layers, ends = table.held.layers(index), table.held.ends(index, layouts.pp)
+    trained = table.trained
     none = 0.0 * ends
     outside = fsdp_seconds(
         exchange.gather(ends, none),
-        exchange.reduce(ends, none, True),
+        exchange.reduce(trained.ends(index, layouts.pp), none, True),
         table.head[0][index],
         table.head[1][index],
         stage=layouts.fsdp,
@@ -411,7 +405,7 @@ def _fsdp(exchange: _Exchange, layouts: Layouts, table: LayerTable, index: Index
     return {
         "fsdp_interference": [exchange.interference(dense, expert) for dense, expert in layers],
         "fsdp_gather": [exchange.gather(dense, expert) for dense, expert in layers],
-        "fsdp_scatter": [exchange.reduce(dense, expert, True) for dense, expert in layers],
+        "fsdp_scatter": [exchange.reduce(dense, expert, True) for dense, expert in trained.layers(index)],
         "fsdp_outside": outside,
     }
 
