@@ -399,6 +399,13 @@ def test_torch_fsdp2_gathers_in_bf16_whatever_fp8_param_gather_says():
     assert other.report.peak_bytes < with_.report.peak_bytes
 
 
+def test_a_gpu_without_a_recipe_of_fp8_gets_no_verdict():
+    text = script("--micro-batch-size 1 --global-batch-size 64 --fp8-format e4m3 --fp8-recipe mxfp8")
+    with pytest.raises(InputError, match="mxfp8 recipe needs compute capability 10"):
+        read_check(text, CheckRequest(gpu="h100"))
+    assert read_check(text, CheckRequest(gpu="b200")).question.scenario.numerics.fp8_recipe == "mxfp8"
+
+
 MEGATRON = f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor"
 OVERLAPS = "--overlap-grad-reduce --overlap-param-gather"
 BEST = "--use-distributed-optimizer --attention-backend auto --micro-batch-size 4 --global-batch-size 512"
