@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.formats.tree import Section
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of, require_format
 from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.script import Script
 from autoconfig.megatron.shell.values import Piece, Value, plain_value
@@ -146,7 +146,7 @@ def record(
     usual = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "grad_reduce_dtype": kept or stack.memory.default_grad_dtype}
     numerics = Numerics(**{**usual, **run.numerics})
     first, last = run.split.ends(model.num_layers) if run.split else (None, None)
-    cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
+    require_format(cluster.gpu, numerics)
     scenario = Scenario(
         model=model, cluster=cluster, numerics=numerics, software=stack,
         workload=Workload(seq_length=seq, global_batch_size=batch, packed_length=run.packed_length),

@@ -27,7 +27,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 MAX_REFERENCES = 5
 """References to references."""
 _INTERPOLATED = re.compile(r"\$\{([^${}]{0,200})\}")
-_DEFAULTED = re.compile(r"(?:oc\.env:)?[A-Za-z_]\w*\s*[:,]-?(.*)", re.DOTALL)
+_DEFAULTED = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)\s*[:,]-?(.*)", re.DOTALL)
 Tree = Mapping[str, Any]
 
 
@@ -118,12 +118,6 @@ def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield path, value
 
 
-def _default(match: re.Match[str]) -> str:
-    """`${NAME:default}` inside a longer text."""
-    found = _DEFAULTED.fullmatch(match[1].strip())
-    return found[1] if found else match[0]
-
-
 @dataclass(frozen=True)
 class NotKnown:
     """A value that nothing in the file says, and why."""
@@ -138,7 +132,7 @@ class Section:
     values: Tree
     text: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    """What the caller says instead of the file: `--set train_micro_batch_size_per_gpu=4`."""
+    """What the caller says instead of the file: `--set train_micro_batch_size_per_gpu=4`, or of `${NAME:default}` NAME=4."""
     used: set[str] = field(default_factory=set)
     open_words: frozenset[str] = frozenset({"???"})
     """Values that say that there is none yet."""
@@ -148,8 +142,9 @@ class Section:
     def __post_init__(self) -> None:
         self.flat = dict(leaves(self.values))
         for name, text in self.settings.items():
-            path = next((path for path in self.flat if path == name or path.rpartition(".")[2] == name), name)
-            self.flat[path] = load_yaml(text)
+            path = next((path for path in self.flat if path == name or path.rpartition(".")[2] == name), None)
+            if path is not None or not re.search(rf"\$\{{(?:oc\.env:)?{re.escape(name)}\s*[:,]", self.text):
+                self.flat[path or name] = load_yaml(text)
 
     def has(self, *paths: str) -> bool:
         """One of these is there, be it a value or a mapping."""
@@ -180,11 +175,16 @@ class Section:
                 if other in self.flat:
                     return self._known(other, self.flat[other], depth + 1)
             if default := _DEFAULTED.fullmatch(inner):
-                return load_yaml(default[1])
-        value = _INTERPOLATED.sub(_default, value)
+                return load_yaml(self.settings.get(default[1], default[2]))
+        value = _INTERPOLATED.sub(self._default, value)
         if whole or _INTERPOLATED.search(value) or value.strip() in self.open_words or re.fullmatch(r"\$\w+", value.strip()):
             raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
         return value
+
+    def _default(self, match: re.Match[str]) -> str:
+        """`${NAME:default}` inside a longer text: what the caller says NAME is, else the default."""
+        found = _DEFAULTED.fullmatch(match[1].strip())
+        return self.settings.get(found[1], found[2]) if found else match[0]
 
     def _computed(self, path: str, match: re.Match[str], depth: int) -> int:
         """Of two whole numbers, or references to such."""

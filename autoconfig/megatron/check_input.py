@@ -23,10 +23,10 @@ from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.specs.errors import FileError, InputError, option
-from autoconfig.specs.hardware.cluster import gpu_ids
+from autoconfig.specs.hardware.cluster import GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import Calibration, Scenario
+from autoconfig.specs.scenario import Calibration, Numerics, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
@@ -235,7 +235,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     if request.gpus is None:
         _require_gpus(gpus, read.plan)
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
-    cluster.gpu.peak_flops_per_s(read.scenario.numerics.gemm_precision)
+    require_format(cluster.gpu, read.scenario.numerics)
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
     given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
     scenario = replace(read.scenario, given=given)
@@ -280,6 +280,12 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
             f"the number of GPUs is not known: the script starts one process, and divides the model over {needed}; "
             f"say {option('gpus')} N"
         )
+
+
+def require_format(gpu: GpuSpec, numerics: Numerics) -> None:
+    """Raises InputError where the GPU does not compute in the run's format, or not with its way to scale it."""
+    gpu.peak_flops_per_s(numerics.gemm_precision)
+    gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
 
 
 def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:

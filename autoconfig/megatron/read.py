@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import Arguments, split_arguments
+from autoconfig.megatron.argument_list import Arguments, refuse_pairs, split_arguments
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -205,6 +205,8 @@ def read_arguments(
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
+    if is_modern(stack.name):
+        refuse_pairs(arguments, as_long=seq_length is None)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)

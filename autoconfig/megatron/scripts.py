@@ -109,7 +109,9 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         "export MASTER_ADDR MASTER_PORT",
         "CONTAINER=()  # for srun with pyxis",
         'if [ -n "$CONTAINER_IMAGE" ]; then',
-        '    CONTAINER=(--container-image "$CONTAINER_IMAGE" --container-mounts "${CONTAINER_MOUNTS:-$PWD}")',
+        '    CONTAINER_MOUNTS="$PWD:$PWD${CONTAINER_MOUNTS:+,$CONTAINER_MOUNTS}"',
+        '    CONTAINER=(--container-image "$CONTAINER_IMAGE" --container-mounts "$CONTAINER_MOUNTS")',
+        '    CONTAINER+=(--container-workdir "$PWD")',
         "fi",
         "",
         "# shellcheck disable=SC2016  # expanded on each node, where SLURM_NODEID is that node's number",
@@ -232,6 +234,8 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
         lines.append("# yes: the fused RoPE kernel, which is Transformer Engine's; no: where the job finds none")
         probe = "import importlib.util as u; print('yes' if u.find_spec('transformer_engine') else 'no')"
         asked = f'$(python3 -c "{probe}" 2>/dev/null || true)'
+        if not starts_elsewhere:
+            lines.append('ROPE_FUSION="${ROPE_FUSION:-${CONTAINER_IMAGE:+yes}}"  # without a container the host is asked')
         lines.append(f'ROPE_FUSION="${{ROPE_FUSION:-{"yes" if starts_elsewhere else asked}}}"')
     if _permutes(scenario):
         lines.append('PERMUTE_FUSION="${PERMUTE_FUSION:-yes}"  # tokens to experts by one kernel of Transformer Engine 2.1')

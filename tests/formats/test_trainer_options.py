@@ -2,7 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE
+from autoconfig.specs.plan import NONE, Recompute
 
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
@@ -193,3 +193,27 @@ def test_sharding_over_one_machine_of_one_is_over_all_gpus():
     assert one.plan.fsdp == 3
     copies = read_any(TITAN % (8, "data_parallel_shard_degree = 1\n"), CheckRequest(gpu="h100-sxm-80gb"))
     assert (copies.plan.dp, copies.plan.fsdp) == (8, 0)
+
+
+def megatron_swift(options):
+    command = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 4096 --sequence_parallel true"
+    text = f"NPROC_PER_NODE=8 {command} --tensor_model_parallel_size 2 --expert_model_parallel_size 4 {options}\n"
+    return read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
+
+
+def test_megatron_swift_has_defaults_of_its_own():
+    """Experts are not split as tp is, tokens are exchanged by alltoall, nothing is dropped, a batch is 16."""
+    found = megatron_swift("")
+    scenario = found.question.scenario
+    assert (found.plan.etp, found.plan.mbs, found.plan.dist_opt, scenario.workload.global_batch_size) == (1, 1, True, 16)
+    assert scenario.given.dispatcher == "alltoall" and found.plan.recompute == Recompute("selective", ("core_attn",))
+    assert scenario.numerics.hidden_dropout == scenario.numerics.attention_dropout == 0.0
+    assert not any("default" in line for line in found.question.assumed)
+
+
+def test_what_a_run_of_megatron_swift_says_counts():
+    options = "--expert_tensor_parallel_size 2 --moe_token_dispatcher_type allgather --hidden_dropout 0.1"
+    found = megatron_swift(f"{options} --recompute_granularity none --global_batch_size 32")
+    scenario = found.question.scenario
+    assert (found.plan.etp, scenario.given.dispatcher, scenario.workload.global_batch_size) == (2, "allgather", 32)
+    assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)

@@ -58,14 +58,16 @@ def test_data_may_be_blended_split_and_listed_in_a_file(start):
     assert "--data-args-path /words" in start(script, DATA_ARGS_PATH="/words", TOKENIZER_MODEL="/tok")[0]
 
 
-def test_a_container_is_dockers_on_a_node_and_pyxis_under_slurm(start):
+def test_a_container_is_dockers_on_a_node_and_pyxis_under_slurm(start, tmp_path):
     scenario = scenario_of()
     out, _ = start(torchrun(scenario), CONTAINER_IMAGE="image:1", CONTAINER_MOUNTS="/data:/data,/ck:/ck")
     assert out.startswith("docker: run ") and "--volume /data:/data --volume /ck:/ck image:1 torchrun --nproc-per-node 8" in out
+    assert "--no-rope-fusion" not in out  # the container has Transformer Engine, whatever the host has
     assert "--gpus all" in out and "--env PYTORCH_CUDA_ALLOC_CONF" in out
     script = sbatch_script(scenario, parse_plan("tp=2,mbs=1", 8), None)
     out, _ = start(script, SLURM_JOB_NODELIST="host[0-1]", CONTAINER_IMAGE="image:1", CONTAINER_MOUNTS="/data:/data")
-    assert "srun: --kill-on-bad-exit=1 --container-image image:1 --container-mounts /data:/data bash -c" in out
+    where = f"{tmp_path}:{tmp_path},/data:/data --container-workdir {tmp_path}"
+    assert f"srun: --kill-on-bad-exit=1 --container-image image:1 --container-mounts {where} bash -c" in out
     assert "--container" not in start(script, SLURM_JOB_NODELIST="host[0-1]")[0]
 
 

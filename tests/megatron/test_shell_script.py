@@ -179,6 +179,8 @@ ALONE = launch().replace("torchrun --nproc_per_node 8", "python")
         (ALONE.replace("python", "nohup python3 -u"), 1),
         (ALONE.replace("python", "mpirun -np 16 python"), 16),
         (f"#SBATCH --nodes=2 --ntasks-per-node=4\n{ALONE.replace('python', 'srun python')}", 8),
+        (f"#SBATCH --nodes=2\n\n# --\n#SBATCH -n 8\nset -e\n#SBATCH -n 32\n{ALONE.replace('python', 'srun python')}", 8),
+        (f"set -e\n#SBATCH --nodes=2 --gpus-per-node=8\n{ALONE}", 1),  # sbatch stops reading at the first command
         (ALONE.replace("python", "mpirun python"), "line 2 does not say"),
         (ALONE.replace("python", "jsrun -n 4 -g 6 python"), "line 2 does not say"),
         (f"#SBATCH --nodes=2 --gpus-per-node=8\n{ALONE}", "#SBATCH says that it is one of many"),

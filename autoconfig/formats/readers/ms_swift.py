@@ -27,6 +27,13 @@ OWN = (
     "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune",
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
+DEFAULTS = {
+    "micro_batch_size": 1, "global_batch_size": 16, "use_distributed_optimizer": True, "expert_tensor_parallel_size": 1,
+    "moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    "recompute_granularity": "selective",
+}  # fmt: skip
+"""What a run need not say and Megatron-LM has otherwise (swift/megatron/arguments/megatron_args.py of ms-swift, 00840e65 and
+006938be; no dropout where the model's config.json has none)."""
 
 
 def read(document: Document) -> CheckInput:
@@ -103,13 +110,14 @@ def _megatron(document: Document, section: Section, gpus: int | None) -> CheckIn
     length = document.request.seq_length or section.count("max_length", "seq_length")
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
+    for key, value in DEFAULTS.items():
+        if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
+            section.flat[key] = value
     words = words_of(section, (*OWN, "seq_length"))
     dtype = section.word("torch_dtype") or "bfloat16"
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
-    if section.flag("use_distributed_optimizer", default=True):
+    if section.flag("use_distributed_optimizer"):
         words.append(word("--use-distributed-optimizer"))
-    if not any(section.has(key) for key in ("micro_batch_size",)):
-        words += [word("--micro-batch-size"), word(1)]
     return from_words(
         document,
         words,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -16,9 +17,17 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.software import DEFAULT_STACK
 
-DEFAULTS = {"bf16": True, "use_distributed_optimizer": True}
-"""What pre_trainer.yaml sets and an experiment need not say (primus/configs/modules/megatron/pre_trainer.yaml and
-trainer_base.yaml, fd1eeabb)."""
+DEFAULTS = {"bf16": True, "use_distributed_optimizer": True, "sequence_parallel": True}
+"""What an experiment need not say (primus/configs/modules/megatron/trainer_base.yaml and primus/configs/models/megatron/
+language_model.yaml, fd1eeabb)."""
+TENSOR = "tensor_model_parallel_size"
+LANGUAGE_MODEL = "language-model"
+OF_MODELS = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+"""What each model file sets beside language_model.yaml itself, in llama_base.yaml where nowhere nearer."""
+OF_EXPERTS = {"moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True, "moe_permute_fusion": True}
+"""What they set where there are experts; Mixtral's, Grok's and Llama 4's leave out the fusion, which no formula reads."""
+MEGATRONS_EXPERTS = frozenset({"glm4-7"})
+"""Model files that leave the experts as language_model.yaml has them."""
 
 
 def read(document: Document) -> CheckInput:
@@ -35,17 +44,24 @@ def read(document: Document) -> CheckInput:
     section = document.section(f"modules.{found[0]}.overrides")
     if (kind := section.word("model_type") or "gpt") not in ("gpt", "mamba", "hybrid"):
         raise UnsupportedError(f"{section.place('model_type')} is {kind[:40]!r}: only language models are read")
-    for key, value in DEFAULTS.items():
-        if not section.has(key) and not (key == "bf16" and section.has("fp16")):
-            section.flat[key] = value
+    known = DEFAULTS | {"bf16": not section.has("fp16"), "sequence_parallel": (section.count(TENSOR) or 1) > 1}
+    _fill(section, known)
     if document.request.model is not None or name in _own() or not (section.has("num_layers") and section.has("hidden_size")):
         model: ModelSpec | None = _model(document, section, name, f"modules.{found[0]}.model is not in the file")
     else:
         model = None
+    if name and name != LANGUAGE_MODEL:
+        experts = (section.has("num_experts") if model is None else model.is_moe) and name not in MEGATRONS_EXPERTS
+        _fill(section, OF_MODELS | (OF_EXPERTS if experts else {}))
     answer = read_words(document, section, None, model=model, skip=("lora",), software=DEFAULT_STACK)
     if not section.flag("lora.enabled"):
         return answer
     return with_lora(answer, section.count("lora.dim"), section.get("lora.target_modules"), "lora.dim")
+
+
+def _fill(section: Section, defaults: Mapping[str, object]) -> None:
+    """What the section does not say."""
+    section.flat.update({key: value for key, value in defaults.items() if not section.has(key)})
 
 
 def _model(document: Document, section: Section, name: str, missing: str) -> ModelSpec:

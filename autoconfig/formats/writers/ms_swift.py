@@ -29,6 +29,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     for flag, values in plan_flags(scenario, plan).items():
         if flag not in NOT_SWIFT:
             found["--" + flag.removeprefix("--").replace("-", "_")] = values or ("true",)
+    found.setdefault("--recompute_granularity", ("none",))  # selective is its default
     found["--use_distributed_optimizer"] = (str(plan.dist_opt).lower(),)
     return found
 

@@ -23,7 +23,8 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     for flag, values in plan_flags(scenario, plan).items():
         key, on = key_of(flag)
         found[key] = values or (str(on).lower(),)
-    return {**found, "use_distributed_optimizer": (str(plan.dist_opt).lower(),)}
+    given = {"use_distributed_optimizer": plan.dist_opt, "sequence_parallel": plan.sp}
+    return found | {key: (str(value).lower(),) for key, value in given.items()}
 
 
 def overrides(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def overrides(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     for flag, value in arguments(scenario, plan).items():
         key, on = key_of(flag)
         found[key] = on if value is True else value
-    return {**found, "use_distributed_optimizer": plan.dist_opt}  # pre_trainer.yaml has it on
+    return {**found, "use_distributed_optimizer": plan.dist_opt, "sequence_parallel": plan.sp}  # Primus has them on
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

@@ -29,6 +29,7 @@ _REMOTE = {
 """Programs that start text on other machines, and their options with a value of their own."""
 _WRAPPERS = frozenset({"nohup", "exec", "time", "nice"})
 _SCHEDULED = re.compile(r"^#(?:SBATCH|PBS|BSUB|PJM|COBALT|OAR|\$)[ \t]", re.MULTILINE)
+_COMMAND = re.compile(r"^[ \t]*[^#\s]", re.MULTILINE)
 _RANKED = re.compile(
     r"\$\{?(?:SLURM_|OMPI_|PMI_|PMIX_|MV2_|PALS_|LSB_|PBS_|WORLD_SIZE|RANK\b|NODE_RANK|NNODES|NUM_NODES|NUM_GPUS)"
 )
@@ -209,7 +210,7 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
             return _product(nodes, per_node)
     first = next((word for value in launch.before if (word := text_of(value)) not in _WRAPPERS), "")
     if _PYTHON.fullmatch(first) and "-m" not in map(text_of, launch.before):
-        odd = _SCHEDULED.search(text) or _RANKED.search(text)
+        odd = _SCHEDULED.search(text[: commands_start(text)]) or _RANKED.search(text)
         if odd is None:
             return 1, ""
         said = f"line {launch.line} starts the program with python alone"
@@ -248,10 +249,15 @@ def _launcher_options(words: Sequence[Value]) -> dict[str, Value]:
     return options
 
 
+def commands_start(text: str) -> int:
+    """Where the first line stands that is neither blank nor a comment: from there on schedulers read no options."""
+    return found.start() if (found := _COMMAND.search(text)) else len(text)
+
+
 def sbatch_options(text: str) -> dict[str, str]:
-    """Options of the #SBATCH lines that say how many nodes, tasks and GPUs there are, as plain numbers."""
+    """Options of the #SBATCH lines before the first command: how many nodes, tasks and GPUs there are, as plain numbers."""
     found: dict[str, str] = {}
-    lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text, re.MULTILINE))
+    lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text[: commands_start(text)], re.MULTILINE))
     for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", lines):
         name, value = match[1], match[2]
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autoconfig.megatron.shell.launch import Program
+from autoconfig.megatron.shell.launch import Program, commands_start
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.specs.errors import InputError
 
@@ -60,7 +60,12 @@ def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str
     names = [match[1] for match in defaults]
     yield from (_number(match) for match in defaults if names.count(match[1]) == 1 and match[1] not in settings)
     yield from (_number(match) for match in _OPTION.finditer(text))
-    yield from (_number(match, "#SBATCH ") for match in _SBATCH.finditer(text))
+    yield from _scheduled(text)
+
+
+def _scheduled(text: str) -> list[_Count]:
+    """Of the lines that Slurm reads."""
+    return [_number(match, "#SBATCH ") for match in _SBATCH.finditer(text, 0, commands_start(text))]
 
 
 def _number(match: re.Match[str], before: str = "") -> _Count:
@@ -74,7 +79,7 @@ def resized(text: str, script: Script, gpus: int, program: Program, settings: Ma
     had = script.num_gpus
     if had is None or had == gpus:
         return None
-    slurm = [_number(match, "#SBATCH ") for match in _SBATCH.finditer(text)]
+    slurm = _scheduled(text)
     for number in sorted(_numbers(text, script.variables, settings), key=lambda one: one.rank):
         one_node = number.rank[0]
         edits = {number.start: number} | ({} if one_node else {one.start: one for one in slurm})
