@@ -7,10 +7,11 @@ import re
 from importlib import resources
 from typing import Any
 
+from autoconfig.render.model import active_parameters
 from autoconfig.specs.errors import GIB, UnknownNameError
 from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, model_names
-from autoconfig.specs.models.parameters import active_matmul_parameters, total_parameters
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.software.engine import engine_names, load_engine
 from autoconfig.specs.software.software import load_stack, software_names
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -27,7 +28,7 @@ def model_rows() -> list[dict[str, Any]]:
             {
                 "name": name,
                 "parameters": total_parameters(model),
-                "active": active_matmul_parameters(model),
+                "active": active_parameters(model),
                 "layers": model.num_layers,
                 "hidden": model.hidden_size,
                 "heads": model.num_attention_heads,

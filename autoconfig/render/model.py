@@ -48,7 +48,7 @@ def describe(
         name=spec.name,
         family=like or _family(model, spec),
         parameters=total,
-        active_parameters=total - _idle_parameters(spec),
+        active_parameters=active_parameters(spec),
         left_out=(*(note.removeprefix(LEFT_OUT) for note in assumed if note.startswith(LEFT_OUT)), *_left_out(spec, total)),
         assumed=tuple(note for note in assumed if not note.startswith(LEFT_OUT)),
         quantised=_quantised(model, local_files=local_files),
@@ -73,10 +73,11 @@ def _family(given: str | Mapping[str, Any], spec: ModelSpec) -> str:
     return model_type_of(path) if path.exists() else "gpt3"
 
 
-def _idle_parameters(spec: ModelSpec) -> int:
-    """Of the routed experts that a token does not reach, in all layers."""
+def active_parameters(spec: ModelSpec) -> int:
+    """Parameters that one token passes: all but the routed experts that it does not reach, in all layers."""
     experts = (spec.num_moe_experts or spec.moe_router_topk) - spec.moe_router_topk
-    return round(spec.layer_kinds.count("moe") * experts * float(expert_parameters(spec, 1))) if spec.is_moe else 0
+    idle = round(spec.layer_kinds.count("moe") * experts * float(expert_parameters(spec, 1))) if spec.is_moe else 0
+    return total_parameters(spec) - idle
 
 
 def _left_out(spec: ModelSpec, total: int) -> tuple[str, ...]:

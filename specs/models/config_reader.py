@@ -284,7 +284,8 @@ TEXT_TYPES = {
     "glm4v_text": "glm4",
     "glm4v_moe_text": "glm4_moe",
 }
-"""`model_type` of a language model inside a multi-modal file -> of the same one alone."""
+"""`model_type` of a language model inside a multi-modal file -> of the one alone with the same layers. Defaults, other
+names and keys that it does not read are its own."""
 EXPERT_KEYS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
 """The number of experts: each family has its own key, and transformers 5 writes `num_local_experts` for any."""
 
@@ -311,10 +312,11 @@ def unified(reader: ConfigReader) -> ConfigReader:
     text = text_reader(reader)
     values = text.values()
     if text is not reader and reader.values().get(_TIE) is not None:
-        values[_TIE] = _tied(reader.values(), values, text)
+        values |= _tied(reader.values(), values, text)
     kind = values.get("model_type")
     if isinstance(kind, str):
-        values["model_type"] = kind = TEXT_TYPES.get(kind, _FLAT.get(kind, kind) if "hidden_size" in values else kind)
+        kind = _FLAT.get(kind, kind) if "hidden_size" in values else kind
+        values["model_type"] = kind
     if kind in _TWO_DEPTHS and "num_hidden_layers" in values and not values.keys() & {"num_layers", "num_decoder_layers"}:
         raise text.fail("says num_hidden_layers and no num_layers: its class then takes 6 for the decoder; give num_layers")
     for other, key in SAME.get(str(kind), {}).items():
@@ -327,7 +329,8 @@ def unified(reader: ConfigReader) -> ConfigReader:
         raise text.fail(f"says {' and '.join(f'{key} {str(one)[:20]}' for key, one in experts.items())}: give one of them")
     values = {**dict.fromkeys(EXPERT_KEYS, next(iter(experts.values()))), **values} if experts else values
     ignored = NOT_READ.get(str(kind), ())
-    return ConfigReader(completed({key: value for key, value in values.items() if key not in ignored}), text.where)
+    values = completed({key: value for key, value in values.items() if key not in ignored})
+    return ConfigReader({**values, "model_type": TEXT_TYPES.get(kind, kind)} if isinstance(kind, str) else values, text.where)
 
 
 _TIE = "tie_word_embeddings"
@@ -335,13 +338,15 @@ _TWO_DEPTHS = ("t5", "mt5", "umt5")
 """Families with a depth of the encoder and one of the decoder."""
 
 
-def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], reader: ConfigReader) -> Any:
-    """Of a multi-modal file that says it outside of its language model, as its class takes it. Raises InputError where both say
-    another and the class is not known."""
+def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], reader: ConfigReader) -> dict[str, Any]:
+    """Of a multi-modal file that says it outside of its language model, as its class takes it; nothing where the language
+    model's own default decides. Raises InputError where both say another and the class is not known."""
     said, rule = outer[_TIE], _TIES.get(str(outer.get("model_type")))
     if rule is None and inner.get(_TIE, said) not in (said, None):
         raise reader.fail(f"says {_TIE} {inner[_TIE]}, and the file around it {said}: which one holds is not known; give one")
-    return bool(said or inner.get(_TIE)) if rule == "either" else said
+    if rule == "either":
+        return {_TIE: bool(said or inner.get(_TIE))} if said or _TIE in inner else {}
+    return {_TIE: said}
 
 
 def tied_by_class(reader: ConfigReader) -> bool | None:

@@ -24,7 +24,6 @@ from autoconfig.specs.models.config_reader import (
     PARTS_BESIDE,
     SAME,
     TEXT_PARTS,
-    TEXT_TYPES,
     ConfigReader,
     completed,
     other_parts,
@@ -120,7 +119,6 @@ def _without_effect(whole: ConfigReader) -> list[str]:
     reader = text_reader(whole)
     values = reader.values()
     kind = str(values.get("model_type"))
-    kind = TEXT_TYPES.get(kind, kind)
     given = [key for key in NOT_READ.get(kind, ()) if values.get(key) not in (None, False)]
     given += [key for key in _parts_beside(whole) if key not in SAME.get(kind, {})]
     of = CLASSES.get(kind) or kind

@@ -36,6 +36,8 @@ def _t5(cfg: ConfigReader) -> Fields:
     heads, own = cfg.integer("num_heads", 8), cfg.text("model_type")
     feed = cfg.text("feed_forward_proj", "relu" if own == "t5" else "gated-gelu")
     gated = cfg.boolean("is_gated_act", feed.startswith("gated-"))
+    if cfg.text("dense_act_fn", "") == "xielu":
+        raise unsupported(cfg, "dense_act_fn=xielu cannot be planned: its parameters in each layer are not modelled")
     if feed.removeprefix("gated-") not in ("relu", "gelu"):
         raise unsupported(cfg, f"feed_forward_proj={feed[:40]!r} cannot be planned; known are relu, gelu and gated-gelu")
     if gated and not feed.endswith("gelu"):

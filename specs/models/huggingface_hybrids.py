@@ -45,7 +45,7 @@ def qwen_hybrid(cfg: ConfigReader) -> Fields:
         "num_moe_experts": cfg.integer("num_experts"),
         "moe_router_topk": cfg.integer("num_experts_per_tok"),
         "moe_ffn_hidden_size": cfg.integer("moe_intermediate_size"),
-        "moe_shared_expert_intermediate_size": cfg.integer("shared_expert_intermediate_size", 512, low=0),
+        "moe_shared_expert_intermediate_size": cfg.integer("shared_expert_intermediate_size", 512),
         "moe_shared_expert_gate": True,
         **softmax_router(cfg, None),
     }
@@ -91,20 +91,30 @@ def granite_hybrid(cfg: ConfigReader) -> Fields:
     return fields | (routed if experts else {})
 
 
+def _nemotron_layers(cfg: ConfigReader) -> str:
+    """The pattern: `layers_block_type`, which the class knows as `layer_types` too, before `hybrid_override_pattern`. Raises
+    InputError where the two names differ."""
+    said = {key: types for key in ("layers_block_type", "layer_types") if (types := cfg.items(key, str)) is not None}
+    for key, types in said.items():
+        if other := sorted(set(types) - set(BLOCKS)):
+            raise unsupported(cfg, f"{key} has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
+    patterns = ["".join(BLOCKS[kind] for kind in types) for types in said.values()]
+    if len(set(patterns)) > 1:
+        raise cfg.fail(f"{' and '.join(said)} differ, which are the same to nemotron_h: give one of them")
+    pattern = (patterns or [""])[0] or cfg.text("hybrid_override_pattern", "")
+    if not pattern:
+        raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
+    return pattern
+
+
 def nemotron_h(cfg: ConfigReader) -> Fields:
     """Mamba-2, attention, MLP and experts, each a layer of its own; no positions."""
     for key in ("use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"):
         needs(cfg, key, False, False, "biases of hybrids are not modelled")
-    needs(cfg, "use_conv_bias", True, True, "the convolution's bias is counted")
+    for key in ("use_conv_bias", "mamba_conv_bias"):
+        needs(cfg, key, True, True, "the convolution's bias is counted")
     needs(cfg, "tie_word_embeddings", False, False, "transformers never ties them")
-    blocks = cfg.items("layers_block_type", str)
-    pattern = cfg.text("hybrid_override_pattern", "")
-    if blocks is not None:
-        if other := sorted(set(blocks) - set(BLOCKS)):
-            raise unsupported(cfg, f"layers_block_type has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
-        pattern = "".join(BLOCKS[block] for block in blocks)
-    if not pattern:
-        raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
+    pattern = _nemotron_layers(cfg)
     values = {**cfg.values(), "num_hidden_layers": len(pattern)}
     fields = decoder(ConfigReader(values, cfg.where), activation_key="mlp_hidden_act", activation="relu2", gated=False)
     fields |= {

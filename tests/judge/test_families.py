@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import CLASSES as SHIPPED
+from autoconfig.specs.models.config_reader import TEXT_TYPES
 from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
@@ -22,6 +23,8 @@ families = pytest.importorskip("tools.judge.families")
 CLASSES, CONFIGS, SMALL = families.classes(), families.CONFIGS, families.SMALL
 built, loaded, variants = families.built, families.loaded, families.variants
 NO_CLASS = {"kimi_k2": "built by code of its own repository, as DeepSeek-V3"}
+TYPES = sorted((set(FAMILIES) - set(NO_CLASS)) | set(TEXT_TYPES))
+"""With language models inside a multi-modal file, which are as another family's and have defaults and keys of their own."""
 
 
 def compare(model_type: str) -> tuple[int, list[str], list[str]]:
@@ -43,7 +46,7 @@ def compare(model_type: str) -> tuple[int, list[str], list[str]]:
     return exact, wrong, refused
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_parameters_are_those_of_the_class(model_type: str) -> None:
     exact, wrong, refused = compare(model_type)
     assert wrong == []
@@ -78,7 +81,7 @@ def small_file(model_type: str) -> tuple[dict[str, Any], int]:
     return found
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_a_key_that_is_left_out_is_what_the_class_takes_or_asked_for(model_type: str) -> None:
     whole, wrong = small_file(model_type)[0], []
     for key in sorted(set(whole) - set(NO_SHAPE)):
@@ -86,7 +89,7 @@ def test_a_key_that_is_left_out_is_what_the_class_takes_or_asked_for(model_type:
     assert wrong == []
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_a_null_is_what_the_class_takes_it_for_or_asked_for(model_type: str) -> None:
     whole, wrong = small_file(model_type)[0], []
     for key in sorted(set(whole) - set(NO_SHAPE)):
@@ -111,7 +114,7 @@ SHAPE = (
 """Fields that decide memory or time and not always a number of parameters."""
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_a_key_that_is_left_out_gives_the_windows_and_widths_of_the_class(model_type: str) -> None:
     """Of the small model, and of one with sliding and full layers where the class knows both."""
     whole = small_file(model_type)[0]
@@ -140,13 +143,13 @@ def ours(config: dict[str, Any], model_type: str) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_keys_of_other_families_that_are_counted_are_the_class_s(model_type: str) -> None:
     assert foreign_keys_that_differ(model_type, every=False) == []
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("model_type", sorted(set(FAMILIES) - set(NO_CLASS)))
+@pytest.mark.parametrize("model_type", TYPES)
 def test_keys_of_other_families_that_the_class_counts_are_counted(model_type: str) -> None:
     assert foreign_keys_that_differ(model_type, every=True) == []
 

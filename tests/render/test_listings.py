@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from autoconfig.render.listings import model_rows
+from autoconfig.render.model import describe
 from autoconfig.training.rules import ALL_RULES, ENFORCED_IN
 
 
@@ -29,3 +31,11 @@ def test_a_constraint_that_no_plan_breaks(autoconfig):
 def test_an_unknown_code(autoconfig, code, near):
     done = autoconfig.run("rules", code)
     assert done.exit_code == 2 and near in done.output
+
+
+def test_the_list_of_models_and_one_model_say_the_same_of_active_parameters():
+    rows = {row["name"]: row for row in model_rows()}
+    assert all(row["active"] <= row["parameters"] for row in rows.values())
+    for name in ("qwen3.5-27b", "mixtral-8x7b", "deepseek-v3", "llama3-8b"):
+        found = describe(name)
+        assert (rows[name]["parameters"], rows[name]["active"]) == (found.parameters, found.active_parameters)

@@ -1,10 +1,14 @@
 """Keys of other families, other names of a key, ties outside of a language model: as the classes of transformers take them."""
 
+import json
+from pathlib import Path
+
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
 
+COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
 GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 6, "vocab_size": 1003, "n_positions": 64}
 
 
@@ -101,3 +105,88 @@ def test_the_output_layer_of_ovis2_has_a_vocabulary_of_its_own():
     assert len(config_notes({**config, "vocab_size": 1003})) == 1
     assert "151,643 words" in config_notes(config)[1]
     assert len(config_notes({**config, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
+
+
+INSIDE = {**SIZES, "num_hidden_layers": 5, "num_key_value_heads": 3, "max_position_embeddings": 64}
+
+
+def count(kind, **said):
+    """Parameters of the language model inside a multi-modal file."""
+    text = {"model_type": f"{kind}_text", **INSIDE, "tie_word_embeddings": False, **said}
+    return total_parameters(model_from_mapping({"model_type": kind, "text_config": text}, "f", "m"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "parameters"),
+    [
+        ("glm4v", {}, 448_992), ("glm4v", {"head_dim": 24}, 448_992), ("glm4v", {"attention_bias": False}, 448_992),
+        ("glm4v_moe", {}, 209_645_600), ("qwen3_vl", {}, 1_416_032), ("qwen3_vl_moe", {}, 122_012_032),
+        ("qwen2_vl", {"head_dim": 24}, 448_032), ("qwen2_5_vl", {"head_dim": 24}, 448_032),
+    ],
+)  # fmt: skip
+def test_a_language_model_inside_a_file_has_defaults_and_keys_of_its_own(kind, said, parameters):
+    """Counts of the classes of transformers 5.23, on the meta device (tools/judge/families.py)."""
+    assert count(kind, **said) == parameters
+
+
+MIXERS = {**SIZES, "model_type": "nemotron_h", "num_key_value_heads": 3, "head_dim": 16, "mamba_num_heads": 8}
+MIXERS |= {"mamba_head_dim": 16, "ssm_state_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("said", "parameters"),
+    [
+        ({"layer_types": ["mamba", "attention", "mlp"]}, 287_320),
+        ({"layer_types": ["mamba", "attention", "mlp"], "mamba_n_groups": 2}, 277_624),
+        ({"layers_block_type": ["linear_attention"], "layer_types": ["mamba"], "mamba_d_conv": 3}, 243_864),
+    ],
+)
+def test_nemotron_h_has_the_names_that_its_class_takes(said, parameters):
+    assert total_parameters(model_from_mapping({**MIXERS, **said}, "f", "m")) == parameters
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"mamba_conv_bias": False}, "use_conv_bias must be true"), ({"mamba_conv_bias": None}, "mamba_conv_bias must be true"),
+        ({"layer_types": ["mlp"]}, "layers_block_type and layer_types differ"),
+        ({"n_groups": 4, "mamba_n_groups": 2}, "says n_groups 4 and mamba_n_groups 2"),
+    ],
+)  # fmt: skip
+def test_nemotron_h_with_two_that_differ_is_refused(said, why):
+    with pytest.raises(InputError, match=why):
+        model_from_mapping({**MIXERS, "layers_block_type": ["mamba"], **said}, "f", "m")
+
+
+@pytest.mark.parametrize(
+    ("family", "said", "why"),
+    [
+        ("bloom", {"n_embed": 120}, "hidden_size 96 and n_embed 120"),
+        ("falcon", {"n_embed": 120}, "hidden_size 96 and n_embed"),
+        ("t5", {"dense_act_fn": "xielu"}, "xielu"), ("umt5", {"dense_act_fn": "xielu"}, "xielu"),
+        ("qwen3_next", {"shared_expert_intermediate_size": 0}, "from 1 to"),
+        ("qwen3_5_moe_text", {"shared_expert_intermediate_size": 0}, "from 1 to"),
+    ],
+)  # fmt: skip
+def test_what_a_class_builds_otherwise_is_refused(family, said, why):
+    whole = COUNTS[family][0]
+    assert total_parameters(model_from_mapping(whole, "f", "m")) == COUNTS[family][1]
+    with pytest.raises(InputError, match=why):
+        model_from_mapping({**whole, **said}, "f", "m")
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [("granitemoe", {"shared_intermediate_size": 64}), ("dots1", {"mlp_layer_types": ["sparse"] * 5})],
+)
+def test_keys_of_a_sibling_family_are_left_out_and_named(family, said):
+    whole = {**COUNTS[family][0], **said}
+    assert total_parameters(model_from_mapping(whole, "f", "m")) == COUNTS[family][1]
+    assert any(next(iter(said)) in note for note in config_notes(whole))
+
+
+def test_a_tie_that_only_the_default_of_the_language_model_says():
+    """configuration_shieldgemma2.py: where the file says false and its language model nothing, that one's class decides."""
+    text = {"model_type": "gemma3_text", **INSIDE, "head_dim": 16}
+    whole = {"model_type": "shieldgemma2", "text_config": text, "tie_word_embeddings": False}
+    assert not model_from_mapping(whole, "f", "m").untie_embeddings_and_output_weights

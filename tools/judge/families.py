@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.models.config_reader import ConfigReader
+from autoconfig.specs.models.config_reader import DEFAULTS, TEXT_TYPES, ConfigReader, completed
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
@@ -80,7 +80,8 @@ def known_classes() -> str:
 
 def same_keys() -> dict[str, dict[str, str]]:
     """model_type -> `attribute_map` of its configuration, but for lists of layers, which each name says in words of its own."""
-    found = {name: dict(CONFIGS[name].attribute_map or {}) for name in sorted(set(FAMILIES) & set(CONFIGS))}
+    known = sorted(set(FAMILIES) & set(CONFIGS) | set(TEXT_TYPES))
+    found = {name: dict(CONFIGS[name].attribute_map or {}) | TAKEN_AS.get(name, {}) for name in known}
     kept = {
         name: {other: key for other, key in keys.items() if not key.startswith("layer") and key not in keys}
         for name, keys in found.items()
@@ -88,6 +89,12 @@ def same_keys() -> dict[str, dict[str, str]]:
     return {name: keys for name, keys in kept.items() if keys}
 
 
+TAKEN_AS = {
+    "nemotron_h": {"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel", "mamba_conv_bias": "use_conv_bias"},
+    "bloom": {"n_embed": "hidden_size"},
+    "falcon": {"n_embed": "hidden_size"},
+}
+"""model_type -> names that its configuration takes for a key in `__post_init__` (models/*/configuration_*.py, 5.23)."""
 FOREIGN: dict[str, Any] = {
     **dict.fromkeys(("mlp_bias", "attention_bias", "bias", "qkv_bias", "use_bias", "use_qkv_bias", "lm_head_bias"), True),
     **dict.fromkeys(("add_bias_linear", "use_qk_norm", "qk_norm", "qk_layernorm"), True),
@@ -97,6 +104,7 @@ FOREIGN: dict[str, Any] = {
     **{"intermediate_size": 112, "moe_intermediate_size": 56, "shared_expert_intermediate_size": 72, "ffn_hidden_size": 200},
     **{"hidden_size": 120, "num_hidden_layers": 3, "num_attention_heads": 2, "max_position_embeddings": 128, "rotary_dim": 8},
     **{"mlp_only_layers": [1], "word_embed_proj_dim": 48, "num_experts": 4, "sliding_window": 16},
+    **{"shared_intermediate_size": 64, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "sparse"]},
 }
 """Keys that many families know: given to those whose configuration has none of that name."""
 
@@ -107,7 +115,8 @@ def foreign(model_type: str) -> Iterator[tuple[str, dict[str, Any], int]]:
     if (found := built(model_type, {key: value for key, value in SMALL.items() if key in usual})) is None:
         return
     config, count = found
-    for key, value in FOREIGN.items():
+    taken = {key for key, value in DEFAULTS["defaults"].get(model_type, {}).items() if value is True}
+    for key, value in (FOREIGN | dict.fromkeys(taken, False)).items():
         if key not in config and key not in (CONFIGS[model_type].attribute_map or {}):
             yield key, {**config, key: value}, count
 
@@ -115,10 +124,11 @@ def foreign(model_type: str) -> Iterator[tuple[str, dict[str, Any], int]]:
 def keys_not_read() -> dict[str, list[str]]:
     """model_type -> keys of FOREIGN that change nothing in its class, and that its family's reader would read."""
     found: dict[str, list[str]] = {}
-    for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes())):
+    for model_type in sorted(set(FAMILIES) & set(CONFIGS) & set(classes()) | set(TEXT_TYPES)):
+        family = TEXT_TYPES.get(model_type, model_type)
         for key, config, count in foreign(model_type):
             with suppress(InputError):
-                build = FAMILIES[model_type](ConfigReader(config, model_type))
+                build = FAMILIES[family](ConfigReader({**completed(config), "model_type": family}, model_type))
                 read = total_parameters(ModelSpec(name="model", model_type=model_type, **build))
                 if read != count == loaded(model_type, config):
                     found.setdefault(model_type, []).append(key)
@@ -214,7 +224,8 @@ def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int
         return None
     count = sum(parameter.numel() for parameter in model.parameters())
     count += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
-    return json.loads(model.config.to_json_string(use_diff=False)), count
+    untied = {"tie_word_embeddings": False} if model_type in TEXT_TYPES else {}
+    return {**json.loads(model.config.to_json_string(use_diff=False)), **untied}, count
 
 
 def module(model_type: str, changes: dict[str, Any]) -> Any:
@@ -223,11 +234,21 @@ def module(model_type: str, changes: dict[str, Any]) -> Any:
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
-            return getattr(transformers, classes()[model_type])(CONFIGS[model_type](**changes))
+            return _model(model_type, CONFIGS[model_type](**changes))
     except Exception:  # whatever a class says of a configuration that it does not know
         return None
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _model(model_type: str, config: Any, name: str = "") -> Any:
+    """The class `name`, or the type's causal one: of a language model inside a multi-modal file, its text class and an output
+    layer that is not tied."""
+    if name or model_type not in TEXT_TYPES:
+        return getattr(transformers, name or classes()[model_type])(config)
+    model = getattr(transformers, modeling_auto.MODEL_MAPPING_NAMES[model_type])(config)
+    model.add_module("output", torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False))
+    return model
 
 
 def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:
@@ -238,7 +259,7 @@ def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | Non
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
-            model = getattr(transformers, name or classes()[model_type])(CONFIGS[model_type].from_dict(dict(read)))
+            model = _model(model_type, CONFIGS[model_type].from_dict(dict(read)), name)
     except Exception:
         return None
     finally:
@@ -254,7 +275,8 @@ def variants(model_type: str) -> Iterator[dict[str, Any]]:
     small = {key: value for key, value in SMALL.items() if key in usual}
     yield small
     for key, value in usual.items():
-        if isinstance(value, bool) and key not in ("use_cache", "return_dict", "is_decoder", "is_encoder_decoder"):
+        tie = key == "tie_word_embeddings" and model_type in TEXT_TYPES  # says the file around it
+        if isinstance(value, bool) and not tie and key not in ("use_cache", "return_dict", "is_decoder", "is_encoder_decoder"):
             yield {**small, key: not value}
         for other in OTHER.get(key, ()):
             yield {**small, key: other}
