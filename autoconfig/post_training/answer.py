@@ -27,10 +27,10 @@ from autoconfig.post_training.frameworks import (
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
-from autoconfig.post_training.memory import PhaseMemory, TrainingMemory, phase_memory, training_memory
+from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.post_training.phases import Phases, exposed
-from autoconfig.post_training.placements import placements
+from autoconfig.post_training.placements import Held, held_memory, placements
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
 from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -203,9 +203,9 @@ def ranked(
     engines or plans is priced once."""
     generated: dict[Any, Any] = {}
     trained: dict[Any, tuple[float, float]] = {}
-    held: dict[Any, TrainingMemory] = {}
+    held: Held = {}
     known, found = known or shipped_constants(), []
-    for placement in placements(job, gpus, tokens, staleness, chance):
+    for placement in placements(job, gpus, tokens, staleness, chance, held):
         key = placement.engine, placement.memory_share, placement.staleness
         if job.algorithm.generates and key not in generated:
             generated[key] = generate(job, placement)
@@ -213,9 +213,9 @@ def ranked(
         other = placement.train, placement.tokens_per_gpu
         if other not in trained:
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
-            held[other] = training_memory(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
-        found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout, held[other]), known))
+        memory = phase_memory(job, placement, rollout, held_memory(job, placement, held))
+        found.append(_with_constants(job, placement, phases, memory, known))
     return _distinct(sorted(found, key=lambda one: _order(one, chance)))
 
 

@@ -110,6 +110,25 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
     )
 
 
+def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """State of a critic that shares the GPUs of training."""
+    critic = job.critic if job.algorithm.critic and not placement.critic_gpus else None
+    return trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
+
+
+def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Of training and all that is on its busiest GPU beside it."""
+    sleeping = ASLEEP_BYTES if job.algorithm.generates and placement.colocated else 0.0
+    stays = 0.0 if placement.offload else _reference_bytes(job, placement) + _critic_bytes(job, placement, trained)
+    return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
+
+
+def training_chance(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Chance that training does not run out of memory, 0 to 1, as `PhaseMemory.training_fit`; engines are not looked at."""
+    limit, device = float(job.gpu.memory_bytes) - trained.overhead_bytes, float(job.gpu.memory_bytes)
+    return float(fit_probability(_training_bytes(job, placement, trained) - trained.overhead_bytes, limit, device))
+
+
 def phase_memory(
     job: PostTrainingJob, placement: Placement, generation: Rollout | None, trained: TrainingMemory | None = None
 ) -> PhaseMemory:
@@ -122,19 +141,16 @@ def phase_memory(
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
-    critic = job.critic if job.algorithm.critic and not placement.critic_gpus else None
-    beside = trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
-    state = trained.state_bytes + beside
+    state = trained.state_bytes + _critic_bytes(job, placement, trained)
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
     waits = placement.colocated and placement.offload
-    sleeping = ASLEEP_BYTES if generation and placement.colocated else 0.0
     resident = state + reference + overhead if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
     weights = float(np.asarray(generation.memory.weights_bytes)) if generation and placement.colocated else 0.0
     per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
     return PhaseMemory(
         generation_bytes=engine + resident,
-        training_bytes=trained.peak_bytes + overhead + sleeping + (0.0 if placement.offload else reference + beside),
+        training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
         host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
         engine_holds_a_sequence=generation is None or generation.fits,

@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 import autoconfig
 from autoconfig.cli.main import cli
-from autoconfig.post_training.answer import answer
+from autoconfig.post_training import placements as post_training_placements
+from autoconfig.post_training.answer import _understand, answer
+from autoconfig.post_training.answer import ranked as by_time
 from autoconfig.post_training.passes import stage_ends
 from autoconfig.post_training.placements import UNEVEN, _depths
 
@@ -182,3 +184,14 @@ def test_deepseek_v3_fits_where_it_was_published_to_run():
     question = {"model": "deepseek-v3", "gpus": 96, "gpu": "h20", "prompts": 512, "group_size": 8, "staleness": 0}
     best = ranked(**question, response_length=2000, max_response_length=9632)[0].placement
     assert (best.train.offload, best.train.pp, best.train.ep) == (1.0, 12, 8)
+
+
+def test_a_likelier_plan_follows_where_the_reference_takes_the_chance_of_the_quickest(monkeypatch):
+    """Its own memory has 90 %, with the reference beside it 69 %: a plan of twice the step came first."""
+    asked = {"model": "llama3-70b", "gpu": "h200", "gpus": 64, "framework": "nemo-rl", "prompts": 128, "group_size": 16}
+    asked |= {"response_length": 2000, "max_response_length": 16384, "staleness": 1}
+    job, gpus, tokens, staleness = _understand(asked, [], True)
+    quick = answer(asked).ranked[0]
+    monkeypatch.setattr(post_training_placements, "PLANS_KEPT", 8)
+    best = next(one for one in by_time(job, gpus, tokens, staleness) if one.memory.fits and one.memory.chance >= 0.9)
+    assert best.seconds <= quick.seconds <= 1.06 * best.seconds
