@@ -114,7 +114,7 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     likely = [one for one in fits if one.memory.chance >= chance]
     said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
     if not fits:
-        nearest = min(found, key=lambda one: _lacking(one.memory), default=None)
+        nearest = min(found, key=lambda one: one.memory.lacking, default=None)
         return replace(said, nearest=nearest, remedy=_remedy(job, gpus, tokens, staleness))
     risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
     return replace(
@@ -137,10 +137,6 @@ def fit_chance_of(given: Mapping[str, Any]) -> float:
     if not 0.0 <= chance <= MOST_CHANCE:
         raise InputError(f"{option('fit_chance')} {chance:g}: give a chance from 0 to {MOST_CHANCE}, like 0.9 or 90%")
     return chance
-
-
-def _lacking(memory: PhaseMemory) -> float:
-    return max(memory.generation_bytes, memory.training_bytes) + (0 if memory.engine_holds_a_sequence else memory.device_bytes)
 
 
 def _one_more_node(

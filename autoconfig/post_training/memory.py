@@ -8,6 +8,7 @@ import numpy as np
 
 from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
 from autoconfig.memory_model.tables import least_state_bytes
+from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
@@ -32,6 +33,22 @@ class PhaseMemory:
     overhead_bytes: float
     """Of one GPU's memory, what training's tensors cannot have."""
 
+    @property
+    def host_holds(self) -> bool:
+        """What waits on one node's host is within the memory assumed of it."""
+        return self.host_share <= 1.0
+
+    @property
+    def host_share(self) -> float:
+        """Of the memory assumed of one node's host, what waits there."""
+        return self.host_bytes / (section("host_memory")["node_gib"] * GIB)
+
+    @property
+    def lacking(self) -> float:
+        """The largest share that is taken of a GPU or a host; above 1 it does not fit. 1 more where no sequence is held."""
+        phases = max(self.generation_bytes, self.training_bytes) / self.device_bytes
+        return max(phases, self.host_share) + (not self.engine_holds_a_sequence)
+
     def fit_probability(self, phase_bytes: float) -> float:
         """Chance that a phase of so many bytes does not run out of memory, as of a plan of training."""
         limit = self.device_bytes - self.overhead_bytes
@@ -49,13 +66,14 @@ class PhaseMemory:
 
     @property
     def chance(self) -> float:
-        """Chance that no phase runs out of memory."""
-        return min(self.generation_fit, self.training_fit)
+        """Chance that no phase runs out of memory; 0 where the host does not hold what waits on it."""
+        return min(self.generation_fit, self.training_fit) * self.host_holds
 
     @property
     def fits(self) -> bool:
-        """Both phases are within the GPU, and the engine's cache holds a sequence."""
-        return self.engine_holds_a_sequence and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
+        """Both phases are within the GPU, what waits is within the host, and the engine's cache holds a sequence."""
+        held = self.engine_holds_a_sequence and self.host_holds
+        return held and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
 
     @property
     def reason(self) -> str:
@@ -65,6 +83,9 @@ class PhaseMemory:
         for name, value in (("generation", self.generation_bytes), ("training", self.training_bytes)):
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
+        if not self.host_holds:
+            most = section("host_memory")["node_gib"]
+            return f"{self.host_bytes / GIB:,.0f} GiB wait on the host of each node, of which {most:,} GiB are assumed"
         return ""
 
 
