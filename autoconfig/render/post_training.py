@@ -55,9 +55,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             "tell apart; fit: the chance not to run out of GPU memory",
         )
     if found.one_more_node:
-        helps = found.one_more_node < best.seconds
-        said = "With one more node a step takes" if helps else "One more node does not help, a step would take"
-        console.print(f"{said} {found.one_more_node:,.1f} s.")
+        helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
+        console.print(helps if found.one_more_node < best.seconds else "One more node does not help.")
     brief(console, "Assumed", found.assumed)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from io import StringIO
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model_catalogue import load_model
 from click.testing import CliRunner
+from rich.console import Console
 
 import autoconfig
 from autoconfig.cli.main import cli
@@ -16,6 +19,7 @@ from autoconfig.post_training.answer import _understand, answer
 from autoconfig.post_training.answer import ranked as by_time
 from autoconfig.post_training.passes import stage_ends
 from autoconfig.post_training.placements import UNEVEN, _depths
+from autoconfig.render.post_training import show_placements
 
 SEVEN = {
     "model": "qwen2.5-7b",
@@ -195,3 +199,14 @@ def test_a_likelier_plan_follows_where_the_reference_takes_the_chance_of_the_qui
     monkeypatch.setattr(post_training_placements, "PLANS_KEPT", 8)
     best = next(one for one in by_time(job, gpus, tokens, staleness) if one.memory.fits and one.memory.chance >= 0.9)
     assert best.seconds <= quick.seconds <= 1.06 * best.seconds
+
+
+def test_of_a_node_more_that_does_not_help_no_longer_step_is_said():
+    found = answer(SEVEN)
+    shown = {}
+    for times in (0.5, 2.0):
+        console = Console(width=200, record=True, file=StringIO())
+        show_placements(console, replace(found, one_more_node=found.ranked[0].seconds * times))
+        shown[times] = console.export_text()
+    assert "With one more node a step takes" in shown[0.5]
+    assert "One more node does not help.\n" in shown[2.0] and "one more node a step takes" not in shown[2.0]
