@@ -383,3 +383,20 @@ def test_an_engine_that_does_not_hold_its_weights_is_not_simulated(monkeypatch):
     monkeypatch.setattr("autoconfig.post_training.generation.simulate", None)
     found = generate(job, PLACED)
     assert not found.fits and found.seconds > 0
+
+
+def test_cells_that_say_nothing_thousands_and_capitals_of_headers_are_read(tmp_path):
+    plain = {"policy_model": "qwen2.5-7b", "gpu": "h100", "gpus": "8", "algorithm": "grpo", "framework": "verl"}
+    plain |= {"prompts_per_step": "1024", "group_size": "8", "response_len_mean": "1000", "micro_batch": "", "recompute": ""}
+    other = {**plain, "prompts_per_step": "1,024", "micro_batch": "n/a", "recompute": "nan", "response_len_max": "none"}
+    other["gpus_train"] = "?"
+    for name, row in (("plain", plain), ("other", {key.title(): text for key, text in other.items()})):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerow(row)
+    first, _ = predict_file(tmp_path / "plain.csv", tmp_path / "out.csv")
+    second, warning = predict_file(tmp_path / "other.csv", tmp_path / "out.csv")
+    assert not warning and not first[0].failed and first[0].cells() == second[0].cells()
+    odd = predict_rows([{**plain, "prompts_per_step": "1,02"}])
+    assert odd[0].failed and "prompts_per_step='1,02' is not a number" in odd[0].note
