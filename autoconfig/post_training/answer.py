@@ -162,6 +162,10 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
     even = _spread(job.prompts, gpus)
     if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness, chance):
         return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
+    if next(placements(job, gpus, tokens, staleness), None) is None:
+        uneven = f"{job.minibatch:,} samples of a minibatch do not divide over {gpus} GPUs"
+        cause = uneven if job.minibatch % gpus else f"no legal plan of training has {gpus} GPUs"
+        return f"{cause}; {_divided(job, gpus, tokens, staleness)}"
     shorter = max(1024, tokens // 2, round(job.tokens))
     if job.framework.packs and shorter < tokens and _any_fits(job, gpus, shorter, staleness, chance):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
@@ -169,6 +173,20 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
         if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness, chance):
             return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
     return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
+
+
+def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
+    """Of a job without any placement: a minibatch that divides over the GPUs, the nearest first, or the largest number of GPUs
+    below these, of powers of two, that fits."""
+    unit = job.group if job.framework.minibatch_in_prompts else 1
+    sizes = [size for size in divisors(job.samples) if size % gpus == 0 and size % unit == 0]
+    for size in sorted(sizes, key=lambda size: abs(size - job.minibatch))[:2]:
+        if _any_fits(replace(job, minibatch=size), gpus, tokens, staleness, 0.0):
+            return f"a minibatch of {size:,} fits (--minibatch {size})"
+    for fewer in [1 << n for n in range(gpus.bit_length() - 1, -1, -1) if 1 << n < gpus]:
+        if _any_fits(job, fewer, tokens, staleness, 0.0):
+            return f"{fewer:,} GPUs fit (--gpus {fewer})"
+    return "nothing that was tried fits: other minibatches, fewer GPUs"
 
 
 def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> bool:

@@ -27,7 +27,9 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
     if not found.ranked:
-        tried = f"None of {found.considered:,} placements fits" if found.considered != 1 else "The only placement does not fit"
+        tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
+            found.considered, f"None of {found.considered:,} placements fits"
+        )
         console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
         if found.nearest:
             _show_placed(console, "Nearest", [found.nearest])

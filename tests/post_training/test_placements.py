@@ -210,3 +210,16 @@ def test_of_a_node_more_that_does_not_help_no_longer_step_is_said():
         shown[times] = console.export_text()
     assert "With one more node a step takes" in shown[0.5]
     assert "One more node does not help.\n" in shown[2.0] and "one more node a step takes" not in shown[2.0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "prompts", "minibatch", "said"),
+    [
+        (12, 32, 256, "256 samples of a minibatch do not divide over 12 GPUs; 8 GPUs fit (--gpus 8)"),
+        (12, 48, 256, "256 samples of a minibatch do not divide over 12 GPUs; a minibatch of 192 fits (--minibatch 192)"),
+    ],
+)
+def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prompts, minibatch, said):
+    words = ("--model=llama3.1-8b", "--gpu=h200", "--algorithm=dpo", "--framework=nemo-rl", "--group-size=32")
+    shown = asked(*words, f"--gpus={gpus}", f"--prompts={prompts}", f"--minibatch={minibatch}")
+    assert shown.exit_code == 3 and f"There is no placement; {said}" in " ".join(shown.output.split()), shown.output
