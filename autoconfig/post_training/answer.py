@@ -27,10 +27,10 @@ from autoconfig.post_training.frameworks import (
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
-from autoconfig.post_training.memory import PhaseMemory, TrainingMemory, phase_memory, training_memory
+from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.post_training.phases import Phases, exposed
-from autoconfig.post_training.placements import placements
+from autoconfig.post_training.placements import Held, held_memory, placements
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
 from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -114,7 +114,7 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     likely = [one for one in fits if one.memory.chance >= chance]
     said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
     if not fits:
-        nearest = min(found, key=lambda one: _lacking(one.memory), default=None)
+        nearest = min(found, key=lambda one: one.memory.lacking, default=None)
         return replace(said, nearest=nearest, remedy=_remedy(job, gpus, tokens, staleness))
     risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
     return replace(
@@ -137,10 +137,6 @@ def fit_chance_of(given: Mapping[str, Any]) -> float:
     if not 0.0 <= chance <= MOST_CHANCE:
         raise InputError(f"{option('fit_chance')} {chance:g}: give a chance from 0 to {MOST_CHANCE}, like 0.9 or 90%")
     return chance
-
-
-def _lacking(memory: PhaseMemory) -> float:
-    return max(memory.generation_bytes, memory.training_bytes) + (0 if memory.engine_holds_a_sequence else memory.device_bytes)
 
 
 def _one_more_node(
@@ -166,6 +162,10 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
     even = _spread(job.prompts, gpus)
     if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness, chance):
         return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
+    if next(placements(job, gpus, tokens, staleness), None) is None:
+        uneven = f"{job.minibatch:,} samples of a minibatch do not divide over {gpus} GPUs"
+        cause = uneven if job.minibatch % gpus else f"no legal plan of training has {gpus} GPUs"
+        return f"{cause}; {_divided(job, gpus, tokens, staleness)}"
     shorter = max(1024, tokens // 2, round(job.tokens))
     if job.framework.packs and shorter < tokens and _any_fits(job, gpus, shorter, staleness, chance):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
@@ -173,6 +173,20 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
         if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness, chance):
             return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
     return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
+
+
+def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
+    """Of a job without any placement: a minibatch that divides over the GPUs, the nearest first, or the largest number of GPUs
+    below these, of powers of two, that fits."""
+    unit = job.group if job.framework.minibatch_in_prompts else 1
+    sizes = [size for size in divisors(job.samples) if size % gpus == 0 and size % unit == 0]
+    for size in sorted(sizes, key=lambda size: abs(size - job.minibatch))[:2]:
+        if _any_fits(replace(job, minibatch=size), gpus, tokens, staleness, 0.0):
+            return f"a minibatch of {size:,} fits (--minibatch {size})"
+    for fewer in [1 << n for n in range(gpus.bit_length() - 1, -1, -1) if 1 << n < gpus]:
+        if _any_fits(job, fewer, tokens, staleness, 0.0):
+            return f"{fewer:,} GPUs fit (--gpus {fewer})"
+    return "nothing that was tried fits: other minibatches, fewer GPUs"
 
 
 def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> bool:
@@ -203,9 +217,9 @@ def ranked(
     engines or plans is priced once."""
     generated: dict[Any, Any] = {}
     trained: dict[Any, tuple[float, float]] = {}
-    held: dict[Any, TrainingMemory] = {}
+    held: Held = {}
     known, found = known or shipped_constants(), []
-    for placement in placements(job, gpus, tokens, staleness, chance):
+    for placement in placements(job, gpus, tokens, staleness, chance, held):
         key = placement.engine, placement.memory_share, placement.staleness
         if job.algorithm.generates and key not in generated:
             generated[key] = generate(job, placement)
@@ -213,9 +227,9 @@ def ranked(
         other = placement.train, placement.tokens_per_gpu
         if other not in trained:
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
-            held[other] = training_memory(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
-        found.append(_with_constants(job, placement, phases, phase_memory(job, placement, rollout, held[other]), known))
+        memory = phase_memory(job, placement, rollout, held_memory(job, placement, held))
+        found.append(_with_constants(job, placement, phases, memory, known))
     return _distinct(sorted(found, key=lambda one: _order(one, chance)))
 
 

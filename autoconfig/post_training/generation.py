@@ -74,7 +74,7 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     Continuous batching of one engine is simulated from its first prompt until its last response (drained), a prompt prefilled
     once for its group (prefix cache); the engine with the longest response of the step decides. Where generation runs
     `staleness` steps ahead nothing drains: sequences of the next steps fill the slots, so that a step takes its share of a
-    full engine's time.
+    full engine's time. An engine that does not hold a sequence is priced as a full one, not simulated.
     """
     plan = placement.engine
     engine, served, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
@@ -93,9 +93,12 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     count = ceil(job.samples / ranks)
     batch = max(1, min(engine.max_batch_size, int(room / plan.pp)))
     kv_tokens = max(room / plan.pp, 1.0) * job.tokens
+    holds = room >= plan.pp and kv_tokens >= job.longest
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
     if not (placement.continuous and job.framework.continuous):
         seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
+    elif not holds:  # it cannot run, and sequences one after the other take long to simulate
+        seconds, tail = _steady(job, table, min(batch, count), count), 0.0
     elif placement.staleness > 0:
         seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
     else:

@@ -8,6 +8,7 @@ import numpy as np
 
 from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
 from autoconfig.memory_model.tables import least_state_bytes
+from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
@@ -32,6 +33,22 @@ class PhaseMemory:
     overhead_bytes: float
     """Of one GPU's memory, what training's tensors cannot have."""
 
+    @property
+    def host_holds(self) -> bool:
+        """What waits on one node's host is within the memory assumed of it."""
+        return self.host_share <= 1.0
+
+    @property
+    def host_share(self) -> float:
+        """Of the memory assumed of one node's host, what waits there."""
+        return self.host_bytes / (section("host_memory")["node_gib"] * GIB)
+
+    @property
+    def lacking(self) -> float:
+        """The largest share that is taken of a GPU or a host; above 1 it does not fit. 1 more where no sequence is held."""
+        phases = max(self.generation_bytes, self.training_bytes) / self.device_bytes
+        return max(phases, self.host_share) + (not self.engine_holds_a_sequence)
+
     def fit_probability(self, phase_bytes: float) -> float:
         """Chance that a phase of so many bytes does not run out of memory, as of a plan of training."""
         limit = self.device_bytes - self.overhead_bytes
@@ -49,13 +66,14 @@ class PhaseMemory:
 
     @property
     def chance(self) -> float:
-        """Chance that no phase runs out of memory."""
-        return min(self.generation_fit, self.training_fit)
+        """Chance that no phase runs out of memory; 0 where the host does not hold what waits on it."""
+        return min(self.generation_fit, self.training_fit) * self.host_holds
 
     @property
     def fits(self) -> bool:
-        """Both phases are within the GPU, and the engine's cache holds a sequence."""
-        return self.engine_holds_a_sequence and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
+        """Both phases are within the GPU, what waits is within the host, and the engine's cache holds a sequence."""
+        held = self.engine_holds_a_sequence and self.host_holds
+        return held and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
 
     @property
     def reason(self) -> str:
@@ -65,6 +83,9 @@ class PhaseMemory:
         for name, value in (("generation", self.generation_bytes), ("training", self.training_bytes)):
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
+        if not self.host_holds:
+            most = section("host_memory")["node_gib"]
+            return f"{self.host_bytes / GIB:,.0f} GiB wait on the host of each node, of which {most:,} GiB are assumed"
         return ""
 
 
@@ -110,6 +131,25 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
     )
 
 
+def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """State of a critic that shares the GPUs of training."""
+    critic = job.critic if job.algorithm.critic and not placement.critic_gpus else None
+    return trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
+
+
+def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Of training and all that is on its busiest GPU beside it."""
+    sleeping = ASLEEP_BYTES if job.algorithm.generates and placement.colocated else 0.0
+    stays = 0.0 if placement.offload else _reference_bytes(job, placement) + _critic_bytes(job, placement, trained)
+    return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
+
+
+def training_chance(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Chance that training does not run out of memory, 0 to 1, as `PhaseMemory.training_fit`; engines are not looked at."""
+    limit, device = float(job.gpu.memory_bytes) - trained.overhead_bytes, float(job.gpu.memory_bytes)
+    return float(fit_probability(_training_bytes(job, placement, trained) - trained.overhead_bytes, limit, device))
+
+
 def phase_memory(
     job: PostTrainingJob, placement: Placement, generation: Rollout | None, trained: TrainingMemory | None = None
 ) -> PhaseMemory:
@@ -122,19 +162,16 @@ def phase_memory(
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
-    critic = job.critic if job.algorithm.critic and not placement.critic_gpus else None
-    beside = trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
-    state = trained.state_bytes + beside
+    state = trained.state_bytes + _critic_bytes(job, placement, trained)
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
     waits = placement.colocated and placement.offload
-    sleeping = ASLEEP_BYTES if generation and placement.colocated else 0.0
     resident = state + reference + overhead if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
     weights = float(np.asarray(generation.memory.weights_bytes)) if generation and placement.colocated else 0.0
     per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
     return PhaseMemory(
         generation_bytes=engine + resident,
-        training_bytes=trained.peak_bytes + overhead + sleeping + (0.0 if placement.offload else reference + beside),
+        training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
         host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
         engine_holds_a_sequence=generation is None or generation.fits,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.memory import ASLEEP_BYTES
+from autoconfig.post_training.memory import ASLEEP_BYTES, TrainingMemory, training_chance, training_memory
 from autoconfig.post_training.passes import microbatches, priced, scenario_of, stage_ends, vocabulary_seconds
 from autoconfig.specs.layouts import divisors, layouts_of
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -24,6 +24,8 @@ UNEVEN = (4, 8, 12, 16)
 """Stages of pipelines whose ends have fewer layers."""
 PLANS_KEPT = 2
 """Training plans of a number of GPUs that go on to placements: the quickest that fit."""
+Held = dict[tuple[TrainPlan, int], TrainingMemory]
+"""What training holds, by plan and tokens of a packed micro-batch."""
 SPLITS = (0.25, 0.5, 0.75)
 """Shares of the nodes that generate where they have their own."""
 SHARES = (0.85, 0.7, 0.5, 0.35)
@@ -40,22 +42,38 @@ def packed_tokens(job: PostTrainingJob, plan: TrainPlan, tokens: int) -> int:
     return 0 if not job.framework.packs else max(tokens, -(-job.longest // plan.cp))
 
 
-def training_plans(job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float, *, hosted: bool) -> list[TrainPlan]:
+def held_memory(job: PostTrainingJob, placement: Placement, held: Held) -> TrainingMemory:
+    """`training_memory`, of each plan once."""
+    key = placement.train, placement.tokens_per_gpu
+    if key not in held:
+        held[key] = training_memory(job, placement)
+    return held[key]
+
+
+def training_plans(
+    job: PostTrainingJob, gpus: int, tokens: int, fit_chance: float, held: Held, beside: Placement
+) -> list[TrainPlan]:
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
-    none of them has a chance of `fit_chance`, the quickest that has, or the likeliest. With `hosted`, where
-    none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
+    none of them has a chance of `fit_chance` in a placement like `beside`, the quickest that has, or the likeliest. Colocated,
+    where none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
     found: list[tuple[bool, float, float, TrainPlan]] = []
     makers = {"megatron": _megatron, "fsdp": _sharded}
     made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
     for plans in made.values():
         found += _priced(job, plans, gpus, tokens)
-    if hosted and all(one[0] for one in found):
+    if beside.colocated and all(one[0] for one in found):
         found += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
     found.sort(key=lambda one: one[:2])
     fitting = [one for one in found if not one[0]]
     kept = fitting[:PLANS_KEPT]
-    if fitting and not any(chance >= fit_chance for _, _, chance, _ in kept):
-        kept.append(next((one for one in fitting if one[2] >= fit_chance), max(fitting, key=lambda one: one[2])))
+
+    def likely(plan: TrainPlan) -> bool:
+        placed = replace(beside, train=plan, tokens_per_gpu=packed_tokens(job, plan, tokens))
+        return training_chance(job, placed, held_memory(job, placed, held)) >= fit_chance
+
+    if fitting and not any(likely(one[3]) for one in kept):
+        others = (one for one in fitting[PLANS_KEPT:] if one[2] >= fit_chance and likely(one[3]))
+        kept.append(next(others, max(fitting, key=lambda one: one[2])))
     return [one[3] for one in dict.fromkeys(kept or found[:1])]
 
 
@@ -65,9 +83,7 @@ def _sized(job: PostTrainingJob, plan: TrainPlan) -> list[TrainPlan]:
     return [replace(plan, mbs=size) for size in sizes if job.minibatch % (plan.dp * size) == 0]
 
 
-def _priced(
-    job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
-) -> list[tuple[bool, float, float, TrainPlan]]:
+def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int) -> list[tuple[bool, float, float, TrainPlan]]:
     """(does not fit, seconds of an optimizer step or where it does not fit bytes, chance to fit, plan) of every legal plan, all
     of one stack."""
     cuts = [microbatches(job, plan, job.trained / job.updates, packed_tokens(job, plan, tokens)) for plan in plans]
@@ -141,9 +157,10 @@ def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePl
 
 
 def placements(
-    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, fit_chance: float = 0.0
+    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, fit_chance: float = 0.0, held: Held | None = None
 ) -> Iterator[Placement]:
-    """All placements of the job, memory not looked at but for training alone."""
+    """All placements of the job, memory not looked at but for training alone, of which `held` keeps what was found."""
+    held = {} if held is None else held
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
     critics = [0]
     if job.algorithm.critic and gpus >= 2 * node and job.framework.critic_apart:
@@ -151,9 +168,11 @@ def placements(
     for critic in critics:
         own = gpus - critic
         engines = _engines(job, own)
-        for plan in training_plans(job, own, tokens, fit_chance, hosted=True):
+        offloads = job.framework.offloads if job.algorithm.generates else (False,)
+        least = _trained_on(own, critic, offload=any(offloads))
+        for plan in training_plans(job, own, tokens, fit_chance, held, least):
             for share, engine in engines:
-                for offload in job.framework.offloads if job.algorithm.generates else (False,):
+                for offload in offloads:
                     yield Placement(
                         train=plan,
                         engine=engine,
@@ -163,7 +182,14 @@ def placements(
                         offload=offload,
                     )
         if job.algorithm.generates and job.framework.splits:
-            yield from _split(job, own, node, tokens, staleness, critic, fit_chance)
+            yield from _split(job, own, node, tokens, staleness, critic, fit_chance, held)
+
+
+def _trained_on(gpus: int, critic: int, *, offload: bool = False, colocated: bool = True) -> Placement:
+    """A placement whose plan of training is still to be found."""
+    plan = TrainPlan(tp=1, pp=1, dp=gpus, mbs=1)
+    engine = EnginePlan(tp=1, replicas=gpus)
+    return Placement(train=plan, engine=engine, colocated=colocated, critic_gpus=critic, offload=offload)
 
 
 def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
@@ -174,12 +200,13 @@ def _engines(job: PostTrainingJob, gpus: int) -> list[tuple[float, EnginePlan]]:
 
 
 def _split(
-    job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int, fit_chance: float
+    job: PostTrainingJob, own: int, node: int, tokens: int, staleness: int, critic: int, fit_chance: float, held: Held
 ) -> Iterator[Placement]:
     """Generation on GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
     for rollout in _rollout_gpus(own, unit):
-        for plan in training_plans(job, own - rollout, tokens, fit_chance, hosted=False):
+        beside = _trained_on(own - rollout, critic, colocated=False)
+        for plan in training_plans(job, own - rollout, tokens, fit_chance, held, beside):
             for engine in engine_plans(job, rollout, SHARES[0]):
                 for ahead in [n for n in range(staleness + 1) if ("async" if n else "sync") in job.framework.splits]:
                     yield Placement(

@@ -27,7 +27,9 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
     if not found.ranked:
-        tried = f"None of {found.considered:,} placements fits" if found.considered != 1 else "The only placement does not fit"
+        tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
+            found.considered, f"None of {found.considered:,} placements fits"
+        )
         console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
         if found.nearest:
             _show_placed(console, "Nearest", [found.nearest])
@@ -55,9 +57,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             "tell apart; fit: the chance not to run out of GPU memory",
         )
     if found.one_more_node:
-        helps = found.one_more_node < best.seconds
-        said = "With one more node a step takes" if helps else "One more node does not help, a step would take"
-        console.print(f"{said} {found.one_more_node:,.1f} s.")
+        helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
+        console.print(helps if found.one_more_node < best.seconds else "One more node does not help.")
     brief(console, "Assumed", found.assumed)
 
 

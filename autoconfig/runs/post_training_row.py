@@ -26,6 +26,9 @@ SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "peak_mem_gb")
 MEASURED = frozenset({*(f"{name}_s" for name in SECONDS), *RATES})
 NEVER_READ = MEASURED | {"id", "source", "source_ref", "kind", "notes"}
+NOTHING = ("n/a", "na", "nan", "?", "-", "null", "unknown")
+"""Cells that say nothing."""
+THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 USUAL_GPU = "h100"
 TOKENS = 1024
 """A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
@@ -67,14 +70,20 @@ class _RunRow:
         self.missing: set[str] = set()
 
     def text(self, name: str) -> str:
-        return cell(self.row, name)
+        """Empty for a word that says that nothing is known; `none` is an answer of some columns."""
+        found = cell(self.row, name)
+        return "" if found.lower() in NOTHING else found
 
     def count(self, name: str) -> int | None:
-        value = number(self.row, name) if self.text(name) else None
-        return max(1, round(value)) if value is not None and value > 0 else None
+        value = self.positive(name)
+        return max(1, round(value)) if value is not None else None
 
     def positive(self, name: str) -> float | None:
-        value = number(self.row, name) if self.text(name) else None
+        """A number above 0, thousands with commas or without; None for another or for none."""
+        text = self.text(name)
+        if text.lower() in ("", "none"):
+            return None
+        value = number({name: text.replace(",", "") if THOUSANDS.fullmatch(text) else text}, name)
         return value if value is not None and value > 0 else None
 
     def assume(self, text: str, missing: str = "") -> None:

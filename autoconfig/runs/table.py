@@ -170,6 +170,8 @@ class TableKind:
     known: Callable[[], frozenset[str]]
     said: str
     megatron_names: bool = False
+    any_case: bool = False
+    """Names of columns are read in capitals too."""
     other: tuple[Callable[[Sequence[str]], bool], Callable[[Row], dict[str, str]], frozenset[str]] | None = None
     """Another table of such runs, by its header: how a row of it is read, and its columns."""
 
@@ -178,6 +180,9 @@ class TableKind:
         columns, rows = read_csv(source)
         if self.other is not None and self.other[0](columns):
             return columns, [self.other[1](row) for row in rows]
+        if self.any_case:
+            columns = [name.strip().lower() for name in columns]
+            rows = [{name.strip().lower(): text for name, text in row.items()} for row in rows]
         if self.megatron_names:
             columns, rows = with_short_names(columns, rows)
         check_columns(source, columns, self.needed(columns), self.said)

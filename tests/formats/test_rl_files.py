@@ -363,11 +363,17 @@ def test_defaults_of_a_framework_are_said_as_such(autoconfig):
 
 @pytest.mark.parametrize("chance", [0.0, 0.9, 0.9999])
 def test_the_better_placement_is_of_those_that_rl_would_rank(chance):
-    """Without a bound the quickest has 50 % to fit; the run itself is the quickest of those with nearly 100 %."""
+    """Without a bound the quickest has 50 % to fit; with one of nearly 100 % a quicker one than the run has it too."""
     found = check_text(VERL.replace('"$@"', ""), {"fit_chance": chance})
     assert found.priced is not None and found.priced.memory.chance > 0.9999
-    if chance > 0.99:
-        assert found.better is None
-    else:
-        assert found.better is not None and found.better.memory.chance >= chance
-        assert (found.better.memory.chance < 0.9) == (chance < 0.9) and found.better.seconds < found.priced.seconds
+    assert found.better is not None and found.better.memory.chance >= chance
+    assert (found.better.memory.chance < 0.9) == (chance < 0.9) and found.better.seconds < found.priced.seconds
+
+
+def test_an_engine_of_verl_takes_its_data_parallel_ranks_too():
+    """verl 0.9.1, workers/rollout/replica.py: the world of an engine is tp x dp x pp."""
+    key = "actor_rollout_ref.rollout.data_parallel_size"
+    found = check_text(VERL, {"gpu": "h100", "set": [f"{key}=8"]})
+    assert any("an engine takes 16 GPUs, and 8 do not hold" in text for text in found.broken)
+    legal = check_text(VERL, {"gpu": "h100", "set": [f"{key}=4"]})
+    assert legal.legal and any("4 data-parallel ranks priced as" in note for note in legal.run.notes)

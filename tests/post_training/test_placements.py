@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from io import StringIO
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model_catalogue import load_model
 from click.testing import CliRunner
+from rich.console import Console
 
 import autoconfig
 from autoconfig.cli.main import cli
-from autoconfig.post_training.answer import answer
+from autoconfig.post_training import placements as post_training_placements
+from autoconfig.post_training.answer import _understand, answer
+from autoconfig.post_training.answer import ranked as by_time
 from autoconfig.post_training.passes import stage_ends
 from autoconfig.post_training.placements import UNEVEN, _depths
+from autoconfig.render.post_training import show_placements
 
 SEVEN = {
     "model": "qwen2.5-7b",
@@ -182,3 +188,38 @@ def test_deepseek_v3_fits_where_it_was_published_to_run():
     question = {"model": "deepseek-v3", "gpus": 96, "gpu": "h20", "prompts": 512, "group_size": 8, "staleness": 0}
     best = ranked(**question, response_length=2000, max_response_length=9632)[0].placement
     assert (best.train.offload, best.train.pp, best.train.ep) == (1.0, 12, 8)
+
+
+def test_a_likelier_plan_follows_where_the_reference_takes_the_chance_of_the_quickest(monkeypatch):
+    """Its own memory has 90 %, with the reference beside it 69 %: a plan of twice the step came first."""
+    asked = {"model": "llama3-70b", "gpu": "h200", "gpus": 64, "framework": "nemo-rl", "prompts": 128, "group_size": 16}
+    asked |= {"response_length": 2000, "max_response_length": 16384, "staleness": 1}
+    job, gpus, tokens, staleness = _understand(asked, [], True)
+    quick = answer(asked).ranked[0]
+    monkeypatch.setattr(post_training_placements, "PLANS_KEPT", 8)
+    best = next(one for one in by_time(job, gpus, tokens, staleness) if one.memory.fits and one.memory.chance >= 0.9)
+    assert best.seconds <= quick.seconds <= 1.06 * best.seconds
+
+
+def test_of_a_node_more_that_does_not_help_no_longer_step_is_said():
+    found = answer(SEVEN)
+    shown = {}
+    for times in (0.5, 2.0):
+        console = Console(width=200, record=True, file=StringIO())
+        show_placements(console, replace(found, one_more_node=found.ranked[0].seconds * times))
+        shown[times] = console.export_text()
+    assert "With one more node a step takes" in shown[0.5]
+    assert "One more node does not help.\n" in shown[2.0] and "one more node a step takes" not in shown[2.0]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "prompts", "minibatch", "said"),
+    [
+        (12, 32, 256, "256 samples of a minibatch do not divide over 12 GPUs; 8 GPUs fit (--gpus 8)"),
+        (12, 48, 256, "256 samples of a minibatch do not divide over 12 GPUs; a minibatch of 192 fits (--minibatch 192)"),
+    ],
+)
+def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prompts, minibatch, said):
+    words = ("--model=llama3.1-8b", "--gpu=h200", "--algorithm=dpo", "--framework=nemo-rl", "--group-size=32")
+    shown = asked(*words, f"--gpus={gpus}", f"--prompts={prompts}", f"--minibatch={minibatch}")
+    assert shown.exit_code == 3 and f"There is no placement; {said}" in " ".join(shown.output.split()), shown.output

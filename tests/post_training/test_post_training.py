@@ -365,3 +365,37 @@ def test_a_band_holds_a_run_of_a_model_that_nobody_has_measured():
     errors = [0.01 * n * (-1) ** n for n in range(1, 20)]
     assert 0.18 <= scatter(errors) * STANDARD_90 <= 0.19
     assert scatter([0.1, -0.3, 0.2]) * STANDARD_90 == pytest.approx(0.3)
+
+
+def test_what_waits_on_a_host_beyond_its_memory_does_not_fit():
+    """DeepSeek-V3 on 4 nodes of 8: training that waits takes 3.9 TiB of a host with 2."""
+    held = {"generation_bytes": 60 * GIB, "training_bytes": 50 * GIB, "device_bytes": 80 * GIB, "overhead_bytes": GIB}
+    small, large = (PhaseMemory(**held, host_bytes=size * GIB, engine_holds_a_sequence=True) for size in (2000, 3894))
+    assert small.fits and not small.reason and small.chance > 0.9
+    assert not large.fits and large.chance == 0.0 and "3,894 GiB wait on the host of each node, of which 2,048" in large.reason
+    assert large.lacking > 1.0 > small.lacking
+
+
+def test_an_engine_that_does_not_hold_its_weights_is_not_simulated(monkeypatch):
+    """Llama-3-70B on one A100: 2,048 responses of 30,000 tokens, one after the other, took minutes."""
+    job = replace(JOB, policy=load_model("llama3-70b"), gpu=load_gpu("a100"))
+    monkeypatch.setattr("autoconfig.post_training.generation.simulate", None)
+    found = generate(job, PLACED)
+    assert not found.fits and found.seconds > 0
+
+
+def test_cells_that_say_nothing_thousands_and_capitals_of_headers_are_read(tmp_path):
+    plain = {"policy_model": "qwen2.5-7b", "gpu": "h100", "gpus": "8", "algorithm": "grpo", "framework": "verl"}
+    plain |= {"prompts_per_step": "1024", "group_size": "8", "response_len_mean": "1000", "micro_batch": "", "recompute": ""}
+    other = {**plain, "prompts_per_step": "1,024", "micro_batch": "n/a", "recompute": "nan", "response_len_max": "none"}
+    other["gpus_train"] = "?"
+    for name, row in (("plain", plain), ("other", {key.title(): text for key, text in other.items()})):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            writer.writeheader()
+            writer.writerow(row)
+    first, _ = predict_file(tmp_path / "plain.csv", tmp_path / "out.csv")
+    second, warning = predict_file(tmp_path / "other.csv", tmp_path / "out.csv")
+    assert not warning and not first[0].failed and first[0].cells() == second[0].cells()
+    odd = predict_rows([{**plain, "prompts_per_step": "1,02"}])
+    assert odd[0].failed and "prompts_per_step='1,02' is not a number" in odd[0].note

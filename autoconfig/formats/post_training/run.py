@@ -65,6 +65,8 @@ class RlRun:
     engine: str = "vllm"
     engine_tp: int = 1
     engine_pp: int = 1
+    engine_dp: int = 1
+    """Data-parallel ranks of one engine."""
     engines: int = 0
     """Number of engines; 0: as many as the GPUs hold."""
     memory_share: float = 0.5
@@ -95,13 +97,15 @@ class RlRun:
 def broken(run: RlRun) -> list[str]:
     """What cannot run, before any model is looked at: each with what was given and what is allowed."""
     found, samples = [], run.prompts * run.group
-    size, ranks = run.engine_tp * run.engine_pp, run.tp * run.pp * run.cp
+    size, ranks = run.engine_tp * run.engine_pp * run.engine_dp, run.tp * run.pp * run.cp
     if not 0.0 < run.memory_share < 1.0:
         found.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
     if run.engine not in ENGINES:
         found.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
     if run.engine_gpus % size:
         found.append(f"an engine takes {size} GPUs, and {run.engine_gpus} do not hold whole ones: use a divisor of them")
+    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
+        found.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
     elif run.engines and run.engines * size != run.engine_gpus:
         found.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {run.engine_gpus}")
     if run.train_gpus % ranks:

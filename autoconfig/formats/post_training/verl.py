@@ -68,6 +68,7 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         engine={"vllm_omni": "vllm"}.get(engine, engine),
         engine_tp=section.count(f"{ROLLOUT}.tensor_model_parallel_size") or 2,
         engine_pp=section.count(f"{ROLLOUT}.pipeline_model_parallel_size") or 1,
+        engine_dp=section.count(f"{ROLLOUT}.data_parallel_size") or 1,
         memory_share=_or(section.number(f"{ROLLOUT}.gpu_memory_utilization"), 0.5),
         graphs=not section.flag(f"{ROLLOUT}.enforce_eager", default=eager),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
@@ -79,6 +80,8 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     )
     if group == 1 and estimator in COMPARING:
         run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
+    if run.engine_dp > 1:  # verl/workers/rollout/replica.py of 0.9.1: an engine's world is tp x dp x pp
+        run.notes.append(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own")
     if alone and not run.rollout_gpus:
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)
