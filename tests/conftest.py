@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # and as torch does
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # containers set it, and each of our processes would compile the tree again
 
 import gc
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.training.question import Request, understand
 
 sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell; what the tests start inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pipe is as wide as it says
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages

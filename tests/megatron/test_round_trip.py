@@ -29,9 +29,9 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
+from autoconfig.training.answer import search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request, request_of, understand
-from autoconfig.training.rank import rank_plans
 from autoconfig.training.space import Constraints, enumerate_space, recompute_options
 
 FEW_OR_MANY = [(3, 20), pytest.param(int(os.environ.get("AUTOCONFIG_SOAK_SEED", "2")), 1000, marks=pytest.mark.soak)]
@@ -147,12 +147,12 @@ FIRST = table(__file__, "first_exports")
 @pytest.mark.parametrize("write", [torchrun_script, sbatch_script])
 @pytest.mark.parametrize("name", FIRST)
 def test_check_has_nothing_to_add_to_a_fresh_export(name, write):
-    scenario = understand(Request(gpu="h100", **FIRST[name])).scenario
-    ranking = rank_plans(scenario)
-    plan = ranking.plan(0)
+    found = search(Request(gpu="h100", **FIRST[name]))
+    scenario, first = found.question.scenario, found.plans[0].report
+    plan = first.plan
     answer = check(read_check(write(scenario, plan, None), CheckRequest(gpu="h100")))
     assert answer.violations == () and answer.report.fits and answer.better is None and answer.changes == ()
-    assert answer.report.step_seconds == pytest.approx(float(ranking.step_seconds[0]), rel=1e-12)
+    assert answer.report.step_seconds == pytest.approx(first.step_seconds, rel=1e-12)
     if name == "dense-tp1":
         assert plan.tp == 1
 
