@@ -90,9 +90,10 @@ def verdict(by_source: Validation) -> list[str]:
     single = max((b.blind for b in bars), key=lambda figures: abs(figures.worst))
     middle = median(b.blind.mean for b in bars)
     said = [
-        f"**Training steps**: {sum(b.holds for b in bars)} of {len(bars)} groups of published runs are within what was asked, "
-        f"each predicted with nothing of its publisher known. The middle group is {share(middle)} off in the mean, the worst "
-        f"{share(worst.blind.mean)} ({worst.bar.name}), a single run up to {share(single.worst, '+.0%')} ({single.worst_id})."
+        f"**Training steps**: {sum(b.holds for b in bars)} of {len(bars)} groups of published runs are within 1.6 times the "
+        f"bar of their own stack, each predicted with nothing of its publisher known. The middle group is {share(middle)} off "
+        f"in the mean, the worst {share(worst.blind.mean)} ({worst.bar.name}), a single run up to "
+        f"{share(single.worst, '+.0%')} ({single.worst_id})."
     ]
     tuned = [plan.ratio for plan in by_source.first_plans if not plan.cause]
     if tuned:
