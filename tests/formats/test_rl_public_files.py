@@ -17,7 +17,7 @@ CLASSIC = """python3 -m openrlhf.cli.train_ppo_ray --pretrain qwen2.5-7b --actor
   --n_samples_per_prompt 8 --rollout_batch_size 128 --train_batch_size 1024 --micro_train_batch_size 8 \\
   --vllm_gpu_memory_utilization 0.6 --deepspeed_enable_sleep --packing_samples --gradient_checkpointing"""
 VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_rollout_ref.model.path=qwen3-8b \\
-  custom_reward_function.path=/work/reward.py data.train_batch_size=1024 data.max_prompt_length=512 \\
+  custom_reward_function.path=recipes/reward.py data.train_batch_size=1024 data.max_prompt_length=512 \\
   data.max_response_length=1024 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.rollout.n=5 \\
   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32 actor_rollout_ref.actor.use_kl_loss=True \\
   actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.rollout.gpu_memory_utilization=0.6"""
@@ -89,7 +89,7 @@ def test_micro_batches_without_padding_hold_the_tokens_of_their_sequences():
 def test_a_python_file_among_the_options_is_not_the_program():
     _, run = read_file(VERL, {})
     assert run.algorithm == "grpo"
-    later = CLASSIC.replace("--pretrain qwen2.5-7b", "--pretrain qwen2.5-7b --remote_rm_url /work/reward_func.py")
+    later = CLASSIC.replace("--pretrain qwen2.5-7b", "--pretrain qwen2.5-7b --remote_rm_url recipes/reward_func.py")
     _, run = read_file(later, {})
     assert (run.engines, run.engine_tp, run.group) == (4, 2, 8)
 
