@@ -6,13 +6,14 @@ Everything that a runner must remember is in the job's folder, so that another p
 from __future__ import annotations
 
 import enum
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from autoconfig.profiler.folder import JobFolder
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.import_path import import_path
+from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.job import Job
 
 
@@ -76,8 +77,10 @@ def _several_nodes(launcher: Sequence[str], core: Sequence[str]) -> str:
 
 
 def environment(threads: int | None = None) -> dict[str, str]:
-    """Variables of a job: our code, never what lies in the working folder; so many threads a rank."""
-    found = {"PYTHONPATH": str(import_path()), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+    """Variables of a job: our code, then what the user's PYTHONPATH names (containers keep megatron-core there), never what
+    lies in the working folder; so many threads a rank."""
+    mine = {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    found = {**with_import_path(mine), "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
     if threads is not None:
         found |= {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
     return found

@@ -118,10 +118,10 @@ class Measurement:
     step_seconds_samples: tuple[float, ...] = ()
     warmup_seconds: tuple[float, ...] = ()
     """The steps before the timed ones."""
-    losses: tuple[float, ...] = ()
-    """Mean loss per token of every step, warm-up included."""
-    gradient_norms: tuple[float, ...] = ()
-    """Of the whole gradient before clipping, every step."""
+    losses: tuple[float | None, ...] = ()
+    """Mean loss per token of every step, warm-up included; None: not finite."""
+    gradient_norms: tuple[float | None, ...] = ()
+    """Of the whole gradient before clipping, every step; None: not finite."""
     software: str = ""
     """Stack that ran: transformer-engine or megatron-local."""
     attention_kernel: str = ""

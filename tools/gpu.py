@@ -12,11 +12,13 @@ crashed, 2 bad input, 130 Ctrl-C.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -76,13 +78,13 @@ def tiny(model: ModelSpec) -> ModelSpec:
 
 
 def rank_jobs(device: str, software: str, *, small: bool) -> list[tuple[str, Job]]:
-    """(name, job): first, middle and last stage of every case, by recomputation."""
+    """(name, job): first and last stage of every case, by recomputation."""
     jobs = []
     for recompute in RECOMPUTE[: 2 if small else None]:
         for case in TINY_CASES if small else CASES:
             model = tiny(load_model(case.model)) if small else load_model(case.model)
             plan = parse_plan(f"{case.plan},recompute={recompute}", case.gpus)
-            for stage in sorted({0, plan.pp // 2, plan.pp - 1}):
+            for stage in sorted({0, plan.pp - 1}):
                 jobs.append((f"{model.name} {plan} stage {stage}", _rank_job(model, plan, stage, case, device, software)))
     return jobs
 
@@ -133,6 +135,8 @@ JOB_LIMIT_S = 240.0
 GRACE_S = 15.0
 MIN_S = 20.0
 FINAL = ("ran", "oom")
+WATCHED = ("sm_clock_mhz", "power_w", "temperature_c")
+WATCH_S = 0.5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,7 +210,8 @@ class Jobs:
                 return None
             place.mkdir(exist_ok=True)
             write_text(place / "job.json", job_text(job))
-            code = self._process(place, min(remaining, JOB_LIMIT_S))
+            with self._watched(place):
+                code = self._process(place, min(remaining, JOB_LIMIT_S))
             found = self._outcome(place, job)
             if found is None:
                 lines = (place / "log.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -240,6 +245,29 @@ class Jobs:
             except BaseException:
                 _end(process)
                 raise
+
+    @contextlib.contextmanager
+    def _watched(self, place: Path) -> Iterator[None]:
+        """Clock, power and temperature while the job runs, in driver.csv beside it."""
+        over = threading.Event()
+
+        def watch() -> None:
+            with (place / "driver.csv").open("w", encoding="utf-8") as out:
+                print("seconds", *WATCHED, sep=",", file=out)
+                start = time.monotonic()
+                while not over.wait(WATCH_S):
+                    values = self._driver() or {}
+                    print(f"{time.monotonic() - start:.1f}", *(values.get(name) for name in WATCHED), sep=",", file=out)
+
+        watcher = threading.Thread(target=watch)
+        if self.device.type == "cuda":
+            watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            if watcher.ident is not None:
+                watcher.join()
 
     def _driver(self) -> dict[str, Any] | None:
         return nvml.sample(self.device.uuid) if self.device.type == "cuda" else None

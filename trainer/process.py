@@ -1,13 +1,16 @@
 """One rank as a process: device, process groups, the run, and how it ends (trainer/peers.py).
 
 An emulated rank runs real tensors and kernels without its peers: collectives return at once (trainer/tracing/fake_ranks.py),
-what they would bring is what the rank has itself. Time and memory are the rank's own: the planner adds what collectives cost.
+what they would bring is what the rank has itself (memory as it lies is often not a number, on which a GPU's matrix units draw
+less power and run up to a fifth faster than on data: seen, H100). Time and memory are the rank's own: the planner adds what
+collectives cost.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import socket
@@ -27,11 +30,11 @@ from autoconfig.specs.json_record import from_json, to_json
 from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, step_statistics
 from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.live_memory import LiveMemory
-from autoconfig.trainer.host.timers import LayerTimers
+from autoconfig.trainer.host.timers import Apart, LayerTimers
 from autoconfig.trainer.optimizer import parallel_groups, process_group_timeout
 from autoconfig.trainer.peers import Failure, Lost, Peers, classify, say_failure
 from autoconfig.trainer.result_file import ResultFile, say
-from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing
+from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing, made_up_by
 from autoconfig.trainer.training import Progress, build, rank_figures, train
 from autoconfig.trainer.weights import enough_microbatches
 from megatron.core import parallel_state
@@ -41,8 +44,8 @@ NOISE_STD = 0.02
 
 
 @contextlib.contextmanager
-def without_peers(job: Job) -> Iterator[None]:
-    """torch.distributed as rank `job.rank` of the plan's world."""
+def without_peers(job: Job, apart: Apart) -> Iterator[None]:
+    """torch.distributed as rank `job.rank` of the plan's world. Time spent on making up what peers would bring is `apart`."""
     assert job.rank is not None
     plain = P2PCommunicator._communicate
 
@@ -55,6 +58,7 @@ def without_peers(job: Job) -> Iterator[None]:
 
     with (
         fake_process_group(job.rank, job.plan.world_size),
+        made_up_by(apart),
         fixed_routing(job.numerics.moe_imbalance, values=True),
         mock.patch.object(P2PCommunicator, "_communicate", communicate),
     ):
@@ -85,6 +89,11 @@ def device_name(device: str) -> str:
     return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads a rank"
 
 
+def numbers(values: list[float]) -> tuple[float | None, ...]:
+    """JSON has no word for what is not finite."""
+    return tuple(value if math.isfinite(value) else None for value in values)
+
+
 class Process:
     """What one rank knows of itself."""
 
@@ -94,6 +103,7 @@ class Process:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.progress = Progress()
+        self.apart = Apart()
         self.started = time.monotonic()
         local = int(os.environ.get("LOCAL_RANK", "0"))
         self.device = torch.device("cuda", local) if job.device == "cuda" else torch.device("cpu")
@@ -124,8 +134,8 @@ class Process:
             message="" if failure is None else failure.message,
             ranks=tuple(sorted(ranks, key=lambda figures: figures.rank)),
             warmup_seconds=tuple(progress.step_seconds[: job.warmup_steps]),
-            losses=tuple(progress.losses),
-            gradient_norms=tuple(progress.gradient_norms),
+            losses=numbers(progress.losses),
+            gradient_norms=numbers(progress.gradient_norms),
             software=job.software,
             attention_kernel=job.attention_kernel,
             device=device_name(job.device),
@@ -163,7 +173,7 @@ def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
                 _use_gpu(job, process.device)
             scope.enter_context(without_engine())
             if job.mode == "emulate":
-                scope.enter_context(without_peers(job))
+                scope.enter_context(without_peers(job, process.apart))
             else:
                 dist.init_process_group(
                     "gloo" if job.device == "cpu" else "nccl",
@@ -202,17 +212,19 @@ def _emulate(process: Process, counted: contextlib.ExitStack) -> None:
     """The steps of one rank without peers; layers are timed in the steps after the warm-up. Its losses mean nothing."""
     job, progress = enough_microbatches(process.job), process.progress
     training = build(job, process.device, process.memory)
-    layers = LayerTimers(training.timers.mark, training.timers.seconds)
+    layers = LayerTimers(training.timers.mark, training.timers.seconds, process.apart)
 
     def before_step(step: int) -> None:
         if step == job.warmup_steps:
             layers.attach(training.chunks)
 
-    train(training, progress, counted, before_step)
+    try:
+        train(training, progress, counted, before_step)
+    finally:
+        progress.losses.clear()
+        progress.gradient_norms.clear()
     layers.detach()
     progress.layer_seconds = layers.medians()
-    progress.losses.clear()
-    progress.gradient_norms.clear()
 
 
 def _store(process: Process, timeout: float) -> Any:

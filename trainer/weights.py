@@ -16,6 +16,7 @@ import torch
 from autoconfig.kernels.attention import sequence_share
 from autoconfig.specs.job import Job
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import padded_vocab_size
 from megatron.core import parallel_state
 from torch import Tensor
 
@@ -96,13 +97,18 @@ def local_share(whole: torch.Tensor, name: str, parameter: Any, model: ModelSpec
 
 def microbatches(job: Job, step: int, device: torch.device | str) -> Iterator[dict[str, Tensor]]:
     """This data-parallel rank's micro-batches of one step, divided over context-parallel ranks. `tokens`, `labels`,
-    `position_ids`: [mbs, s / cp], int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards."""
+    `position_ids`: [mbs, s / cp], int64. Micro-batch i of rank r holds the samples (i dp + r) mbs onwards. An emulated rank's
+    words are all of its own share of the vocabulary: others' rows would be zeros without the peers that hold them."""
     rank, place = parallel_state.get_data_parallel_rank(), parallel_state.get_context_parallel_rank()
     for number in range(job.num_microbatches):
         first = (number * job.plan.dp + rank) * job.plan.mbs
         whole = torch.stack([sample(job, step, first + i) for i in range(job.plan.mbs)])
         positions = torch.arange(job.workload.seq_length).expand(job.plan.mbs, -1)
-        batch = {"tokens": whole[:, :-1], "labels": whole[:, 1:], "position_ids": positions}
+        tokens = whole[:, :-1]
+        if job.mode == "emulate":
+            share = int(padded_vocab_size(job.model, job.plan.tp)) // job.plan.tp
+            tokens = tokens % share + parallel_state.get_tensor_model_parallel_rank() * share
+        batch = {"tokens": tokens, "labels": whole[:, 1:], "position_ids": positions}
         yield {key: sequence_share(value, place, job.plan.cp, dim=1).to(device) for key, value in batch.items()}
 
 

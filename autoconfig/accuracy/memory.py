@@ -1,6 +1,6 @@
 """Peak memory against measured runs, the verdict `fits` against runs that ran or ran out of memory, and results of `make gpu`.
 
-    benchmarks/gpu/<device>/kernels.json                     the device's operator table (a device of the catalogue needs none)
+    benchmarks/gpu/<device>/kernels.json                     the operator table of a device that the catalogue does not have
     benchmarks/gpu/<device>/ranks|sweep|runs/<name>/{job,result}.json
 
 Nothing is fitted to `make gpu`: predictions are those of `search` on the same device without a calibration of its own.
@@ -214,11 +214,11 @@ def gpu_runs(folder: Path | None) -> tuple[GpuRun, ...]:
 
 
 def _gpu(folder: Path) -> GpuSpec:
+    if folder.name in gpu_ids():
+        return load_gpu(folder.name)
     table = folder / "kernels.json"
     if table.exists():
         return gpu_of_table(read_operator_table(table), table)
-    if folder.name in gpu_ids():
-        return load_gpu(folder.name)
     raise InputError(
         f"{str(folder)[:200]} has no kernels.json, and the catalogue has no GPU of that name; make gpu PART=kernels writes it"
     )

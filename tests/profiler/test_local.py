@@ -256,3 +256,12 @@ def test_without_library_or_driver_there_are_no_samples(tmp_path, monkeypatch, m
     monkeypatch.setitem(sys.modules, "pynvml", module)
     Sampler(tmp_path / "nvml.jsonl").stop()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_finds_what_the_user_has_on_the_path(monkeypatch):
+    """Containers name their megatron-core there; ours goes before it."""
+    monkeypatch.setenv("PYTHONPATH", "/opt/megatron-lm")
+    ours, theirs = environment()["PYTHONPATH"].split(os.pathsep)
+    assert theirs == "/opt/megatron-lm" and (Path(ours) / "autoconfig").is_dir()
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment()["PYTHONPATH"] == ours

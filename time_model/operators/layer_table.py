@@ -167,7 +167,9 @@ TENSOR_WORK = (
 
 def at_the_clock(job: TrainingJob, x: Shapes, operators: list[Operator]) -> list[Operator]:
     """The operators with matrix work at the clock that the power limit leaves, by the share of a layer's time that it takes
-    (mean over the model's layers). As they are where the GPU's power is not known."""
+    (mean over the model's layers). As they are where the GPU's power is not known. Operator tables of this very machine were
+    measured on one product after the other, at the clock that its own limit leaves (an H100 at 690 of 700 W): only another
+    limit moves them."""
     gpu = job.cluster.gpu
     if job.gpu.tensor_watts is None or gpu.power_watts is None:
         return operators
@@ -179,7 +181,8 @@ def at_the_clock(job: TrainingJob, x: Shapes, operators: list[Operator]) -> list
         every = every + count * (fore + back)
         busy = busy + count * sum((op.forward + op.dgrad + op.wgrad for op in mine if op.formula in TENSOR_WORK), 0.0)
     limit = job.cluster.power_limit_watts or gpu.power_watts
-    slower = 1.0 / clock_ratio(busy / every, limit, gpu.power_watts, job.gpu.tensor_watts)
+    own = clock_ratio(busy / every, gpu.power_watts, gpu.power_watts, job.gpu.tensor_watts) if gpu.operator_tables else 1.0
+    slower = own / clock_ratio(busy / every, limit, gpu.power_watts, job.gpu.tensor_watts)
     return [
         replace(op, forward=slower * op.forward, dgrad=slower * op.dgrad, wgrad=slower * op.wgrad)
         if op.formula in TENSOR_WORK

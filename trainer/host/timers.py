@@ -8,10 +8,11 @@ the loss. Backward of a layer is from the gradient of its output to that of its 
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -74,6 +75,25 @@ class _Timer:
         self.stop()
 
 
+class Apart:
+    """Spans of work that only emulation does: no part of a layer's time."""
+
+    def __init__(self) -> None:
+        self.mark: Callable[[], Any] | None = None
+        """Set while layers are timed."""
+        self.spans: list[tuple[Any, Any]] = []
+
+    @contextlib.contextmanager
+    def span(self) -> Iterator[None]:
+        """What runs inside is noted."""
+        start = self.mark() if self.mark else None
+        yield
+        if self.mark:
+            self.spans.append((start, self.mark()))
+
+
+Span = tuple[Any, Any, int, int]
+"""(start, end) of a pass, and which spans apart lie in it."""
 RECOMPUTED = ("core_attention", "mlp", "input_layernorm", "pre_mlp_layernorm")
 """Modules of a layer that selective recomputation runs again on their own."""
 
@@ -81,16 +101,18 @@ RECOMPUTED = ("core_attention", "mlp", "input_layernorm", "pre_mlp_layernorm")
 class LayerTimers:
     """Attach to model chunks for the steps to be timed; `medians` afterwards."""
 
-    def __init__(self, mark: Callable[[], Any], seconds: Callable[[Any, Any], float]) -> None:
+    def __init__(self, mark: Callable[[], Any], seconds: Callable[[Any, Any], float], apart: Apart) -> None:
         """`mark` notes this moment on the device's clock, `seconds` is the time between two marks."""
-        self._mark, self._seconds = mark, seconds
-        self._spans: dict[str, list[tuple[Any, Any]]] = defaultdict(list)
-        self._backwards: list[tuple[str, Any, Any, int, int]] = []
-        self._parts: list[tuple[Any, Any]] = []
+        self._mark, self._seconds, self._apart = mark, seconds, apart
+        self._spans: dict[str, list[Span]] = defaultdict(list)
+        self._backwards: list[tuple[str, Span, int, int]] = []
+        self._parts: list[Span] = []
         self._depth = 0
         self._hooks: list[Any] = []
 
     def attach(self, chunks: list[Any]) -> None:
+        """Time these chunks' layers from now on."""
+        self._apart.mark = self._mark
         for chunk in chunks:
             for name, module in chunk.named_modules():
                 if isinstance(module, TransformerLayer):
@@ -104,19 +126,31 @@ class LayerTimers:
                     self._time(module, "head")
 
     def detach(self) -> None:
+        """Take all hooks away."""
+        self._apart.mark = None
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
 
     def medians(self) -> dict[str, float]:
         """`dense.forward` and so on -> median seconds. On CUDA the device must be synchronised."""
-        samples = {name: [self._seconds(*span) for span in spans] for name, spans in self._spans.items()}
-        for kind, start, end, first, last in self._backwards:
-            again = sum(self._seconds(*span) for span in self._parts[first:last])
-            samples.setdefault(f"{kind}.backward", []).append(self._seconds(start, end) - again)
+        samples = {name: [self._net(span) for span in spans] for name, spans in self._spans.items()}
+        for kind, span, first, last in self._backwards:
+            again = sum(self._net(part) for part in self._parts[first:last])
+            samples.setdefault(f"{kind}.backward", []).append(self._net(span) - again)
             if last > first:
                 samples.setdefault(f"{kind}.recompute", []).append(again)
         return {name: statistics.median(values) for name, values in samples.items()}
+
+    def _start(self) -> tuple[Any, int]:
+        return self._mark(), len(self._apart.spans)
+
+    def _span(self, start: tuple[Any, int]) -> Span:
+        return start[0], self._mark(), start[1], len(self._apart.spans)
+
+    def _net(self, span: Span) -> float:
+        start, end, first, last = span
+        return self._seconds(start, end) - sum(self._seconds(*apart) for apart in self._apart.spans[first:last])
 
     def _time(self, module: torch.nn.Module, kind: str) -> None:
         """A tensor between two layers has hooks of both, so that every call keeps its own start."""
@@ -129,13 +163,13 @@ class LayerTimers:
             for tensor in (*arguments[:1], named.get("hidden_states")):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                     tensor.register_hook(lambda _: self._end(kind, call))
-            call["forward"] = self._mark()
+            call["forward"] = self._start()
 
         def after(module: Any, arguments: Any, output: Any) -> None:
             self._depth -= 1
             call = calls.pop()
             in_backward = torch._C._current_graph_task_id() != -1
-            self._spans[f"{kind}.{'recompute' if in_backward else 'forward'}"].append((call["forward"], self._mark()))
+            self._spans[f"{kind}.{'recompute' if in_backward else 'forward'}"].append(self._span(call["forward"]))
             first = output[0] if isinstance(output, tuple) else output
             if isinstance(first, torch.Tensor) and first.requires_grad:
                 first.register_hook(lambda _: self._begin(call))
@@ -144,23 +178,23 @@ class LayerTimers:
         self._hooks.append(module.register_forward_hook(after))
 
     def _begin(self, call: dict[str, Any]) -> None:
-        call["backward"], call["parts"] = self._mark(), len(self._parts)
+        call["backward"], call["parts"] = self._start(), len(self._parts)
 
     def _end(self, kind: str, call: dict[str, Any]) -> None:
         if "backward" in call:
-            self._backwards.append((kind, call.pop("backward"), self._mark(), call.pop("parts"), len(self._parts)))
+            self._backwards.append((kind, self._span(call.pop("backward")), call.pop("parts"), len(self._parts)))
 
     def _time_again(self, module: torch.nn.Module) -> None:
         """A part that is run again outside of its layer's forward."""
         started: list[Any] = []
 
         def before(*_: Any) -> None:
-            started.append(self._mark() if self._depth == 0 else None)
+            started.append(self._start() if self._depth == 0 else None)
 
         def after(*_: Any) -> None:
             start = started.pop()
             if start is not None:
-                self._parts.append((start, self._mark()))
+                self._parts.append(self._span(start))
 
         self._hooks.append(module.register_forward_pre_hook(before))
         self._hooks.append(module.register_forward_hook(after))

@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from autoconfig.trainer.host.cpu import patched
+from autoconfig.trainer.host.timers import Apart
 from megatron.core import parallel_state
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import Function
@@ -59,6 +60,45 @@ def fake_process_group(rank: int, world_size: int) -> Iterator[None]:
             parallel_state.destroy_model_parallel()
             parallel_state.destroy_global_memory_buffer()
             dist.destroy_process_group()
+
+
+BRINGING = {
+    **dict.fromkeys(("_allgather_base", "all_gather_single", "alltoall_base", "all_to_all_single"), False),
+    **dict.fromkeys(("_reduce_scatter_base", "reduce_scatter_single"), True),
+}
+"""Methods of torch's process groups that bring values of peers, by the names of torch up to 2.12 and since; whether each rank
+gets its own part only."""
+
+
+@contextlib.contextmanager
+def made_up_by(apart: Apart) -> Iterator[None]:
+    """What collectives bring from peers is what this rank has itself; the copies are noted in `apart`."""
+
+    def filled(name: str, own_part: bool) -> tuple[Any, str, Any]:
+        plain = getattr(dist.ProcessGroup, name)
+
+        def called(group: Any, output: torch.Tensor, values: torch.Tensor, *rest: Any, **named: Any) -> Any:
+            work = plain(group, output, values, *rest, **named)
+            lies_there = output.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
+            if not lies_there and output.numel() and values.numel():
+                with torch.no_grad(), apart.span():
+                    start = group.rank() * output.numel() if own_part else 0
+                    _repeat(output.view(-1), values.reshape(-1)[start:])
+            return work
+
+        return dist.ProcessGroup, name, called
+
+    there = [(name, own_part) for name, own_part in BRINGING.items() if hasattr(dist.ProcessGroup, name)]
+    with patched([filled(*each) for each in there]):
+        yield
+
+
+def _repeat(output: torch.Tensor, values: torch.Tensor) -> None:
+    """Fill `output` with `values` over and over: every rank has brought the same."""
+    values = values[: len(output)]
+    whole = len(output) // len(values) * len(values)
+    output[:whole].view(-1, len(values)).copy_(values)
+    output[whole:].copy_(values[: len(output) - whole])
 
 
 def _router_losses() -> tuple[Any, str, Any]:
