@@ -262,6 +262,6 @@ def test_a_job_finds_what_the_user_has_on_the_path(monkeypatch):
     """Containers name their megatron-core there; ours goes before it."""
     monkeypatch.setenv("PYTHONPATH", "/opt/megatron-lm")
     ours, theirs = environment()["PYTHONPATH"].split(os.pathsep)
-    assert theirs == "/opt/megatron-lm" and (Path(ours) / "autoconfig").is_dir()
+    assert theirs == "/opt/megatron-lm" and os.path.isdir(os.path.join(ours, "autoconfig"))
     monkeypatch.delenv("PYTHONPATH")
     assert environment()["PYTHONPATH"] == ours
