@@ -16,7 +16,7 @@ from pathlib import Path
 from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.job import Job, read_job
 from autoconfig.specs.measurement import ExitCode
-from autoconfig.trainer.host.limits import limit_process
+from autoconfig.trainer.host.limits import leave_out_compiler, limit_process
 from autoconfig.trainer.result_file import ResultFile, say
 
 
@@ -35,6 +35,8 @@ def main(arguments: list[str] | None = None) -> ExitCode:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron-LM's order of kernels for tensor-parallel overlap
     warnings.simplefilter("ignore")  # megatron-core warns at import of everything optional that is not installed
     try:
+        if job.device == "cpu":
+            leave_out_compiler()
         import megatron.core  # noqa: F401
         import torch  # noqa: F401
     except ImportError as error:

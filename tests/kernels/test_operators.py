@@ -14,6 +14,9 @@ import warnings
 with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
     warnings.simplefilter("ignore")
     import torch
+    from autoconfig.trainer.host.limits import leave_out_compiler
+
+    leave_out_compiler()
     from autoconfig.kernels.attention import FlashAttention, ParallelNorm, local_chunks, sequence_share
 
 

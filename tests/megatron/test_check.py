@@ -1,20 +1,17 @@
-"""`autoconfig check`: the verdict on a file, the nearest legal plan, the better plan, and the file with it."""
+"""`autoconfig check`: the verdict on a file, the nearest legal plan and the better plan."""
 
 import dataclasses
-import difflib
 import json
-import os
-from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
+from check_help import LEGAL, checked, script
 from jsonschema import Draft202012Validator
-from tables import tabled
 
-from autoconfig.megatron.check import check, flag_changes, plan_flags
+from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.megatron.edit import edited_text, improved_text
+from autoconfig.megatron.edit import improved_text
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import torchrun_script
 from autoconfig.planning.schemas import schema
@@ -22,26 +19,6 @@ from autoconfig.training.nearest import changed_keys, nearest_legal
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import understand
 from autoconfig.training.rank import rank_plans
-
-SCRIPTS = Path(__file__).parent / "scripts"
-MODEL = """MODEL=(
-    --num-layers 24 --hidden-size 2048 --num-attention-heads 16   # 1.3B
-    --seq-length 2048 --max-position-embeddings 2048 --vocab-size 50257 --bf16
-)
-"""
-
-
-def script(plan, before=""):
-    launch = f"torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n    {plan} \\\n    --lr 1e-4\n"
-    return f"#!/bin/bash\n{before}{MODEL}{launch}"
-
-
-LEGAL = "--tensor-model-parallel-size 8 --micro-batch-size 1 --global-batch-size 64"
-
-
-def checked(text, **request):
-    asked = CheckRequest(**{"gpu": "a100-80gb", **request})
-    return check(read_check(text, asked)), asked
 
 
 def test_a_legal_plan_is_priced_and_a_better_one_named(autoconfig, tmp_path):
@@ -127,100 +104,6 @@ def test_the_nearest_legal_plan_is_legal_and_near(scenario_of, name, text):
         assert changed_keys(found, plan) == ["mbs"] and found.mbs == 4
 
 
-def test_only_changed_arguments_are_edited(tmp_path):
-    text = script("--tensor-model-parallel-size $TP --micro-batch-size 1 --global-batch-size 64", "TP=8   # all of the node\n")
-    answer, asked = checked(text)
-    edited = improved_text(answer, asked)
-    assert answer.better is not None
-    again, _ = checked(edited)
-    assert again.source.plan == answer.better.plan and again.better is None
-    assert "TP=1   # all of the node" in edited
-    kept = [line for line in text.splitlines() if line not in edited.splitlines()]
-    assert all("TP=8" in line or "--tensor-model-parallel-size" in line for line in kept)
-
-
-@tabled
-def test_public_scripts_are_improved_in_place(name):
-    given = {"settings": {"SLURM_NNODES": "8"}} if "mixtral" in name else {}
-    text = (SCRIPTS / f"{name}.sh").read_text()
-    asked = CheckRequest(gpu="h100", **given)
-    answer = check(read_check(text, asked))
-    assert answer.better is not None
-    edited = improved_text(answer, asked)
-    assert read_check(edited, asked).plan == answer.better.plan
-    diff = [line for line in difflib.ndiff(text.splitlines(), edited.splitlines()) if line[0] in "+-"]
-    assert 1 <= len(diff) <= 2 * (len(answer.changes) + len(answer.environment)) + 2
-    assert read_check(edited, asked).unknown == read_check(text, asked).unknown
-
-
-def test_what_cannot_be_edited_is_refused_with_the_changes_by_hand():
-    text = script("--tensor-model-parallel-size $((2*4)) --micro-batch-size 1 --global-batch-size 64")
-    answer, asked = checked(text)
-    with pytest.raises(InputError, match=r"worked out .*Nothing was written.*--tensor-model-parallel-size 8 -> 1"):
-        improved_text(answer, asked)
-    shared = script("--tensor-model-parallel-size $N --micro-batch-size 1 --global-batch-size $((64/8*N))", "N=8\n")
-    answer, asked = checked(shared)
-    with pytest.raises(InputError, match="cannot be edited"):
-        improved_text(answer, asked)
-
-
-def test_apply_to_is_atomic_and_keeps_the_mode(autoconfig, tmp_path):
-    run = tmp_path / "run.sh"
-    run.write_text(script(LEGAL))
-    run.chmod(0o755)
-    as_it_was = run.read_bytes()
-    refused = autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run))
-    assert refused.exit_code == 2 and "--force" in refused.stderr and run.read_bytes() == as_it_was
-    assert autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run), "--force").exit_code == 0
-    assert "--tensor-model-parallel-size 1" in run.read_text() and os.stat(run).st_mode & 0o777 == 0o755
-    assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
-    before = run.read_bytes()
-    result = autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run), "--force")
-    assert result.exit_code == 2 and "nothing to change" in result.stderr and run.read_bytes() == before
-    assert autoconfig.run("check", str(run), "--apply-to", str(tmp_path / "no" / "x.sh")).exit_code == 2
-
-
-def test_changes_lead_from_one_plan_to_the_other(scenario_of):
-    scenario = scenario_of("dense")
-    old = parse_plan("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=full:uniform:1", 8)
-    new = parse_plan("tp=2,pp=1,mbs=2,recompute=selective:core_attn", 8)
-    found = flag_changes(plan_flags(scenario, old), plan_flags(scenario, new))
-    changes = {change.flag: (change.old, change.new) for change in found}
-    assert changes["--pipeline-model-parallel-size"] == (("2",), ("1",))
-    assert changes["--sequence-parallel"] == ((), None)
-    assert changes["--recompute-granularity"] == (("full",), ("selective",))
-    assert changes["--recompute-method"] == (("uniform",), None) and changes["--micro-batch-size"] == (("1",), ("2",))
-    assert "--tensor-model-parallel-size" not in changes
-
-
-def edited(old, new):
-    """The words of a script with the plan `old` after it was edited to `new`."""
-    answer, asked = checked(script(old, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n"))
-    return edited_text(answer.source, parse_plan(new, 8), None, asked)
-
-
-BATCH = "--global-batch-size 64 --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
-
-
-def test_removed_arguments_leave_nothing_behind():
-    old = (
-        f"{BATCH} --tensor-model-parallel-size '2' --sequence-parallel --tp-comm-overlap --micro-batch-size 1 \\\n"
-        "    --recompute-granularity 'full' \\\n    --recompute-method \"uniform\" --recompute-num-layers '1'"
-    )
-    text = edited(old, "tp=1,pp=1,mbs=1")
-    assert "recompute" not in text and "''" not in text and '""' not in text and "parallel  " not in text
-    assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
-
-
-@tabled
-def test_what_is_removed_leaves_no_doubled_blanks(old, left):
-    launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
-    before = "" if launch == old else old
-    start = f"#!/bin/bash\n{MODEL}{before}torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n{launch}"
-    answer, asked = checked(f"{start}    {BATCH} --micro-batch-size 1\n")
-    assert left in edited_text(answer.source, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8), None, asked)
-
-
 def test_a_variable_that_the_script_does_not_read_is_refused():
     text = script(LEGAL).replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NNODES:-1}")
     assert checked(text, settings={"NNODES": "2"})[0].source.question.scenario.cluster.num_gpus == 16
@@ -235,23 +118,6 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
     assert lines[-1] == "Unknown arguments, not taken into account: --my-flag 3"
     slip = "Left out of this verdict, as Megatron-LM does not know it: --seqlength 4 (did you mean --seq-length?)"
     assert text.index(" Legal. ") < text.index(slip) < text.index(" Fits: ")
-
-
-def test_lists_of_values_grow_and_shrink_word_by_word():
-    recompute = "--recompute-granularity selective --recompute-modules 'core_attn'"
-    old = f"{BATCH} --tensor-model-parallel-size 1 {recompute} --micro-batch-size 1"
-    text = edited(old, "tp=1,pp=1,mbs=1,recompute=selective:core_attn+layernorm")
-    assert "--recompute-modules core_attn layernorm --micro" in text
-    back = edited(old.replace("'core_attn'", "'core_attn' 'layernorm'"), "tp=1,pp=1,mbs=1,recompute=selective:mlp")
-    assert "--recompute-modules mlp --micro" in back
-
-
-def test_a_plan_that_needs_the_environment_gets_it():
-    old = f"{BATCH} --tensor-model-parallel-size 1 --micro-batch-size 1"
-    answer, asked = checked(script(old))
-    text = edited_text(answer.source, parse_plan("tp=2,sp=1,pp=1,mbs=1", 8), None, asked)
-    assert text.splitlines()[1] == "export CUDA_DEVICE_MAX_CONNECTIONS=1"
-    assert "--tp-comm-overlap" in text and "--sequence-parallel" in text
 
 
 def test_a_slower_plan_that_fits_is_not_called_a_gain(autoconfig, tmp_path):
@@ -299,34 +165,6 @@ def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_p
     assert "No other plan" in shown and "fits" in shown.lower() and "--use-torch-fsdp2" not in shown
     torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2"))
     assert [violation.rule for violation in torch.violations] == ["NV100"]
-
-
-NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
-"""Today's Megatron-LM with none of the overlaps."""
-
-
-@pytest.mark.parametrize(("old", "new"), [
-    ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
-    ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
-    ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
-])  # fmt: skip
-def test_scripts_without_overlap_arguments_are_edited(old, new):
-    answer, asked = checked(script(f"{old} {NEWER}"))
-    assert answer.source.question.scenario.software.name == "transformer-engine"
-    plan = parse_plan(new, 8)
-    text = edited_text(answer.source, plan, None, asked)
-    assert read_check(text, asked).plan == plan and "--overlap-" not in text and "--recompute-activations" not in text
-    assert ("--recompute-granularity selective" in text) == ("recompute" in new)
-
-
-def test_the_public_script_without_overlap_arguments_is_improved():
-    text = (SCRIPTS / "megatron_2025_gpt3_175b.sh").read_text()
-    asked = CheckRequest(gpu="a100-80gb", gpus=1024)
-    answer = check(read_check(text, asked))
-    assert answer.better is not None and answer.better.plan.dist_opt
-    assert read_check(improved_text(answer, asked), asked).plan == answer.better.plan
 
 
 def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
@@ -436,7 +274,11 @@ def test_a_gpu_without_a_recipe_of_fp8_gets_no_verdict():
 
 
 MEGATRON = f"{FSDP} optim_grads_params --ckpt-format fsdp_dtensor"
+
+
 OVERLAPS = "--overlap-grad-reduce --overlap-param-gather"
+
+
 BEST = "--use-distributed-optimizer --attention-backend auto --micro-batch-size 4 --global-batch-size 512"
 
 

@@ -1,4 +1,4 @@
-"""`autoconfig predict`: rows of measured runs, defaults, notes."""
+"""`autoconfig predict`: rows of measured runs, their answers, the files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from autoconfig.specs.errors import InputError, PlanError
-from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.serve_plan import parse_serve_plan
-from autoconfig.specs.software.software import load_stack
-from tables import tabled, write
+from tables import write
 
 from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
-from autoconfig.runs.training_model import read_numerics
-from autoconfig.runs.training_row import even_ends, measured_step_seconds, published_rows, read_case
+from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
 from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.price import NOT_LEGAL, flops_per_step, shipped_bands
-from autoconfig.training.question import Request, understand
-from autoconfig.training.rules import RULE_TEXT
+from autoconfig.training.price import flops_per_step
 
 ROWS = {row["id"]: row for row in published_rows()}
 SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]
@@ -52,13 +44,6 @@ def test_the_table_itself_is_never_written_over(autoconfig: SimpleNamespace, tmp
     assert refused.exit_code == 2 and "name another file" in refused.stderr and source.read_bytes() == before
     said = autoconfig.run("predict", str(source), "--output", str(tmp_path / "out.csv"))
     assert "with calibration published-" in said.output
-
-
-@pytest.mark.parametrize(("word", "same_as"), [("Causal", "causal"), ("hfu", "causal"), ("FULL", "full")])
-def test_words_for_flops_conventions(word: str, same_as: str) -> None:
-    row = next(row for row in SAMPLE if row["full_plan"] == "1")
-    found, wanted = (predict_rows([{**row, "flops_convention": name}])[0] for name in (word, same_as))
-    assert found.mfu == wanted.mfu is not None
 
 
 def test_measured_cells_notes_and_status_change_nothing() -> None:
@@ -94,18 +79,6 @@ def test_incomplete_plans_get_a_completion_and_a_range(row_id: str) -> None:
             assert getattr(plan, key) == int(row[key])
     assert found.confidence.step_seconds_p5 < found.step_seconds < found.confidence.step_seconds_p95
     assert found.confidence.level == "plan completed by search"
-
-
-@pytest.mark.parametrize(("change", "reason"), [
-    ({"gpu": "TPUv4"}, "TPUv4"), ({"layers": ""}, "layers"), ({"hidden": "x"}, "hidden"), ({"precision": "int3"}, "precision"),
-])  # fmt: skip
-def test_rows_that_cannot_be_predicted_keep_their_line_with_the_reason(change: dict[str, str], reason: str) -> None:
-    good = ROWS["KO-0002"]
-    before, bad, after = predict_rows([good, good | {"model": "own"} | change, good])
-    assert before.step_seconds == after.step_seconds is not None
-    assert bad.step_seconds is None and bad.id == "KO-0002"
-    assert reason in bad.note
-    assert [cell for name, cell in bad.cells().items() if name not in ("id", "pred_note")] == [""] * (len(COLUMNS) - 2)
 
 
 def test_the_row_says_what_a_figure_counts() -> None:
@@ -148,15 +121,6 @@ def test_equal_questions_get_equal_answers_under_their_own_ids() -> None:
     assert len({p.step_seconds for p in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("mbs", "0"), ("optimizer_shard", "2\u00b3"), ("optimizer_shard", "9" * 400), ("hidden_dropout", "x")]
-)
-def test_an_odd_cell_costs_no_other_row(key: str, value: str) -> None:
-    good = next(row for row in published_rows() if row["full_plan"] == "1" and row["status"] == "ran")
-    first, second = predict_rows([{**good, "id": "odd", key: value}, {**good, "id": "good"}])
-    assert (first.id, second.id) == ("odd", "good") and second.step_seconds
-
-
 def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
     good = next(row for row in published_rows() if row["full_plan"] == "1" and row["status"] == "ran")
     rows = [
@@ -164,25 +128,6 @@ def test_a_table_of_a_spreadsheet_keeps_its_ids(tmp_path: Path) -> None:
     ]
     path = write(tmp_path / "in.csv", rows, "utf-8-sig")
     assert [row["id"] for row in read_table(path)] == ["a\u2028b", "two\nlines", "c"]
-
-
-@tabled
-def test_odd_cells_that_decide_the_plan_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
-    found = predict_rows([ROWS["KO-0002"] | {key: value}])[0]
-    assert found.step_seconds is None
-    assert f"cell {key}=" in found.note and found.note.count(key) == 1
-
-
-@pytest.mark.parametrize(("key", "value"), [("gpus_per_node", "5"), ("gpu_mem_gb", "77777"), ("flops_convention", "abc")])
-def test_odd_cells_with_a_default_are_said(key: str, value: str) -> None:
-    good, odd = predict_rows([ROWS["KO-0002"], ROWS["KO-0002"] | {key: value}])
-    assert odd.step_seconds == good.step_seconds
-    assert value in odd.note and key in odd.note and key not in good.note
-
-
-def test_words_for_yes_and_no() -> None:
-    on, yes, off, no = predict_rows([ROWS["KO-0003"] | {"sp": word} for word in ("1", "True", "0", "false")])
-    assert on.step_seconds == yes.step_seconds != off.step_seconds == no.step_seconds
 
 
 def test_a_model_of_the_catalogue_needs_no_shape(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
@@ -242,18 +187,6 @@ GOOD = {
 }  # fmt: skip
 
 
-@tabled
-def test_a_broken_rule_is_named_and_the_confidence_is_low(change: dict[str, str], rule: str) -> None:
-    good, bad = predict_rows([GOOD, GOOD | change])
-    assert "breaks" not in good.note and good.confidence is not None and good.confidence.level != NOT_LEGAL
-    assert bad.confidence is not None and bad.step_seconds is not None, bad.note
-    assert f"{rule} ({RULE_TEXT[rule]})" in bad.note
-    assert bad.cells()["pred_confidence"] == NOT_LEGAL and "low" in NOT_LEGAL
-    bands = shipped_bands().values()
-    assert bad.confidence.step_seconds_p5 == pytest.approx(bad.step_seconds * min(b.p5 for b in bands))
-    assert bad.confidence.step_seconds_p95 == pytest.approx(bad.step_seconds * max(b.p95 for b in bands))
-
-
 def test_rules_over_a_table_are_those_of_each_plan() -> None:
     """One call for many plans of one model, GPUs and batches says what a call for each says."""
     cases = [read_case(row) for row in published_rows() if row["source"].startswith("vTrain") and row["full_plan"] == "1"][::40]
@@ -268,70 +201,6 @@ def test_rules_over_a_table_are_those_of_each_plan() -> None:
     ]
     assert together == alone
     assert len({rule for broken in alone for rule in broken}) >= 5
-
-
-def test_stages_that_do_not_divide_break_one_rule() -> None:
-    scenario = read_case(GOOD).scenario
-    assert broken_rules(scenario, [parse_plan("tp=4,pp=8,vpp=2,dp=2,mbs=1,sp=1,first=3", 64)]) == [["NV024"]]
-
-
-def test_published_uneven_stages_are_no_broken_rule() -> None:
-    """94 layers over 8 x 2 chunks: embedding and loss count as layers (account_for_..._in_pipeline_split)."""
-    row = {**GOOD, "model": "qwen3-235b-a22b", "gpu": "B200", "gpus": "64", "tp": "1", "sp": "0", "pp": "8", "vpp": "2"}
-    assert "breaks" not in predict_rows([row | {"ep": "8", "etp": "1"}])[0].note
-
-
-def test_blank_plan_cells_are_named_with_their_default() -> None:
-    blank = predict_rows([GOOD | {"sp": "", "vpp": "", "cp": "", "recompute": ""}])[0]
-    assert "sp on (tp is above 1), vpp 1, cp 1, recompute none" in blank.note
-    whole = predict_rows([GOOD])[0].note
-    assert not any(word in whole for word in ("sp on", "vpp 1", "cp 1", "recompute none"))
-
-
-@tabled
-def test_impossible_cells_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
-    found = predict_rows([GOOD | {key: value}])[0]
-    assert found.step_seconds is None and found.id == "a"
-    assert f"cell {key}=" in found.note, found.note
-
-
-@tabled
-def test_impossible_shapes_leave_the_row_empty_with_the_reason(key: str, value: str) -> None:
-    shape = {"model": "own", "layers": "40", "hidden": "5120", "heads": "40", "experts": "8", "topk": "2", "ffn": "13824"}
-    found = predict_rows([{**GOOD, **shape, "sp": "1", key: value}])[0]
-    assert found.step_seconds is None and found.note.startswith("not predicted")
-    assert key in found.note and value in found.note, found.note
-
-
-@tabled
-def test_words_that_nobody_knows_are_said(column: str) -> None:
-    found = predict_rows([GOOD | {column: "nonsense"}])[0]
-    assert found.step_seconds is not None
-    assert column in found.note and "'nonsense' is none of" in found.note
-
-
-def test_published_words_are_known() -> None:
-    assert not [row["id"] for row in published_rows() if row["offload"] != "activations" and _odd(row)]
-
-
-def _odd(row: dict[str, str]) -> bool:
-    return "is none of" in predict_note(row)
-
-
-def predict_note(row: dict[str, str]) -> str:
-    from autoconfig.runs.table import odd_words
-
-    return ", ".join(odd_words(row))
-
-
-def test_a_name_that_the_shape_contradicts_is_said() -> None:
-    other, deep, same = predict_rows([
-        GOOD | {"hidden": "8192", "heads": "64", "layers": "40"}, GOOD | {"layers": "48"},
-        GOOD | {"hidden": "5120", "heads": "40"},
-    ])  # fmt: skip
-    assert "not llama-13b's (hidden 8192, not 5120, heads 64, not 40)" in other.note
-    assert "llama-13b with layers 48, not 40" in deep.note
-    assert "llama-13b with" not in same.note and "not llama" not in same.note
 
 
 @pytest.mark.parametrize("inference", [False, True])
@@ -384,88 +253,3 @@ def test_serving_tables_are_never_written_over(autoconfig: SimpleNamespace, tmp_
     assert refused.exit_code == 2 and "name another file" in refused.stderr and source.read_bytes() == before
     said = autoconfig.run("predict", "--inference", str(source), "--output", str(tmp_path / "out.csv"))
     assert "1 of 1 rows predicted with calibration serving-" in said.output
-
-
-@pytest.mark.parametrize("text", ["tp=2 pp=2", "tp=2;pp=2", "tp = 2  pp = 2", "tp=2, pp=2 mbs=1"])
-def test_a_short_form_without_commas_is_mended_in_the_message(text: str) -> None:
-    with pytest.raises(PlanError, match=r"write it with commas: tp=2,\s?pp=2"):
-        parse_plan(text, 4)
-
-
-def test_a_serving_short_form_without_commas_is_mended_in_the_message(autoconfig: SimpleNamespace) -> None:
-    with pytest.raises(PlanError, match="write it with commas: tp=2,batch=8"):
-        parse_serve_plan("tp=2 batch=8")
-    result = autoconfig.run("explain", "--model", "llama3-8b", "--gpus", "4", "tp=2 pp=2")
-    assert result.exit_code == 2 and "write it with commas: tp=2,pp=2" in result.stderr
-
-
-@pytest.mark.parametrize(("model", "pp", "ends"), [
-    ("qwen3-235b-a22b", 8, (11, 11)),  # 94 layers and embedding and loss: 96 / 8
-    ("llama3.1-405b", 8, (15, 15)),  # 126 and 2: 128 / 8
-    ("deepseek-v3", 16, (4, 1)),  # Megatron-Bridge's layouts: 61 layers
-    ("deepseek-v3", 4, (16, 13)),
-    ("deepseek-v3", 8, (8, 5)),
-    ("gpt3-175b", 8, (None, None)),
-    ("deepseek-v3", 1, (None, None)),
-])  # fmt: skip
-def test_ends_of_uneven_stages(model: str, pp: int, ends: tuple[int | None, int | None]) -> None:
-    assumed: list[str] = []
-    assert even_ends(load_model(model), pp, assumed) == ends
-    assert bool(assumed) == (ends[0] is not None)
-
-
-@pytest.mark.parametrize(
-    ("fsdp", "given", "found"), [("3", "", "bf16"), ("hsdp", "", "bf16"), ("0", "", "fp32"), ("3", "fp32", "fp32")]
-)
-def test_gradients_under_megatron_fsdp(fsdp: str, given: str, found: str) -> None:
-    row = {"fsdp": fsdp, "grad_dtype": given, "precision": "bf16", "model": "llama3-8b"}
-    assert read_numerics(row, load_stack("transformer-engine"), load_gpu("h100"), []).grad_reduce_dtype == found
-    assert (
-        read_numerics({**row, "grad_dtype": ""}, load_stack("llm-foundry-fsdp"), load_gpu("h100"), []).grad_reduce_dtype != ""
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "priced_as"), [("nemo-26.02.01", "nemo-26.02"), ("nemo-26.05", "nemo-26.04"), ("nemo-27.01", "nemo-26.06")]
-)
-def test_a_release_without_a_file_is_priced_as_the_one_before_it(name: str, priced_as: str) -> None:
-    stack, before = load_stack(name), load_stack(priced_as)
-    assert (stack.name, stack.release, stack.time, stack.memory) == (name, name, before.time, before.memory)
-    assert stack.description.endswith(f"priced as {priced_as}")
-
-
-def test_a_point_release_may_be_written_without_its_zero() -> None:
-    assert load_stack("NeMo-26.06.1") == load_stack("nemo-26.06.01") != load_stack("nemo-26.06.10")
-
-
-@pytest.mark.parametrize("name", ["nemo-26.13", "nemo-26.00", "nemo-26.05.x", "nemo-26.x", "nemo-26.5"])
-def test_what_is_no_date_is_no_release(name: str) -> None:
-    with pytest.raises(InputError, match="unknown software stack"):
-        load_stack(name)
-    assert "unknown software stack" in predict_rows([GOOD | {"software": name}])[0].note
-
-
-def test_a_question_on_an_unknown_release_has_the_settings_of_the_one_before_it_and_says_so() -> None:
-    asked = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 16}
-    unknown, before = (understand(Request(software=name, **asked)) for name in ("nemo-26.07", "nemo-26.06.01"))
-    assert unknown.scenario.settings() == before.scenario.settings()
-    assert any("with the settings of nemo-26.06.01" in text and "33% of the way" in text for text in unknown.assumed)
-
-
-SHORT = {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": "16", "seq": "8192", "gbs": "1024", "tp": "2", "mbs": "1"}
-
-
-def test_numbers_are_read_as_options_read_them() -> None:
-    plain, *written = predict_rows([SHORT, {**SHORT, "seq": "8k"}, {**SHORT, "seq": "8,192"}, {**SHORT, "gbs": "1,024"}])
-    assert plain.step_seconds and {one.step_seconds for one in written} == {plain.step_seconds}
-
-
-@pytest.mark.parametrize(("change", "said"), [
-    ({"tp": "3"}, "tp x pp x cp is 3, which does not divide the 16 GPUs (NV001)"),
-    ({"model": "lama3-8b"}, "unknown model 'lama3-8b'; did you mean llama3-8b"), ({"model": "175"}, "unknown model '175'"),
-    ({"gpus": "256,512"}, "may be several counts"), ({"gbs": "1k"}, "cell gbs='1k' is not a number"),
-    ({"seq": "8,19"}, "cell seq='8,19' is not a number"), ({"seq": "xk"}, "cell seq: 'xk' is no integer"),
-])  # fmt: skip
-def test_the_reason_names_what_is_wrong(change: dict[str, str], said: str) -> None:
-    (found,) = predict_rows([{**SHORT, **change}])
-    assert found.step_seconds is None and found.note.startswith("not predicted: ") and said in found.note

@@ -20,6 +20,9 @@ if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("tor
 else:
     with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
         warnings.simplefilter("ignore")
+        from autoconfig.trainer.host.limits import leave_out_compiler
+
+        leave_out_compiler()
         import autoconfig.trainer.tracing.encoders
         import autoconfig.trainer.training  # noqa: F401
 

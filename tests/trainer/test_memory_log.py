@@ -149,13 +149,15 @@ def test_a_job_beyond_the_machine_ends_as_out_of_memory(tmp_path):
               model=TINY.replace(vocab_size=32768))  # fmt: skip
     (tmp_path / "job.json").write_text(job_text(big))
     code = (
-        "import os; from autoconfig.trainer.host import limits; limits.machine_bytes = lambda: 5 * 2**30;"
-        f"from autoconfig.trainer.__main__ import main; os._exit(main(['--job', {str(tmp_path / 'job.json')!r}]))"
+        "import os, sys; from autoconfig.trainer.host import limits; limits.machine_bytes = lambda: 5 * 2**30;"
+        f"from autoconfig.trainer.__main__ import main; code = main(['--job', {str(tmp_path / 'job.json')!r}]);"
+        "print('compiler' if 'torch._inductor.compile_fx' in sys.modules else 'no compiler', flush=True); os._exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
                           text=True, timeout=300, check=False)  # fmt: skip
     assert done.returncode == ExitCode.OUT_OF_MEMORY, done.stderr[-3000:]
     assert "can't allocate memory" in done.stderr
+    assert done.stdout.splitlines()[-1] == "no compiler"
 
 
 def test_groups_are_gone_after_a_run():

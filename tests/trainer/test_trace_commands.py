@@ -77,6 +77,7 @@ def test_trace_says_which_stages_it_left_out(autoconfig, monkeypatch) -> None:
     assert both.exit_code == 2 and "--rank and --stages" in both.stderr
 
 
+@pytest.mark.judge  # one more process that imports megatron-core
 def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
     asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "2", "tp=8,mbs=1,sp=1", "--rank", "7")
     ended = autoconfig.run("trace", *asked)
@@ -197,7 +198,8 @@ def test_tensor_ranks_generate_what_one_rank_does(tmp_path):
 
 @pytest.mark.parametrize(("changes", "code", "said"), [
     ({"device_memory_bytes": 300_000}, ExitCode.OUT_OF_MEMORY, "the limit is 300,000"),
-    ({"generation": Generation(prompt=8, new=6, engine="vllm")}, ExitCode.BAD_JOB, "generation.engine=megatron"),
+    pytest.param({"generation": Generation(prompt=8, new=6, engine="vllm")}, ExitCode.BAD_JOB, "generation.engine=megatron",
+                 marks=pytest.mark.judge),
 ])  # fmt: skip
 def test_how_a_generation_that_cannot_run_ends(changes, code, said, tmp_path):
     found = run(tmp_path / "job", make_job(**changes))

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from autoconfig.specs.hardware.local_gpu import memory_bytes
 from autoconfig.specs.job import Job
@@ -37,6 +39,19 @@ def limit_memory(processes: int, most_bytes: int | None = None) -> int:
     bounds = [value for value in (share, most_bytes, soft, hard) if value is not None and value != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(bounds), hard))
     return min(bounds)
+
+
+def leave_out_compiler() -> None:
+    """megatron-core decorates with torch.compile as it is imported, which loads dynamo and inductor: two fifths of a start. On
+    a CPU and on fake tensors nothing compiled is run: this process's torch.compile gives a function back as it is. Call before
+    megatron-core is imported. Raises ImportError where torch is not there."""
+    import torch
+
+    torch.compile = _as_it_is
+
+
+def _as_it_is(model: Callable[..., Any] | None = None, **_: object) -> Callable[..., Any]:
+    return (lambda function: function) if model is None else model
 
 
 def machine_bytes() -> int:

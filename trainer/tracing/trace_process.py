@@ -19,7 +19,7 @@ from typing import Any
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.job import MAX_PROCESSES, TraceRequest, read_request
 from autoconfig.specs.measurement import ExitCode
-from autoconfig.trainer.host.limits import limit_memory
+from autoconfig.trainer.host.limits import leave_out_compiler, limit_memory
 
 
 def main() -> int:
@@ -37,10 +37,10 @@ def main() -> int:
 
 
 def _trace(request: TraceRequest) -> int:
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiled kernels are stood in for; before torch is imported
     os.environ["OMP_NUM_THREADS"] = "1"  # fake tensors compute nothing
     limit_memory(MAX_PROCESSES)
     warnings.simplefilter("ignore")
+    leave_out_compiler()  # compiled kernels are stood in for
     import megatron.core
     import torch
     from autoconfig.trainer.tracing.trace import trace_rank
