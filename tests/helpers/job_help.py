@@ -18,7 +18,7 @@ DEADLINE_S = 300.0
 
 
 def stand_in_command(folder: JobFolder, job: Job) -> list[str]:
-    return [sys.executable, str(STAND_IN)]
+    return [sys.executable, "-S", str(STAND_IN)]
 
 
 def make_job(behaviour: int = 0, number: int = 0, **changes: object) -> Job:

@@ -50,7 +50,7 @@ def write_oracle(folder: Path) -> dict[str, float | str]:
 def fake_python(folder: Path) -> Path:
     """An interpreter that has torch as far as anyone can tell, and runs the stand-in for everything else."""
     script = folder / "python-with-torch"
-    script.write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\nexec {sys.executable} {STAND_IN}\n')
+    script.write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\nexec {sys.executable} -S {STAND_IN}\n')
     script.chmod(0o755)
     return script
 
