@@ -20,10 +20,12 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoconfig.specs.errors import FileError
-from autoconfig.specs.job import Job, job_text, read_job
+
+if TYPE_CHECKING:  # not in the watcher of a job, which starts beside it: it would load NumPy
+    from autoconfig.specs.job import Job
 
 NAME_DIGITS = 16
 STARTED = "started"
@@ -66,6 +68,8 @@ class JobFolder:
         return self.path.name
 
     def job(self) -> Job:
+        from autoconfig.specs.job import read_job
+
         return read_job(self.job_file)
 
     def last_lines(self, count: int = 8) -> list[str]:
@@ -85,6 +89,8 @@ def folder_of(root: Path, job: Job) -> JobFolder:
 
 def prepare(root: Path, job: Job) -> JobFolder:
     """The job's folder with its job.json. Raises FileError where it cannot be written."""
+    from autoconfig.specs.job import job_text
+
     folder = folder_of(root, job)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -265,3 +266,9 @@ def test_a_job_finds_what_the_user_has_on_the_path(monkeypatch):
     assert theirs == "/opt/megatron-lm" and os.path.isdir(os.path.join(ours, "autoconfig"))
     monkeypatch.delenv("PYTHONPATH")
     assert environment()["PYTHONPATH"] == ours
+
+
+def test_a_watcher_is_small():
+    """It starts with every job and lives beside it."""
+    code = "import autoconfig.profiler.supervise, sys; print('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
