@@ -100,8 +100,8 @@ def database(postgres: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def service(services: Callable[..., Running]) -> Running:
-    """One service without keys."""
-    return services("--workers", "1")
+    """One service without keys, and without a worker for searches: they stay queued."""
+    return services("--workers", "1", "--search-workers", "0")
 
 
 @pytest.fixture(scope="module")

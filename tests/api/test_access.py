@@ -143,7 +143,7 @@ def test_secrets_are_not_stored(locked, keys):
 
 
 def test_another_address_asks_for_keys_and_rates_are_limited(services):
-    slow = services("--workers", "1", "--host", "0.0.0.0", "--requests-per-second", "1")
+    slow = services("--workers", "1", "--search-workers", "0", "--host", "0.0.0.0", "--requests-per-second", "1")
     port = slow.url.rsplit(":", 1)[1]
     assert httpx.get(f"http://127.0.0.1:{port}/v1/gpus").status_code == 401
     headers = {"Authorization": f"Bearer {make_key(slow, 'read')}"}
@@ -274,7 +274,7 @@ def test_a_body_that_does_not_arrive_is_refused():
 
 
 def test_a_caller_that_leaves_is_no_fault_of_the_service(services):
-    service = services("--workers", "1")
+    service = services("--workers", "1", "--search-workers", "0")
     for _ in range(3):
         with connected(service.url) as line:
             line.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")

@@ -48,7 +48,7 @@ def test_plans_are_those_of_the_command_line(http):
 
 def test_the_same_question_gives_the_same_bytes(http, services):
     first = http.post("/v1/plans", json=QUESTION)
-    with services("--workers", "1").client() as other:
+    with services("--workers", "1", "--search-workers", "0").client() as other:
         second = other.post("/v1/plans", json=dict(reversed(QUESTION.items())))
     assert first.content == second.content and first.headers["etag"] == second.headers["etag"]
     assert http.post("/v1/plans", json={**QUESTION, "top": 2}).headers["etag"] != first.headers["etag"]
@@ -249,7 +249,7 @@ def test_every_answer_has_the_security_headers(http):
 
 
 def test_too_long_a_question_is_refused_and_the_service_goes_on(services):
-    slow = services("--workers", "1", "--answer-seconds", "0.1")
+    slow = services("--workers", "1", "--search-workers", "0", "--answer-seconds", "0.1")
     with slow.client() as client:
         body = {"model": "deepseek-v3", "gpus": 4096, "gpu": "h100-sxm-80gb"}
         refused = client.post("/v1/plans", json=body)
