@@ -15,7 +15,7 @@ from autoconfig.post_training.answer import price
 from autoconfig.post_training.frameworks import STANDARD_90, load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.runs.predict_post_training import predict_rows
+from autoconfig.runs.predict_post_training import StepPrediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import InputError
@@ -143,11 +143,12 @@ def validate_rl() -> RlValidation:
     rows = published()
     pairs = tuple(_pairs(rows))
     far = [pair for pair in pairs if max(pair.measured) > DIFFERS * min(pair.measured)]
-    misfits, labels = _fits(rows)
+    answered = tuple(zip(rows, predict_rows(rows), strict=True))
+    misfits, labels = _fits(answered)
     figures = [*_errors("nemo-rl"), *_errors("verl"), *_bands(), *labels]
     figures.append(_share("synchronous or asynchronous, right", [pair.right for pair in far], 85.0))
-    figures.append(_bounds(rows))
-    figures.append(_predicted(rows))
+    figures.append(_bounds(answered))
+    figures.append(_predicted(answered))
     return RlValidation(
         figures=tuple(figures),
         sources=tuple(_sources(rows)),
@@ -294,11 +295,13 @@ def _pairs(rows: Sequence[Row]) -> Iterable[Pair]:
             )
 
 
-def _fits(rows: Sequence[Row]) -> tuple[list[str], list[AccuracyLine]]:
-    predictions = predict_rows(rows)
+Answered = Sequence[tuple[Row, StepPrediction]]
+
+
+def _fits(answered: Answered) -> tuple[list[str], list[AccuracyLine]]:
     wrong: list[str] = []
     verdicts: dict[str, list[bool]] = {"oom": [], "oom with its flags": [], "fits": [], "measured": []}
-    for row, predicted in zip(rows, predictions, strict=True):
+    for row, predicted in answered:
         kind = cell(row, "kind")
         if predicted.fits is None or kind not in ("oom", "fits", "measured", "log_step"):
             continue
@@ -314,19 +317,19 @@ def _fits(rows: Sequence[Row]) -> tuple[list[str], list[AccuracyLine]]:
     return wrong, lines
 
 
-def _bounds(rows: Sequence[Row]) -> AccuracyLine:
+def _bounds(answered: Answered) -> AccuracyLine:
     """Upper bounds that continuous integration asserts, above the prediction."""
-    bounds = [row for row in rows if cell(row, "kind") == "ci_bound" and cell(row, "step_s")]
     right = []
-    for row, predicted in zip(bounds, predict_rows(bounds), strict=True):
-        if predicted.step is not None:
+    for row, predicted in answered:
+        if cell(row, "kind") == "ci_bound" and cell(row, "step_s") and predicted.step is not None:
             right.append(predicted.step.seconds <= (number(row, "step_s") or 0.0))
     return _share("upper bounds of continuous integration above the prediction", right, 90.0)
 
 
-def _predicted(rows: Sequence[Row]) -> AccuracyLine:
-    timed = [row for row in rows if cell(row, "step_s") and cell(row, "kind") in ("measured", "log_step", "ci_bound")]
-    return _share("timed rows with a prediction", [not p.failed for p in predict_rows(timed)], 90.0)
+def _predicted(answered: Answered) -> AccuracyLine:
+    kinds = ("measured", "log_step", "ci_bound")
+    timed = [not p.failed for row, p in answered if cell(row, "step_s") and cell(row, "kind") in kinds]
+    return _share("timed rows with a prediction", timed, 90.0)
 
 
 MARKS = "<!-- accuracy: written by autoconfig validate --rl --docs -->", "<!-- end of accuracy -->"

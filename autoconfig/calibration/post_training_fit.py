@@ -124,20 +124,21 @@ def _prior(key: str, framework: str) -> tuple[float, float]:
 def _fit(samples: Sequence[MeasuredStep], framework: str) -> dict[str, float]:
     keys = names()
     prior, width = (np.array(column) for column in zip(*(_prior(key, framework) for key in keys), strict=True))
-    weights = _weights(samples)
+    told = [(s, weight, _unfitted(s), _rest(s)) for s, weight in zip(samples, _weights(samples), strict=True)]
+    classes = {sample.marks for sample in samples}
 
     def numbers(x: Vector) -> dict[str, float]:
         return dict(zip(keys, (float(v) for v in x), strict=True))
 
     def residuals(x: Vector) -> Vector:
         known = {framework: numbers(x)}
+        constants = {marks: constants_of(known, framework, marks) for marks in classes}
         found: list[float] = []
-        for sample, weight in zip(samples, weights, strict=True):
-            told = errors(sample, sample.predicted(known))
-            found += [weight * error / NOISE for column, error in told.items() if column not in _unfitted(sample)]
-            if (rest := _rest(sample)) is not None:
-                other = sample.predicted(known).of(REST)
-                found.append(weight * (rest - other) / (REST_NOISE * sample.measured["step_s"]))
+        for sample, weight, unfitted, rest in told:
+            phases = scaled(sample.job, sample.placement, sample.priced, constants[sample.marks])
+            found += [weight * error / NOISE for column, error in errors(sample, phases).items() if column not in unfitted]
+            if rest is not None:
+                found.append(weight * (rest - phases.of(REST)) / (REST_NOISE * sample.measured["step_s"]))
         return np.array([*_robust(np.array(found)), *((x - prior) / width)])
 
     low = np.array([0.0 if key in FIXED else -3.0 for key in keys])

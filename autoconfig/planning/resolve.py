@@ -18,7 +18,6 @@ from autoconfig.specs.scenario import (
     BLACKWELL,
     Numerics,
 )
-from autoconfig.specs.software.engine import require_sparse_kernels
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
 
 
@@ -291,6 +290,8 @@ def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: Mo
             raise InputError(
                 f"software {stack.name} lacks {model.name}'s sparse attention (DSA); say {option('software')} {DEFAULT_STACK}"
             )
+        from autoconfig.specs.software.engine import require_sparse_kernels  # engines' tables, which no other question reads
+
         require_sparse_kernels(model, gpu)
     gpu.peak_flops_per_s(numerics.gemm_precision)
     capability = gpu.compute_capability
