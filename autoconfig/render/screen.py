@@ -26,7 +26,7 @@ class Screen(Console):
 
     def __init__(self, *, verbose: bool = False, **settings: Any) -> None:
         """`verbose`: nothing is cut to two lines."""
-        super().__init__(highlight=False, **settings)
+        super().__init__(highlight=False, emoji=False, **settings)  # `:x:` is what was written; their table costs a start 2 %
         self.verbose = verbose
 
     def on_broken_pipe(self) -> None:

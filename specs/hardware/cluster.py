@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -214,6 +213,8 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
 
 def _read_nvidia_smi(tried: list[str]) -> list[tuple[str, float]]:
     """(name, memory in bytes) per GPU as nvidia-smi reports it; an empty list and a line in `tried` when it cannot."""
+    import subprocess  # here, for no other question needs it
+
     try:
         done = subprocess.run(_SMI_QUERY, capture_output=True, text=True, errors="replace", timeout=_SMI_TIMEOUT_S, check=False)
     except FileNotFoundError:
