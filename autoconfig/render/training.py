@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_SUFFIXES = (".parquet", ".csv")
-COUNTS_SHOWN = 4
+COUNTS_SHOWN, LESS_SHOWN = 4, 3
 
 
 def speed_text(report: PlanReport) -> str:
@@ -133,10 +133,13 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             f"[bold]The next one[/bold] ({escape(str(answer.plans[1].report.plan))}) is {escape(answer.plans[1].why)}."
         )
     band = first.confidence
-    tie = f"= marks a tie: {ties} plans are within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart. "
+    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:LESS_SHOWN]
+    tied = float(answer.ranking.step_seconds[0]) * (1.0 + RESOLUTION)
+    alike = f"{ties} plans are" if ties > 1 else "less memory at a step" if any(r.step_seconds <= tied for r in less) else ""
+    tie = f"= marks a tie: {alike} within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart. " if alike else ""
     edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
     console.print(
-        f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
+        f"[dim]{tie}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage and limit what it may be, GiB; fit the chance not to run out[/dim]"
     )
     if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
@@ -146,12 +149,13 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
             f"{chance_text(safe.confidence.fit_probability)}."
         )
-    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:3]
     if less:
-        console.print(
-            "Less memory: "
-            + "; ".join(f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}" for r in less)
+        said = (
+            f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}"
+            f"{' (=)' if r.step_seconds <= tied else ''}"
+            for r in less
         )
+        console.print("Less memory: " + "; ".join(said))
 
 
 def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
