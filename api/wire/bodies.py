@@ -4,10 +4,10 @@ checked by the application, as the command line's are."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
+from autoconfig.specs.errors import COUNTS, LENGTHS, InputError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 
@@ -15,7 +15,6 @@ from autoconfig.formats.convert import FORMATS as CONVERTED
 from autoconfig.formats.export import FORMATS
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field, Fields, field_names
-from autoconfig.specs.errors import COUNTS, LENGTHS, InputError
 
 MAX_TEXTS = 64
 MAX_DEPTH = 32

@@ -49,6 +49,12 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     show_records(console(), rows)
 
 
+def say_not_exported(folder: str | None, why: str) -> None:
+    """On stderr, where files were asked for and there is nothing to write."""
+    if folder is not None:
+        click.echo(f"nothing was exported to {folder}: {why}", err=True)
+
+
 def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None], warning: str) -> None:
     """What became of a table: `reasons` has None for every row that was predicted and the reason for every other one.
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted
+from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
+    EXIT_NOTHING_FITS,
+    console,
+    given_options,
+    print_json,
+    say_not_exported,
+    say_predicted,
+)
 from autoconfig.cli.options import json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
@@ -104,6 +112,7 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
         if written.replaced:
             click.echo(written.replaced, err=True)
     if not found.ranked:
+        say_not_exported(given["export"], "no placement fits")
         ctx.exit(EXIT_NOTHING_FITS)
 
 

@@ -17,7 +17,7 @@ from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
-from autoconfig.training.answer import Explanation, SearchAnswer
+from autoconfig.training.answer import Explanation, SearchAnswer, part_words
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
@@ -135,8 +135,10 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     band = first.confidence
     less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:LESS_SHOWN]
     tied = float(answer.ranking.step_seconds[0]) * (1.0 + RESOLUTION)
-    alike = f"{ties} plans are" if ties > 1 else "less memory at a step" if any(r.step_seconds <= tied for r in less) else ""
-    tie = f"= marks a tie: {alike} within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart. " if alike else ""
+    some = "less memory at a step" if any(r.step_seconds <= tied for r in less) else ""
+    alike = f"{ties} plans are" if ties > 1 else some
+    closer = f"within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart"
+    tie = f"= marks a tie: {alike} {closer}. " if alike else ""
     edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
     console.print(
         f"[dim]{tie}90 % band of the first: {edges}. "
@@ -242,7 +244,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False)
     show_assumed(console, question)
     console.print(
-        "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
+        "[dim]Each formula of time and each part of memory is the name of a function and has its line in "
+        "docs/memory_model.md or docs/time_model.md.[/dim]"
     )
 
 
@@ -264,9 +267,13 @@ def _operator_table(console: Console, explanation: Explanation) -> None:
 
 def _time_table(report: PlanReport) -> Table:
     parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
-    rows = [[name, f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}"] for name, seconds in parts if seconds > 0]
-    rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", ""])
-    return table_of(("part", "seconds", "share"), rows, left=("part",), title="Time of one step")
+    rows = [
+        [part_words(name), f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}", name]
+        for name, seconds in parts
+        if seconds > 0
+    ]
+    rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", "", ""])
+    return table_of(("part", "seconds", "share", "formula"), rows, left=("part", "formula"), title="Time of one step")
 
 
 STAGE_COLUMN = 23

@@ -53,7 +53,7 @@ PART_WORDS = {
 
 
 def part_words(name: str) -> str:
-    """A part of the step in a sentence; tables and JSON have the name of its formula."""
+    """A part of the step in words, beside which the table of `explain` has the name of its formula; JSON has the name."""
     return PART_WORDS.get(name, name.removesuffix("_seconds").replace("_", " "))
 
 
