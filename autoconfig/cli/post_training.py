@@ -162,6 +162,9 @@ def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
 
     check_output_path(output, (".json",))
     found, _, measured = calibrate(log, run, given)
+    if found.doubts:
+        doubts = "; ".join(found.doubts)
+        click.echo(f"warning: {doubts}: check that the log is of the run that {run} starts, and its GPU", err=True)
     write_calibration(output, found)
     factors = f"generation {found.generation:.2f}, forward passes {found.forward:.2f}, training {found.training:.2f}"
     click.echo(

@@ -8,7 +8,6 @@ import numpy as np
 
 from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
 from autoconfig.memory_model.tables import least_state_bytes
-from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
@@ -29,19 +28,21 @@ class PhaseMemory:
     device_bytes: float
     host_bytes: float
     """Training state and engine weights that wait on one node's host."""
+    host_limit_bytes: float
+    """What one node's host has."""
     engine_holds_a_sequence: bool
     overhead_bytes: float
     """Of one GPU's memory, what training's tensors cannot have."""
 
     @property
     def host_holds(self) -> bool:
-        """What waits on one node's host is within the memory assumed of it."""
+        """What waits on one node's host is within its memory."""
         return self.host_share <= 1.0
 
     @property
     def host_share(self) -> float:
-        """Of the memory assumed of one node's host, what waits there."""
-        return self.host_bytes / (section("host_memory")["node_gib"] * GIB)
+        """Of the memory of one node's host, what waits there."""
+        return self.host_bytes / self.host_limit_bytes
 
     @property
     def lacking(self) -> float:
@@ -84,8 +85,8 @@ class PhaseMemory:
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
         if not self.host_holds:
-            most = section("host_memory")["node_gib"]
-            return f"{self.host_bytes / GIB:,.0f} GiB wait on the host of each node, of which {most:,} GiB are assumed"
+            waits, most = (f"{size / GIB:,.0f}" for size in (self.host_bytes, self.host_limit_bytes))
+            return f"{waits} GiB wait on the host of each node, which is taken to have {most} GiB (--host-memory)"
         return ""
 
 
@@ -174,6 +175,7 @@ def phase_memory(
         training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
         host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
+        host_limit_bytes=job.host_memory_bytes,
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
     )
