@@ -116,14 +116,14 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:
     """(seconds until the last response of the unluckiest engine, of these with less than half of its sequences running)."""
     shown = min(count, MOST_SIMULATED)
-    asked = Asked(job.responses, job.samples, job.group, job.prompt_tokens, shown)
+    asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, shown)
     lengths = _requests(asked).osl
     duration, tail = _stream(table, asked, _that_bind(asked, limits))
     repeats = (count - shown) * float(lengths.mean()) / max(float(lengths.sum()), 1.0) * (duration - tail)
     return duration + repeats, tail
 
 
-class Asked(NamedTuple):
+class EngineShare(NamedTuple):
     """What one engine is asked in a step."""
 
     responses: ResponseLengths
@@ -131,33 +131,33 @@ class Asked(NamedTuple):
     """Of the step, on all engines: the longest of them is among the engine's."""
     group: int
     prompt_tokens: float
-    count: int
+    number: int
 
 
 @lru_cache(maxsize=64)
-def _requests(asked: Asked) -> Requests:
+def _requests(asked: EngineShare) -> Requests:
     """All at once; of a group's prompts the first is prefilled, of the others the last block."""
-    lengths = asked.responses.sample(asked.count)
-    lengths[asked.count // 2] = max(asked.responses.longest(asked.samples), lengths[asked.count // 2])
-    first = np.arange(asked.count) % asked.group == 0
+    lengths = asked.responses.sample(asked.number)
+    lengths[asked.number // 2] = max(asked.responses.longest(asked.samples), lengths[asked.number // 2])
+    first = np.arange(asked.number) % asked.group == 0
     prompts = np.where(first, asked.prompt_tokens, min(16.0, asked.prompt_tokens))
     return Requests(
-        arrival_s=np.zeros(asked.count),
+        arrival_s=np.zeros(asked.number),
         isl=np.maximum(prompts, 1.0),
         osl=lengths,
         cached=np.maximum(asked.prompt_tokens - prompts, 0.0),
     )
 
 
-def _that_bind(asked: Asked, limits: SchedulerLimits) -> SchedulerLimits:
+def _that_bind(asked: EngineShare, limits: SchedulerLimits) -> SchedulerLimits:
     """The limits, no larger than where all requests run at once: engines that differ in what they never use are alike."""
     requests = _requests(asked)
     most = float(np.sum(requests.isl + requests.osl + requests.cached)) * ROUNDING
-    return replace(limits, batch=min(limits.batch, asked.count), kv_tokens=min(limits.kv_tokens, most))
+    return replace(limits, batch=min(limits.batch, asked.number), kv_tokens=min(limits.kv_tokens, most))
 
 
 @lru_cache(maxsize=256)
-def _stream(table: IterationTable, asked: Asked, limits: SchedulerLimits) -> tuple[float, float]:
+def _stream(table: IterationTable, asked: EngineShare, limits: SchedulerLimits) -> tuple[float, float]:
     """(seconds until the last response, of these with less than half of the sequences running)."""
     found = simulate(table, _requests(asked), limits)
     order = np.sort(found.e2e_s[np.isfinite(found.e2e_s)])
