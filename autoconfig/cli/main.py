@@ -98,6 +98,8 @@ def slurm_options(given: Mapping[str, Any]) -> tuple[str, ...]:
     return (*named, *given["slurm"])
 
 
+FIRST_SENTENCE = 200
+"""Characters of a command's line in the list, which is wrapped: nothing of a first sentence is cut."""
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),
@@ -207,7 +209,7 @@ class _Group(click.Group):
         for title, names in sections.items():
             if names:
                 with formatter.section(title):
-                    formatter.write_dl([(name, self.commands[name].get_short_help_str(58)) for name in names])
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(FIRST_SENTENCE)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""

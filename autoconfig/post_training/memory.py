@@ -141,7 +141,8 @@ def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingM
 def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of training and all that is on its busiest GPU beside it."""
     sleeping = ASLEEP_BYTES if job.algorithm.generates and placement.colocated else 0.0
-    stays = 0.0 if placement.offload else _reference_bytes(job, placement) + _critic_bytes(job, placement, trained)
+    reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
+    stays = 0.0 if placement.offload else reference + _critic_bytes(job, placement, trained)
     return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
 
 
@@ -163,6 +164,8 @@ def phase_memory(
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
+    hosted = trained.hosted_bytes + (reference if placement.reference_waits else 0.0)
+    reference -= reference if placement.reference_waits else 0.0
     state = trained.state_bytes + _critic_bytes(job, placement, trained)
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
@@ -174,7 +177,7 @@ def phase_memory(
         generation_bytes=engine + resident,
         training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
-        host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
+        host_bytes=per_node * (weights + hosted + (state + reference if waits else 0.0)),
         host_limit_bytes=job.host_memory_bytes,
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
@@ -182,8 +185,8 @@ def phase_memory(
 
 
 def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
-    """16-bit weights of the reference on one GPU, while it is there."""
-    if placement.reference_waits or not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
+    """16-bit weights of the reference of one GPU, there or on its host."""
+    if not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
         return 0.0  # the reference of adapters is the policy without them
     plan, model = placement.train, job.reference or job.policy
     ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)

@@ -50,7 +50,8 @@ def named(what: str, rows: list[dict[str, Any]], words: Iterable[str]) -> list[d
     names = [str(next(iter(row.values()))) for row in rows]
     found = [row for row, name in zip(rows, names, strict=True) if all(word in name.lower() for word in said)]
     if not found:
-        raise UnknownNameError(what.removesuffix("s"), " ".join(said), names, f"autoconfig {what} lists all")
+        kind = {"gpus": "GPU", "software": "software stack"}.get(what, what.removesuffix("s"))
+        raise UnknownNameError(kind, " ".join(said), names, f"autoconfig {what} lists all")
     return found
 
 

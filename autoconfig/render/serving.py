@@ -12,7 +12,7 @@ from autoconfig.render.screen import brief, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.reasons import limits_of
+from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import spread
 from autoconfig.time_model.serving.workload import Trace
@@ -77,7 +77,7 @@ def load_text(question: ServeQuestion) -> str:
         words.append(f"{work.longest_tokens:,.0f} at most")
     if isinstance(work, Trace):
         words.append(f"trace of {len(work.arrival_s):,} requests in {work.arrival_s[-1]:,.0f} s")
-    return ", ".join([*words, f"{question.rate:.4g} requests/s" if question.rate else "full queue"])
+    return ", ".join([*words, rate_text(question.rate) if question.rate else "full queue"])
 
 
 OVER = "!"

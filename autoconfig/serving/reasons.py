@@ -57,6 +57,11 @@ def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
     return lines
 
 
+def rate_text(rate: float) -> str:
+    """Requests per second in four digits, without an exponent."""
+    return f"{rate:,.0f} requests/s" if rate >= 1000.0 else f"{rate:.4g} requests/s"
+
+
 def sustained_text(requests_per_s: float, tokens_per_s_per_gpu: float, sustained: float) -> str:
     """What a full queue's throughput becomes where requests come by themselves."""
     return (
@@ -151,7 +156,7 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
         needed = int(np.ceil(question.num_gpus * question.rate / most))
         gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
-            f"{gpus} not carry {question.rate:.4g} requests/s; "
+            f"{gpus} not carry {rate_text(question.rate)}; "
             f"the nearest deployment carries {most:.3g} "
             f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
         )

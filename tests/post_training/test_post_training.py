@@ -10,6 +10,7 @@ import pytest
 from autoconfig.specs.errors import GIB, InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 
@@ -279,6 +280,17 @@ def test_a_critic_beside_the_actor_takes_memory_of_its_own():
     assert beside.training_bytes - apart.training_bytes == beside.generation_bytes - apart.generation_bytes
     hosted = [phase_memory(ppo, replace(PLACED, critic_gpus=n), None) for n in (0, 8)]
     assert hosted[0].training_bytes == hosted[1].training_bytes and hosted[0].host_bytes > 1.5 * hosted[1].host_bytes
+
+
+def test_a_reference_that_waits_is_on_the_host():
+    """As verl's ref.fsdp_config.param_offload: of 7.6 B parameters in 16 bits 15.2 GB a node, and nothing on the GPU."""
+    placed = replace(PLACED, offload=False, train=TrainPlan(tp=2, pp=1, dp=4, mbs=1, sp=True))
+    stays, waits = (phase_memory(JOB, replace(placed, reference_waits=one), None) for one in (False, True))
+    ranks = total_parameters(JOB.policy) * 2.0 / 2
+    assert waits.host_bytes - stays.host_bytes == pytest.approx(8 * ranks)
+    assert stays.generation_bytes - waits.generation_bytes == pytest.approx(ranks)
+    both = [phase_memory(JOB, replace(PLACED, offload=True, reference_waits=one), None).host_bytes for one in (False, True)]
+    assert both[0] == both[1], "offloaded with training it waits there as well"
 
 
 def test_log_probabilities_of_a_large_vocabulary_take_seconds_of_their_own():
