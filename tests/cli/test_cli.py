@@ -232,7 +232,7 @@ def test_the_group_lists_its_commands(autoconfig):
     assert result.exit_code == 0
     for command in COMMANDS:
         assert f"  {command} " in result.stdout
-    assert "..." not in result.stdout, "a line of the list is cut"
+    assert "..." not in result.stdout.partition("Training:")[2], "a line of the list is cut"
 
 
 # Bad input
