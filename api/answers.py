@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from autoconfig.api.problems import of_error
-from autoconfig.specs.errors import AutoconfigError, InputError, option
+from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.scenario import Calibration
@@ -63,18 +63,8 @@ def _parsed(text: str) -> Calibration:
     return parse(json.loads(text), "the caller's calibration")
 
 
-def _needs_gpu(body: dict[str, Any]) -> None:
-    if body.get("gpu") is None and body.get("cluster") is None:
-        raise InputError(
-            f"say {option('gpu')}: a GPU type of GET /v1/gpus, for example h100-sxm-80gb (or describe a {option('cluster')})"
-        )
-
-
-def request_from(body: dict[str, Any], *, measures: bool = False) -> Request:
-    """The application's Request: names and inline JSON, never paths; a search that measures may be about a CPU. Raises
-    InputError, also where no GPU is named."""
-    if not measures or body.get("device") != "cpu":
-        _needs_gpu(body)
+def request_from(body: dict[str, Any]) -> Request:
+    """The application's Request: names and inline JSON, never paths. Raises InputError."""
     return replace(request_of(body), local_files=False, own_calibration=body.get(OWN))
 
 
@@ -100,7 +90,7 @@ def check_search(body: dict[str, Any]) -> None:
     if not body.get("profile"):
         understand(request_from(body))
         return
-    settings = settings_of_options(request_from(body, measures=True), body)
+    settings = settings_of_options(request_from(body), body)
     parse_budget(body.get("budget") or DEFAULT_BUDGET)
     parse_time(body["job_timeout"])
     understand(on_this_device(settings, None)[0].request)
@@ -113,7 +103,6 @@ def timelined(body: dict[str, Any]) -> bytes:
 
 def scaling(body: dict[str, Any]) -> bytes:
     """`POST /v1/scaling`: as `autoconfig scaling --json`."""
-    _needs_gpu(body)
     asked = scaling_request(body)
     base = replace(asked.base, local_files=False, own_calibration=body.get(OWN))
     return _dumps(scaling_json(scale(replace(asked, base=base))))

@@ -140,6 +140,10 @@ class DeploymentsKeywords(TypedDict, total=False):
     trace: str
     ttft: float | str
     tpot: float | str
+    ttft_p95: float | str
+    ttft_p99: float | str
+    tpot_p95: float | str
+    tpot_p99: float | str
     rate: float
     goal: str
     fix: str | Sequence[str] | Mapping[str, Any]
@@ -175,6 +179,7 @@ class RlKeywords(TypedDict, total=False):
     max_response_length: int | str
     tokens_per_gpu: int | str
     staleness: int | str
+    host_memory: str
     fit_chance: float | str
     top: int | str
     calibration: str

@@ -174,6 +174,19 @@ def whole_number(given: object, field: str) -> int:
         raise ValueError(f"{given!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}") from None
 
 
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(b|mb|gb|tb|mib|gib|tib)", re.IGNORECASE)
+_BYTES = {"b": 1, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+
+
+def parse_size(given: str | float) -> int:
+    """`600MiB`, `2GiB`, `1.5TB` in bytes. Raises InputError."""
+    match = _SIZE.fullmatch(str(given).strip())
+    size = int(float(match[1]) * _BYTES[match[2].lower()]) if match else 0
+    if size < 1:
+        raise InputError(f"size {str(given)[:40]!r}: write it like 600MiB, 2GiB or 1.5TiB")
+    return size
+
+
 MIN_ODD_SECONDS = 100.0
 """Seconds from which a duration without a unit was meant in milliseconds: no one waits so long for a first token."""
 

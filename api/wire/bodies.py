@@ -7,7 +7,8 @@ import json
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from autoconfig.specs.errors import COUNTS, LENGTHS, InputError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
 from pydantic import Field as PydanticField
 
 from autoconfig.formats.convert import FORMATS as CONVERTED
@@ -51,7 +52,28 @@ def _body_field(field: Field) -> tuple[Any, Any]:
         kind = field.type | _Text
     default = None if field.default is False else field.default
     description = field.help.replace("`autoconfig gpus`", "`GET /v1/gpus`")
-    return kind | None if default is None else kind, PydanticField(default=default, description=description)
+    return _as_typed(field, kind | None if default is None else kind), PydanticField(default=default, description=description)
+
+
+_DIGITS, _COMMAS, _THOUSANDS = "^[0-9]{1,9}$", "^[0-9]{1,3}(,[0-9]{3}){1,2}$", "^[0-9]{1,6}[kK]$"
+
+
+def _as_typed(field: Field, kind: Any) -> Any:
+    """`kind`, which also takes the text that the command line takes for it: FP8, 8k, 1,000."""
+
+    def read(given: Any) -> Any:
+        try:
+            return field.value(given) if isinstance(given, str) else given
+        except InputError as error:
+            raise ValueError(error.text) from error
+
+    if field.choices:
+        return Annotated[kind, BeforeValidator(read)]
+    if field.type is not int:
+        return kind
+    shapes = [_DIGITS, *([] if field.name in COUNTS else [_COMMAS]), *([_THOUSANDS] if field.name in LENGTHS else [])]
+    text = Annotated[str, PydanticField(pattern="|".join(shapes))]
+    return Annotated[kind, BeforeValidator(read, json_schema_input_type=kind | text)]
 
 
 def _body(name: str, *groups: Fields, without: tuple[str, ...] = (), **more: Any) -> type[BaseModel]:
@@ -79,7 +101,7 @@ ScalingBody = _body(
     "ScalingBody",
     fields.SCALING,
     without=("gpus", "gpu"),
-    gpus=_said(list[int] | _Text, _counts, examples=["64:1024"]),
+    gpus=_said(int | list[int] | _Text, _counts, examples=["64:1024"]),
     gpu=_said(_types, "One or more GPU types.", default=None, examples=[["h100-sxm-80gb"]]),
 )
 _file: dict[str, Any] = {
@@ -109,7 +131,7 @@ DeploymentsBody = _body(
     "DeploymentsBody",
     fields.SERVING,
     without=("ttft", "tpot", "trace", "gpus"),
-    gpus=_said(int, fields.SERVING_GPUS.help.replace("--goal", "goal")),
+    gpus=_said(_as_typed(fields.SERVING_GPUS, int), fields.SERVING_GPUS.help.replace("--goal", "goal")),
     ttft=_said(_limit, "Limit of the mean time to first token: seconds, or text like `2s`.", default=None),
     trace=_said(
         list[TraceRow] | None, _rows, default=None, min_length=2, max_length=MAX_TRACE_ROWS, examples=[[_first, _next]]
@@ -233,4 +255,6 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
     more = {}
     if first["type"] == "literal_error":
         more = wrong_value(first["input"], _allowed(kind.model_fields[field].annotation))
+    elif first["type"] == "value_error":  # of a reader, which names the field
+        return RefusedError(400, str(first["ctx"]["error"]), field=field[:80])
     return RefusedError(400, f"{where}: {first['msg']}", field=field[:80], **more)

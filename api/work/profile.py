@@ -77,7 +77,7 @@ def _wait(task: Task, seconds: float) -> None:
 def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
     """`last`: a runner that fails is not tried again."""
     budget = parse_budget(task.body.get("budget") or DEFAULT_BUDGET)
-    settings = settings_of_options(request_from(task.body, measures=True), task.body)
+    settings = settings_of_options(request_from(task.body), task.body)
     options = replace(options, job_limit_s=parse_time(task.body["job_timeout"]))
     options.folder.mkdir(parents=True, exist_ok=True)
     listener = _Follower(task, spent)

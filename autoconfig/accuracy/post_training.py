@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from autoconfig.calibration.post_training_fit import MeasuredStep, errors, fit, hidden_rounds, samples_of, scatter
-from autoconfig.post_training.answer import price
 from autoconfig.post_training.frameworks import STANDARD_90, load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
+from autoconfig.post_training.ranking import price
 from autoconfig.runs.predict_post_training import StepPrediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.runs.training_row import published_rows

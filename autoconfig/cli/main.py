@@ -49,6 +49,12 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     show_records(console(), rows)
 
 
+def say_not_exported(folder: str | None, why: str) -> None:
+    """On stderr, where files were asked for and there is nothing to write."""
+    if folder is not None:
+        click.echo(f"nothing was exported to {folder}: {why}", err=True)
+
+
 def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None], warning: str) -> None:
     """What became of a table: `reasons` has None for every row that was predicted and the reason for every other one.
 
@@ -92,6 +98,8 @@ def slurm_options(given: Mapping[str, Any]) -> tuple[str, ...]:
     return (*named, *given["slurm"])
 
 
+FIRST_SENTENCE = 200
+"""Characters of a command's line in the list, which is wrapped: nothing of a first sentence is cut."""
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),
@@ -201,7 +209,7 @@ class _Group(click.Group):
         for title, names in sections.items():
             if names:
                 with formatter.section(title):
-                    formatter.write_dl([(name, self.commands[name].get_short_help_str(58)) for name in names])
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(FIRST_SENTENCE)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; InputError ends with exit code 2, other errors of ours with 1, Ctrl-C with 130."""

@@ -7,7 +7,15 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted
+from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
+    EXIT_NOTHING_FITS,
+    console,
+    given_options,
+    print_json,
+    say_not_exported,
+    say_predicted,
+)
 from autoconfig.cli.options import json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
@@ -104,6 +112,7 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
         if written.replaced:
             click.echo(written.replaced, err=True)
     if not found.ranked:
+        say_not_exported(given["export"], "no placement fits")
         ctx.exit(EXIT_NOTHING_FITS)
 
 
@@ -153,6 +162,9 @@ def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
 
     check_output_path(output, (".json",))
     found, _, measured = calibrate(log, run, given)
+    if found.doubts:
+        doubts = "; ".join(found.doubts)
+        click.echo(f"warning: {doubts}: check that the log is of the run that {run} starts, and its GPU", err=True)
     write_calibration(output, found)
     factors = f"generation {found.generation:.2f}, forward passes {found.forward:.2f}, training {found.training:.2f}"
     click.echo(

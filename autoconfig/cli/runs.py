@@ -209,13 +209,14 @@ def validate_command(
         show_validation(console(), found)
 
 
-def _listing(name: str, rows: str, text: str) -> click.Command:
-    @click.command(name, help=text)
+def _listing(name: str, rows: str, text: str, example: str) -> click.Command:
+    @click.command(name, help=f"{text} With WORDs: those whose name has them all, like autoconfig {name} {example}.")
+    @click.argument("words", nargs=-1, metavar="[WORD]...")
     @json_option
-    def command(as_json: bool) -> None:
+    def command(words: tuple[str, ...], as_json: bool) -> None:
         from autoconfig.render import listings
 
-        show_rows(name, getattr(listings, rows)(), as_json)
+        show_rows(name, listings.named(name, getattr(listings, rows)(), words), as_json)
 
     return command
 
@@ -240,10 +241,12 @@ def model_command(model: str, as_json: bool, like: str | None, download: bool) -
         console().print(model_text(found), markup=False)
 
 
-models_command = _listing("models", "model_rows", "List the models of the catalogue.")
-gpus_command = _listing("gpus", "gpu_rows", "List the GPU types of the catalogue.")
-software_command = _listing("software", "software_rows", "List the software stacks: what each saves, fuses and overlaps.")
-engines_command = _listing("engines", "engine_rows", "List the generations of serving engines.")
+models_command = _listing("models", "model_rows", "List the models of the catalogue.", "llama")
+gpus_command = _listing("gpus", "gpu_rows", "List the GPU types of the catalogue.", "h100")
+software_command = _listing(
+    "software", "software_rows", "List the software stacks: what each saves, fuses and overlaps.", "nemo"
+)
+engines_command = _listing("engines", "engine_rows", "List the generations of serving engines.", "vllm")
 
 
 @click.command("rules")

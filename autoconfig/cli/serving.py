@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import EXIT_NOTHING_FITS, console, print_json, say_predicted, slurm_options, wants_profile
+from autoconfig.cli.main import (
+    EXIT_NOTHING_FITS,
+    console,
+    print_json,
+    say_not_exported,
+    say_predicted,
+    slurm_options,
+    wants_profile,
+)
 from autoconfig.cli.options import ManyOptions, json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE, SLURM
@@ -68,6 +76,7 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         write_serving_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
         click.echo(f"report written to {report}", err=True)
     if not found.reports:
+        say_not_exported(export_folder, "no deployment fits within the limits")
         ctx.exit(EXIT_NOTHING_FITS)
     if export_folder is not None:
         from autoconfig.engines.export import export, not_written

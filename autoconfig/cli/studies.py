@@ -275,8 +275,8 @@ def serving(options: dict[str, Any]) -> Profile:
 def settings_of(options: dict[str, Any]) -> ServingSettings:
     """What is measured. Raises InputError."""
     from autoconfig.serving.request import DEFAULT_TOKENS, request_of
+    from autoconfig.specs.errors import parse_size
     from autoconfig.study.serving.work import ENGINES, ServingSettings
-    from autoconfig.study.settings import parse_size
 
     given = given_options(click.get_current_context())
     asked = dict(options)

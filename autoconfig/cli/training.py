@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json, slurm_options, wants_profile
+from autoconfig.cli.main import (
+    EXIT_BAD_INPUT,
+    EXIT_NOTHING_FITS,
+    console,
+    print_json,
+    say_not_exported,
+    slurm_options,
+    wants_profile,
+)
 from autoconfig.cli.options import ManyOptions, json_option, option, options, plan_argument, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning import request_fields as fields
@@ -93,6 +101,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
 
         show_search(console(), answer, _same_question("explain", answer.question))
     if not answer.plans:
+        say_not_exported(export, "nothing fits")
         ctx.exit(EXIT_NOTHING_FITS)
     if export is not None:
         from autoconfig.formats.export import export_plan
@@ -128,11 +137,13 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
     shown = progress()
     if given["format"] is None:
         found = search(request_of(given), shown, whole=whole)
-        if found.question.scenario.numerics.peft != "none" and given["software"] is None:
+        scenario = found.question.scenario
+        adapters = scenario.numerics.peft != "none"
+        if (adapters or scenario.workload.packed_length is not None) and given["software"] is None:
             clear_progress()
             how = "" if "fsdp" in found.question.constraints.fixed else ", without FSDP"
-            text = f"adapters as Megatron-Bridge trains them{how}; --format trl ranks what TRL and accelerate run"
-            click.echo(text, err=True)
+            what = f"{'adapters' if adapters else 'packed samples'} as Megatron-Bridge trains them{how}"
+            click.echo(f"{what}; --format trl ranks what TRL and accelerate run", err=True)
         return found
     from autoconfig.formats.narrow import narrowed, said
 

@@ -49,7 +49,8 @@ def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:
         able = ["megatron"] if scenario.numerics.peft == "none" else []
         able += ["plan", *(name for name, other in WRITERS.items() if not other.refused(scenario, plan))]
         raise UnsupportedError(
-            f"{form} cannot say {'; '.join(refused)}: nothing is written; {option('format')} {', '.join(able)} can"
+            f"{form} cannot say {'; '.join(refused)}: nothing is written; {option('format')} {', '.join(able)} can "
+            f"(autoconfig search {option('format')} {form} ranks what {form} says)"
         )
     return writer.write(scenario, plan)
 

@@ -167,7 +167,7 @@ async function askScaling() {
   if (scaling) scaling.abort();
   const turn = new AbortController();
   scaling = turn;
-  const gpus = state.question.gpus;
+  const gpus = Number(String(state.question.gpus).replaceAll(",", ""));
   const counts = state.counts || `${Math.max(1, Math.floor(gpus / 4))}:${gpus * 4}`;
   const body = ofScaling(state.question, { gpus: counts, gpu: state.types || state.question.gpu,
     ...(state.days ? { days: Number(state.days) } : {}) });

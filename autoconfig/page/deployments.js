@@ -73,13 +73,15 @@ function latencyTable(one) {
   const kinds = [["TTFT", found.ttft_seconds], ["TPOT", found.tpot_seconds], ["ITL", found.itl_seconds], ["E2E", found.e2e_seconds]];
   return h("figure", { class: "latencies" },
     h("figcaption", null, `Simulated, ${count(found.requests)} requests: ${percent(found.goodput_ratio)} within limits`),
-    h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["", "mean", "p50", "p90", "p99"],
-      kinds.filter(([, of]) => of.mean > 0).map(([name, of]) => [name, ...["mean", "p50", "p90", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
+    h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["", "mean", "p50", "p90", "p95", "p99"],
+      kinds.filter(([, of]) => of.mean > 0).map(([name, of]) => [name, ...["mean", "p50", "p90", "p95", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
 }
 
 function summary(answer) {
   const { question, funnel } = answer;
-  const limits = [["TTFT", question.ttft_limit_seconds], ["TPOT", question.tpot_limit_seconds]].filter(([, limit]) => limit)
+  const tails = Object.entries(question.percentile_limits_seconds).map(([name, limit]) => [name.replace(/^\w{4}/, (kind) => kind.toUpperCase())
+    .replace("_", " "), limit]);
+  const limits = [["TTFT", question.ttft_limit_seconds], ["TPOT", question.tpot_limit_seconds], ...tails].filter(([, limit]) => limit)
     .map(([name, limit]) => `${name} at most ${seconds(limit)}`);
   const text = [question.model, `${count(question.num_gpus)} x ${question.gpu}`, question.engine,
     `${tokens(question.isl, question.isl_stddev)} tokens in, ${tokens(question.osl, question.osl_stddev)} out`,

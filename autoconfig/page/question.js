@@ -35,8 +35,9 @@ export function readQuestion() {
     const text = control(name).value.trim();
     if (!text) continue;
     if (kind(name) === "number") {
-      if (!Number.isFinite(Number(text))) throw new FieldError(name, `“${text}” is no number`);
-      found[name] = Number(text);
+      const written = control(name).inputMode === "numeric" && /^\d[\d,]*[kK]?$/.test(text); // 1,000 and 8k are the service's to read
+      if (!written && !Number.isFinite(Number(text))) throw new FieldError(name, `“${text}” is no number`);
+      found[name] = Number.isFinite(Number(text)) ? Number(text) : text;
     } else {
       found[name] = kind(name) === "list" ? text.split(/\s+/) : text;
     }

@@ -13,7 +13,8 @@ const TABS = {
   deployments: { label: "Deployments", path: "/v1/deployments", taken: ["model", "gpus", "gpu", "gpus_per_node", "price"],
     view: deploymentsView, chosen: "deployment", fields: [["isl", "Tokens in", "1000", true], ["osl", "Tokens out", "1000", true],
       ["isl_stddev", "Stddev in", "0", true], ["osl_stddev", "Stddev out", "0", true], ["ttft", "TTFT at most", "none, like 2s"],
-      ["tpot", "TPOT at most", "none, like 50ms"], ["rate", "Requests/s", "full queue", true], ["engine", "Engine", "trtllm-1.2"],
+      ["tpot", "TPOT at most", "none, like 50ms"], ["ttft_p99", "TTFT p99 at most", "none, like 4s"],
+      ["tpot_p99", "TPOT p99 at most", "none, like 80ms"], ["rate", "Requests/s", "full queue", true], ["engine", "Engine", "trtllm-1.2"],
       ["goal", "Goal", "throughput"], ["prefix_hit", "Prefix hits, share", "0", true]] },
   "post-training": { label: "Post-training", path: "/v1/post-training", taken: ["model", "gpus", "gpu"],
     view: placementsView, chosen: "placement", fields: [["algorithm", "Algorithm", "grpo"], ["framework", "Framework", "verl"],
@@ -22,6 +23,7 @@ const TABS = {
       ["response_length", "Tokens of a response, mean", "a quarter of the cap", true],
       ["max_response_length", "Tokens of a response, most", "4096", true],
       ["tokens_per_gpu", "Tokens of a micro-batch", "8192", true], ["staleness", "Steps ahead at most", "1", true],
+      ["host_memory", "Memory of a node's host", "2TiB"],
       ["fit_chance", "Chance to fit, least", "90%"]] },
 };
 

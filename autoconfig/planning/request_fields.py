@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.planning.resolve import Bounds, Field, Fields
-from autoconfig.specs.errors import parse_count, parse_seconds
+from autoconfig.specs.errors import InputError, parse_count, parse_seconds, parse_size
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
 from autoconfig.specs.scenario import CHOICES, PRECISION_WORDS
 from autoconfig.specs.software.software import DISPATCHERS
@@ -36,8 +36,16 @@ def _share(given: str | float) -> float:
     return share
 
 
+def _size(given: str | float) -> float:
+    """Bytes of a size like 4TiB. Raises ValueError."""
+    try:
+        return float(parse_size(given))
+    except InputError as error:
+        raise ValueError(error.message) from error
+
+
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
-_PARSE = {"tokens": _tokens, "seconds": parse_seconds, "share": _share}
+_PARSE = {"tokens": _tokens, "seconds": parse_seconds, "share": _share, "size": _size}
 _CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 

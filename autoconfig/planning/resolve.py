@@ -238,9 +238,10 @@ def _described_cluster(asked: HardwareNames, gpus: int | None) -> ClusterSpec:
 def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
     if not asked.local_files and not asked.measured_here:
-        if asked.gpu is None or asked.gpu_table is not None:
+        if asked.gpu_table is not None:
             raise InputError(f"say {option('gpu')}: the name of a GPU type")
-        return load_gpu(asked.gpu)
+        if asked.gpu is not None:
+            return load_gpu(asked.gpu)
     local = asked.gpu is not None and asked.gpu.strip().lower() == "local"
     if asked.gpu_table is not None:
         gpu, source = gpu_of_file(asked.gpu_table)

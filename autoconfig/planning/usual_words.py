@@ -16,7 +16,12 @@ _NODES = "--gpus counts the GPUs of all nodes; those of one node are --gpus-per-
 _MEMORY = "the memory of a GPU is that of its type: --gpu NAME, listed by autoconfig gpus"
 _LEARNING_RATE = "a learning rate changes neither time nor memory; a script that is written has one by the model's size"
 _STEPS = "the length of a run is --tokens of autoconfig search, like --tokens 300B"
+_DAYS = (
+    "days are printed with --tokens, like --tokens 300B; the fewest GPUs for a deadline are those of autoconfig scaling "
+    "--tokens 300B --days 20"
+)
 SAID = {
+    **dict.fromkeys(("days", "deadline"), _DAYS),
     **dict.fromkeys(("task", "sft", "lora", "finetune", "fine_tune", "algorithm"), _FINE_TUNING),
     **dict.fromkeys(("qlora", "load_in_4bit", "quantization_bit"), FROZEN_IN_4_BITS),
     "request_rate": "requests a second are --rate of autoconfig deployments",

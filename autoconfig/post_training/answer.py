@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import exp
 from typing import Any
 
 from autoconfig.planning.request_fields import POST_TRAINING
@@ -13,26 +12,19 @@ from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
-    STANDARD_90,
     Algorithm,
     Constants,
     Framework,
     asked_version,
-    constants_of,
     load_algorithm,
     load_framework,
     section,
-    shipped_constants,
 )
-from autoconfig.post_training.generation import generate
-from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
+from autoconfig.post_training.job import RECURRENT, USUAL_HOST_BYTES, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
-from autoconfig.post_training.memory import PhaseMemory, phase_memory
-from autoconfig.post_training.passes import pass_seconds, training_seconds
-from autoconfig.post_training.phases import Phases, exposed
-from autoconfig.post_training.placements import Held, held_memory, placements
-from autoconfig.post_training.step import class_marks, priced_phases, scaled
-from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name
+from autoconfig.post_training.placements import placements
+from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, ranked
+from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name, parse_size
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
@@ -46,29 +38,8 @@ COMPARING = ("grpo", "dapo", "rloo")
 MAX_GPUS = 16_384
 MOST_CHANCE = 0.9999
 MOST_STALENESS = 8
-FIT_CHANCE: float = next(field.default for field in POST_TRAINING if field.name == "fit_chance")
 GROWTH = (2, 4, 8, 16)
 """Multiples of the GPUs that are tried where nothing fits."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PricedPlacement:
-    """A placement, its step and its memory."""
-
-    placement: Placement
-    phases: Phases
-    memory: PhaseMemory
-    band: tuple[float, float]
-    """5 % and 95 % bound of the step."""
-
-    @property
-    def seconds(self) -> float:
-        return self.phases.total
-
-    @property
-    def binds(self) -> str:
-        """The longest of the phases that the step waits for."""
-        return max(exposed(self.phases, self.placement), key=lambda name: self.phases.of((name,)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +52,9 @@ class RlAnswer:
     ranked: tuple[PricedPlacement, ...]
     considered: int
     nearest: PricedPlacement | None = None
-    """Where none fits: the one that lacks least."""
+    """Where none fits: the one that lacks least; where there is no placement at all, the first with the remedy, which fits."""
+    notes: tuple[str, ...] = ()
+    """What is assumed of the placements that are named."""
     remedy: str = ""
     """Where none fits, or none with `fit_chance`: a change that was tried."""
     fit_chance: float = FIT_CHANCE
@@ -114,13 +87,15 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     likely = [one for one in fits if one.memory.chance >= chance]
     said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
     if not fits:
-        nearest = min(found, key=lambda one: one.memory.lacking, default=None)
-        return replace(said, nearest=nearest, remedy=_remedy(job, gpus, tokens, staleness))
+        remedy, changed = _remedy(job, gpus, tokens, staleness)
+        nearest = min(found, key=lambda one: one.memory.lacking, default=changed)
+        return replace(said, nearest=nearest, remedy=remedy, notes=spanning_engines(job, [nearest] if nearest else []))
     risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
     return replace(
         said,
         ranked=tuple((likely or fits)[:top]),
-        remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance),
+        notes=spanning_engines(job, (likely or fits)[:top]),
+        remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance)[0],
         riskier=risky if likely and risky and risky.seconds < likely[0].seconds else None,
         one_more_node=_one_more_node(job, gpus, tokens, staleness, known, chance),
     )
@@ -137,6 +112,27 @@ def fit_chance_of(given: Mapping[str, Any]) -> float:
     if not 0.0 <= chance <= MOST_CHANCE:
         raise InputError(f"{option('fit_chance')} {chance:g}: give a chance from 0 to {MOST_CHANCE}, like 0.9 or 90%")
     return chance
+
+
+def host_memory_of(given: Mapping[str, Any]) -> float:
+    """Bytes of a node's host. Raises InputError for what is no size."""
+    value = given.get("host_memory")
+    try:
+        return USUAL_HOST_BYTES if value is None else float(parse_size(value))
+    except InputError as error:
+        raise InputError(f"{option('host_memory')}: {error.message}") from error
+
+
+def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> tuple[str, ...]:
+    """What is assumed of engines that are larger than a link domain, which no published run was."""
+    domain = job.gpu.link_domain_size
+    sizes = sorted({one.placement.engine.tp for one in shown if one.phases.generation and one.placement.engine.tp > domain})
+    if not sizes:
+        return ()
+    return (
+        f"engines of tp={', '.join(map(str, sizes))} are larger than a node: their all-reduces are priced as NCCL's over the "
+        "network, and that the framework starts an engine over nodes is assumed; no run of such engines was measured",
+    )
 
 
 def _one_more_node(
@@ -157,98 +153,46 @@ def _with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
     return replace(job, prompts=prompts, minibatch=prompts * job.group if job.minibatch == job.samples else job.minibatch)
 
 
-def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float = 0.0) -> str:
+Fit = tuple[str, PricedPlacement | None]
+"""A change in words, and the first placement with it; None where none fits."""
+
+
+def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float = 0.0) -> Fit:
     """One change that makes the job fit with this chance, tried before it is said."""
     even = _spread(job.prompts, gpus)
-    if even != job.prompts and _any_fits(_with_prompts(job, even), gpus, tokens, staleness, chance):
-        return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})"
+    if even != job.prompts and (one := _first_fit(_with_prompts(job, even), gpus, tokens, staleness, chance)):
+        return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})", one
     if next(placements(job, gpus, tokens, staleness), None) is None:
         uneven = f"{job.minibatch:,} samples of a minibatch do not divide over {gpus} GPUs"
         cause = uneven if job.minibatch % gpus else f"no legal plan of training has {gpus} GPUs"
-        return f"{cause}; {_divided(job, gpus, tokens, staleness)}"
+        words, changed = _divided(job, gpus, tokens, staleness)
+        return f"{cause}; {words}", changed
     shorter = max(1024, tokens // 2, round(job.tokens))
-    if job.framework.packs and shorter < tokens and _any_fits(job, gpus, shorter, staleness, chance):
-        return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})"
+    if job.framework.packs and shorter < tokens and (one := _first_fit(job, gpus, shorter, staleness, chance)):
+        return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})", one
     for times in GROWTH:
-        if gpus * times <= MAX_GPUS and _any_fits(job, gpus * times, tokens, staleness, chance):
-            return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
-    return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs"
+        if gpus * times <= MAX_GPUS and (one := _first_fit(job, gpus * times, tokens, staleness, chance)):
+            return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})", one
+    return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs", None
 
 
-def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> str:
+def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Fit:
     """Of a job without any placement: a minibatch that divides over the GPUs, the nearest first, or the largest number of GPUs
     below these, of powers of two, that fits."""
     unit = job.group if job.framework.minibatch_in_prompts else 1
     sizes = [size for size in divisors(job.samples) if size % gpus == 0 and size % unit == 0]
     for size in sorted(sizes, key=lambda size: abs(size - job.minibatch))[:2]:
-        if _any_fits(replace(job, minibatch=size), gpus, tokens, staleness, 0.0):
-            return f"a minibatch of {size:,} fits (--minibatch {size})"
+        if one := _first_fit(replace(job, minibatch=size), gpus, tokens, staleness, 0.0):
+            return f"a minibatch of {size:,} fits (--minibatch {size})", one
     for fewer in [1 << n for n in range(gpus.bit_length() - 1, -1, -1) if 1 << n < gpus]:
-        if _any_fits(job, fewer, tokens, staleness, 0.0):
-            return f"{fewer:,} GPUs fit (--gpus {fewer})"
-    return "nothing that was tried fits: other minibatches, fewer GPUs"
+        if one := _first_fit(job, fewer, tokens, staleness, 0.0):
+            return f"{fewer:,} GPUs fit (--gpus {fewer})", one
+    return "nothing that was tried fits: other minibatches, fewer GPUs", None
 
 
-def _any_fits(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> bool:
+def _first_fit(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> PricedPlacement | None:
     found = ranked(job, gpus, tokens, staleness, None, chance)
-    return any(one.memory.fits and one.memory.chance >= chance for one in found)
-
-
-def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
-    """The step and the memory of one placement."""
-    rollout = generate(job, placement) if job.algorithm.generates else None
-    phases, _ = priced_phases(job, placement, rollout)
-    return _with_constants(job, placement, phases, phase_memory(job, placement, rollout), known or shipped_constants())
-
-
-def _with_constants(
-    job: PostTrainingJob, placement: Placement, phases: Phases, memory: PhaseMemory, known: Constants
-) -> PricedPlacement:
-    constants = constants_of(known, job.framework.name, class_marks(job, placement))
-    final = scaled(job, placement, phases, constants)
-    width = exp(STANDARD_90 * constants.scatter)
-    return PricedPlacement(placement=placement, phases=final, memory=memory, band=(final.total / width, final.total * width))
-
-
-def ranked(
-    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None = None, chance: float = FIT_CHANCE
-) -> list[PricedPlacement]:
-    """All placements: those that fit with this chance first, then the others that fit, the quickest first of each; what shares
-    engines or plans is priced once."""
-    generated: dict[Any, Any] = {}
-    trained: dict[Any, tuple[float, float]] = {}
-    held: Held = {}
-    known, found = known or shipped_constants(), []
-    for placement in placements(job, gpus, tokens, staleness, chance, held):
-        key = placement.engine, placement.memory_share, placement.staleness
-        if job.algorithm.generates and key not in generated:
-            generated[key] = generate(job, placement)
-        rollout = generated.get(key)
-        other = placement.train, placement.tokens_per_gpu
-        if other not in trained:
-            trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
-        phases, _ = priced_phases(job, placement, rollout, trained[other])
-        memory = phase_memory(job, placement, rollout, held_memory(job, placement, held))
-        found.append(_with_constants(job, placement, phases, memory, known))
-    return _distinct(sorted(found, key=lambda one: _order(one, chance)))
-
-
-def _order(one: PricedPlacement, chance: float) -> tuple[bool, bool, float, float, bool]:
-    """Those that fit with this chance first, then those that fit, the quickest first; of equal steps the one that hides
-    less."""
-    fits = one.memory.fits
-    return not fits, fits and one.memory.chance < chance, round(one.seconds, 6), one.phases.beside, one.placement.offload
-
-
-def _distinct(ordered: list[PricedPlacement]) -> list[PricedPlacement]:
-    """Of placements that differ in the engine's share or offload alone, the first."""
-    seen, kept = set(), []
-    for one in ordered:
-        key = replace(one.placement, memory_share=0.5, offload=False)
-        if key not in seen:
-            seen.add(key)
-            kept.append(one)
-    return kept
+    return next((one for one in found if one.memory.fits and one.memory.chance >= chance), None)
 
 
 def _whole(
@@ -306,6 +250,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         responses=responses,
         minibatch=_minibatch(given, prompts, group, framework, assumed),
         critic=policy if algorithm.critic else None,
+        host_memory_bytes=host_memory_of(given),
     )
     tokens = _packed(given, job, assumed)
     if job.longest > policy.max_position_embeddings:

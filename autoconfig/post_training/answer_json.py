@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from autoconfig.post_training.answer import PricedPlacement, RlAnswer
+from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
+from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share
 
@@ -90,7 +91,7 @@ class RlJson:
     placements: tuple[PlacementJson, ...]
     """Those that fit, quickest first: of those with `fit_chance` where any has it."""
     nearest: PlacementJson | None
-    """Where none fits: the one that lacks least."""
+    """Where none fits: the one that lacks least; where there is no placement at all, the first with `remedy`, which fits."""
     remedy: str | None
     """Where none fits, or none with `fit_chance`: a change of the question that was tried."""
     fit_chance: NotNegative
@@ -114,7 +115,7 @@ def answer_json(found: RlAnswer) -> RlJson:
         gpu=found.job.gpu.id,
         gpus=found.gpus,
         samples=found.job.samples,
-        assumed=found.assumed,
+        assumed=(*found.notes, *found.assumed),
         considered=found.considered,
         placements=tuple(placement_json(one) for one in found.ranked),
         nearest=placement_json(found.nearest) if found.nearest else None,

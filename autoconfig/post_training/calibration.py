@@ -15,6 +15,9 @@ from autoconfig.specs.files import write_text
 KIND = "autoconfig post-training calibration"
 LEAST, MOST = 0.01, 100.0
 """Factors beyond these are a log of another job."""
+BELIEVED, DOUBTFUL = 10.0, 3.0
+"""Times the predicted seconds (or so many times fewer) beyond which a phase of a log is taken for another job's, and beyond
+which it is said. Assumptions: the 5 to 95 % band of a step that nobody measured is about 2 times each way."""
 SCATTER = 0.15
 """Scatter of a step predicted after a step of the same model and GPU (validate --rl: 10 to 13 % mean error)."""
 
@@ -38,6 +41,16 @@ class StepCalibration:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not isfinite(value) or not LEAST <= value <= MOST:
                 raise InputError(f"calibration factor of {name} {value!r}: use {LEAST:g} to {MOST:g}")
+
+    @property
+    def doubts(self) -> list[str]:
+        """Phases that are DOUBTFUL, with how far they are off, in words."""
+        factors = {name: getattr(self, name) for name in (*FACTORS, "other")}
+        return [
+            f"{'the rest of the step' if name == 'other' else name} is {factor:.3g} times what is predicted"
+            for name, factor in factors.items()
+            if not 1.0 / DOUBTFUL <= factor <= DOUBTFUL
+        ]
 
     def applied(self, known: Constants | None = None) -> Constants:
         """Constants whose phases of this framework are scaled."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -22,6 +24,10 @@ from autoconfig.time_model.serving.tables import ServingTables, host_slowness, s
 
 MOST_SIMULATED = 4096
 """Sequences of one engine that are simulated; more repeat the same."""
+
+
+ROUNDING = 1.0 + 1e-9
+"""Of sums of tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,21 +116,52 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:
     """(seconds until the last response of the unluckiest engine, of these with less than half of its sequences running)."""
     shown = min(count, MOST_SIMULATED)
-    lengths = job.responses.sample(shown)
-    lengths[shown // 2] = max(job.responses.longest(job.samples), lengths[shown // 2])
-    first = np.arange(shown) % job.group == 0
-    prompts = np.where(first, job.prompt_tokens, min(16.0, job.prompt_tokens))
-    requests = Requests(
-        arrival_s=np.zeros(shown),
+    asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, shown)
+    lengths = _requests(asked).osl
+    duration, tail = _stream(table, asked, _that_bind(asked, limits))
+    repeats = (count - shown) * float(lengths.mean()) / max(float(lengths.sum()), 1.0) * (duration - tail)
+    return duration + repeats, tail
+
+
+class EngineShare(NamedTuple):
+    """What one engine is asked in a step."""
+
+    responses: ResponseLengths
+    samples: int
+    """Of the step, on all engines: the longest of them is among the engine's."""
+    group: int
+    prompt_tokens: float
+    number: int
+
+
+@lru_cache(maxsize=64)
+def _requests(asked: EngineShare) -> Requests:
+    """All at once; of a group's prompts the first is prefilled, of the others the last block."""
+    lengths = asked.responses.sample(asked.number)
+    lengths[asked.number // 2] = max(asked.responses.longest(asked.samples), lengths[asked.number // 2])
+    first = np.arange(asked.number) % asked.group == 0
+    prompts = np.where(first, asked.prompt_tokens, min(16.0, asked.prompt_tokens))
+    return Requests(
+        arrival_s=np.zeros(asked.number),
         isl=np.maximum(prompts, 1.0),
         osl=lengths,
-        cached=np.maximum(job.prompt_tokens - prompts, 0.0),
+        cached=np.maximum(asked.prompt_tokens - prompts, 0.0),
     )
-    found = simulate(table, requests, limits)
+
+
+def _that_bind(asked: EngineShare, limits: SchedulerLimits) -> SchedulerLimits:
+    """The limits, no larger than where all requests run at once: engines that differ in what they never use are alike."""
+    requests = _requests(asked)
+    most = float(np.sum(requests.isl + requests.osl + requests.cached)) * ROUNDING
+    return replace(limits, batch=min(limits.batch, asked.number), kv_tokens=min(limits.kv_tokens, most))
+
+
+@lru_cache(maxsize=256)
+def _stream(table: IterationTable, asked: EngineShare, limits: SchedulerLimits) -> tuple[float, float]:
+    """(seconds until the last response, of these with less than half of the sequences running)."""
+    found = simulate(table, _requests(asked), limits)
     order = np.sort(found.e2e_s[np.isfinite(found.e2e_s)])
-    tail = found.duration_s - float(order[-max(1, min(shown, limits.batch) // 2)])
-    repeats = (count - shown) * float(lengths.mean()) / max(float(lengths.sum()), 1.0) * (found.duration_s - tail)
-    return found.duration_s + repeats, tail
+    return found.duration_s, found.duration_s - float(order[-max(1, limits.batch // 2)])
 
 
 def _steady(job: PostTrainingJob, table: IterationTable, slots: float, count: int) -> float:

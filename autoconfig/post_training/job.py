@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.post_training.frameworks import Algorithm, Framework
+from autoconfig.post_training.frameworks import Algorithm, Framework, section
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import GIB, InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
@@ -14,6 +14,8 @@ from autoconfig.specs.serve_plan import EnginePlan
 
 RECURRENT = "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
 """Said of hybrids."""
+USUAL_HOST_BYTES: float = section("host_memory")["node_gib"] * GIB
+"""Of a node's host, where nothing is said."""
 LEAST_PROMPT = 512
 """Room for prompts where only their mean is known: this, or four times the mean (frameworks drop or cut longer ones)."""
 
@@ -57,6 +59,8 @@ class PostTrainingJob:
     reference: ModelSpec | None = None
     """Frozen model or teacher whose log-probabilities are taken; None: the policy's size."""
     gpus_per_node: int | None = None
+    host_memory_bytes: float = USUAL_HOST_BYTES
+    """Of one node's host."""
     training_format: str = "bf16"
     lora_rank: int = 0
     """Of adapters that are trained in place of the policy's weights; 0: all weights are trained."""

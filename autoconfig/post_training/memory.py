@@ -8,7 +8,6 @@ import numpy as np
 
 from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
 from autoconfig.memory_model.tables import least_state_bytes
-from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
@@ -29,19 +28,21 @@ class PhaseMemory:
     device_bytes: float
     host_bytes: float
     """Training state and engine weights that wait on one node's host."""
+    host_limit_bytes: float
+    """What one node's host has."""
     engine_holds_a_sequence: bool
     overhead_bytes: float
     """Of one GPU's memory, what training's tensors cannot have."""
 
     @property
     def host_holds(self) -> bool:
-        """What waits on one node's host is within the memory assumed of it."""
+        """What waits on one node's host is within its memory."""
         return self.host_share <= 1.0
 
     @property
     def host_share(self) -> float:
-        """Of the memory assumed of one node's host, what waits there."""
-        return self.host_bytes / (section("host_memory")["node_gib"] * GIB)
+        """Of the memory of one node's host, what waits there."""
+        return self.host_bytes / self.host_limit_bytes
 
     @property
     def lacking(self) -> float:
@@ -84,8 +85,8 @@ class PhaseMemory:
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
         if not self.host_holds:
-            most = section("host_memory")["node_gib"]
-            return f"{self.host_bytes / GIB:,.0f} GiB wait on the host of each node, of which {most:,} GiB are assumed"
+            waits, most = (f"{size / GIB:,.0f}" for size in (self.host_bytes, self.host_limit_bytes))
+            return f"{waits} GiB wait on the host of each node, which is taken to have {most} GiB (--host-memory)"
         return ""
 
 
@@ -140,7 +141,8 @@ def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingM
 def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of training and all that is on its busiest GPU beside it."""
     sleeping = ASLEEP_BYTES if job.algorithm.generates and placement.colocated else 0.0
-    stays = 0.0 if placement.offload else _reference_bytes(job, placement) + _critic_bytes(job, placement, trained)
+    reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
+    stays = 0.0 if placement.offload else reference + _critic_bytes(job, placement, trained)
     return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
 
 
@@ -162,6 +164,8 @@ def phase_memory(
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
+    hosted = trained.hosted_bytes + (reference if placement.reference_waits else 0.0)
+    reference -= reference if placement.reference_waits else 0.0
     state = trained.state_bytes + _critic_bytes(job, placement, trained)
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
@@ -173,15 +177,16 @@ def phase_memory(
         generation_bytes=engine + resident,
         training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
-        host_bytes=per_node * (weights + trained.hosted_bytes + (state + reference if waits else 0.0)),
+        host_bytes=per_node * (weights + hosted + (state + reference if waits else 0.0)),
+        host_limit_bytes=job.host_memory_bytes,
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
     )
 
 
 def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
-    """16-bit weights of the reference on one GPU, while it is there."""
-    if placement.reference_waits or not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
+    """16-bit weights of the reference of one GPU, there or on its host."""
+    if not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
         return 0.0  # the reference of adapters is the policy without them
     plan, model = placement.train, job.reference or job.policy
     ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)

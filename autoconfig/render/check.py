@@ -19,6 +19,7 @@ from autoconfig.render.training_json import PlanJson, PlanReportJson, report_jso
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative
 from autoconfig.specs.plan_names import named_plan
+from autoconfig.training.answer import signed_seconds
 from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
 
@@ -274,11 +275,11 @@ def _what_it_buys(report: PlanReport, better: PlanReport, speedup: float) -> str
     seconds, memory = better.step_seconds - report.step_seconds, (better.peak_bytes - report.peak_bytes) / GIB
     if speedup >= 1:
         tie = " (a tie: closer than the model can tell apart)" if speedup - 1 < RESOLUTION else ""
-        time = f"It is {speedup - 1:.1%} faster{tie}: {seconds:+.3g} s a step"
+        time = f"It is {speedup - 1:.1%} faster{tie}: {signed_seconds(seconds)} a step"
     else:
         chances = (chance_text(one.confidence.fit_probability) for one in (better, report))
         fits = f"Its chance to fit is {' in place of '.join(chances)}, and it" if report.fits else "It fits, and"
-        time = f"{fits} takes {1 / speedup - 1:.1%} longer: {seconds:+.3g} s a step"
+        time = f"{fits} takes {1 / speedup - 1:.1%} longer: {signed_seconds(seconds)} a step"
     return f"{time}, {memory:+.1f} GiB on the worst stage."
 
 

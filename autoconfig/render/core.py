@@ -13,7 +13,7 @@ from rich.table import Table
 from autoconfig.core.emulate import PASSES, EmulateAnswer
 from autoconfig.core.trace import RankComparison, TraceAnswer
 from autoconfig.render.question_json import AnswerJson
-from autoconfig.render.screen import seconds_text, table_of
+from autoconfig.render.screen import seconds_text, show_table, table_of
 from autoconfig.render.training_json import in_gib
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.job import CATEGORIES, SOFTWARE
@@ -180,7 +180,8 @@ def show_trace(console: Console, answer: TraceAnswer) -> None:
         ]
         for rank in answer.ranks
     ]
-    console.print(_table(("rank", "stage", *CATEGORIES, "peak GiB", "formula", "difference", "seconds"), ranks))
+    names = ("rank", "stage", *CATEGORIES, "peak GiB", "formula", "difference", "seconds")
+    show_table(console, names, ranks, spare=("seconds", "stage", *reversed(CATEGORIES)))
     worst = max(answer.ranks, key=lambda rank: rank.trace.peak_bytes)
     console.print(f"\nRank {worst.trace.rank}, stage {worst.trace.pipeline_stage}, by category: GiB")
     differences = [
@@ -194,7 +195,8 @@ def show_trace(console: Console, answer: TraceAnswer) -> None:
     ]
     console.print(_table(("category", "traced", "formula", "difference", "parts of the formula"), differences))
     console.print(f"\nRank {worst.trace.rank} by module at its peak ({worst.trace.peak_phase}): GiB")
-    console.print(_table(("module", *CATEGORIES), _module_rows(worst)))
+    state = ("optimizer", "gradients", "weights")
+    show_table(console, ("module", *CATEGORIES), list(_module_rows(worst)), left=("module",), spare=state)
     if worst.trace.saved_tensors:
         console.print("\nOne layer keeps from forward to backward, per micro-batch: MiB")
         sizes = [(s, s.bytes / MIB, s.bytes * s.count / MIB) for s in worst.trace.saved_tensors]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Iterable
 from importlib import resources
 from typing import Any
 
@@ -41,6 +42,17 @@ def model_rows() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def named(what: str, rows: list[dict[str, Any]], words: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows whose name, their first column, has every word. Raises UnknownNameError where none has."""
+    said = [word.strip().lower() for word in words]
+    names = [str(next(iter(row.values()))) for row in rows]
+    found = [row for row, name in zip(rows, names, strict=True) if all(word in name.lower() for word in said)]
+    if not found:
+        kind = {"gpus": "GPU", "software": "software stack"}.get(what, what.removesuffix("s"))
+        raise UnknownNameError(kind, " ".join(said), names, f"autoconfig {what} lists all")
+    return found
 
 
 def gpu_rows() -> list[dict[str, Any]]:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
-from autoconfig.post_training.answer import PricedPlacement, RlAnswer
+from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
+from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.screen import brief, show_table
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.training.rank import RESOLUTION
@@ -32,8 +33,10 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         )
         console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
         if found.nearest:
-            _show_placed(console, "Nearest", [found.nearest])
-            console.print(f"It does not fit: {found.nearest.memory.reason}")
+            _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest])
+            if found.nearest.memory.reason:
+                console.print(f"It does not fit: {found.nearest.memory.reason}")
+            _show_notes(console, found.notes)
         brief(console, "Assumed", found.assumed)
         return
     best = found.ranked[0]
@@ -56,10 +59,16 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             f"= marks a tie: {found.ties} placements are within {RESOLUTION:.0%} of the fastest, closer than the model can "
             "tell apart; fit: the chance not to run out of GPU memory",
         )
+    _show_notes(console, found.notes)
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
         console.print(helps if found.one_more_node < best.seconds else "One more node does not help.")
     brief(console, "Assumed", found.assumed)
+
+
+def _show_notes(console: Console, notes: Sequence[str]) -> None:
+    for text in notes:
+        console.print(f"Note: {text}", markup=False)
 
 
 def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], ties: int = 0) -> None:
@@ -110,9 +119,10 @@ def show_check(console: Console, found: RlCheck) -> None:
         console.print(f"[bold]Unknown key[/bold] {escape(text)}")
     for text in found.broken:
         console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
-    if found.priced is None:
+    if found.priced is None or found.job is None:
         return
     _show_placed(console, "This run", [found.priced])
+    _show_notes(console, spanning_engines(found.job, [found.priced, *([found.better] if found.better else [])]))
     console.print(_phases(found.priced))
     if not found.fits:
         console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}")

@@ -12,6 +12,7 @@ from autoconfig.render.screen import brief, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import spread
 from autoconfig.time_model.serving.workload import Trace
@@ -25,7 +26,7 @@ def milliseconds(value: float) -> str:
 def show_answer(console: Console, answer: ServeAnswer) -> None:
     """The whole answer of `deployments`."""
     q, d = answer.question, answer.deployments
-    limits = [f"{name} <= {milliseconds(limit)}" for name, limit in (("TTFT", q.ttft_s), ("TPOT", q.tpot_s)) if limit]
+    limits = [f"{name} <= {milliseconds(limit)}" for _, _, name, limit in limits_of(q)]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
     console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
     if borrowed := q.calibration.borrowed_by(q.engine):
@@ -76,7 +77,7 @@ def load_text(question: ServeQuestion) -> str:
         words.append(f"{work.longest_tokens:,.0f} at most")
     if isinstance(work, Trace):
         words.append(f"trace of {len(work.arrival_s):,} requests in {work.arrival_s[-1]:,.0f} s")
-    return ", ".join([*words, f"{question.rate:.4g} requests/s" if question.rate else "full queue"])
+    return ", ".join([*words, rate_text(question.rate) if question.rate else "full queue"])
 
 
 OVER = "!"
@@ -93,7 +94,7 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
             f"{one.tokens_per_s_per_user:,.1f}" if one.tpot_s else "-",
             _limited(one.ttft_s, question.ttft_s),
             _limited(one.tpot_s, question.tpot_s) if one.tpot_s else "-",
-            f"{one.max_concurrency / max(one.concurrency, 1):.1f}x",
+            room_text(one.max_concurrency / max(one.concurrency, 1)),
             str(one.plan),
         ]
         for number, one in enumerate(reports, 1)
@@ -102,6 +103,15 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
     show_table(console, names, rows, left=("deployment",), below=("deployment",), title=title)
     if any(OVER in row[5] + row[6] for row in rows):
         console.print(f"{OVER} over the limit that was asked for", style="dim")
+
+
+MOST_ROOM = 99.5
+"""From which on how often the users' sequences would fit says nothing more."""
+
+
+def room_text(times: float) -> str:
+    """How often memory would hold the sequences of all users: 1.2x, 57x, over 99x."""
+    return f"{times:.1f}x" if times < 9.95 else f"{times:.0f}x" if times < MOST_ROOM else ">99x"
 
 
 def _limited(seconds: float, limit: float | None) -> str:
@@ -127,7 +137,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     show_parts(console, best)
     for one in answer.reports if getattr(console, "verbose", False) else answer.reports[:1]:
         if one.latency:
-            show_latency(console, one, limits=bool(answer.question.ttft_s or answer.question.tpot_s))
+            show_latency(console, one, limits=any(limits_of(answer.question)))
 
 
 APART = 1.5

@@ -17,7 +17,7 @@ from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
-from autoconfig.training.answer import Explanation, SearchAnswer
+from autoconfig.training.answer import Explanation, SearchAnswer, part_words
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE_SUFFIXES = (".parquet", ".csv")
-COUNTS_SHOWN = 4
+COUNTS_SHOWN, LESS_SHOWN = 4, 3
 
 
 def speed_text(report: PlanReport) -> str:
@@ -133,10 +133,15 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             f"[bold]The next one[/bold] ({escape(str(answer.plans[1].report.plan))}) is {escape(answer.plans[1].why)}."
         )
     band = first.confidence
-    tie = f"= marks a tie: {ties} plans are within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart. "
+    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:LESS_SHOWN]
+    tied = float(answer.ranking.step_seconds[0]) * (1.0 + RESOLUTION)
+    some = "less memory at a step" if any(r.step_seconds <= tied for r in less) else ""
+    alike = f"{ties} plans are" if ties > 1 else some
+    closer = f"within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart"
+    tie = f"= marks a tie: {alike} {closer}. " if alike else ""
     edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
     console.print(
-        f"[dim]{tie if ties > 1 else ''}90 % band of the first: {edges}. "
+        f"[dim]{tie}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage and limit what it may be, GiB; fit the chance not to run out[/dim]"
     )
     if answer.plans[0].rank == 1 and (record := record_for(answer.question.scenario, first)) is not None:
@@ -146,12 +151,13 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             f"[bold]Safe choice:[/bold] {escape(str(safe.plan))}, {seconds_text(safe.step_seconds)}, chance to fit "
             f"{chance_text(safe.confidence.fit_probability)}."
         )
-    less = [r for r in answer.pareto if r.peak_bytes < first.peak_bytes][:3]
     if less:
-        console.print(
-            "Less memory: "
-            + "; ".join(f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}" for r in less)
+        said = (
+            f"{escape(str(r.plan))} {r.peak_bytes / GIB:.1f} GiB at {seconds_text(r.step_seconds)}"
+            f"{' (=)' if r.step_seconds <= tied else ''}"
+            for r in less
         )
+        console.print("Less memory: " + "; ".join(said))
 
 
 def _show_unlikely(console: Console, answer: SearchAnswer) -> None:
@@ -238,7 +244,8 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False)
     show_assumed(console, question)
     console.print(
-        "[dim]Each part is the name of a function and has its line in docs/memory_model.md or docs/time_model.md.[/dim]"
+        "[dim]Each formula of time and each part of memory is the name of a function and has its line in "
+        "docs/memory_model.md or docs/time_model.md.[/dim]"
     )
 
 
@@ -260,9 +267,13 @@ def _operator_table(console: Console, explanation: Explanation) -> None:
 
 def _time_table(report: PlanReport) -> Table:
     parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
-    rows = [[name, f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}"] for name, seconds in parts if seconds > 0]
-    rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", ""])
-    return table_of(("part", "seconds", "share"), rows, left=("part",), title="Time of one step")
+    rows = [
+        [part_words(name), f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}", name]
+        for name, seconds in parts
+        if seconds > 0
+    ]
+    rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", "", ""])
+    return table_of(("part", "seconds", "share", "formula"), rows, left=("part", "formula"), title="Time of one step")
 
 
 STAGE_COLUMN = 23

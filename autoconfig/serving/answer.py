@@ -14,13 +14,14 @@ from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decod
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
 from autoconfig.serving.reasons import (
-    exceeded_limits,
+    exceeded,
     nearest_row,
     no_deployment,
     over_text,
     readable,
     sensitivity,
     shortfall,
+    simulated_figures,
     sustained_text,
     why,
 )
@@ -82,7 +83,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         if reports and (not request.simulate or any(_kept(question, one) for one in reports)):
             break
     rows = _one_per_layout(found, request.top) if reports else []
-    nearest, infeasible = (None, "") if reports else _nearest(question, found)
+    nearest, infeasible = (None, "") if reports else _nearest(question.in_means(), found)
     if request.simulate and reports and not any(_kept(question, one) for one in reports):
         nearest, infeasible = _nearest_simulated(question, reports)
         reports, rows = [], []
@@ -125,7 +126,8 @@ def _finalists(
     others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
     until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
     is taken."""
-    harder, tried = question, [(question, *_simulated_reports(question, question, request, progress))]
+    start = harder = question.in_means()
+    tried = [(start, *_simulated_reports(question, start, request, progress))]
     while request.simulate and len(tried) <= MAX_SIZES:
         _, found, reports = tried[-1]
         good = [_kept(question, one) for one in reports]
@@ -137,7 +139,7 @@ def _finalists(
     kept = [each for each in some if any(_kept(question, one) for one in each[2])]
     harder, found, reports = min(kept, key=lambda each: _figure(question, each[2])) if kept else some[-1]
     reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
-    lines = [_harder_text(question, harder)] if harder is not question and kept else []
+    lines = [_harder_text(start, harder)] if harder is not start and kept else []
     return replace(found, question=question), reports, lines
 
 
@@ -157,11 +159,11 @@ def _harder(
         step = max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
         return replace(tried, sized_for=tried.sized_for * step)
     assert reports[0].latency is not None
-    best, seen = reports[0], reports[0].latency
-    figures = ((question.ttft_s, tried.ttft_s, best.ttft_s, seen.ttft_seconds.mean),
-               (question.tpot_s, tried.tpot_s, best.tpot_s, seen.tpot_seconds.mean))  # fmt: skip
-    nearer = [min(0.99 * limit / seconds * min(closed / now, 1.0), 1.0) if limit and now and seconds > limit else 1.0
-              for limit, now, closed, seconds in figures]  # fmt: skip
+    best, over = reports[0], _over(question, reports[0].latency)
+    figures = ((over["ttft"], tried.ttft_s, best.ttft_s), (over["tpot"], tried.tpot_s, best.tpot_s))
+    nearer = [
+        min(0.99 / beyond * min(closed / now, 1.0), 1.0) if now and beyond > 1.0 else 1.0 for beyond, now, closed in figures
+    ]
     return tried.limited(ttft=nearer[0], tpot=nearer[1])
 
 
@@ -188,11 +190,15 @@ def _simulated_reports(
 
 
 def _kept(question: ServeQuestion, one: DeploymentReport) -> bool:
-    return one.latency is not None and _over(question, one.latency) <= 1.0
+    return one.latency is not None and max(_over(question, one.latency).values()) <= 1.0
 
 
-def _over(question: ServeQuestion, found: SimulatedJson) -> float:
-    return max(found.ttft_seconds.mean / (question.ttft_s or np.inf), found.tpot_seconds.mean / (question.tpot_s or np.inf))
+def _over(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
+    """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
+    worst = {"ttft": 0.0, "tpot": 0.0}
+    for kind, _, seconds, limit in simulated_figures(question, found):
+        worst[kind] = max(worst[kind], seconds / limit)
+    return worst
 
 
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
@@ -205,11 +211,11 @@ def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentRep
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
-    tried = [(_over(question, one.latency), one, one.latency) for one in reports if one.latency is not None]
+    tried = [(max(_over(question, one.latency).values()), one, one.latency) for one in reports if one.latency is not None]
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
         f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
-        f"({exceeded_limits(question, latency.ttft_seconds.mean, latency.tpot_seconds.mean)}), with "
+        f"({exceeded((name, seconds, limit) for _, name, seconds, limit in simulated_figures(question, latency))}), with "
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, "
         f"{'a lower --rate or ' * bool(question.rate)}wider limits"
     )

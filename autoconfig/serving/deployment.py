@@ -35,6 +35,7 @@ class SummaryJson:
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
 
 
@@ -142,7 +143,7 @@ MAX_RECORDED = 20_000
 SETTLING = 2.0
 """Generations of a full queue that are not counted: the first to come are answered faster than those that follow, and come
 again beside the last ones."""
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50, 90, 95, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +311,8 @@ def _seen(one: DeploymentReport, stream: Stream, served: SimulatedStream, skippe
 def _latency(question: ServeQuestion, one: DeploymentReport, seen: list[_Seen], share: float) -> SimulatedJson:
     """All streams together; `share`: ranks that each of them stands for."""
     ttft, tpot, e2e = (np.concatenate([getattr(s, name) for s in seen]) for name in ("ttft_s", "tpot_s", "e2e_s"))
-    good = (ttft <= (question.ttft_s or np.inf)) & (np.nan_to_num(tpot) <= (question.tpot_s or np.inf))
+    limits = question.in_means()
+    good = (ttft <= (limits.ttft_s or np.inf)) & (np.nan_to_num(tpot) <= (limits.tpot_s or np.inf))
     speed = share * sum(s.tokens for s in seen) / max(max(s.seconds for s in seen), 1e-12) / one.gpus
     if one.plan.prefill is not None:
         speed = min(speed, one.tokens_per_s_per_gpu)

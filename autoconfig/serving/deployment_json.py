@@ -52,6 +52,8 @@ class ServeQuestionJson:
     """Limit of the mean time to first token."""
     tpot_limit_seconds: float | None
     """Limit of the mean time per output token."""
+    percentile_limits_seconds: dict[str, AboveZero]
+    """Limits of percentiles in the simulation: ttft_p95, ttft_p99, tpot_p95, tpot_p99."""
     requests_per_second: float | None
     """Load of the whole deployment (of a trace, its mean); null: a queue that is never empty."""
     goal: Annotated[str, Keywords(enum=GOALS)]
@@ -220,6 +222,7 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
             trace=_trace(q.workload) if isinstance(q.workload, Trace) else None,
             ttft_limit_seconds=q.ttft_s,
             tpot_limit_seconds=q.tpot_s,
+            percentile_limits_seconds=dict(q.tails),
             requests_per_second=q.rate or None,
             goal=q.goal,
             chunked_prefill=q.chunked,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes, kv_sequence_bytes, serving_memory
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
-from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, trace_of
+from autoconfig.serving.calibration import serving_calibration
+from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, tail_limits, trace_of
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
-from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
@@ -35,70 +33,8 @@ from autoconfig.specs.software.engine import (
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.steady import Lengths, tokens_per_step
-from autoconfig.time_model.serving.tables import (
-    NUMBERS,
-    EngineConstants,
-    ServingCalibration,
-    has_tables,
-    serving_tables_of,
-    shipped_calibration,
-)
+from autoconfig.time_model.serving.tables import ServingCalibration, has_tables, serving_tables_of
 from autoconfig.time_model.serving.workload import Drawn, Trace, Workload
-
-KIND, SCHEMA_VERSION = "serving calibration", 1
-MAX_BYTES = 2**20
-FACTORS = ("factor", "experts_factor")
-
-
-def write_serving_calibration(engine: str, gpu: str, origin: str, constants: EngineConstants, target: Path) -> str:
-    """Write the constants of an engine on a GPU; returns what was learned, in words. Raises FileError."""
-    body = {
-        "kind": KIND,
-        "schema_version": SCHEMA_VERSION,
-        "engine": engine,
-        "gpu": gpu,
-        "origin": origin,
-        "constants": {name: getattr(constants, name) for name in (*FACTORS, *NUMBERS)},
-    }
-
-    write_atomically(target, lambda file: file.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8"))
-    return f"of {engine} on {gpu}"
-
-
-def serving_calibration(path: str | None) -> ServingCalibration:
-    """The shipped constants; with a file, its own for its engine and GPU. Raises FileError or InputError."""
-    shipped = shipped_calibration()
-    if path is None:
-        return shipped
-    body = _read(Path(path))
-    engine, constants = body["engine"], body["constants"]
-    factors = {"all": constants["factor"], "experts": constants["experts_factor"], "arithmetic": 0.0}
-    return replace(
-        shipped,
-        engines={**shipped.engines, engine: {name: constants[name] for name in NUMBERS}},
-        gpus={**shipped.gpus, engine: {**shipped.gpus.get(engine, {}), body["gpu"]: factors}},
-    )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    shown = f"calibration {str(path)[:200]!r}"
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise FileError(f"{shown} is larger than {MAX_BYTES // 2**20} MiB")
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{shown} is no JSON; write one with autoconfig deployments --profile") from error
-    constants = body.get("constants") if isinstance(body, dict) else None
-    if not isinstance(constants, dict) or body.get("kind") != KIND or body.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{shown} is no {KIND}; write one with autoconfig deployments --profile --save-calibration FILE")
-    names = (*FACTORS, *NUMBERS)
-    wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]
-    named = all(isinstance(body.get(n), str) for n in ("engine", "gpu"))
-    if wrong or not named or not all(0 <= constants[n] < 1e6 for n in names):
-        raise InputError(f"{shown}: constants {', '.join(names)} must be numbers from 0 to 1e6, engine and gpu names")
-    return body
 
 
 def read_workload(request: ServeRequest) -> tuple[Workload, float]:
@@ -133,6 +69,8 @@ class ServeQuestion:
     lengths: Lengths
     ttft_s: float | None
     tpot_s: float | None
+    tails: Mapping[str, float]
+    """Limits of percentiles in the simulation, seconds: request.TAILS."""
     rate: float
     goal: str
     chunked: bool
@@ -199,6 +137,14 @@ class ServeQuestion:
         """Most input tokens that a prefill computes."""
         return max(self.workload.longest_input * (1.0 - self.lengths.cached), 1.0)
 
+    def in_means(self) -> ServeQuestion:
+        """The same with limits of percentiles as limits of means too, which are what the closed form knows: below them."""
+        ttft, tpot = (
+            min([*filter(None, [mean]), *(limit for name, limit in self.tails.items() if name.startswith(kind))], default=None)
+            for kind, mean in (("ttft", self.ttft_s), ("tpot", self.tpot_s))
+        )
+        return replace(self, ttft_s=ttft, tpot_s=tpot)
+
     def limited(self, *, ttft: float = 1.0, tpot: float = 1.0) -> ServeQuestion:
         return replace(
             self, ttft_s=self.ttft_s * ttft if self.ttft_s else None, tpot_s=self.tpot_s * tpot if self.tpot_s else None
@@ -258,6 +204,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         lengths=lengths,
         ttft_s=request.ttft_s,
         tpot_s=None if single else request.tpot_s,
+        tails={name: value for name, value in tail_limits(request).items() if not (single and name.startswith("tpot"))},
         rate=rate,
         goal=request.goal,
         chunked=chunked,

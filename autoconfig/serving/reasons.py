@@ -3,13 +3,13 @@ what limits cost; where nothing is feasible, what comes nearest and by how much 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.serving.deployment import decode_memory
+from autoconfig.serving.deployment import SimulatedJson, decode_memory
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
 from autoconfig.serving.space import cut_groups
@@ -40,8 +40,7 @@ def goal_figure(question: ServeQuestion, found: Deployments) -> npt.NDArray[np.f
 
 def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
     """Lines for the recommended row; none where nothing meets the limits."""
-    named = (("TTFT", question.ttft_s), ("TPOT", question.tpot_s))
-    limits = [f"{name} <= {limit * 1e3:g} ms" for name, limit in named if limit]
+    limits = [f"{name} <= {limit * 1e3:g} ms" for _, _, name, limit in limits_of(question)]
     within = f" within {' and '.join(limits)}" if limits else ""
     lines = [f"{FIGURES[question.goal][0]} of {len(found.order):,} deployments that fit{within}"]
     if question.goal in ("throughput", "cost"):
@@ -56,6 +55,11 @@ def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
     if not question.rate:
         lines += _end_of_batch(question, found, row)
     return lines
+
+
+def rate_text(rate: float) -> str:
+    """Requests per second in four digits, without an exponent."""
+    return f"{rate:,.0f} requests/s" if rate >= 1000.0 else f"{rate:.4g} requests/s"
 
 
 def sustained_text(requests_per_s: float, tokens_per_s_per_gpu: float, sustained: float) -> str:
@@ -111,7 +115,7 @@ user waits for the text."""
 
 def readable(question: ServeQuestion) -> Iterator[ServeQuestion]:
     """The question with READABLE_TPOT_S as its limit, said, where nobody asked for a limit, a load or a batch."""
-    given = question.tpot_s or question.ttft_s or question.rate or "batch" in question.constraints
+    given = question.tpot_s or question.ttft_s or question.tails or question.rate or "batch" in question.constraints
     if not given and question.goal in ("throughput", "cost") and question.lengths.steps > 0:
         said = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s a user, as no limit was asked (--tpot 50ms; for offline work --tpot 2s)"
         yield replace(question, tpot_s=READABLE_TPOT_S, usual_limit=True, assumed=(said, *question.assumed))
@@ -152,24 +156,41 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
         needed = int(np.ceil(question.num_gpus * question.rate / most))
         gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
-            f"{gpus} not carry {question.rate:.4g} requests/s; "
+            f"{gpus} not carry {rate_text(question.rate)}; "
             f"the nearest deployment carries {most:.3g} "
             f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
         )
-    ways = exceeded_limits(question, float(found.columns["ttft_s"][row]), float(found.columns["tpot_s"][row]))
+    limits = (("TTFT", "ttft_s", question.ttft_s), ("TPOT", "tpot_s", question.tpot_s))
+    ways = exceeded((name, float(found.columns[column][row]), limit) for name, column, limit in limits)
     said = f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
     if question.rate and 0.0 < found.most_load < 1.0:
         said += f"; within them {found.most_load * question.rate:.3g} requests/s are carried ({SPARED})"
     return said
 
 
-def exceeded_limits(question: ServeQuestion, ttft_s: float, tpot_s: float) -> str:
-    """Which limits are shortfall, with both figures."""
+def exceeded(figures: Iterable[tuple[str, float, float | None]]) -> str:
+    """Of (name, seconds, limit) those beyond their limits, with both figures."""
     return " and ".join(
         f"{name} {seconds * 1e3:,.4g} ms of at most {limit * 1e3:,.4g}"
-        for name, seconds, limit in (("TTFT", ttft_s, question.ttft_s), ("TPOT", tpot_s, question.tpot_s))
+        for name, seconds, limit in figures
         if limit is not None and seconds > limit
     )
+
+
+def limits_of(question: ServeQuestion) -> Iterator[tuple[str, str, str, float]]:
+    """(`ttft` or `tpot`, `mean` or a percentile, in words, seconds) of every limit that was asked."""
+    for kind, limit in (("ttft", question.ttft_s), ("tpot", question.tpot_s)):
+        if limit:
+            yield kind, "mean", kind.upper(), limit
+    for name, limit in question.tails.items():
+        kind, _, figure = name.partition("_")
+        yield kind, figure, f"{kind.upper()} {figure}", limit
+
+
+def simulated_figures(question: ServeQuestion, found: SimulatedJson) -> Iterator[tuple[str, str, float, float]]:
+    """(`ttft` or `tpot`, the figure in words, its seconds in the simulation, its limit) of every limit that was asked."""
+    for kind, figure, name, limit in limits_of(question):
+        yield kind, name, getattr(getattr(found, f"{kind}_seconds"), figure), limit
 
 
 def over_text(over: float) -> str:

@@ -193,6 +193,10 @@ class ServeRequest:
     """A file, or rows with the keys of trace.JSON_KEYS: lengths, arrivals and their rate."""
     ttft_s: float | None = None
     tpot_s: float | None = None
+    ttft_p95_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_p95_s: float | None = None
+    tpot_p99_s: float | None = None
     rate: float = 0.0
     goal: str = "throughput"
     fix: tuple[str, ...] = ()
@@ -223,6 +227,15 @@ def request_of(given: Mapping[str, Any]) -> ServeRequest:
     return ServeRequest(**field_values(SERVING, given))
 
 
+TAILS = ("ttft_p95", "ttft_p99", "tpot_p95", "tpot_p99")
+"""Limits of percentiles, which only the simulation knows."""
+
+
+def tail_limits(request: ServeRequest) -> dict[str, float]:
+    """Those of TAILS that were asked, in seconds."""
+    return {name: seconds for name in TAILS if (seconds := getattr(request, f"{name}_s")) is not None}
+
+
 def check_request(request: ServeRequest) -> None:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_bounds(SERVING, request)
@@ -239,9 +252,12 @@ def check_request(request: ServeRequest) -> None:
             "like 3"
         )
     _check_lengths(request)
-    tpot = request.tpot_s
-    if tpot is not None and tpot >= MIN_ODD_TPOT_S:
-        raise InputError(f"{option('tpot')} {tpot:g} is {tpot:g} seconds a token: say {option('tpot')} {tpot:g}ms?")
+    for name in ("tpot", *(name for name in TAILS if name.startswith("tpot"))):
+        tpot = getattr(request, f"{name}_s")
+        if tpot is not None and tpot >= MIN_ODD_TPOT_S:
+            raise InputError(f"{option(name)} {tpot:g} is {tpot:g} seconds a token: say {option(name)} {tpot:g}ms?")
+    if (tails := [*tail_limits(request)]) and not request.simulate:
+        raise InputError(f"{option(tails[0])} is judged by the simulation: drop {option('simulate')} 0")
     if request.goal not in GOALS:
         raise InputError(f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}")
     if request.goal == "cost" and request.price is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from autoconfig.planning.request_fields import DEVICES
-from autoconfig.specs.errors import GIB, InputError, option
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.json_record import canonical_json, from_json, to_json
 
 SCHEMA_VERSION = 1
@@ -161,16 +161,3 @@ def parse_time(text: str) -> float:
     if limit is None:
         raise InputError(f"{option('job_timeout')} {text}: give a time like 10m")
     return limit
-
-
-_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(b|mb|gb|mib|gib)", re.IGNORECASE)
-_BYTES = {"b": 1, "mb": 10**6, "gb": 10**9, "mib": 2**20, "gib": GIB}
-
-
-def parse_size(text: str) -> int:
-    """`600MiB`, `2GiB`, `1.5GB` in bytes. Raises InputError."""
-    match = _SIZE.fullmatch(text.strip())
-    size = int(float(match[1]) * _BYTES[match[2].lower()]) if match else 0
-    if size < 1:
-        raise InputError(f"size {text!r}: write it like 600MiB or 2GiB")
-    return size

@@ -53,7 +53,7 @@ PART_WORDS = {
 
 
 def part_words(name: str) -> str:
-    """A part of the step in a sentence; tables and JSON have the name of its formula."""
+    """A part of the step in words, beside which the table of `explain` has the name of its formula; JSON has the name."""
     return PART_WORDS.get(name, name.removesuffix("_seconds").replace("_", " "))
 
 
@@ -92,14 +92,14 @@ def _trade(report: PlanReport, first: PlanReport) -> str:
         ((report.time_parts.get(n, 0.0) - first.time_parts.get(n, 0.0), n) for n in names), key=lambda item: -item[0]
     )
     small = 0.002 * first.step_seconds
-    losses = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
-    gains = [f"{part_words(name)} {_signed(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
+    losses = [f"{part_words(name)} {signed_seconds(seconds)}" for seconds, name in delta[:PARTS_NAMED] if seconds > small]
+    gains = [f"{part_words(name)} {signed_seconds(seconds)}" for seconds, name in delta[::-1][:PARTS_NAMED] if seconds < -small]
     memory = (report.peak_bytes - first.peak_bytes) / GIB
     text = "; ".join(losses + gains)
     return (f": {text}" if text else "") + (f"; {memory:+.1f} GiB" if abs(memory) >= 0.05 else "")
 
 
-def _signed(seconds: float) -> str:
+def signed_seconds(seconds: float) -> str:
     """A difference with three digits and its unit."""
     return f"{seconds:+.2f} s" if abs(seconds) >= 1 else f"{seconds * 1e3:+.3g} ms"
 

@@ -18,7 +18,7 @@ from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.nearest import odd_factor
 from autoconfig.training.order import plainest_first
 from autoconfig.training.price import PlanReport, violations
-from autoconfig.training.question import Question, graphs_text
+from autoconfig.training.question import Question, graphs_text, understand
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.space import Constraints
 
@@ -145,9 +145,7 @@ def remedies(question: Question) -> list[Remedy]:
             constraints = changed if changed is not question.constraints else constraints
         together = _tried("all of these together", everything, constraints, question)
         found += [one for one in together if one.fits or not _one_is_enough(found, one)]
-    found += _larger_gpus(question)
-    found += _more_gpus(question)
-    return found
+    return [*found, *_larger_gpus(question), *_more_gpus(question), *_fine_tuning(question)]
 
 
 def _saves(remedy: Remedy, today: Iterable[Remedy]) -> bool:
@@ -217,6 +215,33 @@ def _more_gpus(question: Question) -> list[Remedy]:
         tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.constraints, question)
         if tried and tried[0].fits:
             return tried
+    return []
+
+
+SHORTEST_SAMPLE = 512
+"""Samples of adapters are cut no shorter than this."""
+
+
+def _fine_tuning(question: Question) -> list[Remedy]:
+    """What fits of fine-tuning: adapters in place of all weights, with what their own defaults make of the question; where
+    adapters are asked, the longest of ever halved samples. Nothing where neither fits."""
+    scenario = question.scenario
+    if scenario.numerics.peft == "none":
+        try:
+            asked = understand(replace(question.request, numerics={**question.request.numerics, "peft": "lora"})).scenario
+        except InputError:  # a model or a stack without adapters
+            return []
+        changed = replace(asked, cluster=scenario.cluster)
+        work = changed.workload
+        text = f"fine-tuning of adapters, sequence {work.seq_length:,}, batch {work.global_batch_size:,} (--peft lora)"
+        return [one for one in _tried(text, changed, question.constraints, question) if one.fits]
+    length = scenario.workload.seq_length // 2
+    while length >= max(SHORTEST_SAMPLE, scenario.workload.packed_length or 0):
+        shorter = replace(scenario, workload=replace(scenario.workload, seq_length=length))
+        text = f"samples of {length:,} tokens (--seq-length {length})"
+        if (tried := _tried(text, shorter, question.constraints, question)) and tried[0].fits:
+            return tried
+        length //= 2
     return []
 
 

@@ -170,10 +170,10 @@ def search_bounds(scenario: Scenario, constraints: Constraints) -> dict[str, int
 
 
 def usual_fsdp(scenario: Scenario) -> frozenset[int]:
-    """Levels of FSDP that are searched where none is fixed: of adapters on Megatron none, as Megatron-Bridge's recipes, which
-    train them, are written without (formats/writers/bridge.py)."""
-    adapters = scenario.numerics.peft == "lora"
-    return frozenset({0} if adapters and scenario.software.sharding == "megatron" else {0, 3})
+    """Levels of FSDP that are searched where none is fixed: of adapters and packed samples on Megatron none, as
+    Megatron-Bridge's recipes, which train them, are written without (formats/writers/bridge.py)."""
+    by_recipe = scenario.numerics.peft == "lora" or scenario.workload.packed_length is not None
+    return frozenset({0} if by_recipe and scenario.software.sharding == "megatron" else {0, 3})
 
 
 def sharding_choices(

@@ -46,6 +46,23 @@ def test_plans_are_those_of_the_command_line(http):
     assert answer.json()["calibration"]
 
 
+def test_texts_are_read_and_left_out_as_on_the_command_line(http):
+    """8k, 1,024, FP8 and no GPU: the command line's own reader and default."""
+    body = {"model": "1.7b", "gpus": "64", "seq_length": "8k", "global_batch_size": "1,024", "precision": "FP8", "top": "1"}
+    answer = http.post("/v1/plans", json=body)
+    assert answer.status_code == 200, answer.text
+    options = [part for name, text in body.items() for part in (f"--{name.replace('_', '-')}", text)]
+    said = run_in_process("search", *options, "--json")
+    assert answer.json() == _without_seconds(json.loads(said.stdout))
+    question = answer.json()
+    assert question["cluster"]["gpu"] == "h100-sxm-80gb" and question["numerics"]["precision"] == "fp8"
+    assert question["workload"]["seq_length"] == 8192 and question["workload"]["global_batch_size"] == 1024
+    served = http.post("/v1/deployments", json={"model": "llama3-8b", "gpus": "8", "isl": "1k", "osl": "1,000"})
+    assert served.status_code == 200 and served.json()["question"]["gpu"] == "h100-sxm-80gb", served.text
+    counted = http.post("/v1/scaling", json={"model": "1.7b", "gpus": 8})
+    assert counted.status_code == 200 and [point["num_gpus"] for point in counted.json()["points"]] == [8]
+
+
 def test_the_same_question_gives_the_same_bytes(http, services):
     first = http.post("/v1/plans", json=QUESTION)
     with services("--workers", "1", "--search-workers", "0").client() as other:

@@ -69,6 +69,25 @@ def test_explain_prints_memory_by_stage_and_time_by_part(autoconfig):
         assert part in text, part
 
 
+def test_explain_names_parts_as_search_does_beside_their_formulas(autoconfig):
+    rows = [line.split() for line in autoconfig.run("explain", "tp=2,pp=2,mbs=1", *SMALL).stdout.splitlines()]
+    formulas = {row[-1]: " ".join(row[:-3]) for row in rows if row and row[-1].endswith("_seconds")}
+    assert formulas["gemm_seconds"] == "GEMMs" and formulas["p2p_seconds"] == "pipeline sends"
+    said = re.search(r"fit \(([^)]*) of the step\)", words(autoconfig.run("search", *SMALL).stdout))[1]
+    assert {part.rsplit(" ", 2)[0] for part in said.split(", ")} <= {*formulas.values()}
+
+
+def test_what_is_not_exported_is_said(autoconfig, tmp_path):
+    for command in (
+        ("search", "--model", "175b", "--gpus", "8"),
+        ("deployments", "--model", "llama3-8b", "--gpus", "1", "--ttft", "1ms", "--simulate", "0"),
+        ("rl", "--model", "llama3-70b", "--gpus", "1"),
+    ):
+        folder = tmp_path / "x"
+        done = autoconfig.run(*command, "--export", str(folder))
+        assert done.exit_code == 3 and f"nothing was exported to {folder}: " in done.stderr and not folder.exists()
+
+
 def test_explain_shows_ends_and_the_worst_of_many_stages(autoconfig):
     result = autoconfig.run("explain", "tp=8,pp=16,mbs=1,sp=1", "--model", "175b", "--gpus", "1024")
     (header,) = (line for line in result.stdout.splitlines() if line.split()[:2] == ["part", "stage"])
@@ -213,6 +232,7 @@ def test_the_group_lists_its_commands(autoconfig):
     assert result.exit_code == 0
     for command in COMMANDS:
         assert f"  {command} " in result.stdout
+    assert "..." not in result.stdout.partition("Training:")[2], "a line of the list is cut"
 
 
 # Bad input

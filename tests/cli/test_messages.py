@@ -152,7 +152,8 @@ USUAL = {
     "search": {"--seq": "--seq-length", "--gbs": "--global-batch-size", "--dtype": "--precision", "--context": "--seq-length",
                "--batch-size": "--global-batch-size", "--node-size": "--gpus-per-node", "--micro-batch": "--mbs",
                "--hidden": "--hidden-size", "--layers": "--num-layers", "--gpu-type": "--gpu", "--num-gpus": "--gpus",
-               "--nodes": "--gpus", "--mem": "--gpu", "--lr": "the model's size", "--modle": "--model"},
+               "--nodes": "--gpus", "--mem": "--gpu", "--lr": "the model's size", "--modle": "--model",
+               "--days": "autoconfig scaling"},
     "deployments": {"--context": "--isl", "--max-tokens": "--osl", "--batch-size": "--fix batch=N", "--qps": "--rate"},
     "explain": {"--pp": "tp=8,pp=2"}, "scaling": {"--pp": "--fix pp=N"}, "check": {"--num-gpus": "--gpus"},
 }  # fmt: skip

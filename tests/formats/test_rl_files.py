@@ -257,6 +257,22 @@ def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
     assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
 
 
+@pytest.mark.parametrize(("times", "code", "said"), [
+    (2.0, 0, ""), (4.0, 0, "warning: generation is 4 times what is predicted"), (0.2, 0, "generation is 0.2 times"),
+    (30.0, 2, "30 times the"), (0.03, 2, "0.03 times the"),
+])  # fmt: skip
+def test_a_log_far_from_what_is_predicted_is_doubted_or_refused(tmp_path, times, code, said):
+    run, log, out = tmp_path / "run.sh", tmp_path / "log.txt", tmp_path / "cal.json"
+    run.write_text(VERL)
+    phases = check_text(VERL, {"response_length": 900, "prompt_length": 150}).priced.phases
+    line = "step:{} - prompt_length/mean:150.0 - response_length/mean:900.0 - "
+    line += "timing_s/gen:{:.4f} - timing_s/update_actor:{:.4f}\n"
+    log.write_text("".join(line.format(step, times * phases.generation, phases.training) for step in (1, 2)))
+    made = CliRunner().invoke(cli, ["rl", "calibrate", str(log), "--run", str(run), "--output", str(out)])
+    assert made.exit_code == code and said in made.stderr and out.exists() == (code == 0), made.output
+    assert bool(made.stderr) == bool(said)
+
+
 def test_nemo_rl_prints_a_block_of_timing():
     block = "⏱️  Timing:\n  • Total step time: 97.70s\n  • generation: 45.00s (46.1%)\n  • policy_training: 25.00s (25.6%)\n"
     found = log_of("Mean Generation Length: 812.5\n" + block)

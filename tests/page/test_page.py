@@ -229,7 +229,7 @@ def test_a_pasted_model_and_nothing_fits(asked, pages):
     small.wait_for_selector("article .config")
     note = small.locator(".answer .note")
     assert "Nothing fits" in note.inner_text() and "--" not in note.inner_text()
-    note.get_by_role("button").last.click()
+    note.get_by_role("button", name="use gpus").click()
     expect(small.locator(".answer .note")).to_have_count(0)
     settled(small)
     assert int(small.get_by_label("GPUs", exact=True).input_value()) > 8 and rows(small)
@@ -241,6 +241,11 @@ def test_remedies_and_better_batches_are_taken_by_a_button(asked, pages):
     expect(page.locator("table.plans tbody tr").first).to_be_visible()
     assert page.get_by_label("Only plans with", exact=True).input_value() == "offload=1"
     assert "offload=1" in shorts(page)[0]
+    page = pages(link(asked.url, model="llama3-8b", gpus=1, gpu="rtx-4090-24gb"))
+    page.get_by_role("button", name="use peft lora", exact=True).click()
+    expect(page.locator("table.plans tbody tr").first).to_be_visible()
+    page.get_by_label("Sequence", exact=True).fill("1k")
+    expect(page.locator(".answer .summary")).to_contain_text("sequence 1,024")
     page = pages(link(asked.url, gpus=24))
     page.get_by_role("button", name="use batch").click()
     expect(page.locator(".answer > .note")).to_have_count(0)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.time_model.serving.simulation import SchedulerLimits, simulate
 
 from autoconfig.post_training.answer import answer
+from autoconfig.post_training.generation import EngineShare, _drained, _engine, _requests, _stream
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, Phases, exposed, timeline
 
@@ -81,3 +83,18 @@ def test_what_binds_is_a_phase_that_the_step_waits_for():
         shown = exposed(one.phases, one.placement)
         assert one.binds == max(shown, key=lambda name: getattr(one.phases, name))
         assert one.phases.beside == pytest.approx(one.phases.of(PHASES) - one.phases.of(shown))
+
+
+def test_limits_that_never_bind_change_no_simulation():
+    """Engines that differ in the room of a cache that they never fill are simulated once, and as they are."""
+    job = answer({"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 4}).job
+    _, _, table = _engine(job.policy, job.gpu, EnginePlan(tp=1, replicas=1), True)
+    asked, before = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, 40), _stream.cache_info().misses
+    wide = [SchedulerLimits(batch=batch, tokens=8192, kv_tokens=room) for batch, room in ((40, 4e5), (256, 4e5), (1024, 1e7))]
+    narrow = SchedulerLimits(batch=8, tokens=8192, kv_tokens=4e5)
+    for limits in (*wide, narrow):
+        plain = simulate(table, _requests(asked), limits)
+        seconds, _ = _drained(job, table, asked.number, limits)
+        assert seconds == plain.duration_s
+    assert _stream.cache_info().misses == before + 2
+    assert _drained(job, table, asked.number, narrow)[0] > 1.3 * _drained(job, table, asked.number, wide[0])[0]

@@ -16,9 +16,10 @@ import autoconfig
 from autoconfig.cli.main import cli
 from autoconfig.post_training import placements as post_training_placements
 from autoconfig.post_training.answer import _understand, answer
-from autoconfig.post_training.answer import ranked as by_time
+from autoconfig.post_training.answer_json import answer_json
 from autoconfig.post_training.passes import stage_ends
 from autoconfig.post_training.placements import UNEVEN, _depths
+from autoconfig.post_training.ranking import ranked as by_time
 from autoconfig.render.post_training import show_placements
 
 SEVEN = {
@@ -223,3 +224,27 @@ def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prom
     words = ("--model=llama3.1-8b", "--gpu=h200", "--algorithm=dpo", "--framework=nemo-rl", "--group-size=32")
     shown = asked(*words, f"--gpus={gpus}", f"--prompts={prompts}", f"--minibatch={minibatch}")
     assert shown.exit_code == 3 and f"There is no placement; {said}" in " ".join(shown.output.split()), shown.output
+    assert "Nearest, with that change" in shown.output and "It does not fit" not in shown.output
+    found = json.loads(asked(*words, f"--gpus={gpus}", f"--prompts={prompts}", f"--minibatch={minibatch}", "--json").stdout)
+    assert found["considered"] == 0 and found["nearest"]["fits"]
+    assert found["nearest"]["train_gpus"] == (8 if prompts == 32 else 12)
+
+
+def test_engines_larger_than_a_node_are_said():
+    """405B in 16 bits does not go into 8 H100; engines of two nodes do, by what is assumed of the network between them."""
+    found = answer({"model": "llama3-405b", "gpus": 64, "gpu": "h100", "prompts": 64, "top": 2})
+    shown = found.ranked or (found.nearest,)
+    assert min(one.placement.engine.tp for one in shown) > 8 and len(found.notes) == 1
+    assert "engines of tp=16" in found.notes[0] and "no run of such engines was measured" in found.notes[0]
+    assert answer_json(found).assumed[0] == found.notes[0]
+    assert not answer(SEVEN).notes
+
+
+def test_what_a_host_holds_is_an_option():
+    """A 7B that waits takes about 400 GiB of a host: with less it does not wait; on 2 TiB, what is assumed, nothing changes."""
+    free, same, small = (answer({**SEVEN, "host_memory": size}) for size in (None, "2TiB", "256GiB"))
+    assert free.ranked == same.ranked and free.ranked[0].memory.host_bytes > 256 * 2**30
+    assert small.ranked and all(one.memory.host_bytes <= 256 * 2**30 for one in small.ranked)
+    assert small.ranked[0].seconds > free.ranked[0].seconds
+    with pytest.raises(InputError, match="--host-memory: size 'much'"):
+        answer({**SEVEN, "host_memory": "much"})

@@ -10,6 +10,7 @@ import pytest
 from autoconfig.specs.errors import GIB, InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 
@@ -17,7 +18,7 @@ from autoconfig.calibration.post_training_fit import errors as measured_over_pri
 from autoconfig.calibration.post_training_fit import samples_of, scatter
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
 from autoconfig.post_training.generation import generate
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import USUAL_HOST_BYTES, Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import microbatches, pass_seconds, training_seconds
@@ -281,6 +282,17 @@ def test_a_critic_beside_the_actor_takes_memory_of_its_own():
     assert hosted[0].training_bytes == hosted[1].training_bytes and hosted[0].host_bytes > 1.5 * hosted[1].host_bytes
 
 
+def test_a_reference_that_waits_is_on_the_host():
+    """As verl's ref.fsdp_config.param_offload: of 7.6 B parameters in 16 bits 15.2 GB a node, and nothing on the GPU."""
+    placed = replace(PLACED, offload=False, train=TrainPlan(tp=2, pp=1, dp=4, mbs=1, sp=True))
+    stays, waits = (phase_memory(JOB, replace(placed, reference_waits=one), None) for one in (False, True))
+    ranks = total_parameters(JOB.policy) * 2.0 / 2
+    assert waits.host_bytes - stays.host_bytes == pytest.approx(8 * ranks)
+    assert stays.generation_bytes - waits.generation_bytes == pytest.approx(ranks)
+    both = [phase_memory(JOB, replace(PLACED, offload=True, reference_waits=one), None).host_bytes for one in (False, True)]
+    assert both[0] == both[1], "offloaded with training it waits there as well"
+
+
 def test_log_probabilities_of_a_large_vocabulary_take_seconds_of_their_own():
     """20 bytes a logit: of 0.5B with 152,064 words a good part of a pass, of 7B little."""
     shares = []
@@ -344,7 +356,7 @@ def test_ties_and_the_chance_to_fit_of_each_phase(autoconfig):
 
 def test_the_chance_is_one_half_at_the_limit():
     memory = PhaseMemory(generation_bytes=60 * GIB, training_bytes=80 * GIB, device_bytes=80 * GIB, host_bytes=0.0,
-                         engine_holds_a_sequence=False, overhead_bytes=3 * GIB)  # fmt: skip
+                         host_limit_bytes=GIB, engine_holds_a_sequence=False, overhead_bytes=3 * GIB)  # fmt: skip
     assert memory.training_fit == pytest.approx(0.5) and memory.generation_fit == 0.0
     assert replace(memory, engine_holds_a_sequence=True).generation_fit > 0.99
 
@@ -369,10 +381,13 @@ def test_a_band_holds_a_run_of_a_model_that_nobody_has_measured():
 
 def test_what_waits_on_a_host_beyond_its_memory_does_not_fit():
     """DeepSeek-V3 on 4 nodes of 8: training that waits takes 3.9 TiB of a host with 2."""
-    held = {"generation_bytes": 60 * GIB, "training_bytes": 50 * GIB, "device_bytes": 80 * GIB, "overhead_bytes": GIB}
+    held = {"generation_bytes": 60 * GIB, "training_bytes": 50 * GIB, "device_bytes": 80 * GIB, "overhead_bytes": GIB,
+            "host_limit_bytes": USUAL_HOST_BYTES}  # fmt: skip
     small, large = (PhaseMemory(**held, host_bytes=size * GIB, engine_holds_a_sequence=True) for size in (2000, 3894))
     assert small.fits and not small.reason and small.chance > 0.9
-    assert not large.fits and large.chance == 0.0 and "3,894 GiB wait on the host of each node, of which 2,048" in large.reason
+    assert not large.fits and large.chance == 0.0
+    assert "3,894 GiB wait on the host of each node, which is taken to have 2,048" in large.reason
+    assert replace(large, host_limit_bytes=4096 * GIB).fits
     assert large.lacking > 1.0 > small.lacking
 
 

@@ -33,6 +33,17 @@ def test_an_unknown_code(autoconfig, code, near):
     assert done.exit_code == 2 and near in done.output
 
 
+@pytest.mark.parametrize(("asked", "names"), [
+    (("models", "LLAMA3", "70b"), ["llama3-70b", "llama3.1-70b"]), (("engines", "sglang"), ["sglang"]),
+    (("gpus", "h100"), ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
+])  # fmt: skip
+def test_a_list_is_narrowed_by_words(autoconfig, asked, names):
+    listed = json.loads(autoconfig.run(*asked, "--json").stdout)[asked[0]]
+    assert [next(iter(row.values())) for row in listed][: len(names)] == names
+    refused = autoconfig.run(asked[0], "zzz9")
+    assert refused.exit_code == 2 and f"autoconfig {asked[0]} lists all" in refused.stderr and not refused.stdout
+
+
 def test_the_list_of_models_and_one_model_say_the_same_of_active_parameters():
     rows = {row["name"]: row for row in model_rows()}
     assert all(row["active"] <= row["parameters"] for row in rows.values())

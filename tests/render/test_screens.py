@@ -7,6 +7,7 @@ import pytest
 import screens
 from rich.text import Text
 
+import autoconfig
 from autoconfig.render.screen import Screen, brief, broken, show_table
 
 COMMAND = ("autoconfig ", "--")
@@ -36,6 +37,18 @@ def test_screens_are_as_recorded(name, width):
     said = screens.recorded(screens.screen(name, width))
     held = screens.path(name, width).read_text(encoding="utf-8")
     assert said == held, "run python tests/helpers/screens.py, read what changed"
+
+
+@pytest.mark.parametrize(("levels", "marked"), [([0, 2, 3], ["fsdp=2"]), ([3], [])])
+def test_less_memory_in_a_tie_is_marked(levels, marked):
+    """Sharding of the same layout is no row of its own, and may cost nothing that the model can tell."""
+    fix = {"tp": 1, "pp": 1, "cp": 1, "mbs": 2, "recompute": "none", "dist_opt": 0, "fsdp": levels}
+    found = autoconfig.search(
+        model="llama3-8b", gpus=8, gpu="a100-80gb", peft="lora", software="torch-eager", calibration="none", fix=fix
+    )
+    text = printed(found.show, 4_000)
+    assert [plan.rpartition(",")[2] for plan in re.findall(r"(tp=\S+) [0-9.]+ GiB at [0-9.]+ s \(=\)", text)] == marked
+    assert ("= marks a tie: less memory at a step within 6%" in text) == bool(marked)
 
 
 def lines_of(text, width):

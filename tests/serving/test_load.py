@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from autoconfig.specs.errors import InputError
 
 from autoconfig.render.screen import Screen
-from autoconfig.render.serving import show_answer
+from autoconfig.render.serving import room_text, show_answer
 from autoconfig.serving.answer import answer
+from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
 from autoconfig.serving.request import ServeRequest
@@ -85,6 +87,38 @@ def test_table_and_simulation_agree_on_the_first_token_of_a_full_queue(isl, osl,
                           fix=("tp=1", "pp=1", "weights=fp8", "kv=fp8", f"batch={batch // 8}"))).reports  # fmt: skip
     assert one.ttft_s == pytest.approx(one.latency.ttft_seconds.mean, rel=0.25)
     assert one.tpot_s == pytest.approx(one.latency.tpot_seconds.mean, rel=0.05)
+
+
+LIGHT = ServeRequest(
+    model="llama3-8b", gpu="h100", gpus=2, isl=1000, osl=300, isl_stddev=800, osl_stddev=200, simulate=2, top=2
+)
+
+
+def test_limits_of_percentiles_are_kept_in_the_simulation():
+    """A limit of p99 costs throughput where bursts break it, and is said as what it is."""
+    asked = replace(LIGHT, rate=20.0)
+    free = answer(asked).reports[0]
+    assert free.latency.ttft_seconds.p99 > 0.1 > free.latency.ttft_seconds.mean
+    found = answer(replace(asked, ttft_p99_s=0.1))
+    assert found.reports[0].latency.ttft_seconds.p99 <= 0.1 and found.question.ttft_s is None
+    assert found.reports[0].tokens_per_s_per_gpu <= free.tokens_per_s_per_gpu
+    assert "within TTFT p99 <= 100 ms" in found.why[0]
+    assert serve_json(found).question.percentile_limits_seconds == {"ttft_p99": 0.1}
+    none = answer(replace(asked, ttft_p99_s=0.035))
+    assert not none.reports and "in the simulation the nearest" in none.infeasible and "(TTFT p99" in none.infeasible
+    steady = answer(replace(LIGHT, gpus=1, tpot_p95_s=0.01)).reports[0]
+    assert steady.latency.tpot_seconds.p95 <= 0.01 < answer(replace(LIGHT, gpus=1)).reports[0].latency.tpot_seconds.p95
+
+
+def test_limits_of_percentiles_need_the_simulation():
+    with pytest.raises(InputError, match="--ttft-p99 is judged by the simulation"):
+        answer(replace(LIGHT, ttft_p99_s=1.0, simulate=0))
+    with pytest.raises(InputError, match="--tpot-p95 80 is 80 seconds a token"):
+        answer(replace(LIGHT, tpot_p95_s=80.0))
+
+
+def test_room_of_a_cache_is_a_figure_to_read():
+    assert [room_text(times) for times in (1.04, 9.96, 57.2, 5753.0)] == ["1.0x", "10x", "57x", ">99x"]
 
 
 def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():

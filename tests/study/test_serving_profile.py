@@ -21,7 +21,8 @@ from background import started
 from job_help import wait_until
 from tables import tabled
 
-from autoconfig.serving.question import serving_calibration, understand
+from autoconfig.serving.calibration import serving_calibration
+from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
 from autoconfig.study.serving.candidates import Round, RoundFigures, candidates_of, predicted, refined
 from autoconfig.study.serving.work import ServingSettings, behind, on_frontier, propose

@@ -84,7 +84,7 @@ def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
     assert ended.exit_code == 0, ended.stderr
     assert "rank 7 (stage 0) traced in" in ended.stderr
     assert "stack transformer-engine" in ended.stdout
-    assert "linear_fc1" in ended.stdout
+    assert "linear_fc1" in ended.stdout and "…" not in ended.stdout
 
 
 @tabled

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -305,6 +306,22 @@ def test_remedies_that_save_fit_as_they_say():
     assert not any(
         "offload" in r.change for r in search(Request(model="175b", gpus=8, gpu="a100-80gb", fix=("offload=1",))).remedies
     ), "what is given already is not repeated"
+
+
+def test_where_all_weights_do_not_fit_adapters_are_offered():
+    """With the plan and step of the question that has --peft lora; of adapters, the longest of ever halved samples."""
+    question = Request(model="llama3-8b", gpus=1, gpu="rtx-4090")
+    remedy = search(question).remedies[-1]
+    assert remedy.fits and remedy.change == "fine-tuning of adapters, sequence 2,048, batch 128 (--peft lora)"
+    first = search(replace(question, numerics={"peft": "lora"})).plans[0].report
+    assert remedy.plan == first.plan and remedy.step_seconds == pytest.approx(first.step_seconds)
+    asked = replace(question, numerics={"peft": "lora"}, seq_length=32768)
+    assert search(asked).remedies[-1].change == "samples of 4,096 tokens (--seq-length 4096)"
+    assert [search(replace(asked, seq_length=length)).ranking.fit_chance_met for length in (4096, 8192)] == [True, False]
+    kept = search(replace(asked, packed_length=5000))
+    assert not any("samples" in one.change for one in kept.remedies), "no shorter than the sequences packed into one"
+    encoders = search(Request(model="t5-11b", gpus=1, gpu="rtx-4090"))
+    assert encoders.remedies and not any("adapters" in one.change for one in encoders.remedies)
 
 
 def test_what_takes_memory_is_no_remedy():

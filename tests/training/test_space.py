@@ -297,6 +297,9 @@ def test_sharding_choices(scenario_of):
     assert sharding(enumerate_space(bridge)) == {(True, 0, 0.0)}, "Megatron-Bridge's recipes of adapters have no FSDP"
     assert sharding(enumerate_space(bridge, Constraints(fixed={"fsdp": frozenset({3})}))) == {(False, 3, 0.0)}
     assert 3 in column(enumerate_space(torch), "fsdp")
+    packed = {"architecture": adapters["architecture"], "packed_length": 100}
+    assert sharding(enumerate_space(scenario_of("dense", **packed))) == {(True, 0, 0.0)}, "nor those of packed samples"
+    assert 3 in column(enumerate_space(scenario_of("dense", software="torch-eager", **packed)), "fsdp")
     old = scenario_of("dense", software="megatron-lm-2021")
     assert sharding(enumerate_space(old)) == {(False, 0, 0.0)}, "no distributed optimizer and no FSDP in 2021"
     for fixed, excluded, wanted in (

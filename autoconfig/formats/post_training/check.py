@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings, read_text
 from autoconfig.megatron.shell.values import text_of
-from autoconfig.post_training.answer import FIT_CHANCE, PricedPlacement, fit_chance_of, price, ranked
+from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
+from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import load_gpu
 
@@ -207,6 +208,7 @@ def check_text(
         given.get("like"),
         download=bool(given.get("download")),
     )
+    job = replace(job, host_memory_bytes=host_memory_of(given))
     placement = placement_of(run, job.tokens)
     wrong = broken_of_model(run, job, placement)
     if wrong:

@@ -8,9 +8,9 @@ from pathlib import Path
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.run import run_of
 from autoconfig.planning.export_files import WrittenExport, check_folder, write_export
-from autoconfig.post_training.answer import PricedPlacement
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.specs.errors import UnsupportedError, option
 
 WRITERS = {

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from autoconfig.formats.post_training.check import check_file
-from autoconfig.post_training.calibration import LEAST, MOST, StepCalibration
+from autoconfig.post_training.calibration import BELIEVED, LEAST, MOST, StepCalibration
 from autoconfig.post_training.phases import REST, Phases
 from autoconfig.specs.errors import FileError, InputError
 
@@ -134,8 +134,9 @@ def _ratio(name: str, measured: float | None, told: float) -> float:
     if not measured or told <= 0:
         return 1.0
     found = measured / told
-    if not LEAST <= found <= MOST:
+    if not 1.0 / BELIEVED <= found <= BELIEVED:
         raise InputError(
-            f"{name} took {measured:.1f} s and is predicted as {told:.1f} s: the log is of another job than the run's file says"
+            f"{name} took {measured:.4g} s, {found:.3g} times the {told:.4g} s that are predicted; beyond {BELIEVED:g} times "
+            "nothing is believed: is the log of the run that the file starts, on that GPU, and in seconds?"
         )
     return found

@@ -12,7 +12,8 @@ import numpy as np
 from optuna.trial import FrozenTrial
 
 from autoconfig.profiler.runner import RunnerError
-from autoconfig.serving.question import ServeQuestion, understand, write_serving_calibration
+from autoconfig.serving.calibration import write_serving_calibration
+from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
 from autoconfig.study import trials as names
