@@ -98,6 +98,7 @@ def count_of(row: Row, key: str) -> int | None:
     return degree(row, key) if cell(row, key) else None
 
 
+EP_OVERLAP = "overlap-moe-expert-parallel-comm"
 OF_SOFTWARE = "as the software has it"
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "peak_rank": (("worst", "last"), "worst"),
@@ -111,7 +112,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
     "offload": (("none", "optimizer", "activations"), "none"),
     "overlap": (
-        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
+        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, EP_OVERLAP),
         "without it",
     ),
 }
