@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from autoconfig.runs.table import EP_OVERLAP, NO, YES, Row, cell, degree, flag, names_of, overlap_words
+from autoconfig.runs.table import EP_OVERLAP, NO, YES, Row, cell, degree, flag, names_of, overlap_words, whole
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.run_settings import FULL, FULL_ITERATION, RunSettings, read_graphs, switches_known, usual_graphs
+from autoconfig.specs.run_settings import (
+    FULL,
+    FULL_ITERATION,
+    PLAN_COLUMNS,
+    RunSettings,
+    read_graphs,
+    switches_known,
+    usual_graphs,
+)
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import SoftwareStack
 
+COUNTS = (*PLAN_COLUMNS, "gbs", "etp", "dp", "layers", "fsdp", "packed_length", "lora_rank", "offload_layers")
+LEFT_OUT = ("none", "null", "nan", "n/a", "na", "-")
 SWITCHES = ("cuda_graph", "cuda_graph_scope", "moe_dispatcher", "overlap")
 """Columns of a recipe's switches: those of one recipe belong together."""
 
@@ -29,8 +39,11 @@ def software_name(row: Row) -> str:
 
 def in_our_words(row: Row) -> dict[str, str]:
     """The row with `cuda_graph` as 0 or 1 (Megatron's cuda_graph_impl says none, local, transformer_engine, full_iteration),
-    `moe_dispatcher` in our spelling, and `recompute` none for no."""
+    `moe_dispatcher` and `task` in our spelling, `recompute` none for no, and counts empty that a program left out (nan)."""
     found = dict(row)
+    for column in COUNTS:
+        if cell(found, column).lower() in LEFT_OUT:
+            found[column] = ""
     if cell(found, "software"):
         found["software"] = software_name(found)
     graphs = cell(found, "cuda_graph").lower()
@@ -40,6 +53,8 @@ def in_our_words(row: Row) -> dict[str, str]:
         found["cuda_graph"] = {FULL_ITERATION: "1", "local": "1", "transformer_engine": "1", "none": "0"}.get(graphs, graphs)
     elif cell(found, "cuda_graph_scope"):
         found["cuda_graph"] = "0" if cell(found, "cuda_graph_scope").lower() == "none" else "1"
+    if task := cell(found, "task").lower():
+        found["task"] = names_of("tasks").get(task, task)
     if dispatcher := cell(found, "moe_dispatcher").lower():
         found["moe_dispatcher"] = names_of("dispatchers").get(dispatcher, dispatcher)
     if cell(found, "recompute").lower() in NO:
@@ -50,10 +65,10 @@ def in_our_words(row: Row) -> dict[str, str]:
 def sharding_of_a_release(row: dict[str, str], assumed: list[str]) -> None:
     """`fsdp` of a table of NVIDIA's releases: Megatron-FSDP over so many GPUs, or none (0, and the distributed optimizer that
     every recipe has)."""
-    text = cell(row, "fsdp").lower()
+    text = cell(row, "fsdp").lower().removesuffix(".0")
     if text in NO:
         row["fsdp"] = "1"
-    elif text in YES[1:] or (text.isascii() and text.isdigit() and int(text[:9]) > 3):
+    elif text in YES[1:] or (text not in ("", "hsdp") and whole(row, "fsdp") > 3):
         row["fsdp"] = "3"
         assumed.append(f"fsdp 3 (fsdp {text[:40]}: Megatron-FSDP)")
 

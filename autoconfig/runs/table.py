@@ -87,7 +87,7 @@ def degree(row: Row, key: str, default: int | None = 1) -> int:
 
 def flag(row: Row, key: str) -> bool | None:
     """1, true, yes, on; 0, false, no, off; None for an empty cell. Raises CellError."""
-    text = cell(row, key).lower()
+    text = cell(row, key).lower().removesuffix(".0")
     if text and text not in YES + NO:
         raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
     return text in YES if text else None

@@ -127,6 +127,8 @@ def test_any_recipe_column_may_be_left_empty(column: str) -> None:
      {"cuda_graph": "1", "cuda_graph_scope": "full_iteration", "software": "nemo-26.06"}),
     ({"recompute": "False"}, {"recompute": "none"}), ({"recompute": "selective"}, {}), ({"fsdp": "0"}, {"fsdp": "1"}),
     ({"fsdp": "256"}, {"fsdp": "3"}), ({"fsdp": "True"}, {"fsdp": "3"}),
+    ({"fsdp": "64.0"}, {"fsdp": "3"}), ({"vpp": "4.0", "cuda_graph": "1.0"}, {"cuda_graph": "1"}),
+    ({"vpp": "None", "cp": "nan", "gbs": "n/a", "fsdp": "-"}, {}), ({"task": "Pre-training"}, {}),
     ({"pipeline_layout": "[['embedding', 'decoder', 'decoder'], "}, {}),
 ])  # fmt: skip
 def test_spellings(cells: dict[str, str], same: dict[str, str]) -> None:
