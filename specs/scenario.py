@@ -142,7 +142,7 @@ def _fp8(recipe: str, form: str, *more: tuple[str, str | int], **changes: float)
     return GemmFormat(peak="fp8", recipe=recipe, quantised=True, flags=flags, **values)  # type: ignore[arg-type]
 
 
-_DELAYED: Flags = (("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max"))
+_DELAYED: tuple[tuple[str, str | int], ...] = (("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max"))
 FORMATS: dict[tuple[str, str], GemmFormat] = {
     ("bf16", ""): GemmFormat(peak="bf16", flags=(("bf16", None),)),
     ("fp16", ""): GemmFormat(peak="fp16", flags=(("fp16", None),)),
