@@ -21,6 +21,7 @@ FULL_ITERATION, FULL = "full_iteration", "full"
 GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
 """Parts of a layer that may be replayed as CUDA graphs (Megatron's --cuda-graph-scope), and the whole iteration."""
 PLAN_COLUMNS = ("gpus", "tp", "pp", "cp", "vpp", "ep", "mbs")
+PRETRAIN = "pretrain"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +209,8 @@ class RecipeSettings:
     release: str
     until: str
     """The last release that has it, of those that the table knows."""
+    task: str
+    """pretrain, sft or lora."""
     plan: tuple[int, ...]
     settings: RunSettings
     row: Mapping[str, str]
@@ -224,7 +227,8 @@ def _recipe(row: Mapping[str, str]) -> RecipeSettings:
     flags = {name: row[name] == "1" for name in ("ep_overlap", "fused_experts", "fp8_attention", "fp8_output")}
     settings = RunSettings(dispatcher=row["dispatcher"], cuda_graphs=read_graphs(row["cuda_graphs"]), **flags)
     plan = tuple(int(row[column]) for column in PLAN_COLUMNS)
-    return RecipeSettings(row["model"], row["gpu"], row["precision"], row["software"], row["until"], plan, settings, row)
+    model, gpu, precision, since = (row[column] for column in ("model", "gpu", "precision", "software"))
+    return RecipeSettings(model, gpu, precision, since, row["until"], row["task"], plan, settings, row)
 
 
 def _month(release: str) -> float:
@@ -271,19 +275,40 @@ def _kin(gpu: str, other: str) -> bool:
 
 
 @cache
-def current_recipes(model: str, gpu: str, precision: str, release: str) -> tuple[RecipeSettings, ...]:
+def current_recipes(model: str, gpu: str, precision: str, release: str, task: str = PRETRAIN) -> tuple[RecipeSettings, ...]:
     """The recipes of a model that a release has, or the nearest release before it: of this GPU, else of its class (GPU_CLASS);
     of this precision, else of any; in the order of the table. A release that no recipe names has those of the one before it."""
     release = max((known for known in _known_releases() if known <= release), default=release)
-    known = [r for r in recipes() if r.model == model and _kin(r.gpu, gpu) and r.release <= release]
+    known = [r for r in recipes() if (r.model, r.task) == (model, task) and _kin(r.gpu, gpu) and r.release <= release]
     known = [r for r in known if r.gpu == gpu] or known
     known = [r for r in known if r.precision == precision] or known
     last = max((r.until for r in known), default="")
     return tuple(r for r in known if r.until >= min(last, release))
 
 
+@cache
+def switches_known(gpu: str, precision: str, release: str, pipelined: bool) -> tuple[frozenset[str], bool] | None:
+    """CUDA-graph scopes that a mixture's recipe has had on a GPU of this class in this precision up to a release, and whether
+    one with (without) a pipeline has had EP overlap; None where no recipe says, or the release is younger than the table."""
+    if release > _known_releases()[-1]:
+        return None
+    alike = [r for r in recipes() if not _dense(r) and _kin(r.gpu, gpu) and r.precision == precision and r.release <= release]
+    overlap = any(r.settings.ep_overlap for r in alike if (r.plan[2] > 1) == pipelined)
+    return (frozenset().union(*(r.settings.cuda_graphs for r in alike)), overlap) if alike else None
+
+
+def _dense(recipe: RecipeSettings) -> bool:
+    return recipe.model.startswith("llama")
+
+
 def nearest_recipe(
-    model: str, gpu: str, precision: str, release: str, plan: tuple[int, ...] | None, gpus: int | None = None
+    model: str,
+    gpu: str,
+    precision: str,
+    release: str,
+    plan: tuple[int, ...] | None,
+    gpus: int | None = None,
+    task: str = PRETRAIN,
 ) -> RecipeSettings | None:
     """Of `current_recipes` the one whose plan (PLAN_COLUMNS) is most like `plan`: each degree that is the same counts one, and
     GPUs at most one against it (a half at twice as many, one from four times on); of two alike the one of a nearer number of
@@ -296,7 +321,7 @@ def nearest_recipe(
         doublings = abs(log2(recipe.plan[0] / count)) if count else 0.0
         return same - min(1.0, doublings / 2.0), -doublings, number
 
-    known = current_recipes(model, gpu, precision, release)
+    known = current_recipes(model, gpu, precision, release, task)
     return max(enumerate(known), key=likeness)[1] if known else None
 
 
@@ -310,8 +335,7 @@ def _of_recipes(
         return recipe.settings if recipe.plan == mine else _with_kernels_of_the_release(recipe, current, cluster.num_gpus)
     newest: dict[str, RecipeSettings] = {}
     for other in recipes():
-        dense = other.model.startswith("llama")
-        if (other.gpu, other.precision) == (gpu, precision) and other.release <= release and not dense:
+        if (other.gpu, other.precision) == (gpu, precision) and other.release <= release and not _dense(other):
             newest[other.model] = other
     return _most(stack, [r.settings for r in newest.values()])
 

@@ -114,6 +114,8 @@ class GemmFormat:
     gathered_bytes: float = 2.0
     """Of a weight that is gathered where weights are kept in this format: MXFP8 and NVFP4 go through the 16-bit gradient buffer
     (Megatron-Bridge, reuse_grad_buf_for_mxfp8_param_ag)."""
+    cast_kernels: float = 1.0
+    """That start for each local expert's tensor that is cast (`fp8_casts` of the time model says the source)."""
     saved_bytes: float = 2.0
     """Of a GEMM's input that is saved in this format, and of one orientation of a weight."""
     both_orientations: bool = False
@@ -140,28 +142,23 @@ def _fp8(recipe: str, form: str, *more: tuple[str, str | int], **changes: float)
     return GemmFormat(peak="fp8", recipe=recipe, quantised=True, flags=flags, **values)  # type: ignore[arg-type]
 
 
+_DELAYED: tuple[tuple[str, str | int], ...] = (("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max"))
 FORMATS: dict[tuple[str, str], GemmFormat] = {
     ("bf16", ""): GemmFormat(peak="bf16", flags=(("bf16", None),)),
     ("fp16", ""): GemmFormat(peak="fp16", flags=(("fp16", None),)),
-    ("fp8", "delayed"): _fp8("delayed", "hybrid", ("fp8-amax-history-len", 1024), ("fp8-amax-compute-algo", "max")),
-    ("fp8", "tensorwise"): _fp8("tensorwise", "hybrid"),
+    ("fp8", "delayed"): _fp8("delayed", "hybrid", *_DELAYED, cast_kernels=0.0),
+    ("fp8", "tensorwise"): _fp8("tensorwise", "hybrid", cast_kernels=3.0),
     ("fp8", "blockwise"): _fp8("blockwise", "e4m3"),
     ("fp8", "mxfp8"): _fp8(
         "mxfp8", "e4m3", saved_bytes=MX_BYTES, gathered_bytes=2.0, both_orientations=True, least_compute_capability=BLACKWELL
     ),
     ("nvfp4", ""): GemmFormat(
-        peak="fp4",
-        recipe="nvfp4",
-        quantised=True,
-        operand_bytes=NVFP4_BYTES,
-        saved_bytes=NVFP4_BYTES,
-        gathered_bytes=2.0,
-        both_orientations=True,
-        least_compute_capability=BLACKWELL,
+        peak="fp4", recipe="nvfp4", quantised=True, cast_kernels=2.0, operand_bytes=NVFP4_BYTES, saved_bytes=NVFP4_BYTES,
+        gathered_bytes=2.0, both_orientations=True, least_compute_capability=BLACKWELL,
         flags=(("bf16", None), ("fp4-format", "e2m1"), ("fp4-recipe", "nvfp4")),
     ),
     ("fp32", ""): GemmFormat(peak="tf32", activation_bytes=4, operand_bytes=4.0, saved_bytes=4.0),
-}
+}  # fmt: skip
 """(precision, fp8 recipe; empty where there is none) -> format."""
 PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in FORMATS))
 FP8_RECIPES = tuple(recipe for precision, recipe in FORMATS if precision == "fp8")

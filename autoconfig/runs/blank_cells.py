@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 from autoconfig.planning.resolve import usual_fp8_recipe
-from autoconfig.runs.table import Row, cell, count_of, degree, format_of
+from autoconfig.runs.release_cells import sharding_of_a_release, without_later_switches
+from autoconfig.runs.table import Row, cell, count_of, degree, flag, format_of
 from autoconfig.runs.training_model import is_fine_tuning
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.run_settings import PLAN_COLUMNS, RecipeSettings, current_recipes, nearest_recipe
+from autoconfig.specs.run_settings import PLAN_COLUMNS, PRETRAIN, RecipeSettings, current_recipes, nearest_recipe
 from autoconfig.specs.scenario import FP8_RECIPES
 from autoconfig.specs.software.software import SoftwareStack
 
-DEGREES = PLAN_COLUMNS[1:-1]
-"""Columns of a plan that a table may leave empty where the recipe says them: tp, pp, cp, vpp, ep."""
 
-
-def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Row:
+def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> dict[str, str]:
     """The row with sequence parallelism where its tp and its software or its experts want it (rule NV048), and for a dated
-    release of NVIDIA's software with what the recipe of its plan sets: degrees, format, recomputation, sharding and offload.
-    What was filled in is said. Raises CellError for odd cells."""
+    release of NVIDIA's software with what the recipe of its task and plan sets: degrees, batch, format, recomputation, sharding
+    and offload; of fine-tuning also the length of a sample and CUDA graphs. Switches of a later release are left out
+    (without_later_switches). What was filled in is said. Raises CellError for odd cells."""
     found = dict(row)
-    if stack.release and not is_fine_tuning(row):
-        _fill_from_recipes(found, model, stack, gpu, assumed)
+    if stack.release:
+        sharding_of_a_release(found, assumed)
+        form = _form(found, model.name.rstrip("*"), stack, gpu, assumed)
+        _fill_from_recipes(found, model, stack, gpu, form, assumed)
+        without_later_switches(found, model, stack, gpu, form, assumed)
     wants = stack.usually_sequence_parallel or (model.is_moe and stack.supports_sequence_parallel)
     if not cell(found, "sp") and degree(found, "tp") > 1 and wants:
         found["sp"] = "1"
@@ -30,32 +32,56 @@ def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuS
     return found
 
 
-def _fill_from_recipes(row: dict[str, str], model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> None:
-    name, where = model.name.rstrip("*"), gpu.id.split("-")[0]
+def _form(row: dict[str, str], name: str, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> str:
+    """The row's format as recipes name it; how fp8 is scaled is filled in where the row does not say it."""
     precision, recipe = format_of(cell(row, "precision").split("(")[0])
-    own = recipe or cell(row, "fp8_recipe").lower()
+    own = recipe or format_of(cell(row, "fp8_recipe"))[-1] or cell(row, "fp8_recipe").lower()
     if precision == "fp8" and not own:
         own = _usual_recipe(row, name, stack, gpu)
         row["fp8_recipe"] = own
         assumed.append(f"fp8_recipe {own}")
-    form = own if precision == "fp8" else precision or "bf16"
-    if not current_recipes(name, where, form, stack.release):
+    return own if precision == "fp8" else precision or "bf16"
+
+
+def _task(row: Row) -> str:
+    return PRETRAIN if not is_fine_tuning(row) else "sft" if cell(row, "task").lower() == "sft" else "lora"
+
+
+def _fill_from_recipes(
+    row: dict[str, str], model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, form: str, assumed: list[str]
+) -> None:
+    name, where, task = model.name.rstrip("*"), gpu.id.split("-")[0], _task(row)
+    current = current_recipes(name, where, form, stack.release, task)
+    if not current:
         return
     as_published = model.num_layers == load_model(name).num_layers
-    twins = [r for r in current_recipes(name, where, form, stack.release) if as_published and _agrees(row, r)]
-    if twins:
+    if twins := [r for r in current if as_published and _agrees(row, r)]:
         _fill_degrees(row, twins, assumed)
     plan = tuple(count_of(row, column) or 1 for column in PLAN_COLUMNS)
-    known = nearest_recipe(name, where, form, stack.release, plan)
+    known = nearest_recipe(name, where, form, stack.release, plan, task=task)
     assert known is not None
-    said = []
-    if not cell(row, "recompute") and (modules := known.row["recompute"]):
+    said = _fill_tuning(row, known) if task != PRETRAIN else []
+    if cell(row, "recompute") in ("", "selective") and (modules := known.row["recompute"]):
         row["recompute"] = f"selective({modules.replace(' ', ',')})"
         said.append(f"recompute {row['recompute']}")
     if known.plan[1:] == plan[1:] and (layers := known.row["offload_layers"]):
         said += _fill_offload(row, layers)
     if said:
         assumed.append(f"{', '.join(said)} (as {stack.name}'s recipe)")
+
+
+def _fill_tuning(row: dict[str, str], recipe: RecipeSettings) -> list[str]:
+    """Length of a packed sample, and graphs, of a fine-tuning recipe; pretraining has the defaults of RunSettings."""
+    said = []
+    if not cell(row, "seq") and recipe.row["seq"]:
+        row["seq"] = recipe.row["seq"]
+        said.append(f"seq {row['seq']}")
+    if not cell(row, "cuda_graph") and not cell(row, "cuda_graph_scope"):
+        row["cuda_graph"], row["cuda_graph_scope"] = str(int(bool(recipe.row["cuda_graphs"]))), recipe.row["cuda_graphs"]
+        said.append(f"graphs of {row['cuda_graph_scope']}" if row["cuda_graph_scope"] else "no CUDA graphs")
+    elif flag(row, "cuda_graph") and not cell(row, "cuda_graph_scope"):
+        row["cuda_graph_scope"] = recipe.row["cuda_graphs"]
+    return said
 
 
 def _fill_offload(row: dict[str, str], layers: str) -> list[str]:
@@ -74,24 +100,28 @@ def _fill_offload(row: dict[str, str], layers: str) -> list[str]:
 
 
 def _agrees(row: Row, recipe: RecipeSettings) -> bool:
-    """Every degree that the row gives is the recipe's."""
+    """Every degree that the row gives is the recipe's; GPUs may be others."""
     said = zip(PLAN_COLUMNS[1:], recipe.plan[1:], strict=True)
     return all(degree(row, column) == value for column, value in said if cell(row, column))
 
 
 def _fill_degrees(row: dict[str, str], twins: list[RecipeSettings], assumed: list[str]) -> None:
-    """Empty degrees as in the recipe with all given ones; of several the one with most of them 1, as tables leave 1 out."""
-    blank = [column for column in DEGREES if not cell(row, column) and not (column == "vpp" and cell(row, "pipeline_layout"))]
-    if not blank:
-        return
+    """Empty degrees and batch as in the recipe with all given ones; of several one for the row's GPUs, then the one with most
+    of them 1, as tables leave 1 out."""
+    given = {"gpus": cell(row, "gpus") or cell(row, "dp"), "vpp": cell(row, "vpp") or cell(row, "pipeline_layout")}
+    blank = [column for column in PLAN_COLUMNS if not given.get(column, cell(row, column))]
+    gpus = count_of(row, "gpus")
 
-    def ones(recipe: RecipeSettings) -> int:
-        return sum(recipe.plan[PLAN_COLUMNS.index(column)] == 1 for column in blank)
+    def likeness(recipe: RecipeSettings) -> tuple[bool, int]:
+        ones = sum(recipe.plan[PLAN_COLUMNS.index(column)] == 1 for column in blank)
+        return recipe.plan[0] == gpus, ones
 
-    best = max(reversed(twins), key=ones)
+    best = max(reversed(twins), key=likeness)
     filled = {column: best.plan[PLAN_COLUMNS.index(column)] for column in blank}
+    if not cell(row, "gbs") and (batches := best.row["gbs"].split()) and (gpus or best.plan[0]) == best.plan[0]:
+        filled["gbs"] = int(batches[-1])
     row.update({column: str(value) for column, value in filled.items()})
-    if said := [f"{column} {value}" for column, value in filled.items() if value > 1]:
+    if said := [f"{column} {value}" for column, value in filled.items() if value > 1 or column == "mbs"]:
         assumed.append(f"{', '.join(said)} (as the recipe with the other degrees)")
 
 

@@ -30,6 +30,7 @@ from autoconfig.planning.resolve import field_names
 from autoconfig.runs.encoder_row import NOT_READ as ENCODER_NOT_READ
 from autoconfig.runs.encoder_row import READ as ENCODER_COLUMNS
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
+from autoconfig.runs.release_cells import software_name
 from autoconfig.runs.table import CellError, Row, TableKind, cell, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
@@ -208,7 +209,7 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
     groups: dict[Scenario, list[_Asked]] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
-        if neighbours := release_neighbours(cell(row, "software").lower()):
+        if neighbours := release_neighbours(software_name(row).lower()):
             yield number, _between(row, neighbours, calibration)
             continue
         try:

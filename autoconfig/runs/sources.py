@@ -198,21 +198,10 @@ def recipe_row_of_2026(row: Row) -> dict[str, str]:
         "recompute": f"selective({modules.replace(' ', ',')})" if modules else "none",
         "software": software,
         "task": cell(row, "task"),
-        "lora_rank": BRIDGE_RANK if cell(row, "task") == "lora" else "",
-        **(_graphs_of_recipe(row) if fine_tuned else {}),
         "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),
         "full_plan": "1",
         "status": "ran",
     }
-
-
-NEMO_RANK, BRIDGE_RANK = "32", "16"
-"""Rank of the adapters: NeMo-Framework-Launcher, conf/peft/llama/squad.yaml; Megatron-Bridge, llama3_70b_peft_config."""
-
-
-def _graphs_of_recipe(row: Row) -> dict[str, str]:
-    """What the recipe of a fine-tuning row sets of CUDA graphs: those of pretraining are in the catalogue of releases."""
-    return {"cuda_graph": str(int(cell(row, "recipe_cg") not in ("", "none"))), "cuda_graph_scope": cell(row, "recipe_cgscope")}
 
 
 def _kind(model: ModelSpec) -> str:
@@ -279,7 +268,6 @@ def as_training_row(row: Row) -> dict[str, str]:
         "software": RELEASE_STACK.get(cell(row, "release"), cell(row, "software")),
         "moe_routing": routing,
         "task": cell(row, "task"),
-        "lora_rank": NEMO_RANK if cell(row, "task") == "lora" else "",
         "metric_step_s": cell(row, "step_time_s"),
         "metric_tokens_per_s_per_gpu": cell(row, "tokens_per_s_per_gpu"),
         "metric_tflops_per_gpu": cell(row, "model_tflops_per_gpu"),

@@ -87,7 +87,7 @@ def degree(row: Row, key: str, default: int | None = 1) -> int:
 
 def flag(row: Row, key: str) -> bool | None:
     """1, true, yes, on; 0, false, no, off; None for an empty cell. Raises CellError."""
-    text = cell(row, key).lower()
+    text = cell(row, key).lower().removesuffix(".0")
     if text and text not in YES + NO:
         raise CellError(f"cell {key}={text[:40]!r} is neither {YES[0]} nor {NO[0]}")
     return text in YES if text else None
@@ -98,6 +98,7 @@ def count_of(row: Row, key: str) -> int | None:
     return degree(row, key) if cell(row, key) else None
 
 
+EP_OVERLAP = "overlap-moe-expert-parallel-comm"
 OF_SOFTWARE = "as the software has it"
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "peak_rank": (("worst", "last"), "worst"),
@@ -111,7 +112,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
     "offload": (("none", "optimizer", "activations"), "none"),
     "overlap": (
-        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, "overlap-moe-expert-parallel-comm"),
+        ("none", GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP, EP_OVERLAP),
         "without it",
     ),
 }

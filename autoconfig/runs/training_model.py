@@ -10,7 +10,19 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.planning.resolve import usual_fp8_recipe
-from autoconfig.runs.table import CellError, Row, cell, count_of, degree, flag, format_of, number, overlap_words, whole
+from autoconfig.runs.table import (
+    EP_OVERLAP,
+    CellError,
+    Row,
+    cell,
+    count_of,
+    degree,
+    flag,
+    format_of,
+    number,
+    overlap_words,
+    whole,
+)
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
@@ -235,9 +247,6 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
 
 
-EP_OVERLAP = "overlap-moe-expert-parallel-comm"
-
-
 def _overlaps(row: Row) -> frozenset[str]:
     return frozenset(overlap_words(cell(row, "overlap")))
 
@@ -322,6 +331,10 @@ RECIPE_ADAPTERS = ("linear_qkv",)
 default)."""
 
 
+NEMO_RANK, BRIDGE_RANK = 32, 16
+"""Rank of the adapters: NeMo-Framework-Launcher, conf/peft/llama/squad.yaml; Megatron-Bridge, llama3_70b_peft_config."""
+
+
 def is_fine_tuning(row: Row) -> bool:
     """Whether the row says that a trained model was trained on."""
     return cell(row, "task").lower() in FINE_TUNING or cell(row, "peft").lower() == "lora"
@@ -350,6 +363,10 @@ def _adapters(row: Row, stack: SoftwareStack, assumed: list[str]) -> dict[str, A
         modules = RECIPE_ADAPTERS
         assumed.append(f"lora_target_modules {' '.join(modules)} (as NVIDIA's recipes)")
     found: dict[str, Any] = {"peft": "lora"} | ({"lora_target_modules": modules} if modules else {})
-    if (rank := count_of(row, "lora_rank")) is not None:
+    rank = count_of(row, "lora_rank")
+    if rank is None and stack.name.startswith("nemo-"):
+        rank = BRIDGE_RANK if stack.name >= "nemo-25" else NEMO_RANK
+        assumed.append(f"lora_rank {rank} (as NVIDIA's recipes)")
+    if rank is not None:
         found["lora_rank"] = rank
     return found

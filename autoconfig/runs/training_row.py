@@ -16,13 +16,14 @@ from importlib import resources
 
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.runs.blank_cells import with_usual_cells
+from autoconfig.runs.release_cells import in_our_words, with_usual_graphs, without_cut_layout
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, settings_of_a_run, usual_graphs
+from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, settings_of_a_run
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -71,12 +72,20 @@ def _row_assumed(row: Row) -> list[str]:
     return [said] if (said := cell(row, "row_assumed")) else []
 
 
-def read_case(row: Row) -> Case:
-    """The question behind a row of training_measurements.csv's form. Raises InputError saying which cell is missing or odd."""
+def _completed_row(row: Row) -> tuple[dict[str, str], ModelSpec, SoftwareStack, list[str]]:
+    """(row in our words with the cells that its release says, model, software, what was taken for granted)."""
     assumed = _row_assumed(row)
+    row = in_our_words(row)
+    without_cut_layout(row, assumed)
     stack = read_stack(row, assumed)
     model = read_model(row, assumed)
-    row = with_usual_cells(row, model, stack, _gpu(cell(row, "gpu"), _memory_gb(row))[0], assumed)
+    found = with_usual_cells(row, model, stack, _gpu(cell(row, "gpu"), _memory_gb(row))[0], assumed)
+    return found, model, stack if found == row else read_stack(found, []), assumed
+
+
+def read_case(row: Row) -> Case:
+    """The question behind a row of training_measurements.csv's form. Raises InputError saying which cell is missing or odd."""
+    row, model, stack, assumed = _completed_row(row)
     broken: list[str] = []
     plan, batch = _plan(row, model, stack, assumed, broken)
     try:
@@ -89,7 +98,7 @@ def read_case(row: Row) -> Case:
     usual = replace(scenario, given=replace(scenario.given, dispatcher=None)).settings(plan)
     given = replace(scenario.given, of_a_run=True)
     if stack.release:
-        given = settings_of_a_run(_with_graphs(row, model, scenario.settings(plan)))
+        given = settings_of_a_run(with_usual_graphs(row, scenario, plan))
     assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp, usual)
     scenario = replace(scenario, given=given)
     return Case(
@@ -132,17 +141,9 @@ def _switches_assumed(row: Row, scenario: Scenario, pipeline: int, usual: RunSet
     return said
 
 
-def _with_graphs(row: Row, model: ModelSpec, settings: RunSettings) -> RunSettings:
-    """A row that says graphs and no scope, where no recipe of its plan has graphs, has the usual scope."""
-    graphed = bool(flag(row, "cuda_graph")) and not cell(row, "cuda_graph_scope") and not settings.cuda_graphs
-    return replace(settings, cuda_graphs=usual_graphs(model)) if graphed else settings
-
-
 def read_partial(row: Row) -> PartialCase:
     """The question behind a row that lacks a part of the plan. Raises InputError where model, GPUs or batch are missing too."""
-    assumed = _row_assumed(row)
-    stack = read_stack(row, assumed)
-    model = read_model(row, assumed)
+    row, model, stack, assumed = _completed_row(row)
     gpus = degree(row, "gpus", None)
     batch = count_of(row, "gbs") or model.default_global_batch_size or 0
     if not batch:

@@ -54,6 +54,10 @@ def test_a_format_that_nothing_is_known_of_is_refused_by_name() -> None:
             _ = job.reached
 
 
+OVERLAPPED = {"software": "nemo-26.04.01", "gpu": "B200", "pp": "8", "vpp": "2", "ep": "8"}
+"""A release and GPU on which DeepSeek-V3's recipe of ep 32 overlaps experts' communication, and that of ep 8 does not."""
+
+
 @pytest.mark.parametrize(("cells", "expected"), [
     ({}, {"dispatcher": "hybridep", "cuda_graphs": {"full_iteration"}, "ep_overlap": True, "fused_experts": True}),
     ({"cuda_graph": "0"}, {"cuda_graphs": set(), "ep_overlap": True}),
@@ -62,14 +66,15 @@ def test_a_format_that_nothing_is_known_of_is_refused_by_name() -> None:
      {"cuda_graphs": {"attn", "moe_router", "moe_preprocess"}}),
     ({"cuda_graph": "1", "gpu": "B200", "gpus": "64", "pp": "1", "vpp": "1", "ep": "64", "software": "nemo-26.04",
       "model": "nemotron-3-super"}, {"cuda_graphs": {"attn", "moe_router", "moe_preprocess", "mamba"}}),
-    ({"overlap": "tp-comm-overlap + overlap-moe-expert-parallel-comm", "software": "nemo-26.02"}, {"ep_overlap": True}),
+    ({"overlap": "tp-comm-overlap + overlap-moe-expert-parallel-comm", **OVERLAPPED}, {"ep_overlap": True}),
     ({"cuda_graph": "1", "cuda_graph_scope": "attn,moe_router"}, {"cuda_graphs": {"attn", "moe_router"}}),
     ({"moe_dispatcher": "alltoall"}, {"dispatcher": "alltoall"}),
     ({"offload": "activations", "offload_layers": "20"}, {"offload_layers": 20}),
     ({"offload": "activations"}, {"offload_layers": 60}),
     ({"offload": "optimizer"}, {"offload_layers": 0}),
     ({"overlap": "tp-comm-overlap"}, {"ep_overlap": False}),
-    ({"overlap": "tp-comm-overlap+overlap-moe-expert-parallel-comm", "software": "nemo-26.02"}, {"ep_overlap": True}),
+    ({"overlap": "tp-comm-overlap+overlap-moe-expert-parallel-comm", **OVERLAPPED}, {"ep_overlap": True}),
+    ({"overlap": "overlap-moe-expert-parallel-comm", "software": "nemo-26.02"}, {"ep_overlap": False}),
 ])  # fmt: skip
 def test_switches(cells: dict[str, str], expected: dict[str, Any]) -> None:
     settings = case(**cells).scenario.settings()
@@ -81,8 +86,9 @@ DENSE = {**ROW, "model": "llama3-70b", "ep": "", "pp": "8", "vpp": "10", "tp": "
 
 @pytest.mark.parametrize(("cells", "packed", "peft", "modules", "rank"), [
     ({}, None, "none", 4, 8), ({"task": "pretrain"}, None, "none", 4, 8), ({"task": "sft"}, 200, "none", 4, 8),
-    ({"task": "lora"}, 200, "lora", 1, 8), ({"task": "peft", "lora_rank": "16"}, 200, "lora", 1, 16),
-    ({"peft": "lora", "packed_length": "512", "lora_target_modules": "linear_qkv,linear_fc1"}, 512, "lora", 2, 8),
+    ({"task": "lora"}, 200, "lora", 1, 16), ({"task": "peft", "lora_rank": "32"}, 200, "lora", 1, 32),
+    ({"task": "lora", "software": "nemo-24.07", "gpu": "H100", "precision": "bf16"}, 200, "lora", 1, 32),
+    ({"peft": "lora", "packed_length": "512", "lora_target_modules": "linear_qkv,linear_fc1"}, 512, "lora", 2, 16),
     ({"task": "sft", "packed_length": "4096"}, None, "none", 4, 8),
     ({"task": "lora", "software": "transformer-engine"}, None, "lora", 4, 8),
 ])  # fmt: skip

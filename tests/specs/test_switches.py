@@ -144,7 +144,7 @@ def test_releases_between_two_known_ones_lie_by_their_months():
 
 def test_recipes_of_a_release_are_those_it_has_or_the_last_before():
     for recipe in recipes():
-        found = current_recipes(recipe.model, recipe.gpu, recipe.precision, recipe.until)
+        found = current_recipes(recipe.model, recipe.gpu, recipe.precision, recipe.until, recipe.task)
         assert recipe in found
         assert current_recipes(recipe.model, recipe.gpu, recipe.precision, "nemo-20.01") == ()
         later = current_recipes(recipe.model, recipe.gpu, recipe.precision, "nemo-99.01")

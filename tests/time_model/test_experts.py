@@ -19,6 +19,7 @@ from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, sh
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.time_model.operators.moe import expert_exchange_seconds, permute_bytes
+from autoconfig.time_model.operators.operator import GemmShape, fp8_casts
 from autoconfig.time_model.predict import StepTimes, TimeEstimate, estimate_step_time
 
 QWEN = load_model("qwen3-30b-a3b")
@@ -48,6 +49,27 @@ def _parts(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, 
     found = _estimate(plan, changed, gpu, numerics)
     np.testing.assert_allclose(sum(found.parts.values()), found.step_seconds, rtol=1e-10)
     return {name: float(value[0, 0]) for name, value in found.parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kernels"), [("delayed", 0), ("tensorwise", 3), ("blockwise", 1), ("mxfp8", 1), ("nvfp4", 2)]
+)
+def test_experts_are_cast_one_by_one(recipe: str, kernels: int) -> None:
+    """Sixteen experts of 256 rows cast what one of 4,096 does, and start 15 x 2 tensors' kernels more, 3 us each: twice (fc1,
+    fc2) forward, twice backward; fused experts start none, nor does a dense layer."""
+    form = {"precision": "nvfp4"} if recipe == "nvfp4" else {"fp8_recipe": recipe}
+    job = _job("nemo-26.04", "b200", dataclasses.replace(FP8, **form))  # type: ignore[arg-type]
+
+    def seconds(experts: int, *, grouped: bool = True, fused: bool = False) -> tuple[float, float]:
+        rows = {"m": 4096.0 / experts, "groups": float(experts), "grouped": grouped}
+        gemms = [GemmShape(name="fc1", n=1536.0, k=2048.0, **rows), GemmShape(name="fc2", n=2048.0, k=768.0, **rows)]  # type: ignore[arg-type]
+        (cast,) = fp8_casts(job, "experts casts", gemms, fused=fused)
+        return float(cast.forward), float(cast.dgrad)
+
+    for one, many in zip(seconds(1), seconds(16), strict=True):
+        assert many - one == pytest.approx(15 * 2 * kernels * 3e-6, abs=1e-12)
+    assert seconds(1, fused=True) == pytest.approx(seconds(16, fused=True))
+    assert seconds(1, grouped=False) == pytest.approx(seconds(16, grouped=False))
 
 
 def test_what_permutation_moves() -> None:

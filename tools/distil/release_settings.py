@@ -58,9 +58,10 @@ PLAN = {
     "ep": "expert_model_parallel_size",
     "mbs": "micro_batch_size",
 }
+TASKS = {"PRETRAIN": "pretrain", "SFT": "sft", "LORA": "lora", "PEFT": "lora"}
 COLUMNS = (
-    "model", "gpu", "precision", "software", "until", *PLAN, "dispatcher", "cuda_graphs", "ep_overlap", "fused_experts",
-    "fp8_attention", "fp8_output", "recompute", "offload_layers", "layout",
+    "model", "gpu", "precision", "software", "until", "task", *PLAN, "gbs", "seq", "dispatcher", "cuda_graphs", "ep_overlap",
+    "fused_experts", "fp8_attention", "fp8_output", "recompute", "offload_layers", "layout",
 )  # fmt: skip
 FP8_OUTPUT = ("deepseek-v3", "gpt-oss-120b")
 """In 26.06 their *_llm_pretrain.py sets fp8_output_proj where experts are fused."""
@@ -131,9 +132,29 @@ def dataclass_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        lengths = _tuned_lengths(path.parent)
         for name, value in vars(module).items():
             if dataclasses.is_dataclass(value) and not isinstance(value, type):
-                yield name, vars(value)
+                yield name, vars(value) | {"seq_length": _tuned_length(name, lengths)}
+
+
+_TUNED = re.compile(r"\ndef (\w+)_(sft|lora)_config_(\w+)\((.*?)(?=\ndef |\Z)", re.S)
+_LENGTH = re.compile(r"(?m)^[^#\n]*\bseq_length ?= ?(\d+)(?: if precision\.lower\(\) == \"bf16\" else (\d+))?")
+
+
+def _tuned_lengths(folder: Path) -> dict[str, tuple[str, str]]:
+    """Names of fine-tuning presets without their precision -> tokens of a sample in bf16, in the other formats."""
+    found = {}
+    for path in folder.glob("*_llm_finetune.py"):
+        for model, task, gpu, body in _TUNED.findall(path.read_text(encoding="utf-8")):
+            if match := _LENGTH.search(body):
+                found[f"{model}_{task}_config_{gpu}".upper()] = match[1], match[2] or match[1]
+    return found
+
+
+def _tuned_length(name: str, lengths: dict[str, tuple[str, str]]) -> str:
+    stem = re.sub(rf"_({'|'.join(PRECISIONS)})(_V\d)?$", "", name)
+    return lengths.get(stem, ("", ""))["BF16" not in name]
 
 
 def yaml_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -148,6 +169,7 @@ def yaml_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     plan = presets["common"] | (presets[form] or {})
                     values = {PLAN[key]: plan[key] for key in ("tp", "pp", "cp", "ep", "mbs")}
                     values |= {PLAN["vpp"]: plan["vp"], PLAN["gpus"]: int(gpus.rsplit("_", 1)[1])}
+                    values |= {"global_batch_size": plan["gbs"]}
                     values |= {"cuda_graph_impl": "transformer_engine" if plan["cuda_graphs"] else None}
                     if path.name == "deepseek_v3":
                         dropless = gpu == "h100"
@@ -163,29 +185,32 @@ def function_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in sorted((folder / "src" / "megatron" / "bridge" / "perf_recipes").glob("*/*/*.py")):
         module = importlib.import_module(".".join(path.relative_to(folder / "src").with_suffix("").parts))
         for name, function in vars(module).items():
-            match = re.fullmatch(r"(\w+)_pretrain_(\d+)gpu_(\w+?)_(bf16|fp8cs|fp8sc|fp8mx|nvfp4)_config", name)
+            match = re.fullmatch(r"(\w+)_(pretrain|sft|peft)_(\d+)gpu_(\w+?)_(bf16|fp8cs|fp8sc|fp8mx|nvfp4)_config", name)
             if match is None:
                 continue
-            model, gpus, gpu, precision = match.groups()
+            model, task, gpus, gpu, precision = match.groups()
             form = {"fp8cs": "FP8_CS", "fp8sc": "FP8_SC", "fp8mx": "FP8_MX"}.get(precision, precision.upper())
             run = function()
             values = {
                 **vars(run.model),
                 "num_gpus": int(gpus),
                 "micro_batch_size": run.train.micro_batch_size,
+                "global_batch_size": run.train.global_batch_size,
+                "seq_length": "" if task == "pretrain" else run.model.seq_length,
                 "moe_a2a_overlap": run.comm_overlap.overlap_moe_expert_parallel_comm is True,
                 "cutedsl_fused_grouped_mlp": run.model.use_transformer_engine_op_fuser is True,
                 "fp8_dot_product_attention": run.mixed_precision.fp8_dot_product_attention is True,
                 "pp_layout": run.model.pipeline_model_parallel_layout,
             }
-            yield f"{model.upper()}_PRETRAIN_CONFIG_{gpu.upper()}_{form}", values
+            yield f"{model.upper()}_{task.upper()}_CONFIG_{gpu.upper()}_{form}", values
 
 
 def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, str]]:
-    """Pretraining presets of known models as rows."""
+    """Presets of known models as rows; of pretraining without the length of a sequence, which is the model's."""
     for name, values in presets:
         match = re.fullmatch(
-            rf"({'|'.join(MODELS)})_(?:PRETRAIN_CONFIG_)?([GB0-9H]+)_({'|'.join(PRECISIONS)})(?:_V1|_V2|_BASE_CONFIG)?", name
+            rf"({'|'.join(MODELS)})_(?:({'|'.join(TASKS)})_CONFIG_)?([GB0-9H]+)_({'|'.join(PRECISIONS)})(?:_V1|_V2|_BASE_CONFIG)?",
+            name,
         )
         if match is None:
             continue
@@ -196,8 +221,11 @@ def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Ite
         yield {
             "software": software,
             "model": MODELS[match[1]],
-            "gpu": match[2].lower(),
-            "precision": PRECISIONS[match[3]],
+            "gpu": match[3].lower(),
+            "precision": PRECISIONS[match[4]],
+            "task": TASKS[match[2] or "PRETRAIN"],
+            "gbs": str(values.get("global_batch_size") or ""),
+            "seq": str(values.get("seq_length") or ""),
             **{key: str(values.get(field) or 1) for key, field in PLAN.items()},
             "dispatcher": _dispatcher(values),
             "cuda_graphs": " ".join([scope] if isinstance(scope, str) else scope),
@@ -221,19 +249,21 @@ def _dispatcher(values: dict[str, Any]) -> str:
 
 
 def compact(rows: Iterator[dict[str, str]]) -> list[dict[str, str]]:
-    """One row for a recipe that several releases in a row have alike (columns software and until); what a function leaves to
-    its base recipe stays as the last release of that plan had it."""
+    """One row for a recipe that several releases in a row have alike (columns software and until; gbs lists its batches, in
+    the order of presets); what a function leaves to its base recipe stays as the last release of that plan had it."""
     releases, found = list(TAGS), []
+    alike = [column for column in COLUMNS if column not in ("software", "until", "gbs")]
     seen: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in rows:
-        known = seen.setdefault((row["model"], row["gpu"], row["precision"]), [])
+        known = seen.setdefault((row["model"], row["gpu"], row["precision"], row["task"]), [])
         before = next((old for old in reversed(known) if all(old[c] == row[c] for c in PLAN)), {})
         for column in ("dispatcher", "layout"):
             row[column] = row[column] or before.get(column, "")
         row["dispatcher"] = row["dispatcher"] or "alltoall"
-        same = next((old for old in known if all(old[c] == row[c] for c in COLUMNS if c not in ("software", "until"))), None)
+        same = next((old for old in known if all(old[c] == row[c] for c in alike)), None)
         if same and releases.index(row["software"]) - releases.index(same["until"]) <= 1:
             same["until"] = row["software"]
+            same["gbs"] = " ".join(dict.fromkeys([*same["gbs"].split(), *row["gbs"].split()]))
             continue
         row["until"] = row["software"]
         known.append(row)
