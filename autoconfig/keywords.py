@@ -192,6 +192,7 @@ class PredictKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     memory_margin: float
@@ -214,6 +215,7 @@ class CheckKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     memory_margin: float
@@ -237,6 +239,7 @@ class ConvertKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     set: str | Sequence[str] | Mapping[str, Any]

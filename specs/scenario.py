@@ -197,6 +197,9 @@ class Numerics:
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
+    weights_are_masters: bool = False
+    """The optimizer updates the weights of the run themselves and keeps both moments in their type: what torch.optim.AdamW does
+    of a model that was loaded in 16 bits (torch/optim/adam.py: zeros_like of the parameter)."""
     attention_dropout: Dropout = 0.1
     hidden_dropout: Dropout = 0.1
     """Megatron's defaults are 0.1 and 0.1."""

@@ -36,6 +36,8 @@ MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
 SLIP_OF = "did you mean"
 """How the hint begins that an unknown argument is a known one misspelt."""
+PINNED = frozenset({"primus", "flagscale"})
+"""Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 WANTED = "a launch script, an argument list or a plan.json"
 
 
@@ -53,6 +55,8 @@ class CheckRequest:
     power_limit: float | None = None
     memory_bandwidth: float | None = None
     software: str | None = None
+    core_release: str | None = None
+    """Release of megatron-core that runs the arguments; None: the newest."""
     seq_length: int | None = None
     global_batch_size: int | None = None
     switches: Mapping[str, object] = field(default_factory=dict)
@@ -101,6 +105,8 @@ class CheckInput:
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
     also_broken: tuple[Violation, ...] = ()
+    refused: tuple[Violation, ...] = ()
+    """Arguments that megatron-core refuses, whatever the plan."""
     spelled: Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]] | None = None
     """What a plan is in the file's own words, where these are not Megatron-LM's arguments."""
     resized: tuple[tuple[str, str, str], ...] = ()
@@ -226,6 +232,8 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         like=request.like,
         model=model,
         software=request.software,
+        core_release=request.core_release,
+        pinned=kind in PINNED,
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
         program=script.program,
@@ -254,6 +262,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,
+        refused=read.refused,
         also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
 
@@ -296,7 +305,7 @@ def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) ->
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = ("model", "like", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "seq_length")
+    fields = ("model", "like", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "core_release", "seq_length")
     fields = (*fields, "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     named += [option(name) for name in request.switches]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import Arguments, refuse_pairs, split_arguments
+from autoconfig.megatron.argument_list import RELEASES, Arguments, refusals, release_of, split_arguments
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -53,9 +53,9 @@ def is_modern(name: str) -> bool:
     return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
-def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
+def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str | None = None) -> str:
     """The stack whose arguments these are, by the newest of them; says what decided it. On a GPU that computes fp8, which no
-    Megatron-LM before 2023 knew, it is today's."""
+    Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
     newest, year = a.newest()
     recent = "fp8" in gpu.flops_per_s
     said = f"of the arguments the newest is {newest}, of {year}"
@@ -68,6 +68,8 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
         name, said = "megatron-local", "because of --transformer-impl local"
         if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
             name, said = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
+    elif release is not None:
+        name, said = DEFAULT_STACK, f"because of {option('core_release')}"
     elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
         name = DEFAULT_STACK
     elif recent:
@@ -158,6 +160,8 @@ class ArgumentsRead(PlanRead):
 
     scenario: Scenario
     also_broken: tuple[Violation, ...]
+    refused: tuple[Violation, ...]
+    """Arguments that megatron-core refuses, whatever the plan."""
     unknown: tuple[str, ...]
     not_modelled: tuple[str, ...]
     ignored: tuple[str, ...]
@@ -173,6 +177,8 @@ def read_arguments(
     like: str | None = None,
     model: ModelSpec | None = None,
     software: str | None = None,
+    core_release: str | None = None,
+    pinned: bool = False,
     seq_length: int | None = None,
     global_batch_size: int | None = None,
     program: str = "",
@@ -180,7 +186,8 @@ def read_arguments(
     spoken: tuple[str, ...] = (),
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
-    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in."""
+    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a Megatron-LM of
+    an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):
@@ -203,10 +210,9 @@ def read_arguments(
     arguments.refuse_undecided()
     batch, decoder = global_batch_size or found.global_batch_size, read_decoder_length(arguments, model)
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
-    stack = load_stack(software or software_name(arguments, cluster.gpu, assumed))
+    stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    if is_modern(stack.name):
-        refuse_pairs(arguments, as_long=seq_length is None)
+    refused = _refused(arguments, stack.name, core_release, pinned, assumed, as_long=seq_length is None)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
@@ -219,11 +225,34 @@ def read_arguments(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
         also_broken=also_broken,
+        refused=refused,
         unknown=(*arguments.unknown, *arguments.depends()),
         not_modelled=not_modelled,
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def _refused(
+    a: Arguments, software: str, release: str | None, pinned: bool, assumed: list[str], *, as_long: bool
+) -> tuple[Violation, ...]:
+    """What megatron-core refuses of the arguments in a release, the newest unless said or `pinned`; what only newer ones refuse
+    is said as assumed. Nothing for software of other years. Raises InputError for a release of such software."""
+    if not is_modern(software):
+        if release is not None:
+            raise InputError(f"{option('core_release')} is for megatron-core, and the software is {software}; drop one of them")
+        return ()
+    last = release_of(release) if release is not None else RELEASES[0] if pinned else RELEASES[-1]
+    said = last if release is not None else "the launcher's own Megatron-LM"
+    broken = []
+    for refusal in refusals(a, as_long=as_long):
+        at = RELEASES.index(refusal.since)
+        if at > RELEASES.index(last):
+            assumed.append(f"refused since core {refusal.since}, and this is {said}: {refusal.text}")
+            continue
+        since = f"refused since core {refusal.since}; --core-release {RELEASES[at - 1]} is before" if at else "always refused"
+        broken.append(Violation(rule=refusal.rule, text=f"{refusal.text} ({since}); {refusal.change}"))
+    return tuple(broken)
 
 
 def fsdp_violations(a: Arguments) -> list[Violation]:

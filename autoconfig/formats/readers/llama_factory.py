@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.readers.hugging_face import WISH, settings, training
+from autoconfig.formats.readers.hugging_face import keep_type, settings, training
 from autoconfig.formats.record import Document, record
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import UnsupportedError
@@ -20,4 +20,4 @@ def read(document: Document) -> CheckInput:
         document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
         length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=None,
     )  # fmt: skip
-    return record(document, run, section, settings, WISH)
+    return record(document, run, section, settings, keep_type(section, run))

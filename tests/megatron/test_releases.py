@@ -1,0 +1,80 @@
+"""Arguments that megatron-core refuses at its start, whatever the plan: by release, held against its own parser by `make judge`."""
+
+from dataclasses import replace
+
+import pytest
+from autoconfig.specs.errors import InputError
+from tables import tabled
+
+from autoconfig.formats.check import read_any
+from autoconfig.megatron.argument_list import RELEASES, pairs
+from autoconfig.megatron.check import check, file_violations, target
+from autoconfig.megatron.check_input import CheckRequest, read_check
+
+MODEL = "--num-layers 4 --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --bf16"
+PLAIN = f"{MODEL} --vocab-size 1000 --micro-batch-size 1 --global-batch-size 64 --use-distributed-optimizer"
+ASKED = CheckRequest(gpu="h100", gpus=8, software="transformer-engine")
+
+
+def read(text, **asked):
+    return read_check(f"{PLAIN} {text}", replace(ASKED, **asked))
+
+
+@tabled
+def test_what_megatron_refuses_is_not_legal_from_a_release_on(refused, rule, says, since, taken):
+    found = read(refused)
+    assert [(violation.rule, says in violation.text) for violation in found.refused] == [(rule, True)]
+    assert set(found.refused) <= set(file_violations(found))
+    assert not read(taken).refused
+    at = RELEASES.index(since)
+    assert [violation.rule for violation in read(refused, core_release=since).refused] == [rule]
+    if at:
+        before = read(refused, core_release=f"core_v{RELEASES[at - 1]}.0")
+        assert not before.refused and f"refused since core {since}, and this is {RELEASES[at - 1]}" in str(before.question.assumed)
+        assert f"--core-release {RELEASES[at - 1]} is before" in found.refused[0].text
+    assert not read(refused, gpu="b200", software="megatron-lm-2022").refused
+
+
+def test_no_plan_is_proposed_that_would_be_refused_too():
+    answer = check(read("--deterministic-mode --cross-entropy-loss-fusion"))
+    assert [violation.rule for violation in answer.violations] == ["AC025"]
+    assert (answer.report, answer.nearest, answer.better, answer.fixes) == (None, None, None, ())
+    with pytest.raises(InputError, match="--apply-to: another plan would be refused, too; change this first: --deterministic"):
+        target(answer)
+    both = check(read("--deterministic-mode --cross-entropy-loss-fusion --tensor-model-parallel-size 3"))
+    assert len(both.violations) > 1 and both.nearest is not None
+
+
+def test_a_release_is_one_of_megatron_core():
+    for release in ("0.20", "1", "0.3", ""):
+        with pytest.raises(InputError, match=r"use a release from 0\.4 to 0\.19"):
+            read("", core_release=release)
+    with pytest.raises(InputError, match="--core-release is for megatron-core, and the software is megatron-lm-2022"):
+        read("", software="megatron-lm-2022", core_release="0.12")
+    older = read("", gpu="a100-80gb", software=None)
+    assert older.question.scenario.software.name == "megatron-lm-2022"
+    named = read("", gpu="a100-80gb", software=None, core_release="0.12")
+    assert named.question.scenario.software.name == "transformer-engine"
+
+
+def test_a_condition_that_is_not_known_refuses_nothing():
+    text = f"if [ -f /x ]; then MORE=--overlap-param-gather-with-optimizer-step; fi\ntorchrun --nproc-per-node 8 pretrain_gpt.py {PLAIN} $MORE"
+    found = read_check(f"{text}", replace(ASKED, gpus=None))
+    assert not found.refused
+
+
+def test_every_row_names_a_release_and_its_source():
+    assert {pair.since for pair in pairs()} <= set(RELEASES)
+    assert all(pair.relation in ("needs", "excludes") and ".py:" in pair.source for pair in pairs())
+
+
+def test_a_launcher_with_a_megatron_of_its_own_is_not_held_to_the_newest():
+    text = (
+        "work_group: amd\nmodules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n    model: llama2_7B.yaml\n"
+        "    overrides:\n      micro_batch_size: 1\n      global_batch_size: 64\n      seq_length: 4096\n      "
+        "max_position_embeddings: 4096\n      cross_entropy_loss_fusion: true\n      cross_entropy_fusion_impl: te\n"
+    )
+    found = read_any(text, CheckRequest(gpu="h100", gpus=8))
+    assert not found.refused and "since core 0.19, and this is the launcher's own Megatron-LM" in str(found.question.assumed)
+    named = read_any(text, CheckRequest(gpu="h100", gpus=8, core_release="0.19"))
+    assert [violation.rule for violation in named.refused] == ["AC025"]
