@@ -14,6 +14,8 @@ MEGATRON = ("script", "arguments", "plan")
 SWIFT = re.compile(
     r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
 )
+FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s+train\b|^(?!\s*#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
+_FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
 _OTHERS = (
     ("base_model", "axolotl", "its settings are not read"),
@@ -60,6 +62,8 @@ def recognise(text: str) -> tuple[str, Any]:
         return _of_mapping(load_yaml(text))
     if SWIFT.search(text):
         return "ms-swift", None
+    if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):
+        return "llama-factory", None
     if _RECIPE.search(text) and "pretrain_gpt" not in text:
         return "bridge", None
     return "script", None

@@ -315,9 +315,9 @@ def name_hint(unknown: str) -> str:
 @dataclass(frozen=True, kw_only=True)
 class ArgumentPair:
     """One row of `autoconfig/data/megatron_pairs.csv`: `argument`, with one of `values` where there are any (`>0`: a number
-    above 0), needs or excludes one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has; not
-    beside `unless`. `rule` is a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2, `since` the
-    first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it."""
+    above 0), needs or excludes one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has;
+    not beside `unless`. `rule` is a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2,
+    `since` the first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it."""
 
     rule: str
     argument: str
@@ -377,7 +377,9 @@ def refusals(a: Arguments, *, as_long: bool) -> tuple[Refusal, ...]:
             said = " ".join(filter(None, (pair.argument, pair.values and _value(a, pair.argument))))
             wanted = " ".join(filter(None, (" or ".join(others), pair.other_values.replace("|", " or "))))
             change = "drop one of them" if there else "add it, or drop the first"
-            one = Refusal(rule=pair.rule or REFUSED_PAIR, text=f"{said} {pair.relation} {wanted}", change=change, since=pair.since)
+            one = Refusal(
+                rule=pair.rule or REFUSED_PAIR, text=f"{said} {pair.relation} {wanted}", change=change, since=pair.since
+            )
             found.setdefault((pair.argument, pair.other), one)
     experts, groups = _number(a, "--num-experts"), _number(a, "--moe-router-num-groups")
     if "--moe-router-group-topk" in a.given and experts and groups and experts % groups:

@@ -305,7 +305,18 @@ def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) ->
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = ("model", "like", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "core_release", "seq_length")
+    fields = (
+        "model",
+        "like",
+        "gpus",
+        "gpu",
+        "cluster",
+        "gpus_per_node",
+        *field_names(VARIANT),
+        "software",
+        "core_release",
+        "seq_length",
+    )
     fields = (*fields, "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     named += [option(name) for name in request.switches]

@@ -143,8 +143,16 @@ _NOT_TRAINING = {
     "--task-list": "an evaluation task",
     **dict.fromkeys(
         (
-            "--language-model-type", "--vision-model-type", "--vision-tower", "--disable-vision-class-token", "--patch-size",
-            "--freeze-ViT", "--freeze-clip-vision-tower", "--processor-path", "--vlm-data-config-path", "--px-data-config-path",
+            "--language-model-type",
+            "--vision-model-type",
+            "--vision-tower",
+            "--disable-vision-class-token",
+            "--patch-size",
+            "--freeze-ViT",
+            "--freeze-clip-vision-tower",
+            "--processor-path",
+            "--vlm-data-config-path",
+            "--px-data-config-path",
         ),
         "a multimodal model",
     ),
@@ -186,8 +194,8 @@ def read_arguments(
     spoken: tuple[str, ...] = (),
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
-    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a Megatron-LM of
-    an unknown release runs it."""
+    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
+    Megatron-LM of an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     for name, kind in _NOT_TRAINING.items():
         if arguments.has(name):

@@ -11,7 +11,9 @@ RUN = f"{PLAIN} --lr 1e-4 --train-iters 10 --mock-data --tokenizer-type NullToke
 CASES = str(Path(__file__).parents[1] / "megatron" / "test_releases.py")
 
 
-@pytest.mark.parametrize("row", table(CASES, "test_what_megatron_refuses_is_not_legal_from_a_release_on")[1:], ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", table(CASES, "test_what_megatron_refuses_is_not_legal_from_a_release_on")[1:], ids=lambda row: row[0]
+)
 def test_the_parser_refuses_what_check_calls_refused(judge, row):
     environment = {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
     for text, accepted in ((row[0], False), (row[4], True)):

@@ -1,4 +1,4 @@
-"""Arguments that megatron-core refuses at its start, whatever the plan: by release, held against its own parser by `make judge`."""
+"""Arguments that megatron-core refuses at its start, whatever the plan, by release; `make judge` puts them to its parser."""
 
 from dataclasses import replace
 
@@ -30,7 +30,9 @@ def test_what_megatron_refuses_is_not_legal_from_a_release_on(refused, rule, say
     assert [violation.rule for violation in read(refused, core_release=since).refused] == [rule]
     if at:
         before = read(refused, core_release=f"core_v{RELEASES[at - 1]}.0")
-        assert not before.refused and f"refused since core {since}, and this is {RELEASES[at - 1]}" in str(before.question.assumed)
+        assert not before.refused and f"refused since core {since}, and this is {RELEASES[at - 1]}" in str(
+            before.question.assumed
+        )
         assert f"--core-release {RELEASES[at - 1]} is before" in found.refused[0].text
     assert not read(refused, gpu="b200", software="megatron-lm-2022").refused
 
@@ -58,8 +60,9 @@ def test_a_release_is_one_of_megatron_core():
 
 
 def test_a_condition_that_is_not_known_refuses_nothing():
-    text = f"if [ -f /x ]; then MORE=--overlap-param-gather-with-optimizer-step; fi\ntorchrun --nproc-per-node 8 pretrain_gpt.py {PLAIN} $MORE"
-    found = read_check(f"{text}", replace(ASKED, gpus=None))
+    text = "if [ -f /x ]; then MORE=--overlap-param-gather-with-optimizer-step; fi\n"
+    text += f"torchrun --nproc-per-node 8 pretrain_gpt.py {PLAIN} $MORE"
+    found = read_check(text, replace(ASKED, gpus=None))
     assert not found.refused
 
 
@@ -70,9 +73,10 @@ def test_every_row_names_a_release_and_its_source():
 
 def test_a_launcher_with_a_megatron_of_its_own_is_not_held_to_the_newest():
     text = (
-        "work_group: amd\nmodules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n    model: llama2_7B.yaml\n"
-        "    overrides:\n      micro_batch_size: 1\n      global_batch_size: 64\n      seq_length: 4096\n      "
-        "max_position_embeddings: 4096\n      cross_entropy_loss_fusion: true\n      cross_entropy_fusion_impl: te\n"
+        "work_group: amd\nmodules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n"
+        "    model: llama2_7B.yaml\n    overrides:\n      micro_batch_size: 1\n      global_batch_size: 64\n"
+        "      seq_length: 4096\n      max_position_embeddings: 4096\n      cross_entropy_loss_fusion: true\n"
+        "      cross_entropy_fusion_impl: te\n"
     )
     found = read_any(text, CheckRequest(gpu="h100", gpus=8))
     assert not found.refused and "since core 0.19, and this is the launcher's own Megatron-LM" in str(found.question.assumed)

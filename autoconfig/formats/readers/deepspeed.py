@@ -16,9 +16,9 @@ from autoconfig.training.space import Constraints
 SOFTWARE = "transformers-deepspeed"
 CPU = ("cpu", "nvme")
 ADAM = frozenset({"adam", "adamw", "lamb", "muadam", "muadamw"})
-"""Optimizers with two moments, by DeepSpeed's names (runtime/config.py of 0.19.8); HARMLESS: keys that change neither memory nor
-time of a step, or by as little as the size of a bucket."""
+"""Optimizers with two moments, by DeepSpeed's names (runtime/config.py of 0.19.8)."""
 ONE_BIT = frozenset({"onebitadam", "zerooneadam", "onebitlamb"})
+"""Those that compress momentum, of DeepSpeed before 0.19.8."""
 HARMLESS = re.compile(
     r"optimizer\.(?:type|legacy_fusion|params\..*)|scheduler\..*|gradient_clipping|steps_per_print|wall_clock_breakdown|"
     r"(?:fp16|bf16|bfloat16)\.(?!.*(?:master_weights|optimizer_states)).*|data_types\..*|prescale_gradients|gradient_predivide_factor|"
@@ -28,6 +28,7 @@ HARMLESS = re.compile(
     r"use_data_before_expert_parallelism|graph_harvesting|load_universal_checkpoint|communication_data_type|"
     r"seq_parallel_communication_data_type|sequence_parallel_size"
 )
+"""Keys that change neither memory nor time of a step, or by as little as the size of a bucket."""
 _NAMED = {
     "activation_checkpointing.partition_activations": "checkpoints of deepspeed.checkpointing are divided over tensor-parallel "
     "ranks: less memory, more traffic",
@@ -128,13 +129,17 @@ def _optimizer(section: Section, run: TrainerRun) -> list[str]:
     if name is None or (plain := name.lower().replace("_", "")) in ADAM:
         return []
     if plain in ONE_BIT and (run.fsdp or run.dist_opt):
-        raise UnsupportedError(f"optimizer.type {name}: the one-bit optimizers are not for ZeRO, DeepSpeed asserts it; use AdamW")
+        raise UnsupportedError(
+            f"optimizer.type {name}: the one-bit optimizers are not for ZeRO, DeepSpeed asserts it; use AdamW"
+        )
     if plain in ONE_BIT:
         return [
-            f"optimizer.type {name}: from freeze_step on momentum travels in one bit, and what that loses is kept: less traffic, "
-            "more memory; priced as Adam (DeepSpeed 0.19.8 has it no more)"
+            f"optimizer.type {name}: from freeze_step on momentum travels in one bit, and what that loses is kept: less "
+            "traffic, more memory; priced as Adam (DeepSpeed 0.19.8 has it no more)"
         ]
-    raise UnsupportedError(f"optimizer.type {name[:40]}: another optimizer than Adam keeps other state, which no formula here prices")
+    raise UnsupportedError(
+        f"optimizer.type {name[:40]}: another optimizer than Adam keeps other state, which no formula here prices"
+    )
 
 
 def recompute_of(section: Section, assumed: list[str]) -> Recompute:

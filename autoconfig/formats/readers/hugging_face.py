@@ -4,6 +4,7 @@ by the name of its file, adapters."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -138,7 +139,8 @@ def _remark(section: Section, run: TrainerRun) -> None:
 def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Constraints:
     """Weights that were loaded in bf16 stay so, as do gradients and moments: the Trainer casts none (create_optimizer of
     transformers/trainer.py), and torch/optim/adam.py makes moments like the parameter. DeepSpeed keeps fp32 copies, and
-    accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Which of the plans of `wish` keep these types."""
+    accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Returns those of the
+    plans of `wish` that keep these types."""
     narrow = (section.word("torch_dtype", "dtype") or "").lower() in ("bfloat16", "bf16") or section.flag("pure_bf16")
     if not narrow or "peft" in run.numerics or run.fsdp or run.dist_opt or section.has("deepspeed"):
         return wish
@@ -147,7 +149,9 @@ def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Co
         "weights, gradients and moments in bf16 without fp32 copies, 8 bytes a parameter: AdamW keeps the type in which the "
         "weights were loaded (torch's fused one, the default from 2.8 on; foreach holds 2 bytes more while it steps)"
     )
-    return Constraints(fixed={**wish.fixed, "dist_opt": frozenset({False}), "fsdp": frozenset({0}), "offload": frozenset({0.0})})
+    return Constraints(
+        fixed={**wish.fixed, "dist_opt": frozenset({False}), "fsdp": frozenset({0}), "offload": frozenset({0.0})}
+    )
 
 
 def _require_adam(section: Section, run: TrainerRun) -> None:
@@ -267,6 +271,16 @@ def _launch(document: Document, run: TrainerRun, written: str) -> None:
         f"sharded as the plan in its header, fsdp={plan.fsdp}: {trl.LAUNCH}, which was written with it, is not beside it, and "
         "accelerate needs it"
     )
+
+
+def require_sharding(section: Section, launcher: Sequence[str]) -> None:
+    """Raises InputError where a file of accelerate says it, which a command names."""
+    named = "accelerate" in launcher and any(part.startswith("--config_file") for part in launcher)
+    if named and not section.has("fsdp", "deepspeed"):
+        raise InputError(
+            "the sharding stands in the file of accelerate --config_file, which is not opened: say --set fsdp=full_shard or "
+            "--set deepspeed=zero2 (fsdp=no_shard: none)"
+        )
 
 
 def _fully_sharded(section: Section) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoconfig.formats.projections import ALL_LINEAR
-from autoconfig.formats.readers.hugging_face import keep_type, training
+from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, training
 from autoconfig.formats.readers.hugging_face import settings as trainer_settings
 from autoconfig.formats.readers.megatron_words import spelled, words_of
-from autoconfig.formats.readers.options import options_of, read_command
+from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.ms_swift import settings
@@ -60,21 +60,11 @@ def read(document: Document) -> CheckInput:
             f"--rlhf_type {kind[:20]}: training on preferences or rewards compares samples and holds further models; read are "
             "sft and pt (`autoconfig rl` plans grpo, ppo and their kin)"
         )
-    gpus = _gpus(variables) or launched
+    gpus = processes(variables) or launched
     if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
         return replace(_megatron(document, section, gpus), notes=notes)
-    named = "accelerate" in launcher and any(part.startswith("--config_file") for part in launcher)
-    if named and not section.has("fsdp", "deepspeed"):
-        raise InputError(
-            "the sharding stands in the file of accelerate --config_file, which is not opened: say --set fsdp=full_shard or "
-            "--set deepspeed=zero2 (fsdp=no_shard: none)"
-        )
+    require_sharding(section, launcher)
     return replace(_transformers(document, section, _on_device_map(variables, gpus)), notes=notes)
-
-
-def _gpus(variables: Mapping[str, object]) -> int | None:
-    each, nodes = str(variables.get("NPROC_PER_NODE", "")), str(variables.get("NNODES", "1"))
-    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
 
 
 def _on_device_map(variables: Mapping[str, object], gpus: int | None) -> int | None:

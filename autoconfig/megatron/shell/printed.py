@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, whole_number
 from autoconfig.megatron.shell.commands import (
@@ -123,9 +124,15 @@ def _sequence(numbers: Sequence[int | None]) -> str | None:
 
 
 def piped(text: str, words: Sequence[str]) -> str | None:
-    """What `echo TEXT | bc` and `| cat` print; None for every other command behind a pipe."""
+    """What `echo TEXT | bc`, `| cat`, `| xargs` and `| tr` print; None for every other command behind a pipe."""
     if words[0] == "cat" and len(words) == 1:
         return text
+    if words[0] == "xargs" and len(words) == 1:
+        return " ".join(text.split())
+    if words[0] == "tr" and len(words) == 3 and (words[1] == "-d" or len(_unescaped(words[2])) == 1):
+        old, new = (words[2], "") if words[1] == "-d" else (words[1], _unescaped(words[2]))
+        plain = "-" not in old and "[" not in old
+        return "".join(new if sign in _unescaped(old) else sign for sign in text) if plain else None
     if words[0] == "bc" and len(words) == 1:
         number = whole_number(text)
         return None if number is None else str(number)
@@ -218,7 +225,7 @@ def _leaf(node: Simple | Arithmetic, variables: Variables) -> tuple[str, bool] |
 def substituted(part: Part, variables: Variables, file_text: str) -> Value | None:
     """The output of a command substitution of echo, printf, expr and the like; None where it cannot be said."""
     inside = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1] if part.text.startswith("`") else ""
-    if not inside.strip() or len(inside) > MAX_INSIDE:
+    if not inside.strip() or len(inside) > (MAX_CHARACTERS if "<<" in inside else MAX_INSIDE):
         return None
     try:
         nodes = parse(Source(text=inside, origin=[None] * len(inside), file_text=file_text))
@@ -230,14 +237,21 @@ def substituted(part: Part, variables: Variables, file_text: str) -> Value | Non
         if len(nodes) != 1:
             return None
         text: str | None = ""
-        for number, step in enumerate(nodes[0].body if isinstance(nodes[0], Block) else nodes):
+        steps = nodes[0].body if isinstance(nodes[0], Block) else nodes
+        for number, step in enumerate(steps):
             if not isinstance(step, Simple):
                 return None
             fields = [value for word in step.words if isinstance(word, Word) for value in fields_of(word, variables)]
             if not fields or any(map(reason_of, fields)):
                 return None
             words = [text_of(value) for value in fields]
-            text = piped(text or "", words) if number else output_of(words)
+            if words == ["cat"] and step.given is not None and not number:
+                document = value_of(step.given, variables)
+                if len(steps) == 1 and document:
+                    return (*document[:-1], replace(document[-1], text=document[-1].text.rstrip("\n")))
+                text = None if reason_of(document) else text_of(document)
+            else:
+                text = piped(text or "", words) if number else output_of(words)
             if text is None:
                 return None
         return plain_value((text or "").rstrip("\n"))
