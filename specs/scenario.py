@@ -112,8 +112,7 @@ class GemmFormat:
     operand_bytes: float = 2.0
     """Of an operand that a GEMM reads."""
     gathered_bytes: float = 2.0
-    """Of a weight that is gathered where weights are kept in this format: MXFP8 and NVFP4 go through the 16-bit gradient buffer
-    (Megatron-Bridge, reuse_grad_buf_for_mxfp8_param_ag)."""
+    """Of a gathered weight that is kept so: MXFP8 and NVFP4 go through the 16-bit gradient buffer (--reuse-grad-buf-...)."""
     saved_bytes: float = 2.0
     """Of a GEMM's input that is saved in this format, and of one orientation of a weight."""
     both_orientations: bool = False
@@ -198,8 +197,7 @@ class Numerics:
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
     weights_are_masters: bool = False
-    """The optimizer updates the weights of the run themselves and keeps both moments in their type: what torch.optim.AdamW does
-    of a model that was loaded in 16 bits (torch/optim/adam.py: zeros_like of the parameter)."""
+    """No copies: moments in the weights' own type, as torch.optim.AdamW of a model in 16 bits (zeros_like in optim/adam.py)."""
     attention_dropout: Dropout = 0.1
     hidden_dropout: Dropout = 0.1
     """Megatron's defaults are 0.1 and 0.1."""
@@ -298,8 +296,7 @@ def all_biases(model: ModelSpec) -> bool:
 
 
 def not_buildable(model: ModelSpec, *, encoders: bool = False, gemma: bool = False) -> list[str]:
-    """What of this architecture Megatron has no setting for, in words; empty where it can be built. `encoders`: T5 and BERT
-    can, with --quick-geglu for a gated GELU; `gemma`: so can it, without the norms behind its blocks."""
+    """What Megatron has no setting for; of T5 and BERT (`encoders`) gated GELU has one, of Gemma without norms behind blocks."""
     geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers) and not gemma
     reasons = {
         "an encoder": model.encoder_num_layers > 0 and not encoders,

@@ -197,9 +197,8 @@ def read_arguments(
     `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
     Megatron-LM of an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
-    for name, kind in _NOT_TRAINING.items():
-        if arguments.has(name):
-            raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
+    if odd := next((name for name in _NOT_TRAINING if arguments.has(name)), None):
+        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only training of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     if model_name is None:
         if like is not None:
@@ -225,14 +224,13 @@ def read_arguments(
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
-    also_broken = (*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan))
     not_modelled = arguments.not_modelled()
     for name in _READ_ELSEWHERE:
         arguments.has(name)
     return ArgumentsRead(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
-        also_broken=also_broken,
+        also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan)),
         refused=refused,
         unknown=(*arguments.unknown, *arguments.depends()),
         not_modelled=not_modelled,
