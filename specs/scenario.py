@@ -296,7 +296,7 @@ def all_biases(model: ModelSpec) -> bool:
 
 
 def not_buildable(model: ModelSpec, *, encoders: bool = False, gemma: bool = False) -> list[str]:
-    """What Megatron has no setting for; of T5 and BERT (`encoders`) gated GELU has one, of Gemma without norms behind blocks."""
+    """What Megatron has no setting for; of T5 and BERT (`encoders`) gated GELU has one, of Gemma without norms behind."""
     geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers) and not gemma
     reasons = {
         "an encoder": model.encoder_num_layers > 0 and not encoders,

@@ -198,7 +198,7 @@ def read_arguments(
     Megatron-LM of an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     if odd := next((name for name in _NOT_TRAINING if arguments.has(name)), None):
-        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only training of decoder-only transformers can be checked")
+        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     if model_name is None:
         if like is not None:
@@ -224,16 +224,14 @@ def read_arguments(
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
-    not_modelled = arguments.not_modelled()
-    for name in _READ_ELSEWHERE:
-        arguments.has(name)
+    arguments.used.update(_READ_ELSEWHERE)
     return ArgumentsRead(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
         also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan)),
         refused=refused,
         unknown=(*arguments.unknown, *arguments.depends()),
-        not_modelled=not_modelled,
+        not_modelled=arguments.not_modelled(),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
