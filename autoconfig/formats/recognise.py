@@ -25,6 +25,8 @@ _OTHERS = (
     ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
     ("model_type", "Hugging Face's config.json", "it is a model: give it as --model"),
 )
+BRIDGES = {"ddp", "checkpoint", "scheduler", "optimizer", "mixed_precision", "comm_overlap", "dist"}
+"""Parts of Megatron-Bridge's ConfigContainer, beside model and train."""
 TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 """Arguments of transformers' Trainer, in files that name nothing else of their framework."""
 PAIRS = {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
@@ -60,6 +62,8 @@ def recognise(text: str) -> tuple[str, Any]:
         r"(?:---\s*$|[\"']?--?[\w-]+[\"']?\s*:|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first
     ):
         return _of_mapping(load_yaml(text))
+    if re.search(r"^[^#\n]*(?:\bprimus-cli\b|\bprimus/cli/main\.py)", text, re.MULTILINE):
+        raise UnsupportedError("this starts Primus, whose settings stand in the YAML that --config names: check that file")
     if SWIFT.search(text):
         return "ms-swift", None
     if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):
@@ -111,6 +115,8 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
     inner = values.get("train") if isinstance(values.get("train"), dict) else values
     if isinstance(inner, dict) and isinstance(inner.get("system"), dict) and isinstance(inner.get("model"), dict):
         return "flagscale", values
+    if isinstance(values.get("model"), dict) and isinstance(values.get("train"), dict) and keys & BRIDGES:
+        return "bridge", values
     if isinstance(values.get("trainer"), dict) and isinstance(values.get("model"), dict):
         return "nemo", values
     if {"parallelism", "tokens", "model"} <= keys:

@@ -343,6 +343,11 @@ class Refusal:
 
 RELEASES = tuple(f"0.{minor}" for minor in range(4, 20))
 """Of megatron-core, oldest first; the last is the one that judges."""
+OF_THE_MODEL = frozenset(
+    f"--{name}"
+    for name in ("position-embedding-type", "num-experts", "multi-latent-attention", "moe-router-score-function")
+)
+"""Arguments that a model which is named elsewhere brings."""
 REFUSED_PAIR = "AC025"
 """The rule of pairs that are no rule of megatron_constraints.csv."""
 
@@ -362,16 +367,18 @@ def pairs() -> tuple[ArgumentPair, ...]:
     return tuple(ArgumentPair(**row) for row in csv.DictReader(text.splitlines()))
 
 
-def refusals(a: Arguments, *, as_long: bool) -> tuple[Refusal, ...]:
-    """What the newest megatron-core refuses at its start of these arguments. `as_long`: sequences are as long as they say.
-    Nothing is refused where a condition that is not known decides one of them."""
+def refusals(a: Arguments, *, as_long: bool, whole: bool) -> tuple[Refusal, ...]:
+    """What the newest megatron-core refuses at its start of these arguments. `as_long`: sequences are as long as they say;
+    `whole`: the model is theirs, so that what they do not say of it has Megatron's default. Nothing is refused where a
+    condition that is not known decides one of them."""
     found: dict[tuple[str, str], Refusal] = {}
     for pair in pairs():
         others = pair.other.split("|")
         if any(name in a.undecided for name in (pair.argument, *others)) or pair.unless in a.given:
             continue
-        if not _holds(a, pair.argument, pair.values):
+        if not _holds(a, pair.argument, pair.values) or not (whole or OF_THE_MODEL.isdisjoint({*others} - set(a.given))):
             continue
+        a.used.update({pair.argument, *others} & set(a.given))
         there = any(_holds(a, name, pair.other_values, pair.usual) for name in others)
         if there == (pair.relation == "excludes"):
             said = " ".join(filter(None, (pair.argument, pair.values and _value(a, pair.argument))))

@@ -242,6 +242,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     )
     if request.gpus is None:
         _require_gpus(gpus, read.plan)
+    _require_megatron(kind, script, read.unknown)
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     require_format(cluster.gpu, read.scenario.numerics)
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
@@ -289,6 +290,20 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
             f"the number of GPUs is not known: the script starts one process, and divides the model over {needed}; "
             f"say {option('gpus')} N"
         )
+
+
+def _require_megatron(kind: str, script: Script, unknown: tuple[str, ...]) -> None:
+    """Raises InputError where --model stands for the model of a program whose options are mostly none of Megatron-LM's."""
+    names = {word.partition("=")[0] for word in script.words() if re.match(r"--[A-Za-z]", word)}
+    foreign = [word for word in unknown if word.startswith("--")]
+    if kind == "script" and not names & SIZES_OF_A_MODEL and len(foreign) > len(names) / 3:
+        raise InputError(
+            f"{script.program or 'the program'} is none of Megatron-LM: it does not know {len(foreign)} of its {len(names)} "
+            f"options ({', '.join(word.split()[0] for word in foreign[:3])}), and none of them is of a model"
+        )
+
+
+SIZES_OF_A_MODEL = frozenset({"--num-layers", "--num_layers", "--hidden-size", "--hidden_size", "--encoder-num-layers"})
 
 
 def require_format(gpu: GpuSpec, numerics: Numerics) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import RELEASES, Arguments, refusals, release_of, split_arguments
+from autoconfig.megatron.argument_list import RELEASES, Arguments, Refusal, refusals, release_of, split_arguments
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -200,6 +200,7 @@ def read_arguments(
     if odd := next((name for name in _NOT_TRAINING if arguments.has(name)), None):
         raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
+    whole = model is None and model_name is None
     if model_name is None:
         if like is not None:
             raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
@@ -219,7 +220,8 @@ def read_arguments(
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    refused = _refused(arguments, stack.name, core_release, pinned, assumed, as_long=seq_length is None)
+    found_refused = refusals(arguments, as_long=seq_length is None, whole=whole)
+    refused = _refused(found_refused, stack.name, core_release, pinned, assumed)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
@@ -238,10 +240,10 @@ def read_arguments(
 
 
 def _refused(
-    a: Arguments, software: str, release: str | None, pinned: bool, assumed: list[str], *, as_long: bool
+    found: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[str]
 ) -> tuple[Violation, ...]:
-    """What megatron-core refuses of the arguments in a release, the newest unless said or `pinned`; what only newer ones refuse
-    is said as assumed. Nothing for software of other years. Raises InputError for a release of such software."""
+    """What of it megatron-core refuses in a release, the newest unless said or `pinned`; what only newer ones refuse is said as
+    assumed. Nothing for software of other years. Raises InputError for a release of such software."""
     if not is_modern(software):
         if release is not None:
             raise InputError(f"{option('core_release')} is for megatron-core, and the software is {software}; drop one of them")
@@ -249,7 +251,7 @@ def _refused(
     last = release_of(release) if release is not None else RELEASES[0] if pinned else RELEASES[-1]
     said = last if release is not None else "the launcher's own Megatron-LM"
     broken = []
-    for refusal in refusals(a, as_long=as_long):
+    for refusal in found:
         at = RELEASES.index(refusal.since)
         if at > RELEASES.index(last):
             assumed.append(f"refused since core {refusal.since}, and this is {said}: {refusal.text}")

@@ -63,3 +63,28 @@ def test_a_command_line_is_edited():
     assert edited == text.replace("batch_size 2", "batch_size 1").replace(
         " train ", " train --disable_gradient_checkpointing true "
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("do_predict: true\npredict_with_generate: true", "do_predict without do_train: this evaluates"),
+        ("fp8: true\nfp8_backend: torchao", "float8 of accelerate"),
+        ("tensor_model_parallel_size: 4\npipeline_model_parallel_size: 2", "Megatron's back end"),
+    ],
+)
+def test_files_that_are_no_training_of_hugging_faces_trainer_in_16_bits_are_refused(more, says):
+    """hiyouga/LLaMA-Factory examples/extras/nlg_eval, extras/fp8 and megatron got a verdict, with these keys "unknown"."""
+    text = f"model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ncutoff_len: 2048\nbf16: true\n{more}\n"
+    with pytest.raises(UnsupportedError, match=says):
+        read_any(text, CheckRequest(gpu="h100", gpus=8))
+
+
+def test_tasks_without_the_vocabularys_output_layer():
+    text = "NPROC_PER_NODE=2 megatron sft --model Qwen/Qwen3-8B --max_length 2048 --task_type {}"
+    with pytest.raises(UnsupportedError, match="task_type is embedding"):
+        read_any(text.format("embedding"), CheckRequest(gpu="h100"))
+    assert not read_any(text.format("causal_lm"), CheckRequest(gpu="h100")).unknown
+    plain = text.replace("megatron sft", "swift sft")
+    assert "output layer" in str(read_any(plain.format("reranker"), CheckRequest(gpu="h100")).not_modelled)
+    assert not read_any(plain.format("causal_lm"), CheckRequest(gpu="h100")).not_modelled

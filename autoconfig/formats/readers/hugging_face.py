@@ -40,7 +40,7 @@ HARMLESS = re.compile(
     r"gradient_checkpointing_kwargs|padding_free|(?:neat_)?packing|bnb_4bit_.*|quant_method|lazy_tokenize|add_version|"
     r"ignore_args_error|create_checkpoint_symlink|strict|neftune_noise_alpha|log_level|include_tokens_per_second|ENV\..*|"
     r"include_num_input_tokens_seen|use_swanlab|swanlab_.*|enable_thinking|tuner_backend|check_model|agent_template|mix_strategy|"
-    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|task_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
+    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
     r"completion_only_loss|"
     r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
 )
@@ -54,6 +54,7 @@ NOT_MODELLED = {
     **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
     **dict.fromkeys(("modules_to_save", "additional_target"), "further modules are trained whole: more memory"),
     "use_dora": "magnitudes beside the adapters: more time",
+    "task_type": "an embedding, a score or classes instead of the vocabulary's output layer: less memory",
     "num_labels": "the output layer is a classifier, not the vocabulary's: less memory",
 }
 """Options that matter and that no formula reads, with what they change."""
@@ -61,6 +62,11 @@ _FROZEN = "part of the weights are frozen, and which is not read"
 REFUSED = {
     **dict.fromkeys(("freeze_parameters", "freeze_parameters_ratio", "trainable_parameters"), _FROZEN),
     "lisa_activated_layers": "part of the layers is trained at a time, which no formula here prices",
+    "fp8": "float8 of accelerate (torchao, Transformer Engine) is not priced; check the file with fp8: false",
+    **dict.fromkeys(
+        ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+        "Megatron's back end of a Trainer's program is not read (ms-swift's is, by megatron sft)",
+    ),
     "sequence_parallel_size": "a sequence over several GPUs (Ulysses, ring) is not read here",
 }
 """Options of which no answer would be right."""
@@ -129,6 +135,10 @@ def _remark(section: Section, run: TrainerRun) -> None:
     for key, why in REFUSED.items():
         if _is_on(section, key) and str(section.get(key)) != "1":
             raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")
+    if section.flag("do_predict", "do_eval") and not section.flag("do_train"):
+        raise UnsupportedError("do_predict without do_train: this evaluates; read is training")
+    if str(section.get("task_type") or "causal_lm").lower() == "causal_lm":
+        section.flat.pop("task_type", None)
     run.not_modelled += [f"{key}: {why}" for key, why in NOT_MODELLED.items() if _is_on(section, key)]
     _require_adam(section, run)
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()

@@ -26,7 +26,8 @@ OWN = (
     "load_from", "save_safetensors", "load_safetensors", "load_from_cache_file", "split_dataset_ratio", "eval_steps",
     "save_steps", "dataloader_num_workers", "dataset_num_proc", "system", "model_author", "model_name", "logging_steps",
     "report_to", "padding_free", "cached_dataset", "template", "streaming", "lazy_tokenize", "loss_scale",
-    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune",
+    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune", "save_total_limit", "loss_type",
+    "task_type", "save_missing_weights", "use_hf", "merge_lora", "attn_impl", "metric_for_best_model", "warmup_ratio",
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
 DEFAULTS = {
@@ -108,6 +109,8 @@ def _megatron(document: Document, section: Section, gpus: int | None) -> CheckIn
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
     usual = DEFAULTS if section.has("train_type") else {**DEFAULTS, **SINCE_4}
+    if (task := section.word("task_type") or "causal_lm") != "causal_lm":
+        raise UnsupportedError(f"{section.place('task_type')} is {task[:20]}: without a vocabulary's output; read is causal_lm")
     for key, value in usual.items():
         if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
             section.flat[key] = value
