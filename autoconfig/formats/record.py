@@ -9,6 +9,7 @@ from typing import Any
 
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of, require_format
+from autoconfig.megatron.read import with_positions
 from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.script import Script
 from autoconfig.megatron.shell.values import Piece, Value, plain_value
@@ -135,10 +136,7 @@ def record(
     dp = max(1, gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
-    model = run.model
-    if seq > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
-        model = model.replace(max_position_embeddings=seq)
+    model = with_positions(run.model, seq, assumed)
     stack = load_stack(request.software or run.software)
     if request.software is None:
         assumed.append(f"software {stack.name} (--software names another)")

@@ -211,17 +211,15 @@ def read_arguments(
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
     found = read_plan(arguments, model, cluster.num_gpus, assumed)
-    if seq > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
-        model = model.replace(max_position_embeddings=seq)
+    model = with_positions(model, seq, assumed)
     numerics = read_numerics(arguments, model, assumed)
     arguments.refuse_undecided()
-    batch, decoder = global_batch_size or found.global_batch_size, read_decoder_length(arguments, model)
-    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
+    batch = global_batch_size or found.global_batch_size
+    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    found_refused = refusals(arguments, as_long=seq_length is None, whole=whole)
-    refused = _refused(found_refused, stack.name, core_release, pinned, assumed)
+    refused = refusals(arguments, as_long=seq_length is None, whole=whole)
+    broken = _refused(refused, stack.name, core_release, pinned, assumed)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
@@ -231,12 +229,20 @@ def read_arguments(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
         also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan)),
-        refused=refused,
+        refused=broken,
         unknown=(*arguments.unknown, *arguments.depends()),
         not_modelled=arguments.not_modelled(),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def with_positions(model: ModelSpec, seq_length: int, assumed: list[str]) -> ModelSpec:
+    """The model with as many positions as tokens of a sample, at least."""
+    if seq_length <= model.max_position_embeddings:
+        return model
+    assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq_length}")
+    return model.replace(max_position_embeddings=seq_length)
 
 
 def _refused(

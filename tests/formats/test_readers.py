@@ -118,8 +118,10 @@ def test_programs_of_flagscale_that_are_no_megatron_are_refused():
     """flagos-ai/FlagScale (16a2dd5b), examples/rwkv/conf/train/0_1b.yaml: its RWKV was counted as a GPT."""
     sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
     text = f"system: {{tensor_model_parallel_size: 1}}\nmodel: {{{sizes}}}\ndata: {{tokenizer: {{tokenizer_path: x}}}}\n"
-    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*no argument of Megatron-LM"):
+    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*without tokenizer_type"):
         read_any(text, CheckRequest(gpus=8))
+    gpt = text.replace("tokenizer_path: x", "tokenizer_type: QwenTokenizerFS, tokenizer_path: x, vocab_size: 151851")
+    assert read_any(gpt, CheckRequest(gpus=8)).question.scenario.model.vocab_size == 151851, "qwen3, llama3, mixtral, ... of it"
 
 
 def test_every_reader_has_five_public_files():

@@ -180,6 +180,8 @@ def test_logits_are_held_without_ligers_kernels():
     plain, fused = (check(swift(f"--train_type full --use_liger_kernel {word}")) for word in ("false", "true"))
     names = [answer.source.question.scenario.software.name for answer in (plain, fused)]
     assert names == ["deepspeed", "transformers-deepspeed"]
+    trl = TRL + "per_device_train_batch_size: 1\nuse_liger_kernel: true\n"
+    assert "Liger" in str(read_any(trl, CheckRequest(gpu="h100-sxm-80gb", gpus=8)).not_modelled)
     logits = 2048 * plain.source.question.scenario.model.vocab_size
     assert plain.report.peak_bytes - fused.report.peak_bytes > 2 * logits
 

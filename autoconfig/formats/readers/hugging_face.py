@@ -124,8 +124,7 @@ def training(
         tp=section.count("autotp_size") or 1,
         **{"software": FUSED if _is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
     )  # fmt: skip
-    if _is_fused(section) and run.software != FUSED:
-        run.not_modelled.append("Liger's kernels: the logits are never held, less memory")
+    _name_liger(section, run)
     _remark(section, run)
     return run
 
@@ -174,6 +173,13 @@ def _require_adam(section: Section, run: TrainerRun) -> None:
         raise UnsupportedError(f"{odd}: {_STATE}, which no formula here prices; check the file with adamw_torch")
     if odd:
         run.not_modelled.append(f"{odd}: {_STATE}; priced as Adam, of adapters alone")
+
+
+def _name_liger(section: Section, run: TrainerRun) -> None:
+    """Beside software whose loss holds the logits."""
+    said = "Liger's kernels: the logits are never held, less memory"
+    if _is_fused(section) and run.software != FUSED and said not in run.not_modelled:
+        run.not_modelled.append(said)
 
 
 def _is_fused(section: Section) -> bool:
@@ -248,6 +254,7 @@ def read_trl(document: Document) -> CheckInput:
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
     _launch(document, run, head["plan"] if head else "")
+    _name_liger(section, run)
     wish = keep_type(section, run, trl.WISH)
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
     if wide and frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
