@@ -16,10 +16,18 @@ SWIFT = re.compile(
 )
 FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s+train\b|^(?!\s*#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
 _FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
+_POST_TRAINING = re.compile(
+    r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w+|run_grpo\w*\.py|run_async_grpo\w*\.py)\b"
+    r"|^[^#\n]*(--rollout-batch-size)\b",
+    re.MULTILINE,
+)
+"""Programs of reinforcement learning: verl's, OpenRLHF's, NeMo-RL's, slime's."""
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
+_RL = "autoconfig rl check reads files of verl, OpenRLHF, NeMo-RL and TRL"
 _OTHERS = (
     ("base_model", "axolotl", "its settings are not read"),
-    ("actor_rollout_ref", "verl", "reinforcement learning is not read here"),
+    ("actor_rollout_ref", "verl", _RL),
+    ("policy", "NeMo-RL", _RL),
     ("apiVersion", "Kubernetes", "give the script that it starts"),
     ("services", "docker-compose", "give the script that it starts"),
     ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
@@ -64,6 +72,8 @@ def recognise(text: str) -> tuple[str, Any]:
         return _of_mapping(load_yaml(text))
     if re.search(r"^[^#\n]*(?:\bprimus-cli\b|\bprimus/cli/main\.py)", text, re.MULTILINE):
         raise UnsupportedError("this starts Primus, whose settings stand in the YAML that --config names: check that file")
+    if found := _POST_TRAINING.search(text):
+        raise UnsupportedError(f"this is post-training ({found[1] or found[2]}): {_RL}")
     if SWIFT.search(text):
         return "ms-swift", None
     if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):

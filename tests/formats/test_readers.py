@@ -411,3 +411,17 @@ def test_a_yaml_of_overrides_is_edited_where_its_values_stand():
     changes = [FlagChange(flag="model.tensor_model_parallel_size", old=("2",), new=("4",))]
     edited = yaml.safe_load(edit.changed(found.text, changes))
     assert edited["model"]["tensor_model_parallel_size"] == 4 and edited["train"] == yaml.safe_load(found.text)["train"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("python3 -m verl.trainer.main_ppo a.b=grpo \\\n    trainer.nnodes=1 $@\n", r"post-training \(verl"),
+        ("ray job submit -- python3 train.py --actor-num-nodes 4 --rollout-batch-size 128 --lr 1e-5\n", "post-training"),
+        ("policy: {model_name: x}\nsft: {max_num_steps: 60}\n", "NeMo-RL"),
+    ],
+)
+def test_post_training_is_named_and_sent_to_its_own_command(text, what):
+    """verl's and slime's scripts were "no launch of Megatron-LM" and "--micro-batch-size is not in the file; add it"."""
+    with pytest.raises(UnsupportedError, match=f"{what}.*autoconfig rl check"):
+        read_any(text, CheckRequest(gpu="h100", gpus=8))

@@ -25,6 +25,7 @@ HARMLESS = re.compile(
     r"zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer|memory_breakdown|dump_state|disable_allgather|dataloader_drop_last|"
     r"(?:flops_profiler|comms_logger|tensorboard|wandb|csv_monitor|comet|monitor_config|aio|checkpoint|autotuning|elasticity\.enabled)"
     r"(?:\..*)?|activation_checkpointing\..*|zero_optimization\.(?!zenflow|super_offload).*|tensor_parallel\..*|"
+    r"(?:data_efficiency|curriculum_learning|progressive_layer_drop|torch_autocast|compile|sparse_attention)\..*|"
     r"use_data_before_expert_parallelism|graph_harvesting|load_universal_checkpoint|communication_data_type|"
     r"seq_parallel_communication_data_type|sequence_parallel_size"
 )
