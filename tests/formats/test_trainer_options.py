@@ -327,3 +327,26 @@ def test_what_a_run_of_megatron_swift_says_counts():
     scenario = found.question.scenario
     assert (found.plan.etp, scenario.given.dispatcher, scenario.workload.global_batch_size) == (2, "allgather", 32)
     assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "micro", "batch"),
+    [
+        ("", 2, 1, 16),
+        ("", 32, 1, 32),
+        ("--gradient_accumulation_steps 3", 4, 1, 12),
+        ("--per_device_train_batch_size 3", 4, 3, 24),
+    ],
+)
+def test_batches_of_ms_swift_are_its_own(options, gpus, micro, batch):
+    """examples/train/multi-node/deepspeed/train.sh was read with micro-batches of 8, the Trainer's own default."""
+    found = read_any(f"NPROC_PER_NODE={gpus} {COMMAND} {options}\n", CheckRequest(gpu="h100-sxm-80gb"))
+    assert (found.plan.mbs, found.question.scenario.workload.global_batch_size) == (micro, batch)
+
+
+def test_ms_swift_has_no_length_of_its_own():
+    text = f"NPROC_PER_NODE=2 {COMMAND}\n".replace(" --max_length 2048", "")
+    with pytest.raises(InputError, match="default is the longest that the model takes"):
+        read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
+    asked = read_any(text, CheckRequest(gpu="h100-sxm-80gb", seq_length=4096))
+    assert asked.question.scenario.workload.seq_length == 4096

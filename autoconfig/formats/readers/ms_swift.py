@@ -39,6 +39,11 @@ DEFAULTS = {
 006938be; no dropout where the model's config.json has none)."""
 SINCE_4 = {"cross_entropy_loss_fusion": True}
 """The same of ms-swift 4, which calls the kind of training tuner_type (v4.0.0; v3.12.0, with train_type, has False)."""
+LEAST_BATCH = 16
+"""Samples of a step that `swift sft` reaches by accumulation where the file does not say how often, of micro-batches of 1
+unless it does (swift/trainers/arguments.py, 3602360a)."""
+OF_2 = ("sft_type", "model_id_or_path")
+"""Options of ms-swift 2, where max_length has 2048 as default; later ones have the model's longest (template_args.py)."""
 LORA_RANK = 8
 """Its default (TunerMegatronArguments of the same module)."""
 
@@ -94,6 +99,14 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
     checkpoints = section.flag("gradient_checkpointing", default=True)
     dtype = section.word("torch_dtype", "dtype")
     section.flat.setdefault("torch_dtype", dtype or "bfloat16")
+    if not section.has("max_length", *OF_2) and document.request.seq_length is None:
+        raise InputError(
+            "max_length is not in the file, and its default is the longest that the model takes: add it, or say --seq-length N"
+        )
+    section.flat.setdefault("per_device_train_batch_size", 1)
+    if not section.has("gradient_accumulation_steps") and (started := document.request.gpus or gpus):
+        micro = section.count("per_device_train_batch_size") or 1
+        section.flat["gradient_accumulation_steps"] = max(1, -(-LEAST_BATCH // (micro * started)))
     run = training(
         document, section, name=name, kind=_kind(section, "lora"), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
     )  # fmt: skip
