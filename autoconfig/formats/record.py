@@ -123,6 +123,8 @@ def record(
 ) -> CheckInput:
     """The record of a trainer's file. Raises InputError for contradictions and what is missing."""
     request, assumed = document.request, run.assumed
+    if request.core_release is not None:
+        raise InputError(f"{option('core_release')} is for megatron-core, and this file is for another trainer; drop it")
     gpus = request.gpus if request.gpus is not None else run.gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")

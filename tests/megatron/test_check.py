@@ -163,7 +163,7 @@ def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_p
     shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "h100").stdout.split())
     assert "legality as Megatron has it, priced as torch FSDP2 of ZeRO stage 3" in shown
     assert "No other plan" in shown and "fits" in shown.lower() and "--use-torch-fsdp2" not in shown
-    torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2"))
+    torch, _ = checked(text.replace("--use-megatron-fsdp", "--use-torch-fsdp2").replace("fsdp_dtensor", "torch_dist"))
     assert [violation.rule for violation in torch.violations] == ["NV100"]
 
 

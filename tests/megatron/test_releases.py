@@ -53,6 +53,11 @@ def test_a_release_is_one_of_megatron_core():
             read("", core_release=release)
     with pytest.raises(InputError, match="--core-release is for megatron-core, and the software is megatron-lm-2022"):
         read("", software="megatron-lm-2022", core_release="0.12")
+    with pytest.raises(InputError, match="--core-release is for megatron-core, and this file is for another trainer"):
+        read_any(
+            '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8}',
+            replace(ASKED, model="llama3-8b", seq_length=64, core_release="0.12", software=None),
+        )
     older = read("", gpu="a100-80gb", software=None)
     assert older.question.scenario.software.name == "megatron-lm-2022"
     named = read("", gpu="a100-80gb", software=None, core_release="0.12")
