@@ -197,6 +197,7 @@ class PredictKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     memory_margin: float
@@ -219,6 +220,7 @@ class CheckKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     memory_margin: float
@@ -242,6 +244,7 @@ class ConvertKeywords(TypedDict, total=False):
     power_limit: float
     memory_bandwidth: float
     software: str
+    core_release: str
     seq_length: int | str
     global_batch_size: int | str
     set: str | Sequence[str] | Mapping[str, Any]

@@ -47,6 +47,8 @@ def _unsplit(scenario: Scenario, layouts: Layouts, stage: npt.NDArray[np.int64])
     stages, numerics = stage_table(scenario.model, layouts, every=True), scenario.numerics
     states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
     widths = tuple(TYPE_BYTES[name] for name in states)[numerics.precision == "fp32" :]
+    if numerics.weights_are_masters:
+        widths = (numerics.activation_bytes,) * 2
     found = []
     for row, at in enumerate(stage):
         tp, etp, ep = (int(getattr(layouts, name)[row]) for name in ("tp", "etp", "ep"))

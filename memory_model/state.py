@@ -68,7 +68,10 @@ def gradient_bytes(group: ParameterGroup, numerics: Numerics, fsdp: Number) -> N
 
 
 def optimizer_bytes_per_parameter(numerics: Numerics) -> float:
-    """Master weight and two moments: 12 in fp32; less with the precision-aware optimizer; 8 when weights are fp32 already."""
+    """Master weight and two moments: 12 in fp32; less with the precision-aware optimizer; 8 when weights are fp32 already; 4
+    where the 16-bit weights are their own masters."""
+    if numerics.weights_are_masters:
+        return 2.0 * numerics.activation_bytes
     master = 2 if numerics.store_param_remainders else TYPE_BYTES[numerics.main_params_dtype]
     if numerics.precision == "fp32":
         master = 0
@@ -82,8 +85,10 @@ def optimizer_bytes(group: ParameterGroup, numerics: Numerics, dist_opt: Number,
 
 
 def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics) -> Number:
-    """Temporary of the optimizer step: 16-bit gradients of the shard are cast to fp32 (findings: + 4 P / shard)."""
-    if numerics.grad_reduce_dtype == "fp32":
+    """Temporary of the optimizer step: 16-bit gradients of the shard are cast to fp32 (findings: + 4 P / shard).
+
+    Not where weights and moments have 16 bits, too: torch's fused Adam widens in registers."""
+    if numerics.grad_reduce_dtype == "fp32" or numerics.weights_are_masters:
         return 0.0 * group.trainable
     return 4.0 * group.trainable / group.shard
 

@@ -194,6 +194,8 @@ class Numerics:
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
+    weights_are_masters: bool = False
+    """No copies: moments in the weights' own type, as torch.optim.AdamW of a model in 16 bits (zeros_like in optim/adam.py)."""
     attention_dropout: Dropout = 0.1
     hidden_dropout: Dropout = 0.1
     """Megatron's defaults are 0.1 and 0.1."""
@@ -292,8 +294,7 @@ def all_biases(model: ModelSpec) -> bool:
 
 
 def not_buildable(model: ModelSpec, *, encoders: bool = False, gemma: bool = False) -> list[str]:
-    """What of this architecture Megatron has no setting for, in words; empty where it can be built. `encoders`: T5 and BERT
-    can, with --quick-geglu for a gated GELU; `gemma`: so can it, without the norms behind its blocks."""
+    """What Megatron has no setting for; of T5 and BERT (`encoders`) gated GELU has one, of Gemma without norms behind."""
     geglu = model.activation == "geglu" and not (encoders and model.encoder_num_layers) and not gemma
     reasons = {
         "an encoder": model.encoder_num_layers > 0 and not encoders,

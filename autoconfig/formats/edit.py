@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from autoconfig.formats.check import read_any
-from autoconfig.formats.recognise import SWIFT
+from autoconfig.formats.recognise import FACTORY, SWIFT
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
@@ -100,9 +100,10 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
             return _json(text, changes)
         except json.JSONDecodeError:
             pass  # with comments, or commas at ends: YAML
+    command = SWIFT if SWIFT.search(text) else FACTORY if "--model_name_or_path" in text else None
     for change in changes:
-        if SWIFT.search(text):
-            text = _option(text, change)
+        if command is not None and command.search(text):
+            text = _option(text, change, command)
         elif _OVERRIDE.search(text):
             text = _override(text, change)
         elif re.search(r"^\s*\[[\w.]+\]\s*(?:#.*)?$", text, re.MULTILINE):
@@ -112,8 +113,8 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
     return text
 
 
-def _option(text: str, change: FlagChange) -> str:
-    """`--name VALUES` behind the command of ms-swift."""
+def _option(text: str, change: FlagChange, command: re.Pattern[str]) -> str:
+    """`--name VALUES` behind a command."""
     name = re.sub("[-_]", "[-_]", _plain(change.flag))
     before, values = r"^(?P<before>[ \t]*(?!#)(?:[^#\n]*?\s)?)", r"(?:[= \t]+[^\\\n]*?)?(?=\s+--|[ \t]*\\?[ \t]*$)"
     there = re.compile(f"{before}--{name}{values}", re.MULTILINE)
@@ -129,7 +130,7 @@ def _option(text: str, change: FlagChange) -> str:
         return left.rstrip(" \t") + right[alone.end() :] if alone else left + right.lstrip(" \t")
     if change.new is None:
         return text
-    return SWIFT.sub(lambda match: f"{match[0]} {said}", text, count=1)
+    return command.sub(lambda match: f"{match[0]} {said}", text, count=1)
 
 
 _OVERRIDE = re.compile(r"(?<!\S)(?:model|train|trainer|data)\.[\w.]+=\S")

@@ -14,15 +14,27 @@ MEGATRON = ("script", "arguments", "plan")
 SWIFT = re.compile(
     r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
 )
+FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s+train\b|^(?!\s*#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
+_FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
+_POST_TRAINING = re.compile(
+    r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w+|run_grpo\w*\.py|run_async_grpo\w*\.py)\b"
+    r"|^[^#\n]*(--rollout-batch-size)\b",
+    re.MULTILINE,
+)
+"""Programs of reinforcement learning: verl's, OpenRLHF's, NeMo-RL's, slime's."""
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
+_RL = "autoconfig rl check reads files of verl, OpenRLHF, NeMo-RL and TRL"
 _OTHERS = (
     ("base_model", "axolotl", "its settings are not read"),
-    ("actor_rollout_ref", "verl", "reinforcement learning is not read here"),
+    ("actor_rollout_ref", "verl", _RL),
+    ("policy", "NeMo-RL", _RL),
     ("apiVersion", "Kubernetes", "give the script that it starts"),
     ("services", "docker-compose", "give the script that it starts"),
     ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
     ("model_type", "Hugging Face's config.json", "it is a model: give it as --model"),
 )
+BRIDGES = {"ddp", "checkpoint", "scheduler", "optimizer", "mixed_precision", "comm_overlap", "dist"}
+"""Parts of Megatron-Bridge's ConfigContainer, beside model and train."""
 TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 """Arguments of transformers' Trainer, in files that name nothing else of their framework."""
 PAIRS = {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
@@ -58,8 +70,14 @@ def recognise(text: str) -> tuple[str, Any]:
         r"(?:---\s*$|[\"']?--?[\w-]+[\"']?\s*:|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first
     ):
         return _of_mapping(load_yaml(text))
+    if re.search(r"^[^#\n]*(?:\bprimus-cli\b|\bprimus/cli/main\.py)", text, re.MULTILINE):
+        raise UnsupportedError("this starts Primus, whose settings stand in the YAML that --config names: check that file")
+    if found := _POST_TRAINING.search(text):
+        raise UnsupportedError(f"this is post-training ({found[1] or found[2]}): {_RL}")
     if SWIFT.search(text):
         return "ms-swift", None
+    if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):
+        return "llama-factory", None
     if _RECIPE.search(text) and "pretrain_gpt" not in text:
         return "bridge", None
     return "script", None
@@ -107,6 +125,8 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
     inner = values.get("train") if isinstance(values.get("train"), dict) else values
     if isinstance(inner, dict) and isinstance(inner.get("system"), dict) and isinstance(inner.get("model"), dict):
         return "flagscale", values
+    if isinstance(values.get("model"), dict) and isinstance(values.get("train"), dict) and keys & BRIDGES:
+        return "bridge", values
     if isinstance(values.get("trainer"), dict) and isinstance(values.get("model"), dict):
         return "nemo", values
     if {"parallelism", "tokens", "model"} <= keys:

@@ -9,6 +9,7 @@ from typing import Any
 
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of, require_format
+from autoconfig.megatron.read import with_positions
 from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.script import Script
 from autoconfig.megatron.shell.values import Piece, Value, plain_value
@@ -122,6 +123,8 @@ def record(
 ) -> CheckInput:
     """The record of a trainer's file. Raises InputError for contradictions and what is missing."""
     request, assumed = document.request, run.assumed
+    if request.core_release is not None:
+        raise InputError(f"{option('core_release')} is for megatron-core, and this file is for another trainer; drop it")
     gpus = request.gpus if request.gpus is not None else run.gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
@@ -135,10 +138,7 @@ def record(
     dp = max(1, gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
-    model = run.model
-    if seq > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
-        model = model.replace(max_position_embeddings=seq)
+    model = with_positions(run.model, seq, assumed)
     stack = load_stack(request.software or run.software)
     if request.software is None:
         assumed.append(f"software {stack.name} (--software names another)")

@@ -314,10 +314,10 @@ def name_hint(unknown: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ArgumentPair:
-    """One row of `autoconfig/data/megatron_pairs.csv`: `argument`, with one of `values` where there are any, needs or excludes
-    one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has; not beside `unless`. `rule` is
-    a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2. Only arguments whose rule is as old
-    as they are in the Megatron-LM of 2024 and later: a script does not say its release."""
+    """One row of `autoconfig/data/megatron_pairs.csv`: `argument`, with one of `values` where there are any (`>0`: a number
+    above 0), needs or excludes one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has;
+    not beside `unless`. `rule` is a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2,
+    `since` the first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it."""
 
     rule: str
     argument: str
@@ -327,7 +327,37 @@ class ArgumentPair:
     other_values: str
     usual: str
     unless: str
+    since: str
     source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """What megatron-core refuses at its start, from release `since` on."""
+
+    rule: str
+    text: str
+    change: str
+    since: str
+
+
+RELEASES = tuple(f"0.{minor}" for minor in range(4, 20))
+"""Of megatron-core, oldest first; the last is the one that judges."""
+OF_THE_MODEL = frozenset(
+    f"--{name}"
+    for name in ("position-embedding-type", "num-experts", "multi-latent-attention", "moe-router-score-function")
+)
+"""Arguments that a model which is named elsewhere brings."""
+REFUSED_PAIR = "AC025"
+"""The rule of pairs that are no rule of megatron_constraints.csv."""
+
+
+def release_of(text: str) -> str:
+    """The release that `0.14`, `0.14.1` or `core_v0.14.0` names. Raises InputError."""
+    found = re.fullmatch(r"(?:megatron[-_])?(?:core[-_]?)?v?(0\.[0-9]+)(?:\.[0-9a-z]+)?", text.strip().lower())
+    if found is None or found[1] not in RELEASES:
+        raise InputError(f"megatron-core {text[:40]!r}: use a release from {RELEASES[0]} to {RELEASES[-1]}, like 0.14")
+    return found[1]
 
 
 @cache
@@ -337,28 +367,36 @@ def pairs() -> tuple[ArgumentPair, ...]:
     return tuple(ArgumentPair(**row) for row in csv.DictReader(text.splitlines()))
 
 
-def refuse_pairs(a: Arguments, *, as_long: bool) -> None:
-    """Raises InputError for arguments that today's Megatron-LM refuses at its start. `as_long`: sequences are as long as they
-    say. Nothing is refused where a condition that is not known decides one of them."""
+def refusals(a: Arguments, *, as_long: bool, whole: bool) -> tuple[Refusal, ...]:
+    """What the newest megatron-core refuses at its start of these arguments. `as_long`: sequences are as long as they say;
+    `whole`: the model is theirs, so that what they do not say of it has Megatron's default. Nothing is refused where a
+    condition that is not known decides one of them."""
+    found: dict[tuple[str, str], Refusal] = {}
     for pair in pairs():
         others = pair.other.split("|")
         if any(name in a.undecided for name in (pair.argument, *others)) or pair.unless in a.given:
             continue
-        if not _holds(a, pair.argument, pair.values):
+        if not _holds(a, pair.argument, pair.values) or not (whole or OF_THE_MODEL.isdisjoint({*others} - set(a.given))):
             continue
+        a.used.update({pair.argument, *others} & set(a.given))
         there = any(_holds(a, name, pair.other_values, pair.usual) for name in others)
         if there == (pair.relation == "excludes"):
             said = " ".join(filter(None, (pair.argument, pair.values and _value(a, pair.argument))))
             wanted = " ".join(filter(None, (" or ".join(others), pair.other_values.replace("|", " or "))))
             change = "drop one of them" if there else "add it, or drop the first"
-            rule = f"{pair.rule}: " if pair.rule else ""
-            raise InputError(f"{said} {pair.relation} {wanted} ({rule}Megatron-LM refuses it at the start); {change}")
+            one = Refusal(
+                rule=pair.rule or REFUSED_PAIR, text=f"{said} {pair.relation} {wanted}", change=change, since=pair.since
+            )
+            found.setdefault((pair.argument, pair.other), one)
     experts, groups = _number(a, "--num-experts"), _number(a, "--moe-router-num-groups")
     if "--moe-router-group-topk" in a.given and experts and groups and experts % groups:
-        raise InputError(f"--moe-router-num-groups {groups} does not divide --num-experts {experts} (NV063); change one")
+        text = f"--moe-router-num-groups {groups} does not divide --num-experts {experts}"
+        found["groups", "experts"] = Refusal(rule="NV063", text=text, change="change one", since="0.11")
     length, most = _number(a, "--seq-length") if as_long else None, _number(a, "--max-position-embeddings")
     if length and most and length > most:
-        raise InputError(f"--seq-length {length} is above --max-position-embeddings {most} (NV016); raise the second")
+        text = f"--seq-length {length} is above --max-position-embeddings {most}"
+        found["length", "positions"] = Refusal(rule="NV016", text=text, change="raise the second", since=RELEASES[0])
+    return tuple(found.values())
 
 
 def _value(a: Arguments, name: str) -> str | None:
@@ -376,4 +414,6 @@ def _holds(a: Arguments, name: str, values: str, usual: str = "") -> bool:
     """The argument is given, with one of the values where there are any."""
     if not values:
         return name in a.given
+    if values == ">0":
+        return (_number(a, name) or 0) > 0
     return (_value(a, name) if name in a.given else usual) in values.split("|")

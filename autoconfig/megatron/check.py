@@ -131,7 +131,7 @@ def check(source: CheckInput) -> CheckAnswer:
     scenario, plan, margin = question.scenario, source.plan, question.request.memory_margin
     broken = tuple(_with_gpus_wanted(violation, source) for violation in file_violations(source))
     report = None if broken else report_plan(scenario, plan, None, margin)
-    if source.megatron_fsdp:
+    if source.megatron_fsdp or (source.refused and len(broken) == len(source.refused)):
         return CheckAnswer(
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )
@@ -167,6 +167,11 @@ def overlapped(source: CheckInput) -> Scenario:
 
 
 def file_violations(source: CheckInput) -> tuple[Violation, ...]:
+    """The rules that the file's plan breaks, and what of its arguments is refused whatever the plan."""
+    return (*_broken(source), *source.refused)
+
+
+def _broken(source: CheckInput) -> tuple[Violation, ...]:
     """The rules that the file's plan breaks."""
     plan = as_megatron_takes_it(source.plan) if source.megatron_fsdp else source.plan
     return (*plan_violations(source.question.scenario, plan, source.split), *source.also_broken)
@@ -214,7 +219,7 @@ def _legal_on(source: CheckInput, gpus: int) -> bool:
     except InputError:
         return False
     wider = replace(source, plan=replace(plan, dp=gpus // (plan.tp * plan.pp * plan.cp)))
-    return not file_violations(replace(wider, question=replace(question, scenario=replace(question.scenario, cluster=cluster))))
+    return not _broken(replace(wider, question=replace(question, scenario=replace(question.scenario, cluster=cluster))))
 
 
 def better_plan(
@@ -328,6 +333,8 @@ def target(answer: CheckAnswer) -> tuple[TrainPlan, Scenario]:
     source = answer.source
     if source.megatron_fsdp:
         raise InputError(f"--apply-to: {NO_OTHER_PLAN}")
+    if source.refused:
+        raise InputError(f"--apply-to: another plan would be refused, too; change this first: {source.refused[0].text}")
     if answer.better is not None:
         return answer.better.plan, overlapped(source)
     if answer.nearest is not None:

@@ -36,6 +36,8 @@ MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
 SLIP_OF = "did you mean"
 """How the hint begins that an unknown argument is a known one misspelt."""
+PINNED = frozenset({"primus", "flagscale"})
+"""Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 WANTED = "a launch script, an argument list or a plan.json"
 
 
@@ -53,6 +55,8 @@ class CheckRequest:
     power_limit: float | None = None
     memory_bandwidth: float | None = None
     software: str | None = None
+    core_release: str | None = None
+    """Release of megatron-core that runs the arguments; None: the newest."""
     seq_length: int | None = None
     global_batch_size: int | None = None
     switches: Mapping[str, object] = field(default_factory=dict)
@@ -101,6 +105,8 @@ class CheckInput:
     megatron_fsdp: bool = False
     """Sharded by Megatron-FSDP: no rule of torch FSDP2 holds, and no other plan can be written into it."""
     also_broken: tuple[Violation, ...] = ()
+    refused: tuple[Violation, ...] = ()
+    """Arguments that megatron-core refuses, whatever the plan."""
     spelled: Callable[[Scenario, TrainPlan], dict[str, tuple[str, ...]]] | None = None
     """What a plan is in the file's own words, where these are not Megatron-LM's arguments."""
     resized: tuple[tuple[str, str, str], ...] = ()
@@ -226,6 +232,8 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         like=request.like,
         model=model,
         software=request.software,
+        core_release=request.core_release,
+        pinned=kind in PINNED,
         seq_length=request.seq_length,
         global_batch_size=request.global_batch_size,
         program=script.program,
@@ -234,6 +242,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     )
     if request.gpus is None:
         _require_gpus(gpus, read.plan)
+    _require_megatron(kind, script, read.unknown)
     asked = replace(asked, model=read.scenario.model.name, software=read.scenario.software.name)
     require_format(cluster.gpu, read.scenario.numerics)
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
@@ -254,6 +263,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         text=text,
         script=script,
         megatron_fsdp=read.megatron_fsdp,
+        refused=read.refused,
         also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
 
@@ -282,6 +292,20 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
         )
 
 
+def _require_megatron(kind: str, script: Script, unknown: tuple[str, ...]) -> None:
+    """Raises InputError where --model stands for the model of a program whose options are mostly none of Megatron-LM's."""
+    names = {word.partition("=")[0] for word in script.words() if re.match(r"--[A-Za-z]", word)}
+    foreign = [word for word in unknown if word.startswith("--")]
+    if kind == "script" and not names & SIZES_OF_A_MODEL and len(foreign) > len(names) / 3:
+        raise InputError(
+            f"{script.program or 'the program'} is none of Megatron-LM: it does not know {len(foreign)} of its {len(names)} "
+            f"options ({', '.join(word.split()[0] for word in foreign[:3])}), and none of them is of a model"
+        )
+
+
+SIZES_OF_A_MODEL = frozenset({"--num-layers", "--num_layers", "--hidden-size", "--hidden_size", "--encoder-num-layers"})
+
+
 def require_format(gpu: GpuSpec, numerics: Numerics) -> None:
     """Raises InputError where the GPU does not compute in the run's format, or not with its way to scale it."""
     gpu.peak_flops_per_s(numerics.gemm_precision)
@@ -296,7 +320,18 @@ def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) ->
 
 def _from_plan(text: str, request: CheckRequest) -> CheckInput:
     scenario, plan = read_plan_text(text)
-    fields = ("model", "like", "gpus", "gpu", "cluster", "gpus_per_node", *field_names(VARIANT), "software", "seq_length")
+    fields = (
+        "model",
+        "like",
+        "gpus",
+        "gpu",
+        "cluster",
+        "gpus_per_node",
+        *field_names(VARIANT),
+        "software",
+        "core_release",
+        "seq_length",
+    )
     fields = (*fields, "global_batch_size")
     named = [f"--{name.replace('_', '-')}" for name in fields if getattr(request, name) is not None]
     named += [option(name) for name in request.switches]

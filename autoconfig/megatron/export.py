@@ -110,7 +110,9 @@ class PlanFileJson:
     """Null where nothing was asked."""
 
 
-ADDED_LATER = frozenset({"norm_epsilon", "frozen_dtype", "rotary_base", "rotary_percent", "rope_scaling", "router"})
+ADDED_LATER = frozenset(
+    {"norm_epsilon", "frozen_dtype", "weights_are_masters", "rotary_base", "rotary_percent", "rope_scaling", "router"}
+)
 """Fields of the model and of numerics that older files do not have."""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import Arguments, refuse_pairs, split_arguments
+from autoconfig.megatron.argument_list import RELEASES, Arguments, Refusal, refusals, release_of, split_arguments
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -53,9 +53,9 @@ def is_modern(name: str) -> bool:
     return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
-def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
+def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str | None = None) -> str:
     """The stack whose arguments these are, by the newest of them; says what decided it. On a GPU that computes fp8, which no
-    Megatron-LM before 2023 knew, it is today's."""
+    Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
     newest, year = a.newest()
     recent = "fp8" in gpu.flops_per_s
     said = f"of the arguments the newest is {newest}, of {year}"
@@ -68,6 +68,8 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str]) -> str:
         name, said = "megatron-local", "because of --transformer-impl local"
         if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
             name, said = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
+    elif release is not None:
+        name, said = DEFAULT_STACK, f"because of {option('core_release')}"
     elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
         name = DEFAULT_STACK
     elif recent:
@@ -141,8 +143,16 @@ _NOT_TRAINING = {
     "--task-list": "an evaluation task",
     **dict.fromkeys(
         (
-            "--language-model-type", "--vision-model-type", "--vision-tower", "--disable-vision-class-token", "--patch-size",
-            "--freeze-ViT", "--freeze-clip-vision-tower", "--processor-path", "--vlm-data-config-path", "--px-data-config-path",
+            "--language-model-type",
+            "--vision-model-type",
+            "--vision-tower",
+            "--disable-vision-class-token",
+            "--patch-size",
+            "--freeze-ViT",
+            "--freeze-clip-vision-tower",
+            "--processor-path",
+            "--vlm-data-config-path",
+            "--px-data-config-path",
         ),
         "a multimodal model",
     ),
@@ -158,6 +168,8 @@ class ArgumentsRead(PlanRead):
 
     scenario: Scenario
     also_broken: tuple[Violation, ...]
+    refused: tuple[Violation, ...]
+    """Arguments that megatron-core refuses, whatever the plan."""
     unknown: tuple[str, ...]
     not_modelled: tuple[str, ...]
     ignored: tuple[str, ...]
@@ -173,6 +185,8 @@ def read_arguments(
     like: str | None = None,
     model: ModelSpec | None = None,
     software: str | None = None,
+    core_release: str | None = None,
+    pinned: bool = False,
     seq_length: int | None = None,
     global_batch_size: int | None = None,
     program: str = "",
@@ -180,12 +194,13 @@ def read_arguments(
     spoken: tuple[str, ...] = (),
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
-    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in."""
+    `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
+    Megatron-LM of an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
-    for name, kind in _NOT_TRAINING.items():
-        if arguments.has(name):
-            raise UnsupportedError(f"{name}: this is {kind}; only the training of decoder-only transformers can be checked")
+    if odd := next((name for name in _NOT_TRAINING if arguments.has(name)), None):
+        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
+    whole = model is None and model_name is None
     if model_name is None:
         if like is not None:
             raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
@@ -196,34 +211,60 @@ def read_arguments(
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
     found = read_plan(arguments, model, cluster.num_gpus, assumed)
-    if seq > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq}")
-        model = model.replace(max_position_embeddings=seq)
+    model = with_positions(model, seq, assumed)
     numerics = read_numerics(arguments, model, assumed)
     arguments.refuse_undecided()
-    batch, decoder = global_batch_size or found.global_batch_size, read_decoder_length(arguments, model)
-    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=decoder)
-    stack = load_stack(software or software_name(arguments, cluster.gpu, assumed))
+    batch = global_batch_size or found.global_batch_size
+    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
+    stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    if is_modern(stack.name):
-        refuse_pairs(arguments, as_long=seq_length is None)
+    refused = refusals(arguments, as_long=seq_length is None, whole=whole)
+    broken = _refused(refused, stack.name, core_release, pinned, assumed)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
     given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
-    also_broken = (*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan))
-    not_modelled = arguments.not_modelled()
-    for name in _READ_ELSEWHERE:
-        arguments.has(name)
+    arguments.used.update(_READ_ELSEWHERE)
     return ArgumentsRead(
         **vars(found),
         scenario=replace(plain, software=stack, given=given),
-        also_broken=also_broken,
+        also_broken=(*fsdp_violations(arguments), *ring_violations(arguments, plain, found.plan)),
+        refused=broken,
         unknown=(*arguments.unknown, *arguments.depends()),
-        not_modelled=not_modelled,
+        not_modelled=arguments.not_modelled(),
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def with_positions(model: ModelSpec, seq_length: int, assumed: list[str]) -> ModelSpec:
+    """The model with as many positions as tokens of a sample, at least."""
+    if seq_length <= model.max_position_embeddings:
+        return model
+    assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq_length}")
+    return model.replace(max_position_embeddings=seq_length)
+
+
+def _refused(
+    found: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[str]
+) -> tuple[Violation, ...]:
+    """What of it megatron-core refuses in a release, the newest unless said or `pinned`; what only newer ones refuse is said as
+    assumed. Nothing for software of other years. Raises InputError for a release of such software."""
+    if not is_modern(software):
+        if release is not None:
+            raise InputError(f"{option('core_release')} is for megatron-core, and the software is {software}; drop one of them")
+        return ()
+    last = release_of(release) if release is not None else RELEASES[0] if pinned else RELEASES[-1]
+    said = last if release is not None else "the launcher's own Megatron-LM"
+    broken = []
+    for refusal in found:
+        at = RELEASES.index(refusal.since)
+        if at > RELEASES.index(last):
+            assumed.append(f"refused since core {refusal.since}, and this is {said}: {refusal.text}")
+            continue
+        since = f"refused since core {refusal.since}; --core-release {RELEASES[at - 1]} is before" if at else "always refused"
+        broken.append(Violation(rule=refusal.rule, text=f"{refusal.text} ({since}); {refusal.change}"))
+    return tuple(broken)
 
 
 def fsdp_violations(a: Arguments) -> list[Violation]:

@@ -95,7 +95,7 @@ def batch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
 
 
 def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
-    """Types and dropout. Raises UnsupportedError for adapters, which Megatron-LM does not train."""
+    """Types and dropout. Raises UnsupportedError for what Megatron-LM does not train: adapters, 16-bit masters."""
     out, numerics = Collector("numerics"), scenario.numerics
     if numerics.peft != "none":
         raise UnsupportedError(
@@ -108,6 +108,8 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
             f"packed_length {packed}: a sample of Megatron-LM's pretrain_gpt.py is one sequence; leave "
             f"{option('packed_length')} out, or take the plan with {option('format')} plan to a framework that packs"
         )
+    if numerics.weights_are_masters:
+        raise UnsupportedError("weights_are_masters: Megatron-LM's optimizer always keeps weights of its own")
     for name, value in numerics.format.flags:
         out.add(name, True if value is None else value)
     if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/scenario.py)

@@ -104,7 +104,7 @@ CHECK: Fields = (
     *_some("check", "model", "like", "gpus", "gpu"),
     *_some("question", "cluster", "gpus_per_node"),
     *VARIANT,
-    *_some("check", "software", "seq_length", "global_batch_size"),
+    *_some("check", "software", "core_release", "seq_length", "global_batch_size"),
     *_some("question", "memory_margin"),
     *_some("search", "fit_chance"),
     *SWITCHES,

@@ -191,6 +191,11 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
 
 
+def _of_arguments(answer: CheckAnswer) -> bool:
+    """Not legal for arguments alone that no plan changes."""
+    return bool(answer.violations) and len(answer.violations) == len(answer.source.refused)
+
+
 def _show_legality(console: Console, answer: CheckAnswer) -> None:
     plan = f"Plan [bold]{escape(str(answer.source.plan))}[/bold]"
     if not answer.violations:
@@ -199,7 +204,7 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
     console.print(f"{plan} [bold red]Not legal:[/bold red]")
     for violation in answer.violations:
         console.print(f"  {violation.rule}: {escape(violation.text)}")
-    if answer.source.megatron_fsdp:
+    if answer.source.megatron_fsdp or _of_arguments(answer):
         return
     if answer.nearest is None:
         console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
@@ -235,7 +240,9 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         console.print(f"No other plan: {NO_OTHER_PLAN}. Drop --use-megatron-fsdp to see the plans without it.")
         return
     if better is None:
-        if answer.plans_ranked == 0:
+        if _of_arguments(answer):
+            console.print("Another plan would be refused, too: change these arguments first.")
+        elif answer.plans_ranked == 0:
             console.print("No plan fits. What was tried instead:")
             show_remedies(console, answer.remedies)
         elif answer.report is not None:

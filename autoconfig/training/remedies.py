@@ -175,7 +175,7 @@ def _savings(question: Question) -> Iterator[tuple[str, Scenario, Constraints]]:
     if numerics.grad_reduce_dtype == "fp32":
         half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
         yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.constraints
-    if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32":
+    if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters:
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
         yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.constraints
 

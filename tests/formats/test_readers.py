@@ -9,16 +9,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from command_line import run_in_process
 from tables import table
 
+from autoconfig.formats import edit
 from autoconfig.formats.check import READERS, read_any
 from autoconfig.formats.recognise import recognise
 from autoconfig.formats.tree import load_yaml
 from autoconfig.formats.writers.table import WRITERS
-from autoconfig.megatron.check import check, plan_violations
+from autoconfig.megatron.check import FlagChange, check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest
 
 FILES = Path(__file__).parent / "files"
@@ -116,8 +118,10 @@ def test_programs_of_flagscale_that_are_no_megatron_are_refused():
     """flagos-ai/FlagScale (16a2dd5b), examples/rwkv/conf/train/0_1b.yaml: its RWKV was counted as a GPT."""
     sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
     text = f"system: {{tensor_model_parallel_size: 1}}\nmodel: {{{sizes}}}\ndata: {{tokenizer: {{tokenizer_path: x}}}}\n"
-    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*no argument of Megatron-LM"):
+    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*without tokenizer_type"):
         read_any(text, CheckRequest(gpus=8))
+    gpt = text.replace("tokenizer_path: x", "tokenizer_type: QwenTokenizerFS, tokenizer_path: x, vocab_size: 151851")
+    assert read_any(gpt, CheckRequest(gpus=8)).question.scenario.model.vocab_size == 151851, "qwen3, llama3, mixtral, ... of it"
 
 
 def test_every_reader_has_five_public_files():
@@ -359,3 +363,65 @@ def test_a_mics_group_is_no_plain_zero():
         read_any(json.dumps(file), asked)
     zero["mics_shard_size"] = -1
     assert read_any(json.dumps(file), asked).plan.fsdp == 3
+
+
+OVERRIDES = {
+    "model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2, "model.expert_model_parallel_size": 4,
+    "model.expert_tensor_parallel_size": 1, "model.sequence_parallel": True, "train.micro_batch_size": 1,
+    "train.global_batch_size": 64, "model.seq_length": 4096,
+}  # fmt: skip
+
+
+def bridge(more, *, as_yaml=False, **asked):
+    said = OVERRIDES | more
+    parts: dict[str, dict[str, object]] = {}
+    for path, value in said.items():
+        parts.setdefault(path.partition(".")[0], {})[path.partition(".")[2]] = value
+    plain = "\n".join(f"{path}={'null' if value is None else value}" for path, value in said.items())
+    text = yaml.safe_dump({**parts, "ddp": {"overlap_grad_reduce": True}}) if as_yaml else plain
+    return read_any(text, CheckRequest(**{"gpu": "h100-sxm-80gb", "gpus": 64, "model": "mixtral-8x7b", **asked}))
+
+
+@pytest.mark.parametrize("as_yaml", [False, True])
+def test_overrides_that_change_model_state_or_exchange_are_read(as_yaml):
+    """They were "without effect": a model of 8 layers was priced as the whole one, moments in bf16 as fp32."""
+    plain = bridge({}, as_yaml=as_yaml).question.scenario
+    assert (plain.model.num_layers, plain.numerics.exp_avg_dtype, plain.given.dispatcher) == (32, "fp32", "allgather")
+    more = {
+        "model.num_layers": 8, "model.vocab_size": 64000, "model.moe_token_dispatcher_type": "alltoall",
+        "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16", "optimizer.lr": 1e-5,
+        "model.brand_new": 3,
+    }  # fmt: skip
+    found = bridge(more, as_yaml=as_yaml)
+    scenario = found.question.scenario
+    assert (scenario.model.num_layers, scenario.model.vocab_size, scenario.given.dispatcher) == (8, 64000, "alltoall")
+    assert scenario.numerics.exp_avg_dtype == "bf16" and found.unknown == ("model.brand_new 3",)
+    assert "optimizer.lr" in found.ignored and not {"model.num_layers", "model.vocab_size"} & set(found.ignored)
+    assert str(found.plan) == "tp=2,pp=2,ep=4,dp=16,mbs=1,sp=1,recompute=none"
+
+
+def test_overrides_take_away_prediction_of_further_tokens():
+    whole = bridge({}, model="deepseek-v3", gpus=1024).question.scenario.model
+    without = bridge({"model.mtp_num_layers": None}, model="deepseek-v3", gpus=1024).question.scenario.model
+    assert (whole.mtp_num_layers, without.mtp_num_layers) == (1, 0)
+
+
+def test_a_yaml_of_overrides_is_edited_where_its_values_stand():
+    found = bridge({}, as_yaml=True)
+    changes = [FlagChange(flag="model.tensor_model_parallel_size", old=("2",), new=("4",))]
+    edited = yaml.safe_load(edit.changed(found.text, changes))
+    assert edited["model"]["tensor_model_parallel_size"] == 4 and edited["train"] == yaml.safe_load(found.text)["train"]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("python3 -m verl.trainer.main_ppo a.b=grpo \\\n    trainer.nnodes=1 $@\n", r"post-training \(verl"),
+        ("ray job submit -- python3 train.py --actor-num-nodes 4 --rollout-batch-size 128 --lr 1e-5\n", "post-training"),
+        ("policy: {model_name: x}\nsft: {max_num_steps: 60}\n", "NeMo-RL"),
+    ],
+)
+def test_post_training_is_named_and_sent_to_its_own_command(text, what):
+    """verl's and slime's scripts were "no launch of Megatron-LM" and "--micro-batch-size is not in the file; add it"."""
+    with pytest.raises(UnsupportedError, match=f"{what}.*autoconfig rl check"):
+        read_any(text, CheckRequest(gpu="h100", gpus=8))

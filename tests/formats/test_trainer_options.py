@@ -2,9 +2,13 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
 
 from autoconfig.formats.check import read_any
+from autoconfig.formats.convert import convert
+from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
 
 COMMAND = "swift sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048"
@@ -109,7 +113,8 @@ def test_only_what_is_known_to_change_nothing_is_called_without_effect():
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        ("--quant_bits 4", "frozen weights in fewer bits"), ("--use_liger_kernel true", "logits are never held"),
+        ("--quant_bits 4", "frozen weights in fewer bits"),
+        ("--use_liger_kernel true --fsdp full_shard", "logits are never held"),
         ("--optim adafactor", "priced as Adam, of adapters alone"), ("--attn_impl eager", "scores of all pairs"),
         ("--use_galore true", "priced as Adam"),
         ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
@@ -141,12 +146,118 @@ def test_no_layer_of_a_block_is_recomputed():
         read_any(text.format("uniform"), CheckRequest(gpu="h100-sxm-80gb"))
 
 
-def test_weights_trained_in_16_bits_without_copies_are_named():
-    assert "8 bytes a parameter" in " ".join(swift("--train_type full").not_modelled)
+def state_bytes(found):
+    """Weights, gradients and optimizer state of the one stage."""
+    parts = check(found).report.stages[0].parts
+    return sum(parts[name] for name in ("weight_bytes", "gradient_bytes", "optimizer_bytes"))
+
+
+def test_weights_loaded_in_16_bits_keep_their_states_in_16_bits():
+    """8 bytes a parameter: weight, gradient, two moments (torch/optim/adam.py makes them like the parameter)."""
+    narrow = swift("--train_type full")
+    parameters = total_parameters(narrow.question.scenario.model)
+    assert state_bytes(narrow) == pytest.approx(8 * parameters, rel=1e-6)
+    assert "8 bytes a parameter" in " ".join(narrow.question.assumed) and not narrow.not_modelled
+    assert optimizer_bytes_per_parameter(narrow.question.scenario.numerics, narrow.question.scenario.software.time) == 12 + 26
+    wide = swift("--train_type full --torch_dtype float32 --bf16 true")
+    assert state_bytes(wide) >= 16 * parameters
     for options in ("--train_type full --deepspeed zero2", "--train_type full --fsdp full_shard", "--train_type lora"):
-        assert not swift(options).not_modelled
-    assert "8 bytes" in " ".join(factory("finetuning_type: full\npure_bf16: true\n").not_modelled)
-    assert not factory("finetuning_type: full\nbf16: true\n").not_modelled
+        assert not swift(options).question.scenario.numerics.weights_are_masters
+    assert factory("finetuning_type: full\npure_bf16: true\n").question.scenario.numerics.weights_are_masters
+    assert not factory("finetuning_type: full\nbf16: true\n").question.scenario.numerics.weights_are_masters
+    trl = TRL + "per_device_train_batch_size: 1\ndtype: bfloat16\n"
+    assert read_any(trl, CheckRequest(gpu="h100-sxm-80gb", gpus=8)).question.scenario.numerics.weights_are_masters
+
+
+def test_no_plan_with_other_states_is_better_than_one_in_16_bits():
+    wish = swift("--train_type full").wish.fixed
+    assert (wish["fsdp"], wish["dist_opt"], wish["offload"]) == ({0}, {False}, {0.0})
+    with pytest.raises(UnsupportedError, match="weights_are_masters"):
+        convert(SWIFT.format(options="--train_type full", before=""), CheckRequest(gpu="h100-sxm-80gb"), "megatron")
+
+
+def test_logits_are_held_without_ligers_kernels():
+    plain, fused = (check(swift(f"--train_type full --use_liger_kernel {word}")) for word in ("false", "true"))
+    names = [answer.source.question.scenario.software.name for answer in (plain, fused)]
+    assert names == ["deepspeed", "transformers-deepspeed"]
+    trl = TRL + "per_device_train_batch_size: 1\nuse_liger_kernel: true\n"
+    assert "Liger" in str(read_any(trl, CheckRequest(gpu="h100-sxm-80gb", gpus=8)).not_modelled)
+    logits = 2048 * plain.source.question.scenario.model.vocab_size
+    assert plain.report.peak_bytes - fused.report.peak_bytes > 2 * logits
+
+
+SHARDS = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 {}\n"
+
+
+def shards(options):
+    return read_any(SHARDS.format(options), CheckRequest(gpu="h100-sxm-80gb"))
+
+
+def test_cross_entropy_of_megatron_swift_is_fused_since_4():
+    """cross_entropy_loss_fusion of swift/megatron/arguments: True in v4.0.0, False in v3.12.0, where the kind is train_type."""
+    held = [shards(text).question.scenario.software.memory.loss_bytes_per_logit for text in (
+        "--tuner_type full", "", "--train_type full", "--tuner_type full --cross_entropy_loss_fusion false",
+        "--train_type full --cross_entropy_loss_fusion true")]  # fmt: skip
+    assert held[0] == held[1] == held[4] != held[2] == held[3]
+
+
+def test_adapters_of_megatron_swift():
+    found = shards("--tuner_type lora --lora_rank 16 --tensor_model_parallel_size 2")
+    numerics = found.question.scenario.numerics
+    assert (numerics.peft, numerics.lora_rank, len(numerics.lora_target_modules), found.plan.tp) == ("lora", 16, 4, 2)
+    some = shards("--train_type lora --target_modules linear_qkv linear_proj").question.scenario.numerics
+    assert (some.lora_rank, set(some.lora_target_modules)) == (8, {"linear_qkv", "linear_proj"})
+    assert check(found).report.peak_bytes < check(shards("--tuner_type full --tensor_model_parallel_size 2")).report.peak_bytes
+    mixture = SHARDS.format("--tuner_type lora").replace("Qwen2.5-7B-Instruct", "Qwen3-30B-A3B")
+    assert "adapters of experts" in str(read_any(mixture, CheckRequest(gpu="h100-sxm-80gb")).not_modelled)
+    for options, says in (
+        ("--tuner_type lora_llm", "full and lora are read"),
+        ("--tuner_type lora --target_modules q_proj", "q_proj"),
+    ):
+        with pytest.raises(InputError, match=says):
+            shards(options)
+
+
+DEEP = '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, %s}'
+
+
+def deep(more):
+    return read_any(DEEP % more, CheckRequest(gpu="h100-sxm-80gb", gpus=8, model="llama3.2-1b", seq_length=2048))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ('"optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-4}}', "OneBitAdam: from freeze_step on"),
+        ('"optimizer": {"type": "ZeroOneAdam"}', "priced as Adam"),
+        ('"activation_checkpointing": {"partition_activations": true}', "divided over tensor-parallel ranks"),
+        ('"activation_checkpointing": {"cpu_checkpointing": true}', "wait in CPU memory"),
+        ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "moments in bf16"),
+        ('"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}', "ZenFlow"),
+        ('"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}', "quantised or pruned"),
+    ],
+)  # fmt: skip
+def test_what_matters_in_a_deepspeed_file_is_not_without_effect(more, says):
+    found = deep(more)
+    assert says in " ".join(found.not_modelled) and not found.unknown
+
+
+def test_a_deepspeed_file_whose_values_change_nothing_names_nothing():
+    found = deep(
+        '"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2, "overlap_comm": true}, "steps_per_print": 10, '
+        '"activation_checkpointing": {"partition_activations": false, "contiguous_memory_optimization": false}'
+    )
+    assert not found.not_modelled and not found.unknown
+    assert deep('"new_trick": {"memory": true}').unknown == ("new_trick.memory True",)
+
+
+def test_optimizers_of_other_states_are_refused():
+    with pytest.raises(UnsupportedError, match="Lion: another optimizer than Adam keeps other state"):
+        deep('"optimizer": {"type": "Lion"}')
+    with pytest.raises(UnsupportedError, match="one-bit optimizers are not for ZeRO"):
+        deep('"optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 1}')
+    better = check(deep('"optimizer": {"type": "OneBitAdam"}')).better
+    assert better is None or not (better.plan.fsdp or better.plan.dist_opt)
 
 
 @pytest.mark.parametrize(("option", "precision"), [("", "bf16"), ("bf16: false", "fp32"), ("fp16: true", "fp16")])
@@ -163,8 +274,7 @@ HYBRID = f"{FSDP}fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
 COPIES = f"{FSDP}fsdp_config:\n  fsdp_version: 2\nparallelism_config:\n  parallelism_config_dp_replicate_size: 2\n"
 ZERO = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": %d}}'
 TITAN = (
-    '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 1\nseq_len = 64\n'
-    "data_parallel_replicate_degree = %d\n%s"
+    '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 1\nseq_len = 64\ndata_parallel_replicate_degree = %d\n%s'
 )
 
 
@@ -217,3 +327,26 @@ def test_what_a_run_of_megatron_swift_says_counts():
     scenario = found.question.scenario
     assert (found.plan.etp, scenario.given.dispatcher, scenario.workload.global_batch_size) == (2, "allgather", 32)
     assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "micro", "batch"),
+    [
+        ("", 2, 1, 16),
+        ("", 32, 1, 32),
+        ("--gradient_accumulation_steps 3", 4, 1, 12),
+        ("--per_device_train_batch_size 3", 4, 3, 24),
+    ],
+)
+def test_batches_of_ms_swift_are_its_own(options, gpus, micro, batch):
+    """examples/train/multi-node/deepspeed/train.sh was read with micro-batches of 8, the Trainer's own default."""
+    found = read_any(f"NPROC_PER_NODE={gpus} {COMMAND} {options}\n", CheckRequest(gpu="h100-sxm-80gb"))
+    assert (found.plan.mbs, found.question.scenario.workload.global_batch_size) == (micro, batch)
+
+
+def test_ms_swift_has_no_length_of_its_own():
+    text = f"NPROC_PER_NODE=2 {COMMAND}\n".replace(" --max_length 2048", "")
+    with pytest.raises(InputError, match="default is the longest that the model takes"):
+        read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
+    asked = read_any(text, CheckRequest(gpu="h100-sxm-80gb", seq_length=4096))
+    assert asked.question.scenario.workload.seq_length == 4096

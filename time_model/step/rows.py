@@ -139,10 +139,12 @@ def optimizer_bytes_per_parameter(numerics: Numerics, stack: StackTime) -> float
     """HBM traffic per updated parameter: master weight and both moments read and written, plus what the stack passes
     over beside.
 
-    fp32 states and 26 bytes beside: 50. Source: findings on public measurements, section 2 (about 50 bytes).
+    fp32 states and 26 bytes beside: 50. Source: findings on public measurements, section 2 (about 50 bytes). Weights that are
+    their own masters pass with their moments alone.
     """
     states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
-    return 2.0 * sum(TYPE_BYTES[name] for name in states) + stack.optimizer_extra_bytes
+    held = 3 * numerics.activation_bytes if numerics.weights_are_masters else sum(TYPE_BYTES[name] for name in states)
+    return 2.0 * held + stack.optimizer_extra_bytes
 
 
 def optimizer_seconds(

@@ -14,6 +14,8 @@ from functools import cache
 from importlib import resources
 from itertools import pairwise
 
+from autoconfig.formats.argument_names import argument_name
+from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, with_lora, word
 from autoconfig.formats.tree import Section
@@ -22,9 +24,40 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.script import Script
 from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.question import usual_dropout
 
+PASSED = frozenset(
+    {
+        "moe_token_dispatcher_type", "moe_flex_dispatcher_backend", "moe_expert_capacity_factor", "cuda_graph_impl",
+        "cuda_graph_modules", "cuda_graph_scope", "overlap_moe_expert_parallel_comm", "delay_wgrad_compute",
+        "attention_backend",
+        "cross_entropy_loss_fusion", "cross_entropy_fusion_impl", "use_precision_aware_optimizer", "main_grads_dtype",
+        "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout", "cp_comm_type", "mtp_num_layers", "vocab_size",
+        "fp32_residual_connection", "moe_shared_expert_overlap", "fp8_recipe", "fine_grained_activation_offloading",
+        "cpu_offloading", "cpu_offloading_num_layers", "moe_router_enable_expert_bias", "moe_router_score_function",
+        "use_transformer_engine_op_fuser", "deterministic_mode", "transformer_impl",
+    }
+)  # fmt: skip
+"""Fields of Bridge's configuration with the names and meanings of Megatron-LM's arguments, which are read as these."""
+HARMLESS = re.compile(
+    r"(?:train|validation|dataset|data|checkpoint|logger|log|scheduler|rng|dist|tokenizer|profiling|rerun_state_machine|"
+    r"nvrx_straggler|straggler|fault_tolerance|inprocess_restart|ft|env|exp_manager|resume|tensor_inspect|trainer\.(?!strategy)[\w]+)\..*|"
+    r"optimizer\.(?:lr|min_lr|adam_.*|weight_decay|clip_grad|optimizer|bf16|fp16|params_dtype|use_distributed_optimizer|.*loss_scale.*|log_.*|barrier_.*)|"
+    r"optim(?:\.config)?\.(?:lr|min_lr|adam_.*|weight_decay|clip_grad)|ddp\.(?:check_for_nan_in_grad|average_in_collective|"
+    r"bucket_size|data_parallel_sharding_strategy|use_custom_fsdp|align_param_gather|grad_reduce_in_fp32|.*_group)|"
+    r"model\.(?:calculate_per_token_loss|init_method_std|moe_aux_loss_coeff|moe_z_loss_coeff|moe_router_(?:load_balancing_type|"
+    r"dtype|force_load_balancing|bias_update_rate|pre_softmax|topk_scaling_factor|fusion)|moe_grouped_gemm|moe_permute_fusion|"
+    r"bias_.*_fusion|apply_rope_fusion|masked_softmax_fusion|gradient_accumulation_fusion|persist_layer_norm|"
+    r"deallocate_pipeline_outputs|pipeline_dtype|autocast_dtype|params_dtype|bf16|fp16|mtp_loss_scaling_factor|"
+    r"attention_softmax_in_fp32|perform_initialization|use_cpu_initialization|gradient_clip.*|seed|hf_.*|tokenizer.*|"
+    r"make_vocab_size_divisible_by|offload_modules|use_te_rng_tracker|should_pad_vocab|overlap_p2p_comm|batch_p2p_comm|restore_.*|moe_token_drop_policy)|"
+    r"peft\.(?:alpha|dropout.*|lora_.*|exclude_modules)|comm_overlap\.(?:bootstrap_.*|defer_.*|wgrad_.*|tp_comm_.*|overlap_.*|"
+    r"align_.*|bucket_size|batch_p2p_comm|data_parallel_size)"
+)
+"""Fields that change neither memory nor time of a step."""
 _RECIPE = re.compile(r"(?:--recipe|--factory|--model-recipe|--recipe_name)[= ]+['\"]?([A-Za-z0-9_.-]+)")
 _ROLES = re.compile(r"_(?:pretrain|sft|peft|finetune|low_precision|pretraining)?_?(?:config|recipe)?$")
 _HOLDERS = ("model.config.", "trainer.strategy.", "model.", "train.", "trainer.", "data.", "dataset.", "ddp.", "optimizer.",
@@ -43,11 +76,18 @@ FURTHER = {
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes, else the launcher's, else the recipe's. Raises InputError."""
-    words, recipe, script = _words(document)
-    section = Section({**_said(words), **overrides_of(words)}, document.text, document.request.settings)
+    words, recipe, script = _words(document) if document.values is None else ([], None, None)
+    said = {**_said(words), **overrides_of(words)} if document.values is None else document.values
+    section = Section(said, document.text, document.request.settings)
     known = _recipes().get(_full_name(recipe or ""), {})
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
-    model = model_named(document, re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None, [], "the overrides name no recipe")
+    notes: list[str] = []
+    name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
+    model = model_named(document, name, notes, "the overrides name no recipe")
+    if document.request.model is not None:  # the recipe's: what the overrides change of it holds
+        document = replace(document, request=replace(document.request, model=None, like=None))
+    else:
+        notes = []
     found: list[Value] = []
     for key, column in {**NEEDED, **FURTHER}.items():
         paths = [f"{holder}{key}" for holder in _HOLDERS]
@@ -62,6 +102,8 @@ def read(document: Document) -> CheckInput:
         if value is not None and value != "null":
             found += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
     found += _switches(section, known)
+    more, model = _megatrons(document, section, model)
+    found += more
     for kind in ("attention", "hidden"):  # the providers of Bridge's models take them from the model
         given = section.number(f"model.{kind}_dropout")
         found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
@@ -70,12 +112,37 @@ def read(document: Document) -> CheckInput:
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
-    question = answer.question
+    question = replace(answer.question, assumed=(*notes, *answer.question.assumed))
     if recipe and not known:
         said = f"recipe {recipe} is not known: what it sets and no override says (recomputation, stages, precision) counts"
         question = replace(question, assumed=(*question.assumed, f"{said} as Megatron's defaults"))
-    notes = script.notes if script is not None else ()
-    return replace(answer, question=question, notes=notes, ignored=(*answer.ignored, *section.unused()))
+    unused = section.unused()
+    unknown = tuple(f"{path} {str(section.flat[path])[:40]}" for path in unused if not HARMLESS.fullmatch(path))
+    ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
+    said_by_script = script.notes if script is not None else ()
+    return replace(
+        answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown)
+    )
+
+
+def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[list[Value], ModelSpec]:
+    """Arguments of Megatron-LM for the fields that bear their names and that nothing else reads, and the model with the sizes
+    that the overrides change."""
+    plain: dict[str, object] = {}
+    for path in section.unused():
+        holder, _, key = path.rpartition(".")
+        if f"{holder}." in _HOLDERS and (key in PASSED or argument_name(key) in SIZES or key in SWITCHES):
+            value = section.get(path)
+            plain[key] = value.removeprefix("torch.") if isinstance(value, str) else value
+    if (rows := plain.pop("vocab_size", None)) is not None:
+        model = model.replace(vocab_size=int(str(rows)))
+    if "mtp_num_layers" in plain:
+        model = model.replace(mtp_num_layers=int(str(plain["mtp_num_layers"] or 0)))
+    own = Section(plain, document.text, {})
+    words = words_of(own)
+    sized = with_sizes(model, words, own)
+    skip = {*SIZES, *(argument_name(key) for key in SWITCHES)}
+    return words_of(own, [key for key in plain if argument_name(key) in skip]), sized
 
 
 def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
@@ -10,9 +11,43 @@ from autoconfig.formats.writers.deepspeed import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.training.space import Constraints
 
 SOFTWARE = "transformers-deepspeed"
 CPU = ("cpu", "nvme")
+ADAM = frozenset({"adam", "adamw", "lamb", "muadam", "muadamw"})
+"""Optimizers with two moments, by DeepSpeed's names (runtime/config.py of 0.19.8)."""
+ONE_BIT = frozenset({"onebitadam", "zerooneadam", "onebitlamb"})
+"""Those that compress momentum, of DeepSpeed before 0.19.8."""
+HARMLESS = re.compile(
+    r"optimizer\.(?:type|legacy_fusion|params\..*)|scheduler\..*|gradient_clipping|steps_per_print|wall_clock_breakdown|"
+    r"(?:fp16|bf16|bfloat16)\.(?!.*(?:master_weights|optimizer_states)).*|data_types\..*|prescale_gradients|gradient_predivide_factor|"
+    r"zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer|memory_breakdown|dump_state|disable_allgather|dataloader_drop_last|"
+    r"(?:flops_profiler|comms_logger|tensorboard|wandb|csv_monitor|comet|monitor_config|aio|checkpoint|autotuning|elasticity\.enabled)"
+    r"(?:\..*)?|activation_checkpointing\..*|zero_optimization\.(?!zenflow|super_offload).*|tensor_parallel\..*|"
+    r"(?:data_efficiency|curriculum_learning|progressive_layer_drop|torch_autocast|compile|sparse_attention)\..*|"
+    r"use_data_before_expert_parallelism|graph_harvesting|load_universal_checkpoint|communication_data_type|"
+    r"seq_parallel_communication_data_type|sequence_parallel_size"
+)
+"""Keys that change neither memory nor time of a step, or by as little as the size of a bucket."""
+_NAMED = {
+    "activation_checkpointing.partition_activations": "checkpoints of deepspeed.checkpointing are divided over tensor-parallel "
+    "ranks: less memory, more traffic",
+    "activation_checkpointing.cpu_checkpointing": "checkpoints of deepspeed.checkpointing wait in CPU memory: less GPU memory",
+    "bf16.bf16_master_weights_and_grads": "no fp32 copies of weights and gradients: less memory",
+    "bf16.bf16_optimizer_states": "moments in bf16: less memory",
+    "fp16.fp16_master_weights_and_grads": "no fp32 copies of weights and gradients: less memory",
+    "zero_optimization.zenflow": "ZenFlow updates most weights on the CPU, beside the next steps: less time",
+    "zero_optimization.super_offload": "another way to offload the optimizer: less time",
+    "compression_training": "weights or activations are quantised or pruned while they train",
+    "sparse_attention": "attention over part of the pairs: less time",
+    "progressive_layer_drop.enabled": "layers are left out while it trains: less time",
+    "curriculum_learning.enabled": "sequences grow while it trains; checked at the longest",
+    "data_efficiency.enabled": "tokens or samples are left out while it trains: less time",
+    "torch_autocast.enabled": "torch's autocast over weights in fp32",
+    "compile.deepcompile": "compiled: less time",
+}
+"""Keys that matter and that no formula reads."""
 
 
 def read(document: Document) -> CheckInput:
@@ -30,8 +65,11 @@ def read(document: Document) -> CheckInput:
     )  # fmt: skip
     if run.global_batch is None and run.accumulation is None and document.request.global_batch_size is None:
         raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")
-    run.not_modelled += not_modelled(section)
-    return record(document, run, section, settings, WISH)
+    run.harmless = HARMLESS
+    odd = _optimizer(section, run)
+    run.not_modelled += [*not_modelled(section), *odd]
+    unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})} if odd else {}
+    return record(document, run, section, settings, Constraints(fixed={**WISH.fixed, **unsharded}))
 
 
 def _auto(section: Section, path: str) -> int | None:
@@ -77,7 +115,32 @@ def not_modelled(section: Section) -> list[str]:
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if section.flag(f"zero_optimization.{name}"):
             found.append(f"zero_optimization.{name}: less traffic")
-    return found
+    return [*found, *(f"{key}: {says}" for key, says in _NAMED.items() if _is_on(section, key))]
+
+
+def _is_on(section: Section, key: str) -> bool:
+    """The key is there and not switched off; of a mapping, any part of it."""
+    below = [path for path in section.flat if path.startswith(f"{key}.")]
+    return any([section.get(path) not in (None, False, "auto") for path in (key, *below) if path in section.flat])
+
+
+def _optimizer(section: Section, run: TrainerRun) -> list[str]:
+    """What of an optimizer other than Adam no formula reads. Raises UnsupportedError where its state is another one."""
+    name = section.word("optimizer.type")
+    if name is None or (plain := name.lower().replace("_", "")) in ADAM:
+        return []
+    if plain in ONE_BIT and (run.fsdp or run.dist_opt):
+        raise UnsupportedError(
+            f"optimizer.type {name}: the one-bit optimizers are not for ZeRO, DeepSpeed asserts it; use AdamW"
+        )
+    if plain in ONE_BIT:
+        return [
+            f"optimizer.type {name}: from freeze_step on momentum travels in one bit, and what that loses is kept: less "
+            "traffic, more memory; priced as Adam (DeepSpeed 0.19.8 has it no more)"
+        ]
+    raise UnsupportedError(
+        f"optimizer.type {name[:40]}: another optimizer than Adam keeps other state, which no formula here prices"
+    )
 
 
 def recompute_of(section: Section, assumed: list[str]) -> Recompute:

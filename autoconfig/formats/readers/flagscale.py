@@ -19,9 +19,9 @@ def read(document: Document) -> CheckInput:
     section = document.section("train") if "train" in document.values else document.section()
     if any(section.flag(key) for key in section.flat if key.rpartition(".")[2] == "enable_hetero"):
         raise UnsupportedError("enable_hetero: stages on unlike GPUs are not read; one type of GPU runs every stage here")
-    if section.has("data.tokenizer.tokenizer_path"):
+    if section.has("data.tokenizer.tokenizer_path") and not section.has("data.tokenizer.tokenizer_type"):
         raise UnsupportedError(
-            f"{section.place('data.tokenizer.tokenizer_path')}: no argument of Megatron-LM, but of FlagScale's other programs "
+            f"{section.place('data.tokenizer.tokenizer_path')} without tokenizer_type: of FlagScale's other programs "
             "(train_rwkv.py and its kin), whose model the file does not say"
         )
     _ffn(section)

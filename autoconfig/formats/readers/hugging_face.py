@@ -4,6 +4,7 @@ by the name of its file, adapters."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,9 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
-SOFTWARE = "transformers-deepspeed"
+SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
+"""Transformers' own modules, whose loss holds the logits; with Liger's kernels, which do not."""
+LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 DEFAULT_BATCH = 8
 """transformers.TrainingArguments.per_device_train_batch_size."""
 _STAGE = re.compile(r"(?:z|zero[-_]?)([0-3])", re.IGNORECASE)
@@ -37,22 +40,21 @@ HARMLESS = re.compile(
     r"gradient_checkpointing_kwargs|padding_free|(?:neat_)?packing|bnb_4bit_.*|quant_method|lazy_tokenize|add_version|"
     r"ignore_args_error|create_checkpoint_symlink|strict|neftune_noise_alpha|log_level|include_tokens_per_second|ENV\..*|"
     r"include_num_input_tokens_seen|use_swanlab|swanlab_.*|enable_thinking|tuner_backend|check_model|agent_template|mix_strategy|"
-    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|task_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
+    r"finetune|check|train_on_.*|load_from_cache_file|problem_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
     r"completion_only_loss|"
     r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
 )
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
 _BITS = "frozen weights in fewer bits: less memory"
-_FUSED = "fused kernels: the logits are never held, less memory"
 _STATE = "another optimizer than Adam keeps other state"
 OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
 """Options of LLaMA-Factory and ms-swift that put another optimizer in Adam's place."""
 NOT_MODELLED = {
     **dict.fromkeys(("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"), _BITS),
-    **dict.fromkeys(("use_liger_kernel", "enable_liger_kernel", "use_liger"), _FUSED),
     **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
     **dict.fromkeys(("modules_to_save", "additional_target"), "further modules are trained whole: more memory"),
     "use_dora": "magnitudes beside the adapters: more time",
+    "task_type": "an embedding, a score or classes instead of the vocabulary's output layer: less memory",
     "num_labels": "the output layer is a classifier, not the vocabulary's: less memory",
 }
 """Options that matter and that no formula reads, with what they change."""
@@ -60,6 +62,11 @@ _FROZEN = "part of the weights are frozen, and which is not read"
 REFUSED = {
     **dict.fromkeys(("freeze_parameters", "freeze_parameters_ratio", "trainable_parameters"), _FROZEN),
     "lisa_activated_layers": "part of the layers is trained at a time, which no formula here prices",
+    "fp8": "float8 of accelerate (torchao, Transformer Engine) is not priced; check the file with fp8: false",
+    **dict.fromkeys(
+        ("tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"),
+        "Megatron's back end of a Trainer's program is not read (ms-swift's is, by megatron sft)",
+    ),
     "sequence_parallel_size": "a sequence over several GPUs (Ulysses, ring) is not read here",
 }
 """Options of which no answer would be right."""
@@ -115,8 +122,9 @@ def training(
         recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind, model),
         assumed=assumed, harmless=HARMLESS,
         tp=section.count("autotp_size") or 1,
-        **{"software": SOFTWARE, **_sharding(section, assumed)},
+        **{"software": FUSED if _is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
     )  # fmt: skip
+    _name_liger(section, run)
     _remark(section, run)
     return run
 
@@ -126,15 +134,33 @@ def _remark(section: Section, run: TrainerRun) -> None:
     for key, why in REFUSED.items():
         if _is_on(section, key) and str(section.get(key)) != "1":
             raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")
+    if section.flag("do_predict", "do_eval") and not section.flag("do_train"):
+        raise UnsupportedError("do_predict without do_train: this evaluates; read is training")
+    if str(section.get("task_type") or "causal_lm").lower() == "causal_lm":
+        section.flat.pop("task_type", None)
     run.not_modelled += [f"{key}: {why}" for key, why in NOT_MODELLED.items() if _is_on(section, key)]
     _require_adam(section, run)
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
-    dtype = (section.word("torch_dtype", "dtype") or "").lower()
-    narrow = dtype in ("bfloat16", "bf16", "float16", "fp16") or section.flag("pure_bf16")
-    if narrow and "peft" not in run.numerics and not (run.fsdp or run.dist_opt or section.has("deepspeed")):
-        run.not_modelled.append("weights and moments in 16 bits without fp32 copies: 8 bytes a parameter, priced as 16")
     if attention in ("eager", "disabled"):
         run.not_modelled.append(f"{attention} attention: the scores of all pairs of tokens are held: more memory and time")
+
+
+def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Constraints:
+    """Weights that were loaded in bf16 stay so, as do gradients and moments: the Trainer casts none (create_optimizer of
+    transformers/trainer.py), and torch/optim/adam.py makes moments like the parameter. DeepSpeed keeps fp32 copies, and
+    accelerate widens what it shards (FSDP); of fp16 weights torch's GradScaler refuses the gradients. Returns those of the
+    plans of `wish` that keep these types."""
+    narrow = (section.word("torch_dtype", "dtype") or "").lower() in ("bfloat16", "bf16") or section.flag("pure_bf16")
+    if not narrow or "peft" in run.numerics or run.fsdp or run.dist_opt or section.has("deepspeed"):
+        return wish
+    run.numerics = {**run.numerics, "weights_are_masters": True, "grad_reduce_dtype": "bf16"}
+    run.assumed.append(
+        "weights, gradients and moments in bf16 without fp32 copies, 8 bytes a parameter: AdamW keeps the type in which the "
+        "weights were loaded (torch's fused one, the default from 2.8 on; foreach holds 2 bytes more while it steps)"
+    )
+    return Constraints(
+        fixed={**wish.fixed, "dist_opt": frozenset({False}), "fsdp": frozenset({0}), "offload": frozenset({0.0})}
+    )
 
 
 def _require_adam(section: Section, run: TrainerRun) -> None:
@@ -147,6 +173,17 @@ def _require_adam(section: Section, run: TrainerRun) -> None:
         raise UnsupportedError(f"{odd}: {_STATE}, which no formula here prices; check the file with adamw_torch")
     if odd:
         run.not_modelled.append(f"{odd}: {_STATE}; priced as Adam, of adapters alone")
+
+
+def _name_liger(section: Section, run: TrainerRun) -> None:
+    """Beside software whose loss holds the logits."""
+    said = "Liger's kernels: the logits are never held, less memory"
+    if _is_fused(section) and run.software != FUSED and said not in run.not_modelled:
+        run.not_modelled.append(said)
+
+
+def _is_fused(section: Section) -> bool:
+    return any([_is_on(section, key) for key in LIGER])
 
 
 def _is_on(section: Section, key: str) -> bool:
@@ -217,13 +254,15 @@ def read_trl(document: Document) -> CheckInput:
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
     _launch(document, run, head["plan"] if head else "")
+    _name_liger(section, run)
+    wish = keep_type(section, run, trl.WISH)
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
     if wide and frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
         run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
         run.assumed.append("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16")
         if run.recompute == NONE:
             run.not_modelled.append("casts of frozen fp32 weights, which autocast saves for backward: more memory")
-    return record(document, run, section, trl.settings, trl.WISH)
+    return record(document, run, section, trl.settings, wish)
 
 
 def _launch(document: Document, run: TrainerRun, written: str) -> None:
@@ -249,6 +288,16 @@ def _launch(document: Document, run: TrainerRun, written: str) -> None:
         f"sharded as the plan in its header, fsdp={plan.fsdp}: {trl.LAUNCH}, which was written with it, is not beside it, and "
         "accelerate needs it"
     )
+
+
+def require_sharding(section: Section, launcher: Sequence[str]) -> None:
+    """Raises InputError where a file of accelerate says it, which a command names."""
+    named = "accelerate" in launcher and any(part.startswith("--config_file") for part in launcher)
+    if named and not section.has("fsdp", "deepspeed"):
+        raise InputError(
+            "the sharding stands in the file of accelerate --config_file, which is not opened: say --set fsdp=full_shard or "
+            "--set deepspeed=zero2 (fsdp=no_shard: none)"
+        )
 
 
 def _fully_sharded(section: Section) -> dict[str, Any]:

@@ -1,23 +1,54 @@
-"""LLaMA-Factory's YAML (examples/train_* of hiyouga/LLaMA-Factory), whose trainer is Hugging Face's."""
+"""LLaMA-Factory, whose trainer is Hugging Face's: its YAML (examples/train_* of hiyouga/LLaMA-Factory) and command line."""
 
 from __future__ import annotations
 
-from autoconfig.formats.readers.hugging_face import WISH, settings, training
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, settings, training
+from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, record
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError
 
 STAGES = ("pt", "sft")
+DECISIVE = frozenset({"--model-name-or-path"})
+_FILE = re.compile(r"(?:llamafactory-cli|lmf)\s+train\s+[\"']?([^\s\"';&|]+\.(?:ya?ml|json))")
 
 
 def read(document: Document) -> CheckInput:
-    """The record. GPUs: `--gpus`. Raises InputError, UnsupportedError."""
+    """The record. GPUs: of a command line as the launcher says, else `--gpus`. Raises InputError, UnsupportedError."""
+    if document.values is not None:
+        return _read(document, None)
+    if (file := _FILE.search(document.text)) and "--model_name_or_path" not in document.text:
+        raise InputError(
+            f"the settings stand in {file[1][:60]}, which the script names and which is not opened: check that file"
+        )
+    script = read_command(document.text, document.request.settings, "LLaMA-Factory", DECISIVE, r"--[A-Za-z][\w-]*")
+    document = replace(document, values=options_of(script.argv))
+    require_sharding(document.section(), script.before)
+    by_itself = not any(part.rsplit("/", 1)[-1] in ("torchrun", "deepspeed", "accelerate", "srun") for part in script.before)
+    gpus = _visible(script.variables) if by_itself and not script.program.endswith(".py") else script.num_gpus
+    return replace(_read(document, gpus), notes=script.notes)
+
+
+def _visible(variables: Mapping[str, object]) -> int | None:
+    """GPUs of `llamafactory-cli train`, which starts torchrun over those of NPROC_PER_NODE, else over all that are visible, on
+    NNODES nodes (src/llamafactory/launcher.py)."""
+    if (said := processes(variables)) is not None:
+        return said
+    visible = [name for name in str(variables.get("CUDA_VISIBLE_DEVICES", "")).split(",") if name.strip()]
+    return processes({**variables, "NPROC_PER_NODE": len(visible)}) if visible else None
+
+
+def _read(document: Document, gpus: int | None) -> CheckInput:
     section = document.section()
     stage = section.word("stage") or "sft"
     if stage not in STAGES:
         raise UnsupportedError(f"{section.place('stage')} is {stage[:40]}: read are {', '.join(STAGES)}")
     run = training(
         document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
-        length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=None,
+        length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=gpus,
     )  # fmt: skip
-    return record(document, run, section, settings, WISH)
+    return record(document, run, section, settings, keep_type(section, run))

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoconfig.formats.readers.hugging_face import WISH, training
+from autoconfig.formats.projections import ALL_LINEAR
+from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, training
 from autoconfig.formats.readers.hugging_face import settings as trainer_settings
-from autoconfig.formats.readers.megatron_words import words_of
-from autoconfig.formats.readers.options import options_of, read_command
-from autoconfig.formats.record import Document, from_words, model_named, record, word
+from autoconfig.formats.readers.megatron_words import spelled, words_of
+from autoconfig.formats.readers.options import options_of, processes, read_command
+from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.ms_swift import settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.scenario import LORA_MODULES
 from autoconfig.specs.software.software import DEFAULT_STACK
 
 DECISIVE = frozenset({"--model", "--load", "--mcore-model", "--model-id-or-path", "--model-type"})
@@ -24,7 +26,8 @@ OWN = (
     "load_from", "save_safetensors", "load_safetensors", "load_from_cache_file", "split_dataset_ratio", "eval_steps",
     "save_steps", "dataloader_num_workers", "dataset_num_proc", "system", "model_author", "model_name", "logging_steps",
     "report_to", "padding_free", "cached_dataset", "template", "streaming", "lazy_tokenize", "loss_scale",
-    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune",
+    "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune", "save_total_limit", "loss_type",
+    "task_type", "save_missing_weights", "use_hf", "merge_lora", "attn_impl", "metric_for_best_model", "warmup_ratio",
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
 DEFAULTS = {
@@ -34,6 +37,15 @@ DEFAULTS = {
 }  # fmt: skip
 """What a run need not say and Megatron-LM has otherwise (swift/megatron/arguments/megatron_args.py of ms-swift, 00840e65 and
 006938be; no dropout where the model's config.json has none)."""
+SINCE_4 = {"cross_entropy_loss_fusion": True}
+"""The same of ms-swift 4, which calls the kind of training tuner_type (v4.0.0; v3.12.0, with train_type, has False)."""
+LEAST_BATCH = 16
+"""Samples of a step that `swift sft` reaches by accumulation where the file does not say how often, of micro-batches of 1
+unless it does (swift/trainers/arguments.py, 3602360a)."""
+OF_2 = ("sft_type", "model_id_or_path")
+"""Options of ms-swift 2, where max_length has 2048 as default; later ones have the model's longest (template_args.py)."""
+LORA_RANK = 8
+"""Its default (TunerMegatronArguments of the same module)."""
 
 
 def read(document: Document) -> CheckInput:
@@ -54,21 +66,11 @@ def read(document: Document) -> CheckInput:
             f"--rlhf_type {kind[:20]}: training on preferences or rewards compares samples and holds further models; read are "
             "sft and pt (`autoconfig rl` plans grpo, ppo and their kin)"
         )
-    gpus = _gpus(variables) or launched
+    gpus = processes(variables) or launched
     if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
         return replace(_megatron(document, section, gpus), notes=notes)
-    named = "accelerate" in launcher and any(part.startswith("--config_file") for part in launcher)
-    if named and not section.has("fsdp", "deepspeed"):
-        raise InputError(
-            "the sharding stands in the file of accelerate --config_file, which is not opened: say --set fsdp=full_shard or "
-            "--set deepspeed=zero2 (fsdp=no_shard: none)"
-        )
+    require_sharding(section, launcher)
     return replace(_transformers(document, section, _on_device_map(variables, gpus)), notes=notes)
-
-
-def _gpus(variables: Mapping[str, object]) -> int | None:
-    each, nodes = str(variables.get("NPROC_PER_NODE", "")), str(variables.get("NNODES", "1"))
-    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
 
 
 def _on_device_map(variables: Mapping[str, object], gpus: int | None) -> int | None:
@@ -97,20 +99,32 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
     checkpoints = section.flag("gradient_checkpointing", default=True)
     dtype = section.word("torch_dtype", "dtype")
     section.flat.setdefault("torch_dtype", dtype or "bfloat16")
+    if not section.has("max_length", *OF_2) and document.request.seq_length is None:
+        raise InputError(
+            "max_length is not in the file, and its default is the longest that the model takes: add it, or say --seq-length N"
+        )
+    section.flat.setdefault("per_device_train_batch_size", 1)
+    if not section.has("gradient_accumulation_steps") and (started := document.request.gpus or gpus):
+        micro = section.count("per_device_train_batch_size") or 1
+        section.flat["gradient_accumulation_steps"] = max(1, -(-LEAST_BATCH // (micro * started)))
     run = training(
         document, section, name=name, kind=_kind(section, "lora"), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
     )  # fmt: skip
-    return record(document, run, section, trainer_settings, WISH)
+    return record(document, run, section, trainer_settings, keep_type(section, run))
 
 
 def _megatron(document: Document, section: Section, gpus: int | None) -> CheckInput:
-    if _kind(section, "full") != "full":
-        raise UnsupportedError("Megatron-SWIFT with adapters is not read: Megatron-LM's plans here train all weights")
+    kind = _kind(section, "full")
+    if kind not in ("full", "lora"):
+        raise UnsupportedError(f"{section.place('tuner_type')} is {kind[:20]!r}: of Megatron-SWIFT full and lora are read")
     model = model_named(document, section.word("model", "load", "mcore_model", "model_type"), [])
     length = document.request.seq_length or section.count("max_length", "seq_length")
     if length is None:
         raise InputError("max_length is not in the file: say --seq-length N")
-    for key, value in DEFAULTS.items():
+    usual = DEFAULTS if section.has("train_type") else {**DEFAULTS, **SINCE_4}
+    if (task := section.word("task_type") or "causal_lm") != "causal_lm":
+        raise UnsupportedError(f"{section.place('task_type')} is {task[:20]}: without a vocabulary's output; read is causal_lm")
+    for key, value in usual.items():
         if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
             section.flat[key] = value
     words = words_of(section, (*OWN, "seq_length"))
@@ -118,12 +132,27 @@ def _megatron(document: Document, section: Section, gpus: int | None) -> CheckIn
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
     if section.flag("use_distributed_optimizer"):
         words.append(word("--use-distributed-optimizer"))
-    return from_words(
+    found = from_words(
         document,
         words,
         gpus,
         gpus_reason="NPROC_PER_NODE is not in the file",
         model=model,
-        spell=settings,
+        spell=settings if kind == "full" else spelled,
         software=DEFAULT_STACK,
     )
+    return found if kind == "full" else _with_adapters(found, section)
+
+
+def _with_adapters(found: CheckInput, section: Section) -> CheckInput:
+    """The record with adapters: on all linear layers unless said, whose names are Megatron's. Raises InputError for others."""
+    named = section.get("target_modules")
+    texts = [] if named is None else named if isinstance(named, list) else str(named).split()
+    given = {str(text) for text in texts} or {ALL_LINEAR}
+    if odd := sorted(given - {ALL_LINEAR, *LORA_MODULES}):
+        raise InputError(f"target_modules {odd[0][:40]!r}: read are {ALL_LINEAR}, {', '.join(LORA_MODULES)}")
+    targets = None if ALL_LINEAR in given else sorted(given)
+    found = with_lora(found, section.count("lora_rank") or LORA_RANK, targets, "lora_rank")
+    if found.question.scenario.model.is_moe and (targets is None or {"linear_fc1", "linear_fc2"} & given):
+        found = replace(found, not_modelled=(*found.not_modelled, "target_modules: adapters of experts: more memory and time"))
+    return found

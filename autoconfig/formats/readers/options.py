@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoconfig.formats.tree import NotKnown, Tree, load_yaml
@@ -62,6 +62,12 @@ def overrides_of(words: Sequence[Value]) -> dict[str, object]:
     """Path -> value of the words that are `path=value`."""
     matches = ((word, OVERRIDE.fullmatch(text_of(word))) for word in words)
     return {match[1]: _value(word, match[2]) for word, match in matches if match}
+
+
+def processes(variables: Mapping[str, object]) -> int | None:
+    """NPROC_PER_NODE x NNODES of a script; None where it does not say them."""
+    each, nodes = str(variables.get("NPROC_PER_NODE", "")), str(variables.get("NNODES", "1"))
+    return int(each) * int(nodes) if each.isdigit() and nodes.isdigit() and len(each + nodes) < 9 else None
 
 
 def _value(word: Value, text: str) -> object:

@@ -163,6 +163,9 @@ def take(variables: Variables, words: Sequence[Word | Assignment], fields: Seque
     options = [text_of(value) for value in fields[1:] if text_of(value).startswith("-")]
     names = [text_of(value) for value in fields[1:]][len(options) :]
     value = value_of(given, variables) if given is not None else ()
+    if given is not None and re.fullmatch("(?:-r )?-r?d ", " ".join(options + names[:-1])) and not reason_of(value):
+        variables.set(names[-1], _without_end(value))
+        return True
     split: Value | list[Value] | None = variables.values.get("IFS")
     for token in words:
         if isinstance(token, Assignment) and token.name == "IFS" and isinstance(token.value, Word):
@@ -182,6 +185,12 @@ def take(variables: Variables, words: Sequence[Word | Assignment], fields: Seque
     for at, name in enumerate(names):
         variables.set(name, plain_value(cut[at]) if at < len(cut) and cut[at] else ())
     return True
+
+
+def _without_end(value: Value) -> Value:
+    """The value without blanks at its end."""
+    last = value[-1].text.rstrip() if value else ""
+    return (*value[:-1], replace(value[-1], text=last, origin=value[-1].origin[: len(last)])) if value else ()
 
 
 def _unset_element(variables: Variables, name: str, index: str) -> None:

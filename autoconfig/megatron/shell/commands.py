@@ -38,7 +38,6 @@ class Source:
             self, text="".join(self.text[a:b] for a, b in kept), origin=[place for a, b in kept for place in self.origin[a:b]]
         )
 
-
     def inserting(self, pattern: re.Pattern[str], before: str, behind: str) -> Source:
         """The source with `before` and `behind` around the first group of the matches that have one, instead of what else they
         hold."""
@@ -109,7 +108,7 @@ class Simple:
     words: tuple[Word | Assignment, ...]
     line: int
     given: Word | None = None
-    """The word of `<<< WORD`."""
+    """The word of `<<< WORD`, or the here-document."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,3 +192,20 @@ class Block:
 
 
 Command = Simple | Arithmetic | Chain | Not | If | While | Loop | Choice | Function | Block
+
+
+_ALONE = If | Loop | While | Arithmetic | Choice | Function
+
+
+def with_words(command: Command, words: Sequence[Word]) -> Command:
+    """The command with more words behind it; of several joined ones the last."""
+    if not words or isinstance(command, _ALONE):
+        return command
+    if isinstance(command, Simple):
+        return replace(command, words=(*command.words, *words))
+    if isinstance(command, Not):
+        return replace(command, command=with_words(command.command, words))
+    if isinstance(command, Chain):
+        joint, last = command.links[-1]
+        return replace(command, links=(*command.links[:-1], (joint, with_words(last, words))))
+    return replace(command, body=(*command.body[:-1], with_words(command.body[-1], words))) if command.body else command

@@ -417,4 +417,3 @@ class Reader:
                 self.variables.values.pop("@", None)
         self.launches[known:] = [launch.behind(before) for launch in self.launches[known:]]
         return result
-

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, whole_number
 from autoconfig.megatron.shell.commands import (
@@ -36,6 +37,7 @@ from autoconfig.megatron.shell.values import (
 from autoconfig.specs.errors import InputError
 
 MAX_INSIDE = 500
+_SQUEEZES = (r"s/  \+/ /g", r"s/ \+/ /g", "s/  */ /g", "s/ +/ /g", "s/  +/ /g")
 MAX_CHARACTERS = 20_000
 _FORMAT = re.compile(r"%(?:%|([-0 +#]*)([0-9]{0,3})(\.[0-9]{0,2})?([sdibqeEfgGxXo]))")
 _ESCAPE = re.compile(r"\\([\\nt\"'r]|0?[0-7]{1,3})")
@@ -123,9 +125,17 @@ def _sequence(numbers: Sequence[int | None]) -> str | None:
 
 
 def piped(text: str, words: Sequence[str]) -> str | None:
-    """What `echo TEXT | bc` and `| cat` print; None for every other command behind a pipe."""
+    """What `echo TEXT | bc`, `| cat`, `| xargs` and `| tr` print; None for every other command behind a pipe."""
     if words[0] == "cat" and len(words) == 1:
         return text
+    if words[0] == "xargs" and len(words) == 1:
+        return " ".join(text.split())
+    if (words[0] == "sed" and words[-1] in _SQUEEZES) or words == ["tr", "-s", " "]:
+        return re.sub(" +", " ", text)
+    if words[0] == "tr" and len(words) == 3 and (words[1] == "-d" or len(_unescaped(words[2])) == 1):
+        old, new = (words[2], "") if words[1] == "-d" else (words[1], _unescaped(words[2]))
+        plain = "-" not in old and "[" not in old
+        return "".join(new if sign in _unescaped(old) else sign for sign in text) if plain else None
     if words[0] == "bc" and len(words) == 1:
         number = whole_number(text)
         return None if number is None else str(number)
@@ -218,7 +228,7 @@ def _leaf(node: Simple | Arithmetic, variables: Variables) -> tuple[str, bool] |
 def substituted(part: Part, variables: Variables, file_text: str) -> Value | None:
     """The output of a command substitution of echo, printf, expr and the like; None where it cannot be said."""
     inside = part.text[2:-1] if part.text.startswith("$(") else part.text[1:-1] if part.text.startswith("`") else ""
-    if not inside.strip() or len(inside) > MAX_INSIDE:
+    if not inside.strip() or len(inside) > (MAX_CHARACTERS if "<<" in inside else MAX_INSIDE):
         return None
     try:
         nodes = parse(Source(text=inside, origin=[None] * len(inside), file_text=file_text))
@@ -229,17 +239,40 @@ def substituted(part: Part, variables: Variables, file_text: str) -> Value | Non
             return None if shown is None else plain_value(shown[0].rstrip("\n"))
         if len(nodes) != 1:
             return None
-        text: str | None = ""
-        for number, step in enumerate(nodes[0].body if isinstance(nodes[0], Block) else nodes):
-            if not isinstance(step, Simple):
-                return None
-            fields = [value for word in step.words if isinstance(word, Word) for value in fields_of(word, variables)]
-            if not fields or any(map(reason_of, fields)):
-                return None
-            words = [text_of(value) for value in fields]
-            text = piped(text or "", words) if number else output_of(words)
-            if text is None:
-                return None
-        return plain_value((text or "").rstrip("\n"))
+        return _through(nodes[0].body if isinstance(nodes[0], Block) else nodes, variables)
     except InputError:
         return None
+
+
+def _through(steps: Sequence[Command], variables: Variables) -> Value | None:
+    """What a pipe prints, or a command alone. Of `echo WORDS | tr ...` what is not known stays, the rest is changed."""
+    found: Value = ()
+    for number, step in enumerate(steps):
+        if not isinstance(step, Simple):
+            return None
+        fields = [value for word in step.words if isinstance(word, Word) for value in fields_of(word, variables)]
+        words = [text_of(value) for value in fields]
+        if not number and words == ["cat"] and step.given is not None:
+            found = value_of(step.given, variables)
+        elif not number and words[:1] == ["echo"] and len(steps) > 1 and not any(word.startswith("-") for word in words[1:2]):
+            found = tuple(piece for value in fields[1:] for piece in (*value, *plain_value(" ")))
+        elif not fields or any(map(reason_of, fields)):
+            return None
+        elif not number:
+            text = output_of(words)
+            if text is None:
+                return None
+            found = plain_value(text)
+        else:
+            whole = found if any(piece.unknown for piece in found) else plain_value(text_of(found))
+            pieces = [piece.text if piece.unknown else piped(piece.text, words) for piece in whole]
+            if any(text is None for text in pieces) or (len(pieces) > 1 and words[0] in ("bc", "xargs")):
+                return None
+            found = tuple(
+                piece if piece.unknown else plain_value(text or "")[0] for piece, text in zip(whole, pieces, strict=True)
+            )
+    last = found[-1] if found else None
+    if last is None or last.unknown:
+        return found
+    end = last.text.rstrip(" \n") if len(steps) > 1 else last.text.rstrip("\n")
+    return (*found[:-1], replace(last, text=end, origin=last.origin[: len(end)]))

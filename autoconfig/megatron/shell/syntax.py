@@ -6,7 +6,7 @@ The grammar is tree-sitter-bash's; what it cannot read is an error that names th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -47,9 +47,9 @@ _EXPANSIONS = frozenset(
 _EXPRESSIONS = frozenset(
     {"binary_expression", "unary_expression", "parenthesized_expression", "redirected_statement", "command", "command_name"}
 )
-_ALONE = commands.If | commands.Loop | commands.While | commands.Arithmetic | commands.Choice | commands.Function
 _QUOTES = frozenset({"string", "raw_string", "ansi_c_string", "translated_string"})
-_REDIRECTS = frozenset({"file_redirect", "heredoc_redirect", "herestring_redirect"})
+_GIVES = frozenset({"heredoc_redirect", "herestring_redirect"})
+_REDIRECTS = _GIVES | {"file_redirect"}
 
 
 def parse(source: commands.Source) -> tuple[commands.Command, ...]:
@@ -139,7 +139,7 @@ class _Reader:
         given: commands.Word | None = None
         for child in node.children:
             if child.type in _REDIRECTS:
-                given = self._word(child.named_children[-1]) if child.type == "herestring_redirect" else given
+                given = self._given(child) if child.type in _GIVES else given
                 words += self._behind_redirect(child)
             elif child.type == "variable_assignment":
                 words += self._assignment(child)
@@ -280,9 +280,9 @@ class _Reader:
         body = node.child_by_field_name("body")
         command: commands.Command = commands.Simple(words=(), line=self._line(node)) if body is None else self._command(body)
         for redirect in node.children_by_field_name("redirect"):
-            command = _with_words(command, self._behind_redirect(redirect))
-            if redirect.type == "herestring_redirect" and isinstance(command, commands.Simple):
-                command = replace(command, given=self._word(redirect.named_children[-1]))
+            command = commands.with_words(command, self._behind_redirect(redirect))
+            if redirect.type in _GIVES and isinstance(command, commands.Simple):
+                command = replace(command, given=self._given(redirect))
             for child in redirect.named_children:
                 if child.type == "pipeline":
                     command = commands.Block(body=(command, *self.body(child.named_children)), line=command.line)
@@ -290,6 +290,19 @@ class _Reader:
             if joint is not None and right is not None:
                 command = commands.Chain(links=(("", command), (joint.type, self._command(right))), line=command.line)
         return command
+
+    def _given(self, node: Node) -> commands.Word | None:
+        """What a command reads: the word of `<<< WORD`, or a here-document, whose expansions a quoted delimiter keeps."""
+        if node.type == "herestring_redirect":
+            return self._word(node.named_children[-1])
+        body = next((child for child in node.named_children if child.type == "heredoc_body"), None)
+        kept = any(self.text[child.start_byte] in "\"'\\" for child in node.named_children if child.type == "heredoc_start")
+        if body is None or kept:
+            spans = () if body is None else (self._literal(body.start_byte, body.end_byte, quoted=True),)
+            return commands.Word(parts=spans, line=self._line(node))
+        return commands.Word(
+            parts=tuple(self._between(body, body.start_byte, body.end_byte, quoted=True)), line=self._line(node)
+        )
 
     def _behind_redirect(self, node: Node) -> list[commands.Word]:
         """Words that the grammar counts to a redirection and the shell to its command."""
@@ -383,20 +396,6 @@ class _Reader:
         return commands.Part(
             kind="literal", text=self.text[start:end], quoted=quoted, line=self.source.line(start), origin=origin
         )
-
-
-def _with_words(command: commands.Command, words: Sequence[commands.Word]) -> commands.Command:
-    """The command with more words behind it; of several joined ones the last."""
-    if not words or isinstance(command, _ALONE):
-        return command
-    if isinstance(command, commands.Simple):
-        return replace(command, words=(*command.words, *words))
-    if isinstance(command, commands.Not):
-        return replace(command, command=_with_words(command.command, words))
-    if isinstance(command, commands.Chain):
-        joint, last = command.links[-1]
-        return replace(command, links=(*command.links[:-1], (joint, _with_words(last, words))))
-    return replace(command, body=(*command.body[:-1], _with_words(command.body[-1], words))) if command.body else command
 
 
 _COMMANDS: dict[str, Callable[[_Reader, Node], commands.Command]] = {

@@ -6,7 +6,6 @@ known without running something (a command's output, a variable that only the en
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
 from autoconfig.megatron.shell.commands import Part, Word
+from autoconfig.megatron.shell.expansions import edited
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
@@ -22,6 +22,8 @@ MAX_BRACES = 10_000
 MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
+_EVERY = re.compile(r"\[[@*]\]([/%#^,]?)")
+"""All elements of an array, with what is done to each of them."""
 _OF_THE_MACHINE = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
 )
@@ -202,7 +204,7 @@ def _is_array(part: Part, variables: Variables) -> bool:
     """ "${NAME[@]}", or "$@" where the words handed over are known."""
     if part.kind != "variable":
         return False
-    return part.operator in ("[@]", "[*]") or (part.text == "@" and isinstance(variables.values.get("@"), list))
+    return _EVERY.fullmatch(part.operator) is not None or (part.text == "@" and isinstance(variables.values.get("@"), list))
 
 
 def _split_into(fields: list[list[Piece]], pieces: Value) -> None:
@@ -226,7 +228,7 @@ def value_of(word: Word, variables: Variables) -> Value:
     """The value of a word where the shell does not split: behind NAME= and in case."""
     pieces: list[Piece] = []
     for part in word.parts:
-        if part.kind == "variable" and part.operator in ("[@]", "[*]"):
+        if part.kind == "variable" and _EVERY.fullmatch(part.operator):
             for number, element in enumerate(_elements(part, variables)):
                 pieces += [*plain_value(" "), *element] if number else element
         else:
@@ -250,7 +252,20 @@ def _elements(part: Part, variables: Variables) -> list[Value]:
         return [variables.scalar(part.text, part.line)]
     elements = found if isinstance(found, list) else [found]
     _spend(variables, sum(len(text_of(e)) for e in elements), part.line)
-    return elements
+    match = _EVERY.fullmatch(part.operator)
+    if match is None or not match[1]:
+        return elements
+    rest = value_of(part.rest, variables) if part.rest else ()
+    return [_edited(element, match[1], rest, part) for element in elements]
+
+
+def _edited(value: Value, how: str, rest: Value, part: Part) -> Value:
+    """A value as `edited` leaves it, with its place in the file where nothing changes."""
+    text, pattern = known_text(value), known_text(rest)
+    if text is None or pattern is None:
+        return value if text is None else _unknown(part)
+    changed = edited(text, how, pattern)
+    return value if changed == text else _unknown(part) if changed is None else plain_value(changed)
 
 
 def _spend(variables: Variables, characters: int, line: int) -> None:
@@ -318,7 +333,8 @@ def _variable(part: Part, variables: Variables) -> Value:
     pattern = known_text(rest)
     if text is None or pattern is None or found is None:
         return _unknown(part)
-    return _trimmed(text, how, pattern, part)
+    changed = edited(text, how, pattern)
+    return _unknown(part) if changed is None else plain_value(changed)
 
 
 def mapped(key: str, variables: Variables) -> str:
@@ -339,20 +355,6 @@ def _never_empty(base: Value, rest: Value) -> Value:
 def _unknown(part: Part) -> Value:
     shown = f"${{{part.text}...}}"
     return (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out without running the script"),)
-
-
-def _trimmed(text: str, how: str, pattern: str, part: Part) -> Value:
-    """${name%pattern}, ${name%%pattern}, ${name#pattern}, ${name##pattern}; everything else is not known."""
-    if how not in ("%", "#") or len(text) > 10_000:
-        return _unknown(part)
-    longest = pattern.startswith(how)
-    pattern = pattern.removeprefix(how)
-    cuts = range(len(text) + 1) if (how == "#") != longest else range(len(text), -1, -1)
-    for cut in cuts:
-        piece = text[cut:] if how == "%" else text[:cut]
-        if fnmatch.fnmatchcase(piece, pattern):
-            return plain_value(text[:cut] if how == "%" else text[cut:])
-    return plain_value(text)
 
 
 def arithmetic(part: Part, variables: Variables) -> Value:

@@ -16,7 +16,7 @@ TRAINING="
     --normalization RMSNorm --norm-epsilon 1e-6 --swiglu --untie-embeddings-and-output-weights
     --multi-latent-attention --attention-dropout 0.0 --hidden-dropout 0.0 --qk-layernorm
     --num-experts 256 --moe-layer-freq ([0]*3+[1]*58) --moe-ffn-hidden-size 2048 --moe-shared-expert-intermediate-size 2048
-    --moe-router-topk 8 --moe-router-enable-expert-bias
+    --moe-router-topk 8 --moe-router-score-function sigmoid --moe-router-enable-expert-bias
     --q-lora-rank 1536 --kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128
     --mtp-num-layers 1 --bf16
 "

@@ -3,7 +3,7 @@
 #SBATCH --nodes=32
 #SBATCH --gpus-per-node=4
 SEQ_LEN=8192
-ENGINE=(--transformer-impl transformer_engine --main-grads-dtype bf16)
+ENGINE=(--transformer-impl transformer_engine --use-precision-aware-optimizer --main-grads-dtype bf16)
 MODEL=(--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention --num-query-groups 8
     --max-position-embeddings $SEQ_LEN --position-embedding-type rope --normalization RMSNorm --swiglu
     --untie-embeddings-and-output-weights --disable-bias-linear --attention-dropout 0.0 --hidden-dropout 0.0)
