@@ -171,8 +171,8 @@ def kv_token_bytes(model: ModelSpec, plan: EnginePlan) -> float:
 def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tokens: Number) -> Number:
     """Live at once in an iteration: hidden buffers, the widest layer's inputs and outputs; without logits (slot_bytes).
 
-    2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or k (G + 1) f_e/(tp adp / ep) + h of routed experts, or what a
-    recurrent layer projects and puts out, over tp.
+    2 (c h + w) bytes a token, w = (G + 1) f/t of a dense MLP, or _routed_width, or what a recurrent layer projects and puts
+    out, over tp.
     """
     h, g = model.hidden_size, model.gate_factor + 1.0
     width = g * model.ffn_hidden_size / plan.tp if {"dense", "mlp"} & {*model.layer_kinds} else 0.0
@@ -181,11 +181,23 @@ def activation_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, tok
     if "gdn" in model.layer_kinds:
         width = max(width, (gdn_projected(model) + gdn_values(model)) / plan.tp)
     if model.is_moe:
-        routed = (
-            model.moe_router_topk * (g * model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp) + h) / plan.ep * plan.adp
-        )
-        width = max(width, routed)
+        width = max(width, _routed_width(model, plan))
     return 2.0 * tokens * (engine.activation_live_buffers * h + width)
+
+
+def _routed_width(model: ModelSpec, plan: EnginePlan) -> float:
+    """Numbers of 16 bits that routed experts hold for each token of one attention rank.
+
+    adp k (max(G f, h) + max(f, h)), f = f_e ep/(tp adp), and 2 adp h with attention data parallelism: a rank is given the
+    tokens of all attention ranks and reserves a row for each of their k choices, whichever rank's experts they are; two buffers
+    hold in turn inputs or results of the first product, and results before the activation or of the second one
+    (TensorRT-LLM: moe_kernels.cu, getWorkspaceDeviceBufferSizes, whose num_rows is that of the gathered input in
+    fused_moe_cutlass.py; vLLM's workspaces are the same: fused_moe, workspace_shapes). Gathered are inputs and outputs.
+    """
+    h, f = model.expert_width, model.moe_ffn_hidden_size * plan.ep / (plan.tp * plan.adp)
+    rows = plan.adp * model.moe_router_topk
+    gathered = 2.0 * plan.adp * model.hidden_size if plan.adp > 1 else 0.0
+    return rows * (max(model.gate_factor * f, h) + max(f, h)) + gathered
 
 
 def slot_bytes(model: ModelSpec, plan: EnginePlan, engine: EngineSpec, length: Number) -> Number:

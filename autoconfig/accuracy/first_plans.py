@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import median
 from typing import Any
 
 from autoconfig.accuracy.bands import band_from
-from autoconfig.accuracy.groups import paper_of
+from autoconfig.accuracy.groups import paper_of, publisher_of
 from autoconfig.calibration.observe import every_published_row
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
@@ -23,7 +24,7 @@ from autoconfig.runs.training_row import measured_step_seconds, read_case, read_
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import Recompute, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.training.price import FIRST_PLAN_KINDS, LONG_SEQUENCE, UNCALIBRATED, PlanReport, first_plan_kind, report_plan
 from autoconfig.training.rank import rank_plans
 
@@ -67,7 +68,7 @@ class FirstPlan:
 
     separates: str = ""
     """Of rows below MIN_RATIO: that our first plan has no room for its CUDA graphs, or, where the row's own plan is predicted
-    right, what ours is predicted to save of its step."""
+    right, what ours is predicted to save of its step, or that the publisher changed its micro-batch later (retuned)."""
 
     @property
     def ratio(self) -> float:
@@ -180,7 +181,9 @@ def _separates(best: _Best, own: PlanReport, first: PlanReport) -> str:
             "not modelled); the published one has room"
         )
     if own.step_seconds / best.measured_s < PREDICTED_RIGHT:
-        return ""
+        cluster = best.scenario.cluster
+        place = publisher_of(cell(best.row, "source")), best.scenario.model.name, cluster.gpu.id, cluster.num_gpus
+        return retuned(place, own.plan, MIN_RATIO * best.measured_s / first.step_seconds, printed_runs())
     saved = {
         name: (own.time_parts.get(name, 0.0) - first.time_parts.get(name, 0.0)) / own.step_seconds
         for name in {*own.time_parts, *first.time_parts}
@@ -188,6 +191,89 @@ def _separates(best: _Best, own: PlanReport, first: PlanReport) -> str:
     largest = sorted(saved, key=lambda name: (-saved[name], name))[:3]
     parts = ", ".join(f"{name} {saved[name]:.0%}" for name in largest if saved[name] > 0.01)
     return f"its own plan is predicted right; ours is predicted to save {parts} of that step, which nobody tried"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedRun:
+    """A published run whose plan is printed whole; tokens a second and GPU."""
+
+    publisher: str
+    model: str
+    gpu: str
+    gpus: int
+    numerics: Numerics
+    software: str
+    plan: TrainPlan
+    rate: float
+
+    def place(self) -> tuple[str, str, str, int]:
+        return self.publisher, self.model, self.gpu, self.gpus
+
+
+@cache
+def printed_runs() -> tuple[PrintedRun, ...]:
+    """All of them, without those that are excluded."""
+    found = []
+    for row, reason in every_published_row():
+        try:
+            case = None if reason else read_case(row)
+            measured = case and measured_step_seconds(row, case.scenario)
+        except AutoconfigError:
+            continue
+        if case is None or not measured:
+            continue
+        scenario = case.scenario
+        cluster = scenario.cluster
+        found.append(
+            PrintedRun(
+                publisher=publisher_of(cell(row, "source")),
+                model=scenario.model.name,
+                gpu=cluster.gpu.id,
+                gpus=cluster.num_gpus,
+                numerics=scenario.numerics,
+                software=scenario.software.name,
+                plan=case.plan,
+                rate=scenario.workload.tokens_per_step / measured / cluster.num_gpus,
+            )
+        )
+    return tuple(found)
+
+
+def retuned(place: tuple[str, str, str, int], plan: TrainPlan, least: float, runs: Iterable[PrintedRun]) -> str:
+    """What says that this plan's micro-batch was not tuned, or "".
+
+    Two releases of the publisher (`place`: publisher, model, GPU, GPUs) ran the plan, the later one with another micro-batch,
+    and it was at least `least` times as fast beyond what the same two releases gained on any other GPU whose plan for this
+    model stayed as it was; without such a GPU the release may be what gained.
+    """
+    runs = sorted(runs, key=lambda run: run.software)
+    mine = [run for run in runs if run.place() == place]
+    for old in reversed([run for run in mine if run.plan == plan]):  # releases next to each other first
+        for new in mine:
+            kept = new.plan.mbs != plan.mbs and replace(new.plan, mbs=plan.mbs) == plan and new.numerics == old.numerics
+            if not kept or new.software <= old.software:
+                continue
+            others = _gains_elsewhere(old, new, runs)
+            if others and new.rate / old.rate >= least * max(others.values()):
+                said = ", ".join(f"{gpu} {gain:.2f}" for gpu, gain in sorted(others.items()))
+                return (
+                    f"its micro-batch of {plan.mbs} was not tuned: with {new.plan.mbs} the publisher's {new.software} ran this "
+                    f"plan {new.rate / old.rate:.2f} times as fast as {old.software}; with unchanged plans: {said} times"
+                )
+    return ""
+
+
+def _gains_elsewhere(old: PrintedRun, new: PrintedRun, runs: Iterable[PrintedRun]) -> dict[str, float]:
+    """What the release of `new` gained over that of `old` on other GPUs, for the same model, format and an unchanged plan."""
+    alike = [run for run in runs if run.place()[:2] == old.place()[:2] and run.gpu != old.gpu and run.numerics == old.numerics]
+    return {
+        after.gpu: after.rate / before.rate
+        for before in alike
+        for after in alike
+        if (before.software, after.software) == (old.software, new.software)
+        and before.place() == after.place()
+        and before.plan == after.plan
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

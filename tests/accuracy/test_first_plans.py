@@ -4,15 +4,20 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Numerics
 
 from autoconfig.accuracy import first_plans as module
 from autoconfig.accuracy.first_plans import (
     FirstPlan,
+    PrintedRun,
     best_rows,
     first_plan_lines,
     first_plans,
     inside_bands_of_first_plans,
+    printed_runs,
     record_of,
+    retuned,
     summaries,
 )
 from autoconfig.training.answer import search
@@ -96,14 +101,78 @@ def test_a_promise_is_that_of_the_search(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("graphs", "chance", "said"), [(True, 0.54, True), (True, 0.99, False), (False, 0.54, False)])
-def test_a_first_plan_without_room_for_its_graphs_is_named(graphs: bool, chance: float, said: bool) -> None:
-    """Of a run whose own plan has room: what graphs hold is not modelled, so that no more is concluded."""
+def test_a_first_plan_without_room_for_its_graphs_is_named(
+    graphs: bool, chance: float, said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run whose own plan has room: what graphs hold is not modelled, so that no more is concluded. Else what its publisher
+    changed later may say why it is slow: by 0.8 of 10 / 7.6 at least."""
 
     def report(seconds: float, fits: float) -> SimpleNamespace:
         confidence = SimpleNamespace(fit_probability=fits)
-        return SimpleNamespace(step_seconds=seconds, confidence=confidence, peak_bytes=1.0, limit_bytes=1.0, time_parts={})
+        common = {"peak_bytes": 1.0, "limit_bytes": 1.0, "time_parts": {}, "plan": ONE}
+        return SimpleNamespace(step_seconds=seconds, confidence=confidence, **common)
 
-    scenario = SimpleNamespace(settings=lambda: SimpleNamespace(cuda_graphs=frozenset({"attn"} if graphs else ())))
-    best = SimpleNamespace(measured_s=10.0, scenario=scenario)
+    scenario = SimpleNamespace(
+        settings=lambda: SimpleNamespace(cuda_graphs=frozenset({"attn"} if graphs else ())),
+        model=SimpleNamespace(name="m"), cluster=SimpleNamespace(gpu=SimpleNamespace(id="b200"), num_gpus=8),
+    )  # fmt: skip
+    best = SimpleNamespace(measured_s=10.0, scenario=scenario, row={"source": "NVIDIA B200 MoE FP8"})
+    asked: list[object] = []
+    monkeypatch.setattr(module, "printed_runs", tuple)
+    monkeypatch.setattr(module, "retuned", lambda *given: asked.append(given) or "changed later")
     found = module._separates(best, report(8.9, 1.0), report(7.6, chance))
-    assert ("before what CUDA graphs hold" in found) is said
+    assert ("before what CUDA graphs hold" in found) is said is (found != "changed later")
+    assert said or asked == [(("NVIDIA", "m", "b200", 8), ONE, pytest.approx(0.8 * 10 / 7.6), ())]
+
+
+ONE = TrainPlan(tp=1, pp=1, dp=8, mbs=1, ep=8)
+BEFORE = PrintedRun(
+    publisher="P", model="m", gpu="b200", gpus=8, numerics=Numerics(), software="nemo-26.02", plan=ONE, rate=100.0
+)
+AFTER = replace(BEFORE, software="nemo-26.04", plan=replace(ONE, mbs=4), rate=200.0)
+BESIDE = [
+    replace(BEFORE, gpu="gb200", plan=replace(ONE, mbs=4), rate=180.0),
+    replace(AFTER, gpu="gb200", rate=198.0),
+]
+"""Gains a factor of 1.1 with the release."""
+
+
+def test_a_micro_batch_that_was_changed_later_was_not_tuned() -> None:
+    said = retuned(BEFORE.place(), ONE, 1.8, [AFTER, *BESIDE, BEFORE])
+    assert "micro-batch of 1 was not tuned: with 4 the publisher's nemo-26.04 ran this plan 2.00 times as fast" in said
+    assert said.endswith("as nemo-26.02; with unchanged plans: gb200 1.10 times")
+
+
+@pytest.mark.parametrize(
+    ("least", "runs"),
+    [
+        (1.82, [BEFORE, AFTER, *BESIDE]),  # 2.0 / 1.1 is less
+        (1.5, [BEFORE, AFTER]),  # no other GPU: the release may be what gained
+        (1.5, [BEFORE, AFTER, BESIDE[0]]),
+        (1.5, [BEFORE, AFTER, replace(BESIDE[0], plan=ONE), BESIDE[1]]),  # the other GPU's plan changed too
+        (1.5, [BEFORE, AFTER, *(replace(run, model="n") for run in BESIDE)]),
+        (1.5, [BEFORE, AFTER, *(replace(run, publisher="Q") for run in BESIDE)]),
+        (1.5, [BEFORE, AFTER, *(replace(run, numerics=Numerics(precision="fp8")) for run in BESIDE)]),
+        (1.5, [BEFORE, replace(AFTER, plan=replace(ONE, mbs=4, ep=4)), *BESIDE]),  # not the micro-batch alone
+        (1.5, [BEFORE, replace(AFTER, numerics=Numerics(precision="fp8")), *BESIDE]),
+        (1.5, [BEFORE, replace(AFTER, gpus=16), *BESIDE]),
+        (1.5, [BEFORE, replace(AFTER, plan=ONE), *BESIDE]),
+        (1.5, [replace(BEFORE, software="nemo-26.06"), AFTER, *BESIDE]),  # the change went the other way
+    ],
+)
+def test_what_else_may_have_gained_is_no_cause(least: float, runs: list[PrintedRun]) -> None:
+    assert retuned(BEFORE.place(), ONE, least, runs) == ""
+
+
+def test_two_releases_next_to_each_other_come_first() -> None:
+    earlier = replace(BEFORE, software="nemo-25.11", rate=90.0)
+    said = retuned(BEFORE.place(), ONE, 1.5, [earlier, replace(BESIDE[0], software="nemo-25.11"), BEFORE, AFTER, *BESIDE])
+    assert "2.00 times as fast as nemo-26.02" in said
+
+
+def test_nvidias_qwen3_on_eight_b200_was_tuned_in_26_02_01() -> None:
+    """9,691 tokens/s and GPU with a micro-batch of 1 in 26.02, 26,695 with 4 in 26.02.01; GB200 26,084 and 26,373, GB300 30,376
+    and 30,411 (docs/performance-summary-archive.md of NVIDIA-NeMo/Megatron-Bridge v0.6.0)."""
+    said = retuned(("NVIDIA", "qwen3-30b-a3b", "b200-180gb", 8), ONE, 1.22, printed_runs())
+    assert "nemo-26.02.01 ran this plan 2.75 times as fast as nemo-26.02;" in said
+    assert said.endswith("gb200-192gb 1.01, gb300-288gb 1.00 times")

@@ -336,13 +336,14 @@ def test_states_of_a_hybrid_are_beside_its_one_layer_of_attention():
 
 
 @pytest.mark.parametrize(("model", "text", "width"), [
-    (GPT, {"tp": 4}, 2 * 200 / 4), (GATED, {}, 3 * 200), (MOE, {"tp": 2, "ep": 2}, 3 * (3 * 56 * 2 / 2 + 96) / 2),
-    (MOE, {"adp": 4, "ep": 2}, 3 * (3 * 56 * 2 / 4 + 96) / 2 * 4), (MOE, {}, 3 * (3 * 56 + 96)),
-    (HYBRID, {}, max(2 * 240 + 2 * 104 + 12 + 240, 2 * 88 + 2 * 240 + 16 + 240, 3 * (2 * 56 + 96))),
+    (GPT, {"tp": 4}, 100), (GATED, {}, 3 * 200), (MOE, {"tp": 2}, 3 * (96 + 96)), (LATENT, {"adp": 2}, 6 * (40 + 40) + 4 * 96),
+    (MOE, {"tp": 2, "ep": 2}, 3 * (2 * 56 + 96)), (MOE, {"adp": 4, "ep": 2}, 4 * 3 * (96 + 96) + 2 * 4 * 96),
+    (MOE.replace(moe_ffn_hidden_size=112), {"adp": 4, "ep": 4}, 4 * 3 * (224 + 112) + 2 * 4 * 96),
+    (HYBRID, {}, max(2 * 240 + 2 * 104 + 12 + 240, 2 * 88 + 2 * 240 + 16 + 240, 3 * (96 + 96))),
     (HYBRID.replace(hybrid_layer_pattern="G*G*", num_moe_experts=None), {"tp": 2}, (2 * 88 + 2 * 240 + 16 + 240) / 2),
 ])  # fmt: skip
 def test_what_an_iteration_holds(model, text, width):
-    """Four buffers of 96 channels and the widest layer, 2 bytes each."""
+    """Four buffers of 96 channels and the widest layer, 2 bytes each. Experts: two buffers of 3 rows for all ranks' tokens."""
     assert activation_bytes(model, EnginePlan(**text), ENGINE, 1000) == pytest.approx(2 * 1000 * (4 * 96 + width))
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autoconfig.specs.errors import (
@@ -13,18 +17,25 @@ from autoconfig.specs.errors import (
     InputError,
     UnknownNameError,
 )
-from autoconfig.specs.hardware.cluster import cluster_of, gpu_from_mapping, load_gpu
-from autoconfig.specs.hardware.cluster_file import _inline_gpu, cluster_from_mapping
+from autoconfig.specs.hardware.cluster import ClusterSpec, _read_nvidia_smi, cluster_of, gpu_from_mapping, load_gpu
+from autoconfig.specs.hardware.cluster_file import _inline_gpu, _with_link, cluster_from_mapping
+from autoconfig.specs.hardware.operator_table import CONSTANTS, _check_constants
 from autoconfig.specs.job import Job, TraceRequest, read_stages
 from autoconfig.specs.measurement import Served
 from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields
+from autoconfig.specs.models.huggingface_encoders import BERT_HEADS, T5_HEAD, _architecture
+from autoconfig.specs.models.huggingface_later import _gptj
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import gpt3_style
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
+from autoconfig.specs.models.module_names import _bare
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, scaled_pattern
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.checkpoint import MXFP4, NVFP4, _compressed_weights
+from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.specs.software.software import StackMemory
 from small_models import MODELS
 
@@ -132,3 +143,100 @@ def test_a_limit_is_taken_and_what_is_beyond_it_is_refused(build, least, most, s
     for value in beyond:
         with pytest.raises(InputError):
             build(value)
+
+
+@pytest.mark.parametrize(("gpus", "node", "whole"), [(8, 8, True), (4, 8, True), (16, 8, True), (12, 8, False), (9, 8, False)])
+def test_nodes_are_used_whole_but_for_a_single_one(gpus: int, node: int, whole: bool) -> None:
+    if whole:
+        assert replace(cluster_of(H100, 8), num_gpus=gpus, gpus_per_node=node).num_gpus == gpus
+        return
+    with pytest.raises(InputError, match="leave a node partly used"):
+        replace(cluster_of(H100, 8), num_gpus=gpus, gpus_per_node=node)
+    assert isinstance(cluster_of(H100, 8), ClusterSpec)
+
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("NVIDIA H100 80GB HBM3, 81559", [("NVIDIA H100 80GB HBM3", 81559 * 1024 * 1024)]), ("X, 1.5", [("X", 1.5 * 1024 * 1024)]),
+    ("X, 1.5.2", []), ("X, .", []), ("X, many", []), (", 5", []),
+])  # fmt: skip
+def test_a_line_of_nvidia_smi_is_a_name_and_mebibytes(monkeypatch: pytest.MonkeyPatch, line: str, found: list[Any]) -> None:
+    done = subprocess.CompletedProcess((), 0, line + "\n", "")
+    monkeypatch.setattr(subprocess, "run", lambda *args, **kwargs: done)
+    tried: list[str] = []
+    assert _read_nvidia_smi(tried) == found and bool(tried) == (not found)
+
+
+def test_another_link_needs_its_speed() -> None:
+    assert H100.link == "nvlink" and _with_link(H100, {}) is H100 and _with_link(H100, {"link": "NVLink"}) is H100
+    assert _with_link(H100, {"link": "pcie", "link_gb_per_s": 50}).link == "pcie"
+    with pytest.raises(InputError, match="link_gb_per_s"):
+        _with_link(H100, {"link": "pcie"})
+    with pytest.raises(InputError, match="is not one of"):
+        _with_link(H100, {"link": "string"})
+
+
+@pytest.mark.parametrize(("group", "key"), [(group, key) for group, keys in CONSTANTS.items() for key in keys])
+def test_constants_that_may_be_zero(group: str, key: str) -> None:
+    """Start-up and its growth, and the loss of a narrow head; every other constant divides or is a rate."""
+    _check_constants({group: {key: 0.5}})
+    if key in ("alpha_s", "sqrt_s", "unfused_head_dim_half"):
+        _check_constants({group: {key: 0.0}})
+        return
+    with pytest.raises(InputError):
+        _check_constants({group: {key: 0.0}})
+
+
+@pytest.mark.parametrize(("named", "known", "end"), [
+    (None, BERT_HEADS, "ForMaskedLM"), ([], BERT_HEADS, "ForMaskedLM"), (["BertForPreTraining"], BERT_HEADS, "ForPreTraining"),
+    (["BertLMHeadModel"], BERT_HEADS, "LMHeadModel"), (["T5ForConditionalGeneration"], (T5_HEAD,), T5_HEAD),
+])  # fmt: skip
+def test_the_head_is_that_of_the_named_class(named: list[str] | None, known: tuple[str, ...], end: str) -> None:
+    assert _architecture(ConfigReader({} if named is None else {"architectures": named}, "x"), known) == end
+
+
+def test_a_class_that_is_not_counted_is_refused() -> None:
+    with pytest.raises(InputError, match="T5EncoderModel"):
+        _architecture(ConfigReader({"architectures": ["T5EncoderModel"]}, "x"), (T5_HEAD,))
+
+
+@pytest.mark.parametrize(("heads", "rotary", "share"), [(16, None, 64 / 256), (16, 32, 32 / 256), (64, None, 1), (128, 64, 1)])
+def test_gptj_rotates_at_most_a_whole_head(heads: int, rotary: int | None, share: float) -> None:
+    """Heads of 4096 / heads channels; 64 rotate where the file does not say how many (GPTJConfig)."""
+    config: dict[str, Any] = {"n_embd": 4096, "n_head": heads, "n_layer": 2, "vocab_size": 1000}
+    fields = _gptj(ConfigReader(config if rotary is None else config | {"rotary_dim": rotary}, "x"))
+    assert fields["rotary_percent"] == share and fields["ffn_hidden_size"] == 4 * 4096
+
+
+@pytest.mark.parametrize("size", [round(1e9 * 1.13**n) for n in range(0, 60, 3)])
+def test_a_model_of_a_size_is_within_three_percent_of_it(size: int) -> None:
+    assert total_parameters(gpt3_style(size)) == pytest.approx(size, rel=0.03)
+
+
+@pytest.mark.parametrize(("name", "bare"), [
+    ("model.layers.0.mlp", "layers.0.mlp"), ("model.language_model.layers.0.mlp", "layers.0.mlp"), ("lm_head", "lm_head"),
+    ("language_model.model.lm_head", "lm_head"), ("layers.0.model", "layers.0.model"), ("model", "model"),
+    ("thinker.model", "model"), ("mlp.model.x", "mlp.model.x"),
+])  # fmt: skip
+def test_wrappers_in_front_of_a_module_are_taken_off(name: str, bare: str) -> None:
+    assert _bare(name) == bare
+
+
+@pytest.mark.parametrize(("group", "stored"), [(16, NVFP4), (32, MXFP4)])
+def test_four_bits_of_floats_are_told_apart_by_their_groups(group: int, stored: Any) -> None:
+    """NVFP4 has a scale of 8 bits for 16 numbers, MXFP4 for 32."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": group}
+    found = _compressed_weights(ConfigReader({"weights": weights}, "x"))
+    assert found == stored and stored.bytes == 0.5 + 1 / group
+
+
+def test_other_floats_of_four_bits_are_refused() -> None:
+    for weights in ({"num_bits": 4, "type": "float", "group_size": 64}, {"num_bits": 6, "type": "float", "group_size": 16}):
+        with pytest.raises(InputError):
+            _compressed_weights(ConfigReader({"weights": weights}, "x"))
+
+
+def test_years_between_releases_of_kernels() -> None:
+    """0.12 of August 2024, 0.14 of November 2024, 0.17 of February and 0.20 of June 2025."""
+    ages = [kernel_age(load_engine(f"trtllm-{number}")) for number in ("0.12", "0.14", "0.17", "0.20")]
+    between = [12 * (older - newer) for older, newer in pairwise(ages)]
+    assert between == pytest.approx([3, 3, 4]) and kernel_age(load_engine("trtllm-1.2")) == 0 == kernel_age(load_engine("vllm"))

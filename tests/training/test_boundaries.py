@@ -18,6 +18,7 @@ from autoconfig.specs.scenario import Numerics, OwnRuns, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from small_models import MODELS
 
+from autoconfig.training import remedies
 from autoconfig.training.answer import _signed, part_words, reason_for
 from autoconfig.training.nearest import changed_keys
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
@@ -32,8 +33,9 @@ from autoconfig.training.price import (
     narrowed,
     record_for,
 )
-from autoconfig.training.remedies import OtherBatch, Remedy, _saves, memory_binds
+from autoconfig.training.remedies import OtherBatch, Remedy, _saves, _savings, memory_binds
 from autoconfig.training.rules import RULES, recompute_fits_layers, recompute_rule
+from autoconfig.training.space import Constraints, recompute_options
 from autoconfig.training.workload import read_workload, trains_adapters
 
 CHECKS = {rule.id: rule.legal for rule in RULES}
@@ -444,3 +446,55 @@ def test_keys_in_which_two_plans_differ():
 def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
     tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
     assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
+
+
+HALF, MOMENTS = {"grad_reduce_dtype": "bf16"}, {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+
+
+@pytest.mark.parametrize(("fixed", "numerics", "said"), [
+    ({}, {}, ["offload", "gradients", "moments"]), ({"offload": {0.0}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {False}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {True}, "offload": {0.5}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {True, False}}, {}, ["offload", "gradients", "moments"]), ({}, HALF, ["offload", "moments"]),
+    ({}, MOMENTS, ["offload", "gradients"]), ({}, {"precision": "fp32"}, ["offload", "gradients"]), ({}, {"peft": "lora"}, []),
+])  # fmt: skip
+def test_savings_that_are_not_in_use(fixed, numerics, said):
+    """Moments that stay whole on every rank cannot wait on the CPU; fp32 has no narrower ones."""
+    asked = SimpleNamespace(scenario=scenario(**numerics), constraints=Constraints(fixed=fixed))
+    found = list(_savings(asked))
+    assert [next(word for word in ("offload", "gradients", "moments") if word in words) for words, _, _ in found] == said
+    for words, changed, constraints in found:
+        assert (constraints.fixed == {**fixed, "offload": {1.0}}) is ("offload" in words)
+        assert (changed.numerics == asked.scenario.numerics) is ("offload" in words)
+
+
+def test_recomputation_that_is_fixed_is_all_that_is_tried_but_for_what_is_excluded():
+    selective, uniform = Recompute.parse("selective:core_attn"), Recompute.parse("full:uniform:1")
+    for excluded, left in ((frozenset(), [uniform, selective]), (frozenset({uniform}), [selective])):
+        constraints = Constraints(fixed={"recompute": frozenset({selective, uniform})}, excluded={"recompute": excluded})
+        assert recompute_options(scenario(), constraints, 4) == left
+
+
+@pytest.mark.parametrize(("best", "met", "closest", "outcome"), [
+    ([1], True, None, "fits"), ([1], False, None, 5.0 - 3.0), ([], True, None, None), ([], True, 7.0, 7.0),
+    ([1], False, 7.0, 7.0),
+])  # fmt: skip
+def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
+    """Of plans that fit, but with too small a chance, the one with the most room (3 GiB) lacks the least of 5 GiB asked."""
+    ranking = SimpleNamespace(
+        best=np.array(best, int), fit_chance_met=met, plan=lambda row: f"plan {row}", step_seconds=np.array([9.0, 2.0]),
+        closest=None if closest is None else SimpleNamespace(excess_bytes=closest * GIB),
+        limit_bytes=np.array([10.0, 8.0]) * GIB, peak_bytes=np.array([[9.0, 7.5], [5.0, 7.0]]) * GIB,
+    )  # fmt: skip
+    ranking.limit_bytes = ranking.limit_bytes[:, None]
+    monkeypatch.setattr(remedies, "rank_plans", lambda *asked: ranking)
+    monkeypatch.setattr(remedies, "plainest_first", lambda found: found)
+    monkeypatch.setattr(remedies, "headroom_bytes", lambda chance, memory: 5.0 * GIB)
+    asked = SimpleNamespace(request=SimpleNamespace(memory_margin=None, fit_chance=0.9))
+    found = remedies._tried("x", scenario(), Constraints(), asked)
+    if outcome is None:
+        assert found == []
+    elif outcome == "fits":
+        assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
+    else:
+        assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]

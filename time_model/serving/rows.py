@@ -147,7 +147,8 @@ def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     best = np.maximum(matrix, memory)
     near = stand_in(job.tables.experts, job.formats.experts)
     even = best / job.tables.experts_share(near, busiest, float(model.expert_width), width, local)
-    skew = job.tables.skew.get(f"{near}:{'many' if plan.ep > 1 else 'one'}") if job.imbalance is None else None
+    balance, where = "bias" if model.moe_router_enable_expert_bias else "loss", "many" if plan.ep > 1 else "one"
+    skew = job.tables.skew.get(f"{near}:{balance}:{where}") if job.imbalance is None else None
     found = even if skew is None else even * skew.at(rows, local + 0.0 * rows)
     return found, found * matrix**2 / (matrix**2 + memory**2)
 
@@ -171,13 +172,14 @@ def _network_seconds(job: ServingJob, kind: str, ranks: int, total_bytes: Number
 
 def block_communication_seconds(job: ServingJob, tokens: Number, moe: bool) -> Number:
     """Of one layer: two all-reduces of T h over tp; with attention data parallelism a MoE layer gathers all ranks' tokens in
-    the experts' format and scatters the results in 16 bits: 16 bits both ways are one all-reduce (2 (n-1)/n bytes)."""
-    model, plan = job.model, job.plan
+    the experts' format and scatters the results in 16 bits: 16 bits both ways are one all-reduce (2 (n-1)/n bytes). Inputs of
+    block-scaled fp8 are gathered in 16 bits (TensorRT-LLM, fused_moe_cutlass.py: quantised behind the gather)."""
+    model, plan, experts = job.model, job.plan, job.formats.experts
     size = 2.0 * model.hidden_size * tokens
     total = (1.0 if moe and plan.adp > 1 else 2.0) * reduce_seconds(job, plan.tp, size)
     if not moe or plan.adp == 1:
         return total
-    gathered = ideal.INPUT_BYTES[job.formats.experts] / 2.0
+    gathered = 1.0 if experts == "fp8_block" else ideal.INPUT_BYTES[experts] / 2.0
     return total + reduce_seconds(job, job.group, size * plan.adp * (1.0 + gathered) / 2.0)
 
 

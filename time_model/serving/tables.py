@@ -238,8 +238,10 @@ class ServingTables:
     context_attention: dict[str, GridTable] = field(default_factory=dict)
     experts: dict[str, GridTable] = field(default_factory=dict)
     skew: dict[str, GridTable] = field(default_factory=dict)
-    """`format:one` (a rank that holds all experts) and `format:many`: seconds of routed experts under skewed routing over those
-    under even routing, by rows an expert and local experts; empty where even routing was not measured."""
+    """`format:balance:one` (a rank that holds all experts) and `format:balance:many`: seconds of routed experts under skewed
+    routing over those under even routing, by rows an expert and local experts; empty where even routing was not measured.
+    balance: `bias` of each expert (DeepSeek-V3, arXiv:2412.19437, section 2.1.2) or auxiliary `loss`, which leaves more skew
+    (tools/distil/serving.py, SKEWED; that the bias is what tells the two apart is assumed)."""
     shapes: dict[str, dict[tuple[float, ...], Vector]] = field(default_factory=dict)
     """Logs of the shares of `experts` on its axis of rows, by format, then by (hidden, width, local experts), as measured."""
     latent_attention: dict[str, GridTable] = field(default_factory=dict)
@@ -309,7 +311,12 @@ def _load(chip: str) -> ServingTables:
         there = _load(WEIGHT_ONLY_CHIP).gemm  # on the same grid: all files are written with the same axes
         logs = gemm["bf16"].logs + there[name].logs - there["bf16"].logs
         gemm[name] = GridTable(axes=gemm["bf16"].axes, logs=np.minimum(logs, np.log(MAX_SHARE)))
-    skews = {f"{key}:{where}": _grid(grid) for key, one in data["experts"].items() for where, grid in one["skew"].items()}
+    skews = {
+        f"{key}:{balance}:{where}": _grid(grid)
+        for key, one in data["experts"].items()
+        for balance, places in one["skew"].items()
+        for where, grid in places.items()
+    }
     return ServingTables(
         chip=chip,
         elsewhere=elsewhere,

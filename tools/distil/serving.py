@@ -37,8 +37,9 @@ stays. What is left is 0.88 to 0.97 of SGLang's rows, what was measured 1.32 to 
 to 64 rows, n and k from 1,024, on H100, H200, B200, GB200)."""
 
 
-BALANCED, SKEWED = "balanced", "power_law_1.01"
-"""Routing of the rows: all experts alike, or shares that fall as a power law, which aiconfigurator takes for served models."""
+BALANCED, SKEWED = "balanced", {"bias": "power_law_1.01", "loss": "power_law_1.2"}
+"""Routing of the rows: all experts alike, or shares that fall as a power law, by what balances the router (ServingTables.skew).
+aiconfigurator takes 1.01 for the served models of DeepSeek, 1.2 for other mixtures (sdk/models, _power_law_alpha)."""
 LAYER = ("hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 """Columns of a fused layer of experts, beside its tokens."""
 TUNED = 0.75
@@ -172,7 +173,9 @@ def experts(wheel: Wheel, system: str, gpu: GpuSpec) -> dict[str, Any]:
         sound = (f >= 128) & (local >= 1) & tuned(rows).to_numpy()
         points = [x[sound] for x in (per_expert, h, f, local)]
         found = table(READ["axes"]["experts"], points, best[sound], seconds[sound])
-        skew = skewed(wheel, system, rows, name) if routing == BALANCED else {}
+        skew = {}
+        if routing == BALANCED:
+            skew = {balance: skewed(wheel, system, rows, name, spread) for balance, spread in SKEWED.items()}
         shapes = curves(points, np.log(best[sound] / seconds[sound]))
         result[precision] = {"files": files, "routing": routing, **found, "skew": skew, "shapes": shapes}
     return result
@@ -191,10 +194,10 @@ def curves(points: Sequence[Vector], share: Vector) -> dict[str, Any]:
     return result
 
 
-def skewed(wheel: Wheel, system: str, even: pd.DataFrame, name: str) -> dict[str, Any]:
-    """Seconds under skewed routing over those under even routing, of the same shapes, by rows an expert and local experts:
-    `one` rank that holds all experts, `many` that share them out, of which the busiest was timed."""
-    keep = rows_with(without="nongated|min_latency", moe_dtype=name, distribution=SKEWED)
+def skewed(wheel: Wheel, system: str, even: pd.DataFrame, name: str, spread: str) -> dict[str, Any]:
+    """Seconds under routing of this spread over those under even routing, of the same shapes, by rows an expert and local
+    experts: `one` rank that holds all experts, `many` that share them out, of which the busiest was timed."""
+    keep = rows_with(without="nongated|min_latency", moe_dtype=name, distribution=spread)
     rows, _ = newest(wheel, system, "moe", "moe_perf", keep)
     if rows.empty:
         return {}
