@@ -131,8 +131,10 @@ class Job:
     def content_hash(self) -> str:
         """64 hexadecimal digits: sha256 of the canonical JSON, without names that change nothing in the run."""
         content = job_json(self)
-        if content["generation"] is None:
-            del content["generation"]  # the hash of every other job is what it was before there were such jobs
+        if content["generation"] is None:  # the hash of every other job is what it was before there were such jobs
+            del content["generation"]
+        if not content["numerics"]["weights_are_masters"]:  # likewise: results that were kept stay results
+            del content["numerics"]["weights_are_masters"]
         content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
