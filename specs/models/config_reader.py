@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.model import MAX_DIMENSION
 from autoconfig.specs.models.model_numbers import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling, RouterNumbers
 
@@ -258,10 +258,13 @@ SAME: Mapping[str, Mapping[str, str]] = _OF_CLASSES["same"]
 """model_type -> other names under which its class knows a key -> the key."""
 NOT_READ: Mapping[str, list[str]] = _OF_CLASSES["not_read"]
 """model_type -> keys of other families, without effect on its class."""
-_TIES: Mapping[str, str] = _OF_CLASSES["ties"]
-"""Multi-modal model_type -> whose tie_word_embeddings decides: `outer`, or `either` part's."""
-_TIED_UNSAID: frozenset[str] = frozenset(_OF_CLASSES["tied_unsaid"])
-"""Of them those whose class ties where a file says nothing outside of its language model, and inside that it does not."""
+EXPERTS: Mapping[str, list[str]] = _OF_CLASSES["experts"]
+"""model_type -> the names of EXPERT_KEYS that its class takes; none of those without experts."""
+WHOLE: Mapping[str, Mapping[str, Any]] = _OF_CLASSES["multi_modal"]
+"""Multi-modal model_type with a class that has an output layer -> its `class`; the `part` that holds the language model;
+`inner`, where it builds that of one model_type only; `head`, where its output layer is that model's; `defaults`, where it fills
+that part with its own; `ties`, whether the embeddings are tied where the file says true, false or nothing outside of its
+language model, and inside true or false (T, F; ?: it cannot be built so)."""
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 """Of a multi-modal file: the language model, whose keys are those of a file of its own."""
 OTHER_PARTS = ("vision_config", "audio_config", "vision_tower_config", "speech_config")
@@ -274,7 +277,7 @@ LEFT_OUT = "left out: "
 """How notes of what a count leaves out begin."""
 OWN_VOCABULARY = {"ovis2": 151_643}
 """Multi-modal files whose output layer has a vocabulary of its own -> that of its class (transformers 5.23)."""
-_FLAT = {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2"}
+FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
 TEXT_TYPES = {
     "qwen2_vl_text": "qwen2",
@@ -287,7 +290,7 @@ TEXT_TYPES = {
 """`model_type` of a language model inside a multi-modal file -> of the one alone with the same layers. Defaults, other
 names and keys that it does not read are its own."""
 EXPERT_KEYS = ("num_experts", "n_routed_experts", "moe_num_experts", "num_local_experts")
-"""The number of experts: each family has its own key, and transformers 5 writes `num_local_experts` for any."""
+"""The number of experts: each family has its own key, and its class passes over the others (EXPERTS)."""
 
 
 def text_reader(reader: ConfigReader) -> ConfigReader:
@@ -307,30 +310,46 @@ def other_parts(reader: ConfigReader) -> list[str]:
     return [f"{LEFT_OUT}the {parts} parts of a multi-modal model, weights and time: its language model is planned"]
 
 
+def text_type(reader: ConfigReader) -> str:
+    """`model_type` of the language model; of one whose keys stand beside the vision part's that of the text alone."""
+    values = text_reader(reader).values()
+    kind = str(values.get("model_type"))
+    return FLAT.get(kind, kind) if "hidden_size" in values else kind
+
+
 def unified(reader: ConfigReader) -> ConfigReader:
     """The language model's keys under the names that its family reads."""
-    text = text_reader(reader)
-    values = text.values()
-    if text is not reader and reader.values().get(_TIE) is not None:
-        values |= _tied(reader.values(), values, text)
-    kind = values.get("model_type")
-    if isinstance(kind, str):
-        kind = _FLAT.get(kind, kind) if "hidden_size" in values else kind
-        values["model_type"] = kind
+    text, kind = text_reader(reader), text_type(reader)
+    values = text.values() if text is reader else _as_part(reader, text)
     if kind in _TWO_DEPTHS and "num_hidden_layers" in values and not values.keys() & {"num_layers", "num_decoder_layers"}:
         raise text.fail("says num_hidden_layers and no num_layers: its class then takes 6 for the decoder; give num_layers")
-    for other, key in SAME.get(str(kind), {}).items():
+    for other, key in SAME.get(kind, {}).items():
         if type(given := values.get(other)) in (int, bool):
             if values.setdefault(key, given) not in (given, None):
                 raise text.fail(f"says {key} {values[key]} and {other} {given}, which are the same to {kind}: give one of them")
             values[key] = given
-    experts = {key: values[key] for key in EXPERT_KEYS if values.get(key) is not None}
-    if len({str(number) for number in experts.values()}) > 1:
-        raise text.fail(f"says {' and '.join(f'{key} {str(one)[:20]}' for key, one in experts.items())}: give one of them")
-    values = {**dict.fromkeys(EXPERT_KEYS, next(iter(experts.values()))), **values} if experts else values
-    ignored = NOT_READ.get(str(kind), ())
-    values = completed({key: value for key, value in values.items() if key not in ignored})
-    return ConfigReader({**values, "model_type": TEXT_TYPES.get(kind, kind)} if isinstance(kind, str) else values, text.where)
+    values = _one_number_of_experts(kind, values, text)
+    ignored = NOT_READ.get(kind, ())
+    values = completed({key: value for key, value in values.items() if key not in ignored} | {"model_type": kind})
+    raw = text.values().get("model_type")
+    return ConfigReader({**values, "model_type": TEXT_TYPES.get(kind, kind) if isinstance(raw, str) else raw}, text.where)
+
+
+def _one_number_of_experts(kind: str, values: dict[str, Any], reader: ConfigReader) -> dict[str, Any]:
+    """With the number under each of EXPERT_KEYS, of a family that has experts or that is not known. Raises InputError where
+    two differ, and where the class would take its own default since its own key is not there."""
+    given = {key: values[key] for key in EXPERT_KEYS if values.get(key) is not None}
+    if not given or (kind in CLASSES and kind not in EXPERTS):
+        return values
+    if len({str(number) for number in given.values()}) > 1:
+        raise reader.fail(f"says {' and '.join(f'{key} {str(one)[:20]}' for key, one in given.items())}: give one of them")
+    if (own := EXPERTS.get(kind)) and not given.keys() & set(own):
+        key, number = next(iter(given.items()))
+        raise reader.fail(
+            f"says {key} {str(number)[:20]}, which {CLASSES.get(kind) or kind} of transformers does not read: it takes its own "
+            f"default for {own[0]}; give {own[0]}"
+        )
+    return {**dict.fromkeys(EXPERT_KEYS, next(iter(given.values()))), **values}
 
 
 _TIE = "tie_word_embeddings"
@@ -338,32 +357,61 @@ _TWO_DEPTHS = ("t5", "mt5", "umt5")
 """Families with a depth of the encoder and one of the decoder."""
 
 
-def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], reader: ConfigReader) -> dict[str, Any]:
-    """Of a multi-modal file that says it outside of its language model, as its class takes it; nothing where the language
-    model's own default decides. Raises InputError where both say another and the class is not known."""
-    said, rule = outer[_TIE], _TIES.get(str(outer.get("model_type")))
-    if rule is None and inner.get(_TIE, said) not in (said, None):
+def _as_part(reader: ConfigReader, text: ConfigReader) -> dict[str, Any]:
+    """The language model's part as the class of the whole file takes it. Raises InputError where that builds another one, or
+    none, and where it is not known which part holds."""
+    outer, inner = reader.values(), text.values()
+    kind = str(outer.get("model_type"))
+    given = [key for key in TEXT_PARTS if key in reader and "model_type" in reader.section(key)]
+    if any(outer[key] != outer[given[0]] for key in given):
+        raise reader.fail(f"says {' and '.join(given)}, which differ: which is the language model is not known; give one")
+    if kind not in WHOLE:
+        if kind in CLASSES:
+            raise UnsupportedError(f"{reader.where}: {kind} of transformers has no class of a language model with a {given[0]}")
+        return inner | ({} if outer.get(_TIE) is None else _tied_as_said(outer[_TIE], inner, text))
+    facts = WHOLE[kind]
+    if facts["part"] not in given:
+        raise UnsupportedError(f"{reader.where}: the class of {kind} reads {facts['part']}, and the file has {given[0]}")
+    if facts.get("inner", inner["model_type"]) != inner["model_type"]:
+        says = str(inner["model_type"])[:40]
+        raise UnsupportedError(f"{text.where}: the class of {kind} builds {facts['inner']}, whatever model_type says: {says!r}")
+    return {**facts.get("defaults", {}), **inner, **_tied(outer, inner, facts["ties"], text)}
+
+
+def _tied_as_said(said: object, inner: Mapping[str, Any], reader: ConfigReader) -> dict[str, Any]:
+    """Of a multi-modal file whose class is not known. Raises InputError where its language model says another."""
+    if inner.get(_TIE, said) not in (said, None):
         raise reader.fail(f"says {_TIE} {inner[_TIE]}, and the file around it {said}: which one holds is not known; give one")
-    if rule == "either":
-        return {_TIE: bool(said or inner.get(_TIE))} if said or _TIE in inner else {}
     return {_TIE: said}
 
 
-def tied_by_class(reader: ConfigReader) -> bool | None:
-    """Whether the class of a multi-modal file ties its embeddings where the file does not say it outside of its language model;
-    None for other files and classes."""
-    outer, text = reader.values(), text_reader(reader)
-    kind = str(outer.get("model_type"))
-    if text is reader or kind not in _TIES or outer.get(_TIE) is not None:
+def _tied(outer: Mapping[str, Any], inner: Mapping[str, Any], ties: str, reader: ConfigReader) -> dict[str, Any]:
+    """As the class takes it where the file says it outside of its language model, or never ties; else as that part says
+    (`tied_by_class` tells where the class has another). Nothing where the language model's own default decides."""
+    if set(ties) == {"F"}:
+        return {_TIE: False}
+    if _TIE not in outer:
+        return {}
+    both = ties[:2] if outer[_TIE] else ties[2:4]
+    if "?" in both or not isinstance(outer[_TIE], bool | None):
+        return _tied_as_said(outer[_TIE], inner, reader)
+    return {_TIE: both[0 if inner.get(_TIE) else 1] == "T"} if _TIE in inner or both[0] == both[1] else {}
+
+
+def tied_by_class(reader: ConfigReader, tied: bool) -> bool | None:
+    """Whether the class of a multi-modal file that does not say it outside of its language model ties its embeddings, where
+    that part has them `tied`; None for other files and classes."""
+    outer = reader.values()
+    facts = WHOLE.get(str(outer.get("model_type")))
+    if text_reader(reader) is reader or facts is None or _TIE in outer:
         return None
-    inner = text.values().get(_TIE)
-    if kind in _TIED_UNSAID or _TIES[kind] == "outer":
-        return kind in _TIED_UNSAID
-    return None if inner is None else bool(inner)
+    return {"T": True, "F": False}.get(facts["ties"][4 if tied else 5])
 
 
 def completed(values: dict[str, Any]) -> dict[str, Any]:
     """With what the family's class in transformers takes for keys that are not there under any name; null stays null."""
-    usual: dict[str, Any] = DEFAULTS["defaults"].get(str(values.get("model_type")), {})
-    absent = {key for key in usual if not {key, *DEFAULTS["aliases"].get(key, ())} & values.keys()}
+    kind = str(values.get("model_type"))
+    usual: dict[str, Any] = DEFAULTS["defaults"].get(kind, {})
+    said = values.keys() | {key for other, key in SAME.get(kind, {}).items() if other in values}
+    absent = usual.keys() - said
     return {**values, **{key: usual[key] for key in absent}}

@@ -18,17 +18,20 @@ from autoconfig.specs.errors import FileError, InputError, UnknownNameError, Uns
 from autoconfig.specs.models.config_reader import (
     CLASSES,
     EXPERT_KEYS,
+    EXPERTS,
     LEFT_OUT,
     NOT_READ,
     OWN_VOCABULARY,
     PARTS_BESIDE,
     SAME,
     TEXT_PARTS,
+    WHOLE,
     ConfigReader,
     completed,
     other_parts,
     read_json_object,
     text_reader,
+    text_type,
     tied_by_class,
     unified,
 )
@@ -53,8 +56,7 @@ def refused_kind(name: str, *, whole: bool = False) -> str | None:
     """What a name (lower case, `-` between words) stands for that cannot be planned, where it begins with the name of such
     models, or (`whole`) is one; None for others."""
     kinds = {name: kind for kind, names in REFUSED["names"].items() for name in names}
-    pattern = re.compile(rf"({'|'.join(kinds)})(?![a-z])")
-    found = pattern.fullmatch(name) if whole else pattern.match(name)
+    found = (re.fullmatch if whole else re.match)(rf"({'|'.join(kinds)})(?![a-z])", name)
     return kinds[found[1]] if found else None
 
 
@@ -87,17 +89,19 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     """What of a config.json is not planned, as sentences: those of what a count leaves out begin with LEFT_OUT. Raises as
     `model_from_mapping`."""
     reader = ConfigReader(data, "config.json")
-    if other := other_parts(reader):
-        return [*other, *_without_effect(reader), *_other_class_than_text(reader)]
-    notes = _class_without_output_layer(reader) + _another_class(reader) + _tied_all_the_same(unified(reader))
-    return notes + _without_effect(reader)
+    other, text = other_parts(reader), text_reader(reader)
+    if text is not reader:
+        other += _other_class_than_text(reader) + _another_class(reader)
+        text = ConfigReader({**unified(reader).values(), "model_type": text.values()["model_type"]}, text.where)
+    notes = _class_without_output_layer(text) + _another_class(text) + _tied_all_the_same(unified(text))
+    return other + notes + _without_effect(reader)
 
 
 def _other_class_than_text(reader: ConfigReader) -> list[str]:
     """Of a multi-modal file, where its class takes ends of its language model that its own part does not say."""
     model, kind = model_from_mapping(reader.values(), "config.json", "model"), str(reader.values().get("model_type"))
     untied, notes = model.untie_embeddings_and_output_weights, []
-    if (tied := tied_by_class(reader)) is not None and tied == untied:
+    if (tied := tied_by_class(reader, not untied)) is not None and tied == untied:
         how = ("ties", "apart", "more") if tied else ("does not tie", "once", "fewer")
         notes.append(
             f"tie_word_embeddings is not said outside of the language model, and the class of {kind} in transformers 5.23 then "
@@ -116,11 +120,10 @@ def _other_class_than_text(reader: ConfigReader) -> list[str]:
 
 def _without_effect(whole: ConfigReader) -> list[str]:
     """Keys of other families, and of parts that stand beside the layers, that the file gives and its class does not read."""
-    reader = text_reader(whole)
-    values = reader.values()
-    kind = str(values.get("model_type"))
+    values, kind = text_reader(whole).values(), text_type(whole)
     given = [key for key in NOT_READ.get(kind, ()) if values.get(key) not in (None, False)]
     given += [key for key in _parts_beside(whole) if key not in SAME.get(kind, {})]
+    given += [key for key in EXPERT_KEYS if kind in CLASSES and kind not in EXPERTS and values.get(key) and key not in given]
     of = CLASSES.get(kind) or kind
     return [f"{LEFT_OUT}{', '.join(given)}, which {of} of transformers does not read"] if given else []
 
@@ -144,25 +147,29 @@ _OF_A_CLASS = re.compile(
 """Ends of the names of one architecture's classes in transformers."""
 
 
+def _class(kind: str) -> str:
+    """The class of a model_type in transformers; empty where it is not known or has none of its own."""
+    return str(WHOLE[kind]["class"]) if kind in WHOLE else CLASSES.get(kind, "")
+
+
 def _foreign_class(reader: ConfigReader) -> str:
     """The class that the file names where it is not its type's in transformers; empty where it is, or the type is not known."""
     kind = str(reader.values().get("model_type"))
-    named = [*(reader.items("architectures", str) or []), *_own_code(reader)]
-    known = {_stem(kind), _stem(CLASSES.get(kind, ""))}
+    named, known = [*(reader.items("architectures", str) or []), *_own_code(reader)], {_stem(kind), _stem(_class(kind))}
     return next((name[:60] for name in named if kind in CLASSES and _stem(name) not in known), "")
 
 
 def _own_code(reader: ConfigReader) -> list[str]:
     """Classes of models that `auto_map` takes from code beside the file."""
     code = reader.values().get("auto_map")
-    found = code.items() if isinstance(code, dict) else ()
-    return [str(value).rpartition(".")[2] for key, value in found if str(key).startswith("AutoModel")]
+    found = code if isinstance(code, dict) else {}
+    return [str(value).rpartition(".")[2] for key, value in found.items() if str(key).startswith("AutoModel")]
 
 
 def _another_class(reader: ConfigReader) -> list[str]:
     """That the file names a class which is not its type's in transformers, or brings code of its own."""
     if odd := _foreign_class(reader):
-        usual = CLASSES[str(reader.values().get("model_type"))]
+        usual = _class(kind := str(reader.values().get("model_type"))) or kind
         return [
             f"{LEFT_OUT}what {odd} has beside {usual} or otherwise: the file names the one, and the class of its model_type in "
             f"transformers is {usual}: it is counted and priced as {usual}"
@@ -172,19 +179,19 @@ def _another_class(reader: ConfigReader) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """What the names of one architecture's classes have in common, and mostly its model_type."""
+    """What names of one architecture's classes have in common."""
     return re.sub("[^a-z0-9]", "", _OF_A_CLASS.sub("", name).lower())
 
 
 def _tied_all_the_same(reader: ConfigReader) -> list[str]:
-    kind, said = reader.values().get("model_type"), reader.values().get("tie_word_embeddings")
-    if kind not in ("t5", "mt5", "umt5") or said is not False:
+    values = reader.values()
+    if values.get("model_type") not in ("t5", "mt5", "umt5") or values.get("tie_word_embeddings") is not False:
         return []
     more = reader.integer("vocab_size", 0) * reader.integer("d_model", 512)
     count = f"{more:,} (vocab_size x d_model)" if more else "vocab_size x d_model"
     return [
-        f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {kind} all the same: they are counted once; "
-        f"an output layer of its own, as transformers 4 builds it, has {count} more parameters"
+        f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {values['model_type']} all the same: they "
+        f"are counted once; an output layer of its own, as transformers 4 builds it, has {count} more parameters"
     ]
 
 
@@ -232,10 +239,12 @@ def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelS
         raise UnsupportedError(f"{where}: {without[0]} has no model_type, so its language model's family is not known")
     if reader.boolean("is_encoder_decoder", False) and model_type not in ENCODERS:
         raise UnsupportedError(f"{where}: is_encoder_decoder is true; only decoder-only models can be planned")
-    for key in ("tie_encoder_decoder", "torchscript"):
-        if reader.boolean(key, False):
-            raise UnsupportedError(f"{where}: {key} must be false: transformers 4 shares or clones weights by it")
+    if shared := [key for key in ("tie_encoder_decoder", "torchscript") if reader.boolean(key, False)]:
+        raise UnsupportedError(f"{where}: {shared[0]} must be false: transformers 4 shares or clones weights by it")
     fields = build(reader)
+    facts = WHOLE.get(str(data.get("model_type"))) if text_reader(whole) is not whole else None
+    if facts and "head" not in facts and (fields.get("output_layer_bias") or model_type in ENCODERS):
+        raise UnsupportedError(f"{where}: {facts['class']} puts an output layer of its own on {model_type}: not counted")
     fields.setdefault("sources", {"*": where})
     return ModelSpec(name=name, model_type=model_type, **fields)
 

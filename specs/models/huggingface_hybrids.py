@@ -63,7 +63,7 @@ def granite_hybrid(cfg: ConfigReader) -> Fields:
     width = cfg.integer("intermediate_size")
     fields = decoder(ConfigReader({**cfg.values(), "intermediate_size": shared}, cfg.where))
     layers, heads = fields["num_layers"], cfg.integer("mamba_n_heads", 128)
-    types = cfg.items("layer_types", str) or cfg.items("layers_block_type", str) or ["mamba"] * layers
+    types = _kinds(cfg) or ["mamba"] * layers
     if len(types) != layers or set(types) - set(BLOCKS):
         raise cfg.fail(f"layer_types must be {layers} of mamba and attention")
     routed = {
@@ -91,17 +91,21 @@ def granite_hybrid(cfg: ConfigReader) -> Fields:
     return fields | (routed if experts else {})
 
 
-def _nemotron_layers(cfg: ConfigReader) -> str:
-    """The pattern: `layers_block_type`, which the class knows as `layer_types` too, before `hybrid_override_pattern`. Raises
-    InputError where the two names differ."""
+def _kinds(cfg: ConfigReader) -> list[str]:
+    """Kinds of layers: `layers_block_type` and `layer_types`, which are the same to the classes of Nemotron-H and Granite 4;
+    empty where neither is there. Raises InputError where the two differ."""
     said = {key: types for key in ("layers_block_type", "layer_types") if (types := cfg.items(key, str)) is not None}
     for key, types in said.items():
         if other := sorted(set(types) - set(BLOCKS)):
             raise unsupported(cfg, f"{key} has {other[0][:40]!r}; known are {', '.join(BLOCKS)}")
-    patterns = ["".join(BLOCKS[kind] for kind in types) for types in said.values()]
-    if len(set(patterns)) > 1:
-        raise cfg.fail(f"{' and '.join(said)} differ, which are the same to nemotron_h: give one of them")
-    pattern = (patterns or [""])[0] or cfg.text("hybrid_override_pattern", "")
+    if len({tuple(BLOCKS[kind] for kind in types) for types in said.values()}) > 1:
+        raise cfg.fail(f"{' and '.join(said)} differ, which are the same to {cfg.text('model_type')}: give one of them")
+    return next(iter(said.values()), [])
+
+
+def _nemotron_layers(cfg: ConfigReader) -> str:
+    """The pattern: the kinds of layers before `hybrid_override_pattern`."""
+    pattern = "".join(BLOCKS[kind] for kind in _kinds(cfg)) or cfg.text("hybrid_override_pattern", "")
     if not pattern:
         raise cfg.fail("layers_block_type (or hybrid_override_pattern) is missing")
     return pattern

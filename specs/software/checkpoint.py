@@ -236,6 +236,8 @@ def _compressed_tensors(cfg: ConfigReader) -> Checkpoint:
         targets = group.items("targets", str) or ["Linear"]
         if other := [target for target in targets if target[:1].isupper() and target != "Linear"]:
             raise UnsupportedError(f"{group.where}: target {other[0][:40]!r}: read are Linear, names of modules and re:")
+        if "weights" not in group:  # its modules keep theirs in 16 bits; QuantizationScheme of compressed-tensors
+            raise UnsupportedError(f"{group.where}: weights is null or missing: activations alone in 8 bits are not planned")
         names = ["layers" if target == "Linear" else target for target in targets]
         groups.append((ModuleNames(names, group.where), _compressed_weights(group)))
     if not groups:

@@ -183,22 +183,6 @@ NAMED_FLAGS = ("internlm3",)
 """Types whose other names are those of switches only."""
 
 
-@pytest.mark.parametrize("name", ["mistral3", "gemma3", "qwen3_vl", "llava", "internvl", "qwen2_5_vl", "paligemma"])
-def test_the_embedding_of_a_language_model_is_tied_as_the_whole_class_ties_it(name: str) -> None:
-    """Where both parts of the file say it."""
-    text = {key: value for key, value in CONFIGS[name]().to_dict()["text_config"].items() if "layer_types" not in key}
-    text |= {key: value for key, value in SMALL.items() if key in text}
-    for outer in (True, False):
-        for inner in (True, False):
-            tied = families.is_tied(name, outer, inner)
-            config = {"model_type": name, "text_config": {**text, TIE: inner}, TIE: outer}
-            model = model_from_mapping(config, name, name)
-            assert model.untie_embeddings_and_output_weights == (not tied), (outer, inner)
-
-
-TIE = "tie_word_embeddings"
-
-
 def test_the_class_of_every_type_is_known_without_transformers() -> None:
     assert families.KNOWN_CLASSES.read_text(encoding="utf-8") == families.known_classes()
     assert {name for name in CLASSES.values() if name} <= set(SHIPPED.values())

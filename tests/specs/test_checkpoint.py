@@ -229,6 +229,7 @@ def test_start_scripts_name_no_format_and_only_options_that_the_engine_has(engin
           "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "caches of 8 bits of type float"),
         ({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["FusedMoE"]}}}, "target 'FusedMoE'"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, "weights is null"),
         ({"quant_method": "modelopt", "quant_algo": "W2"}, "quant_algo 'W2'"),
         ({"quant_method": "modelopt"}, "quant_algo is missing"),
         ({"quant_method": "awq", "modules_to_not_convert": ["re:(a+)+$"]}, "simple repeats"),

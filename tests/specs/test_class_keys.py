@@ -190,3 +190,131 @@ def test_a_tie_that_only_the_default_of_the_language_model_says():
     text = {"model_type": "gemma3_text", **INSIDE, "head_dim": 16}
     whole = {"model_type": "shieldgemma2", "text_config": text, "tie_word_embeddings": False}
     assert not model_from_mapping(whole, "f", "m").untie_embeddings_and_output_weights
+
+
+def inside(kind, text, **outer):
+    """A multi-modal file with this language model."""
+    return {"model_type": kind, "text_config": text, **outer}
+
+
+@pytest.mark.parametrize(
+    "said", [{"num_local_experts": 8}, {"num_local_experts": 8, "num_experts": None}, {"n_routed_experts": 4}]
+)
+def test_a_number_of_experts_under_a_name_of_other_families_is_refused(said):
+    """The class of qwen2_moe passes over it, and builds its default of 60 experts."""
+    whole = {key: value for key, value in COUNTS["qwen2_moe"][0].items() if key != "num_experts"}
+    with pytest.raises(InputError, match=r"which Qwen2MoeForCausalLM of transformers does not read.*give num_experts"):
+        model_from_mapping({**whole, **said}, "f", "m")
+    assert total_parameters(model_from_mapping({**whole, **said, "num_experts": 8, **dict.fromkeys(said, 8)}, "f", "m")) == (
+        COUNTS["qwen2_moe"][1]
+    )
+
+
+def test_other_names_of_the_number_of_experts_that_a_class_takes_are_read():
+    whole = {key: value for key, value in COUNTS["deepseek_v3"][0].items() if key != "n_routed_experts"}
+    assert total_parameters(model_from_mapping({**whole, "num_local_experts": 8}, "f", "m")) == COUNTS["deepseek_v3"][1]
+
+
+def test_experts_of_a_family_without_them_are_named():
+    assert config_notes({**LLAMA, "num_local_experts": 8}) == [
+        "left out: num_local_experts, which LlamaForCausalLM of transformers does not read"
+    ]
+
+
+GRANITE = {"model_type": "granite", "hidden_size": 4096, "intermediate_size": 12800, "num_attention_heads": 32,
+           "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 49160}  # fmt: skip
+
+
+def test_a_file_of_speech_and_text_says_the_tie_of_its_class():
+    """GraniteSpeechForConditionalGeneration has 8,170,868,736 parameters in its language model, tied."""
+    file = inside("granite_speech", GRANITE, encoder_config={"model_type": "granite_speech_encoder"})
+    assert total_parameters(model_from_mapping(file, "f", "m")) - 49160 * 4096 == 8_170_868_736
+    assert any("then ties the embeddings" in note and "201,359,360 parameters more" in note for note in config_notes(file))
+
+
+@pytest.mark.parametrize("kind", ["qwen2_audio", "voxtral", "audioflamingo3", "musicflamingo", "vibevoice_asr"])
+@pytest.mark.parametrize(("outer", "inner"), [(True, True), (True, None), ("absent", True), (None, True)])
+def test_a_class_that_never_ties(kind, outer, inner):
+    text = {**LLAMA, "num_key_value_heads": 3, "tie_word_embeddings": inner}
+    said = {} if outer == "absent" else {"tie_word_embeddings": outer}
+    assert model_from_mapping(inside(kind, text, **said), "f", "m").untie_embeddings_and_output_weights
+    assert not any("ties" in note for note in config_notes(inside(kind, text, **said)))
+
+
+def test_a_tie_that_is_null_outside_is_false():
+    text = {"model_type": "gemma3_text", **INSIDE, "head_dim": 16}
+    assert model_from_mapping(inside("gemma3", text, tie_word_embeddings=None), "f", "m").untie_embeddings_and_output_weights
+    assert not model_from_mapping(inside("gemma3", text), "f", "m").untie_embeddings_and_output_weights
+
+
+FLAT = {"model_type": "qwen2_vl", "hidden_size": 8192, "intermediate_size": 29568, "num_attention_heads": 64,
+        "num_hidden_layers": 80, "vocab_size": 152064, "vision_config": {"depth": 32}}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("said", [{}, {"num_key_value_heads": 8, "head_dim": 96}])
+def test_a_flat_file_has_the_defaults_and_keys_of_its_own_language_model(kind, said):
+    """Qwen2VLForConditionalGeneration of this file; qwen2 would have 32 key/value heads, and heads of 96."""
+    file = {**FLAT, "model_type": kind, **said}
+    assert total_parameters(model_from_mapping(file, "f", "m")) == 72_706_203_648
+    assert any("head_dim, which" in note for note in config_notes(file)) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"), [("voxtral", 4_014_136_320), ("glmasr", 1_593_427_968), ("llava", 6_738_415_616)]
+)
+def test_defaults_that_a_class_fills_its_language_model_with(kind, parameters):
+    """VoxtralForConditionalGeneration and GlmAsr... fill it with their own, LLaVA with Llama's."""
+    sizes = {"voxtral": {"hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 30}}
+    sizes["llava"] = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32}
+    text = {"model_type": "llama", **sizes.get(kind, {}), **({"vocab_size": 32000} if kind == "llava" else {})}
+    file = inside(kind, text, tie_word_embeddings=False)
+    assert total_parameters(model_from_mapping(file, "f", "m")) == parameters
+
+
+def test_two_lists_of_kinds_of_layers_that_differ_are_refused():
+    whole = {key: value for key, value in COUNTS["granitemoehybrid"][0].items() if key != "layer_types"}
+    layers = ["mamba", "attention", "mamba", "attention", "mamba"]
+    with pytest.raises(InputError, match="layers_block_type and layer_types differ, which are the same to granitemoehybrid"):
+        model_from_mapping({**whole, "layers_block_type": layers, "layer_types": ["mamba"] * 5}, "f", "m")
+    words = [{"mamba": "linear_attention"}.get(kind, "full_attention") for kind in layers]
+    files = ({"layers_block_type": layers}, {"layer_types": layers}, {"layers_block_type": layers, "layer_types": words})
+    assert len({total_parameters(model_from_mapping({**whole, **one}, "f", "m")) for one in files}) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "part"),
+    [
+        ({"architectures": ["MyTinyMoEForCausalLM"]}, "MyTinyMoEForCausalLM has beside LlamaForCausalLM"),
+        ({"auto_map": {"AutoModelForCausalLM": "my.LlamaForCausalLM"}}, "own code for LlamaForCausalLM"),
+        ({"architectures": ["LlamaModel"]}, "architectures says LlamaModel"),
+    ],
+)
+def test_another_class_of_a_language_model_inside_a_file_is_named(said, part):
+    file = inside("llava", {**LLAMA, **said}, vision_config={"depth": 2}, tie_word_embeddings=False)
+    assert part in config_notes(file)[1] and len(config_notes(file)) == 2
+    assert len(config_notes(inside("llava", LLAMA, vision_config={"depth": 2}, tie_word_embeddings=False))) == 1
+
+
+def test_another_class_of_the_whole_file_is_named():
+    file = inside("llava", LLAMA, tie_word_embeddings=False, architectures=["MyVlmForConditionalGeneration"])
+    assert "MyVlmForConditionalGeneration has beside LlavaForConditionalGeneration" in config_notes(file)[1]
+    assert len(config_notes({**file, "architectures": ["LlavaForConditionalGeneration"]})) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "why"),
+    [
+        (inside("grounding-dino", {"model_type": "bert"}), "grounding-dino of transformers has no class of a language model"),
+        (inside("vision-text-dual-encoder", {"model_type": "bert"}), "has no class of a language model"),
+        (inside("new_vl", LLAMA, llm_config={**LLAMA, "num_hidden_layers": 3}), "which is the language model is not known"),
+        ({"model_type": "llava", "llm_config": LLAMA}, "the class of llava reads text_config, and the file has llm_config"),
+        (inside("llava", {**COUNTS["phi"][0]}), "puts an output layer of its own on phi"),
+        (inside("qwen2_audio", {**COUNTS["t5"][0]}), "puts an output layer of its own on t5"),
+        (inside("gemma3", LLAMA), "builds gemma3_text, whatever model_type says: 'llama'"),
+    ],
+)
+def test_a_file_whose_language_model_is_not_known_is_refused(file, why):
+    with pytest.raises(InputError, match=why):
+        model_from_mapping(file, "f", "m")
+    assert model_from_mapping(inside("new_vl", LLAMA, llm_config=LLAMA), "f", "m").num_layers == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
-from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS
+from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS, SAME
 from autoconfig.specs.models.huggingface import (
     FAMILIES,
     OFFERED,
@@ -55,7 +55,7 @@ def test_what_it_does_not_say_is_what_the_familys_class_takes(family):
             return None
 
     for key in DEFAULTS["defaults"].get(family, {}):
-        left_out = {key, *DEFAULTS["aliases"].get(key, ())}
+        left_out = {key} | {other for other, one in SAME.get(family, {}).items() if one == key}
         values = {name: value for name, value in COUNTS[family][0].items() if name not in left_out}
         assert read({**values, "model_type": "my_new_model"}, family) == read({**values, "model_type": family}), key
 

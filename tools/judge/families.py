@@ -6,8 +6,6 @@ specs/catalogue/huggingface_classes.json."""
 from __future__ import annotations
 
 import json
-import logging
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -17,12 +15,15 @@ from typing import Any
 import torch
 import transformers  # type: ignore[import-not-found]
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.models.config_reader import DEFAULTS, TEXT_TYPES, ConfigReader, completed
+from autoconfig.specs.models.config_reader import DEFAULTS, EXPERT_KEYS, TEXT_TYPES, ConfigReader, completed
 from autoconfig.specs.models.huggingface import FAMILIES, model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from transformers.models.auto import modeling_auto  # type: ignore[import-not-found]
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING as CONFIGS  # type: ignore[import-not-found]
+
+from tools.judge import multi_modal
+from tools.judge.multi_modal import CORRECTION, quietly
 
 COUNTS = Path(__file__).resolve().parents[2] / "tests" / "specs" / "family_counts.json"
 KNOWN_CLASSES = Path(__file__).resolve().parents[2] / "specs" / "catalogue" / "huggingface_classes.json"
@@ -69,13 +70,33 @@ def known_classes() -> str:
         "Written by `make judge` (python -m tools.judge.families)."
     )
     found = {**dict.fromkeys(CONFIGS.keys(), ""), **classes()}
-    parts = {"classes": dict(sorted(found.items())), "same": same_keys(), "not_read": keys_not_read(), "ties": ties()}
-    unsaid = sorted(name for name in parts["ties"] if is_tied(name, None, False))
+    parts = {"classes": dict(sorted(found.items())), "same": same_keys(), "not_read": keys_not_read()}
+    parts |= {"experts": names_of_experts(), "multi_modal": multi_modal.facts()}
     texts = [f'"about": {json.dumps(about)}']
     for name, facts in parts.items():
         rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
         texts.append(f"{json.dumps(name)}: {{\n{rows}\n}}")
-    return "{\n" + ",\n".join([*texts, f'"tied_unsaid": {json.dumps(unsaid)}']) + "\n}\n"
+    return "{\n" + ",\n".join(texts) + "\n}\n"
+
+
+def names_of_experts() -> dict[str, list[str]]:
+    """model_type -> the names of EXPERT_KEYS under which its configuration takes the number of experts, its own first."""
+    found = {"kimi_k2": ["n_routed_experts"]}  # configuration_deepseek.py of its repository
+    for name in sorted(set(FAMILIES) & set(CONFIGS) | set(TEXT_TYPES)):
+        own = [key for key in EXPERT_KEYS if key in CONFIGS[name]().to_dict()]
+        if own:
+            found[name] = own + [key for key in EXPERT_KEYS if (CONFIGS[name].attribute_map or {}).get(key) in own]
+    return found
+
+
+def same_lists() -> dict[str, list[str]]:
+    """model_type -> names of its list of kinds of layers, where its configuration takes more than one (`attribute_map`)."""
+    found = {}
+    for name in sorted(set(FAMILIES) & set(CONFIGS) | set(TEXT_TYPES)):
+        names = {*(CONFIGS[name].attribute_map or {}).items()}
+        if lists := [pair for pair in sorted(names) if all("layer" in one and "type" in one for one in pair)]:
+            found[name] = sorted({one for pair in lists for one in pair})
+    return found
 
 
 def same_keys() -> dict[str, dict[str, str]]:
@@ -135,41 +156,6 @@ def keys_not_read() -> dict[str, list[str]]:
     return found
 
 
-def ties() -> dict[str, str]:
-    """Multi-modal model_type -> whose `tie_word_embeddings` decides where both the file and its language model say it."""
-    found = {}
-    for name in modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
-        both = [is_tied(name, *pair) for pair in ((True, False), (False, True))]
-        if both[0] and both[1] is not None:
-            found[name] = "either" if both[1] else "outer"
-    return dict(sorted(found.items()))
-
-
-def is_tied(name: str, outer: bool | None, inner: bool | None) -> bool | None:
-    """Whether the class's output layer is its embedding, where the file and its language model say so (None: nothing); None
-    where it cannot be built so."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
-            values = CONFIGS[name]().to_dict()
-            text = {key: value for key, value in values["text_config"].items() if key not in ("layer_types", "mlp_layer_types")}
-            text |= {key: value for key, value in SMALL.items() if key in text} | {"tie_word_embeddings": inner}
-            values |= {"text_config": _said(text), "tie_word_embeddings": outer}
-            config = CONFIGS[name].from_dict(_said(values))
-            named = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[name]
-            model = getattr(transformers, named if isinstance(named, str) else named[0])(config)
-            return bool(model.get_output_embeddings().weight is model.get_input_embeddings().weight)
-    except Exception:  # whatever a class says of a configuration that it does not know
-        return None
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def _said(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != "tie_word_embeddings" or value is not None}
-
-
 def page() -> str:
     """The whole page."""
     rows = []
@@ -186,8 +172,6 @@ def page() -> str:
     return head + "\n".join(rows) + "\n"
 
 
-CORRECTION = "e_score_correction_bias"
-"""A buffer that is published among the weights, and counted: here, by the readers of the families, and said on the page."""
 SMALL = {
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 5),
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "n_embed"), 96),
@@ -230,15 +214,11 @@ def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int
 
 def module(model_type: str, changes: dict[str, Any]) -> Any:
     """The real class on the meta device; None where `transformers` itself does not build it."""
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
+        with quietly():
             return _model(model_type, CONFIGS[model_type](**changes))
     except Exception:  # whatever a class says of a configuration that it does not know
         return None
-    finally:
-        logging.disable(logging.NOTSET)
 
 
 def _model(model_type: str, config: Any, name: str = "") -> Any:
@@ -254,16 +234,12 @@ def _model(model_type: str, config: Any, name: str = "") -> Any:
 def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | None:
     """Parameters of the class, of its causal one without a name, that `transformers` builds of this config.json; None where it
     builds none."""
-    logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
-            warnings.simplefilter("ignore")
+        with quietly():
             read = CONFIGS[model_type]._decode_special_floats(config)  # as from_pretrained does: infinity is no JSON
             model = _model(model_type, CONFIGS[model_type].from_dict(dict(read)), name)
     except Exception:
         return None
-    finally:
-        logging.disable(logging.NOTSET)
     count = sum(parameter.numel() for parameter in model.parameters())
     return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
 
