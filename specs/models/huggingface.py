@@ -101,13 +101,15 @@ def _other_class_than_text(reader: ConfigReader) -> list[str]:
     """Of a multi-modal file, where its class takes ends of its language model that its own part does not say."""
     model, kind = model_from_mapping(reader.values(), "config.json", "model"), str(reader.values().get("model_type"))
     untied, notes = model.untie_embeddings_and_output_weights, []
+    unsaid = f"tie_word_embeddings is not said outside of the language model, and the class of {kind} in transformers 5.23 then"
     if (tied := tied_by_class(reader, not untied)) is not None and tied == untied:
         how = ("ties", "apart", "more") if tied else ("does not tie", "once", "fewer")
         notes.append(
-            f"tie_word_embeddings is not said outside of the language model, and the class of {kind} in transformers 5.23 then "
-            f"{how[0]} the embeddings: they are counted {how[1]}, as the language model alone has them, "
+            f"{unsaid} {how[0]} the embeddings: they are counted {how[1]}, as the language model alone has them, "
             f"{model.vocab_size * model.hidden_size:,} parameters {how[2]} than in that class"
         )
+    elif "?" in WHOLE.get(kind, {"ties": ""})["ties"] and "tie_word_embeddings" not in reader.values():
+        notes.append(f"{unsaid} does what is not known here: the embeddings are counted as the language model alone has them")
     outer = reader.integer("vocab_size", OWN_VOCABULARY.get(kind, model.vocab_size))
     if kind in OWN_VOCABULARY and untied and outer != model.vocab_size:
         count, more = abs(outer - model.vocab_size) * model.hidden_size, "fewer" if outer > model.vocab_size else "more"
@@ -397,13 +399,11 @@ def _common(model: ModelSpec) -> dict[str, Any]:
         "attention_bias": False,
         "sliding_window": model.window_size,
         "torch_dtype": "bfloat16",
-        "bos_token_id": 0,
-        "eos_token_id": 0,
+        **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
     }
     if model.is_moe:
         body |= {
-            "num_local_experts": model.num_moe_experts,
-            "num_experts": model.num_moe_experts,
+            **dict.fromkeys(("num_local_experts", "num_experts"), model.num_moe_experts),
             "num_experts_per_tok": model.moe_router_topk,
             "moe_intermediate_size": model.moe_ffn_hidden_size,
             "decoder_sparse_step": 1,

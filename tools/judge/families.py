@@ -39,9 +39,10 @@ of a class, one is counted: `e_score_correction_bias`, one number for each route
 the weights (DeepSeek-V3 and those that route as it does). A field that a model cannot say is refused with the reason. A key
 that is left out is what the class takes, or is asked for. Where `architectures` or `auto_map` names another class than that of
 the type, a line says so; a key of other families, which the class does not read, is left out, and a line says so. No `--like`
-reads a type of transformers as one of another class. Of a multi-modal file the language model is read, as the class of
-the whole file takes it (which part holds it, ties, defaults of its own): `tests/judge/test_multi_modal.py` walks over random
-files of each of those types. A number of experts under a name that the class does not take is refused. Files saved by transformers 4.57 give the count of its own classes (70
+reads a type of transformers as one of another class. Of a multi-modal file the language model is read, as the class of the
+whole file takes it (which part holds it, ties, defaults of its own): `tests/judge/test_multi_modal.py` walks over random files
+of each of those types. A number of experts under a name that the class does not take is refused. Files saved by transformers
+4.57 give the count of its own classes (70
 families: `tests/specs/test_huggingface.py`), but for
 `tie_word_embeddings: false` of mT5, which release 5 ties all the same and a line says. `kimi_k2` is built by code of its own
 repository, as DeepSeek-V3.
