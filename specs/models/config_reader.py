@@ -412,6 +412,6 @@ def completed(values: dict[str, Any]) -> dict[str, Any]:
     """With what the family's class in transformers takes for keys that are not there under any name; null stays null."""
     kind = str(values.get("model_type"))
     usual: dict[str, Any] = DEFAULTS["defaults"].get(kind, {})
-    said = values.keys() | {key for other, key in SAME.get(kind, {}).items() if other in values}
+    said = values.keys() | {name for pair in SAME.get(kind, {}).items() if values.keys() & {*pair} for name in pair}
     absent = usual.keys() - said
     return {**values, **{key: usual[key] for key in absent}}
