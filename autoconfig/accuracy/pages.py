@@ -22,6 +22,7 @@ from autoconfig.accuracy.sheets import (
     error_sheet,
     first_plan_sheet,
     first_plan_summary_sheet,
+    gpu_sheet,
     headline_sheet,
     line_sheet,
     memory_sheet,
@@ -120,7 +121,10 @@ def details(by_source: Validation, by_model: Validation) -> dict[str, str]:
             [decision_sheet(by_source), mixture_sheet(by_source.placed), plan_sheet(by_source.placed)],
         ),
         "bands": ("90 % bands", [coverage_sheet(by_source)]),
-        "memory": ("Memory", [memory_sheet(by_source), verdict_sheet(by_source)]),
+        "memory": (
+            "Memory, and an H100 of our own",
+            [memory_sheet(by_source), verdict_sheet(by_source), gpu_sheet(by_source.gpu_runs)],
+        ),
         "first_plans": ("First plans: what the search promises", [first_plan_sheet(by_source)]),
         "headlines": ("Headlines, and runs added after the formulas", [headline_sheet(by_source), unseen_sheet(by_source)]),
     }

@@ -19,7 +19,7 @@ from autoconfig.specs.software.software import load_stack
 from small_models import MODELS
 
 from autoconfig.training import remedies
-from autoconfig.training.answer import _signed, part_words, reason_for
+from autoconfig.training.answer import part_words, reason_for, signed_seconds
 from autoconfig.training.nearest import changed_keys
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.plan_rules import broken_rules, layout_chunks
@@ -333,7 +333,7 @@ def test_orders_of_an_answer():
 
 @pytest.mark.parametrize(("seconds", "text"), [(1.0, "+1.00 s"), (-1.0, "-1.00 s"), (0.9994, "+999 ms"), (-0.0123, "-12.3 ms")])
 def test_differences_have_their_unit(seconds, text):
-    assert _signed(seconds) == text
+    assert signed_seconds(seconds) == text
 
 
 def test_parts_have_words():
