@@ -11,8 +11,8 @@ from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of, require_format
 from autoconfig.megatron.read import with_positions
 from autoconfig.megatron.read_vocabulary import model_in
+from autoconfig.megatron.shell.commands import Piece, Value, plain_value
 from autoconfig.megatron.shell.script import Script
-from autoconfig.megatron.shell.values import Piece, Value, plain_value
 from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model import ModelSpec

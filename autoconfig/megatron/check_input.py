@@ -15,8 +15,8 @@ from autoconfig.megatron.argument_list import megatron_program, name_hint
 from autoconfig.megatron.export import read_plan_text
 from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
+from autoconfig.megatron.shell.commands import Value, plain_value
 from autoconfig.megatron.shell.script import Script, read_array, read_script
-from autoconfig.megatron.shell.values import Value, plain_value
 from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN

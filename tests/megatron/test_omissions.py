@@ -12,8 +12,7 @@ MODEL = (
     "--tensor-model-parallel-size 2 --sequence-parallel --context-parallel-size 4 --manual-gc --attention-backend flash"
 )
 EXPERTS = (
-    "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --moe-grouped-gemm "
-    "--moe-token-dispatcher-type alltoall"
+    "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 8 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
 )
 MASK, FUSION, ALLOCATOR = "--no-create-attention-mask-in-dataloader", "--moe-permute-fusion", "PYTORCH_CUDA_ALLOC_CONF"
 

@@ -14,8 +14,8 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.megatron.argument_list import split_arguments
 from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.shell.commands import reason_of, text_of
 from autoconfig.megatron.shell.launch import slurm_variables
-from autoconfig.megatron.shell.values import reason_of, text_of
 
 TABLE = json.loads(Path(__file__).with_name("public_scripts.json").read_text(encoding="utf-8"))
 ROWS = [dict(zip(TABLE["columns"], row, strict=True)) for row in TABLE["rows"]]

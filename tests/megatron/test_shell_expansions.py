@@ -7,8 +7,8 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check_input import CheckRequest, read_check
+from autoconfig.megatron.shell.commands import text_of
 from autoconfig.megatron.shell.script import read_script
-from autoconfig.megatron.shell.values import text_of
 
 LAUNCH = (
     "\npython pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --bf16 "
@@ -41,20 +41,108 @@ CASES = [
     ("read A B <<EOT\n--swiglu --lr 1\nsecond\nEOT", "$A $B", []),
 ]
 
+PATTERNS = [
+    ("V=7B-a.b", "${V//[!0-9]/} ${V//[^0-9]} ${V//[a-zA-Z]/_} ${V//[[:digit:]]/x} ${V%[^c].b} ${V##*[[:alpha:]]} ${V/[.]/x}"),
+    ("V='a b/c d'", '${V//[[:space:]]/_} ${V//\\//-} ${V//"/"/-} ${V/" "/-} "${V/\' \'/-}" "${V/\\ /-}"'),
+    ("V='[a]*b?'", '"${V#\\[a\\]}" ${V/\\*/x} "${V/\'*\'/x}" "${V/\\?/x}"'),
+    ("V=a/b; P=/; R=q/r; S=b", '${V/$P/-} ${V/$S/$R} ${V//"$P"/-} ${V%$S} ${V%${S}}'),
+    ("A=(tp-8 pp-4)", '${A[@]/#/--} ${A[@]/%/=x} "${A[*]/#/p}"'),
+    ("V=a#b%c", '${V/#a/x} ${V/\\#/x} ${V//#/x} ${V/%c/x} ${V//%/x} ${V/#/x} ${V/%/y} ${V/"#"/x}'),
+    ("V=abab", "${V/ab*/x} ${V/*b/x} ${V//a?/x} ${V%b*} ${V%%b*} ${V/%a*/x} ${V//*/x} ${V/b/\\&} \"${V/b/'&'}\""),
+    ("V='a$b'; W=$'x\\ny'", "${V/\\$/x} \"$W\""),
+    ("set -- --tp 8 'a b'", '$* "$*" $@ "$@" ${@:2} "${@:2:1}" ${@: -1} "${*:2}" $# ${#@} ${@:9}'),
+    ("set -- tp a/b", '${@/#/--} "${@/%/x}" ${@#*/} "${*/#/--}" ${@:+x} ${*^^}'),
+    ('set -- a b; A="$@"; B=$*; C=("$@"); IFS=,; D="$*"; E="${C[*]}"; unset IFS', "$A $B ${C[1]} $D $E"),
+    ('set -- a b; shift; f() { G="$*"; H=${@:2}; }; f x y z', "$* $G $H"),
+    ("IFS=,; set -- a,b; unset IFS", "$# $*"),
+]
+TEXTS = [
+    ("if read -r -d '' A <<E\n1\nE\nthen T=1; else T=2; fi", "$A $T"),
+    ("T=; U=\nread -r -d '' A <<E && T=1\n1\nE\nread -r -d '' B <<E || U=1\n2\nE", "$A $B t$T u$U"),
+    ("set -e\nread -r -d '' A <<E || true\n1\nE\nread B <<< 2\n! read -d '' C <<< 3", "$A $B $C"),
+    ("T=; U=\nread A <<E || T=1\nE\nread B <<< '' || U=1", "t$T u$U"),
+    ("read -r -d '' -a A <<E\n1 2\n3\nE\nread -rd '' B C <<< '4 5 6 '", '${A[2]} ${#A[@]} $B "$C"'),
+    ("read -r -d '' A <<< '  b c '; IFS= read -r -d '' B <<E\n x\nE", '"$A" "$B"'),
+    ("IFS=$'\\n' read -r -d '' -a A <<< $'a b\\nc'", '"${A[0]}" ${#A[@]}'),
+    (
+        "A=$(echo -e 'a\\tb'); B=$(echo -e '4\\n8' | tr '\\n' ,); C=$(echo 'a\\tb'); D=\"$(echo '8 ' | cat)x\"",
+        '"$A" $B $C "$D"',
+    ),
+    (
+        "A=$(echo a b | tr ' ' -); B=$(echo -n a b | tr ' ' ,); C=$(seq 1 3 | tr '\\n' ,); D=$(echo -n a && echo b)",
+        "$A $B $C $D",
+    ),
+    ("A=$(cat <<E\n--x 1\nE\n)$(cat <<E2\n\n --y 2\nE2\n)", '"$A"'),
+    ("A=$(cat <<-E\n\t a\n\t\tb\n\tE\n)\nread -r -d '' B <<'E'\n--x $B ${C}\nE", '"$A" $B'),
+]
+CASES += [(before, f"--tag {behind}", []) for before, behind in PATTERNS + TEXTS]
+UNKNOWN = [
+    ("V=abc; P='*'", "${V/$P/x}"),
+    ("V=abc; P='#a'", "${V/$P/x}"),
+    ("V=abc", "${V/b/&x}"),
+    ("V=abc; R='&'", "${V/b/$R}"),
+    ("V=aB", "${V//[a-z]/x}"),
+    ("V=aab", "${V##+(a)}"),
+    ("V=~", "${V/~/x}"),
+    ("V=\u00df", "${V^^}"),
+    ("shopt -s nocasematch; V=abc", "${V/B/x}"),
+    ("shopt -s extglob; V=abc", "${V%c}"),
+    ("shopt -s nocasematch; V=A; [[ $V == a ]] && T=1", "$T"),
+    ("shopt -s nocasematch; V=A; case $V in a) T=1 ;; esac", "$T"),
+    ("V=5; case $V in [[:digit:]]) T=1 ;; *) T=2 ;; esac", "$T"),
+    ("V=5; [[ $V == @(5|6) ]] && T=1 || T=2", "$T"),
+    ("set -- a b; N=2", "${@:N}"),
+    ("set -- a b", "${@:0}"),
+    ("set -- a b", "${@:-d}"),
+    ("set -- $(nproc) b c", "${@:2}"),
+    ("set -- 'a b' c", '${1+"$@"}'),
+    ("A=$(echo -e 'a\\x41')", "$A"),
+    ("IFS=, read -ra A <<< '1,2,'", "${#A[@]}"),
+    ("V=$'\\x41'", "$V"),
+    ("V=a$'\\n'b", "${V/$'\\n'/x}"),
+]
+
+
+@pytest.mark.parametrize(("before", "behind"), UNKNOWN)
+def test_what_is_not_surely_read_is_not_known(before, behind):
+    script = read_script(f"{before}{LAUNCH}--tag {behind}\n", megatron_program())
+    assert script.unread()
+
+
+@pytest.mark.parametrize("before", ["set -e\nread -r -d '' A <<E\n1\nE", "read -r -d '' A <<< 1 || exit 1"])
+def test_a_read_up_to_the_end_of_its_text_fails(before):
+    with pytest.raises(InputError, match="ends with the exit of line"):
+        read_script(before + LAUNCH, megatron_program())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set -- --tensor-model-parallel-size 8\n{} $*",
+        'run() {{ {} "${{@:2}}"; }}\nrun 8 --tensor-model-parallel-size 8',
+        'run() {{ {} "${{@/#/--}}"; }}\nrun tensor-model-parallel-size=8',
+    ],
+)
+def test_words_that_are_handed_over_reach_the_plan(text):
+    launch = LAUNCH.strip().replace("python", "torchrun --nproc_per_node 8").replace("attention-heads 4", "attention-heads 8")
+    assert read_check(text.format(launch), CheckRequest(gpu="h100")).plan.tp == 8
+    with pytest.raises(InputError, match="cannot be worked out"):
+        read_check(f"set -- --swiglu\n{launch} ${{@:N}}", CheckRequest(gpu="h100"))
+
 
 @pytest.mark.parametrize(("before", "behind", "words"), CASES)
 def test_words_are_those_of_bash(before, behind, words, tmp_path):
     settings = {str(at): word for at, word in enumerate(words, 1)}
     script = read_script(before + LAUNCH + behind + "\n", megatron_program(), settings)
     ours = [text_of(value) for value in script.argv]
-    (tmp_path / "python").write_text('#!/bin/bash\nshift\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "python").write_text('#!/bin/bash\nshift\nprintf "%s\\0" "$@"\n')
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "run.sh").write_text(before + LAUNCH + behind + "\n")
     command = ["/bin/bash", str(tmp_path / "run.sh"), *words]
     told = subprocess.run(
         command, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=30, check=True
     )
-    assert [word for word in ours if not word.startswith("$1")] == told.stdout.splitlines()
+    assert [word for word in ours if not word.startswith("$1")] == told.stdout.split("\0")[:-1]
 
 
 def test_a_script_with_getopts_is_read_as_started_without_options():

@@ -16,11 +16,10 @@ from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
 from autoconfig.megatron.read import as_megatron_takes_it
-from autoconfig.megatron.shell.commands import Source
+from autoconfig.megatron.shell.commands import Source, reason_of, text_of
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.script import read_script
 from autoconfig.megatron.shell.syntax import parse
-from autoconfig.megatron.shell.values import reason_of, text_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
@@ -117,7 +116,7 @@ def test_set_e_ends_a_script_as_in_bash(before, line):
 def test_a_launch_over_ssh_is_read_with_variables_of_its_own():
     plain = launch("TP=2", "--tensor-model-parallel-size $TP")
     head, _, command = plain.rpartition("torchrun")
-    over = f"{head}for H in a b; do ssh -p 22 $H \"cd /x && torchrun{command.rstrip()}\" &\ndone\nwait\n"
+    over = f'{head}for H in a b; do ssh -p 22 $H "cd /x && torchrun{command.rstrip()}" &\ndone\nwait\n'
     found = read(over)
     assert found.plan.tp == 2 and "on another machine" in " ".join(found.notes)
     with pytest.raises(InputError, match="TP in line"):
@@ -125,7 +124,7 @@ def test_a_launch_over_ssh_is_read_with_variables_of_its_own():
 
 
 def test_variables_of_unknown_names_are_said():
-    found = read(launch("while read -r LINE; do export \"$LINE\"; done < x.env", "--tensor-model-parallel-size 2"))
+    found = read(launch('while read -r LINE; do export "$LINE"; done < x.env', "--tensor-model-parallel-size 2"))
     assert "line 1, which runs text that is not known (export $LINE), may set any variable" in " ".join(found.notes)
 
 

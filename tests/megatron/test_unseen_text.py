@@ -25,7 +25,7 @@ UNSEEN = (
     "export $(grep -v '^#' .env | xargs)",
     'declare "$(cat conf)"',
     'while read k v; do eval "$k=$v"; done < conf',
-    "while IFS== read -r k v; do export \"$k=$v\"; done < conf",
+    'while IFS== read -r k v; do export "$k=$v"; done < conf',
     'while read k v; do printf -v "$k" %s "$v"; done < conf',
     'read "$(cat name)" < conf',
     'if [ -f conf ]; then eval "$(cat conf)"; fi',

@@ -18,7 +18,7 @@ from autoconfig.formats.readers.options import options_of, overrides_of, read_co
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings, read_text
-from autoconfig.megatron.shell.values import text_of
+from autoconfig.megatron.shell.commands import text_of
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob

@@ -21,8 +21,8 @@ from autoconfig.formats.record import Document, from_words, model_named, with_lo
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.script import Script
-from autoconfig.megatron.shell.values import Value, plain_value, reason_of, text_of
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.software.software import DEFAULT_STACK

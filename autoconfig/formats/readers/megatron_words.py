@@ -16,7 +16,7 @@ from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.values import Value
+from autoconfig.megatron.shell.commands import Value
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides

@@ -9,7 +9,7 @@ from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
-from autoconfig.megatron.shell.values import Value
+from autoconfig.megatron.shell.commands import Value
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario

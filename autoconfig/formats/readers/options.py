@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autoconfig.formats.tree import NotKnown, Tree, load_yaml
+from autoconfig.megatron.shell.commands import Value, reason_of, text_of
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Script, read_script
-from autoconfig.megatron.shell.values import Value, reason_of, text_of
 from autoconfig.specs.errors import InputError
 
 OVERRIDE = re.compile(r"[+~]{0,2}([A-Za-z_][\w.]*)=(.*)", re.DOTALL)

@@ -7,18 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoconfig.megatron.shell.arithmetic import whole_number
-from autoconfig.megatron.shell.commands import Assignment, Word
-from autoconfig.megatron.shell.values import (
-    Piece,
-    Value,
-    Variables,
-    listed_values,
-    mapped,
-    plain_value,
-    reason_of,
-    text_of,
-    value_of,
-)
+from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.values import Variables, listed_values, mapped, value_of
 
 MAX_READ = 10_000
 Held = dict[str, Value | list[Value] | None]
@@ -158,39 +148,46 @@ def _second_names(variables: Variables, words: Sequence[Word | Assignment], fiel
     return all(not reason_of(value) and re.fullmatch(r"[A-Za-z_]\w*", text_of(value)) for _, value in given)
 
 
-def take(variables: Variables, words: Sequence[Word | Assignment], fields: Sequence[Value], given: Word | None) -> bool:
-    """`[IFS=,] read [-r] [-a] NAMES <<< WORD`; False where it is written otherwise, or the word is not known."""
-    options = [text_of(value) for value in fields[1:] if text_of(value).startswith("-")]
-    names = [text_of(value) for value in fields[1:]][len(options) :]
+def take(variables: Variables, words: Sequence[Word | Assignment], fields: Sequence[Value], given: Word | None) -> bool | None:
+    """`[IFS=,] read [-r] [-a] [-d ''] NAMES <<< WORD`, or a here-document: whether it succeeds, which it does not where no sign
+    that ends a line is found. None where it is written otherwise, or the text is not known: nothing is set then."""
+    options = _READ.fullmatch("".join(f"{text_of(value)}\0" for value in fields[1:]))
     value = value_of(given, variables) if given is not None else ()
-    if given is not None and re.fullmatch("(?:-r )?-r?d ", " ".join(options + names[:-1])) and not reason_of(value):
-        variables.set(names[-1], _without_end(value))
-        return True
+    if options is None or given is None or any(map(reason_of, (*fields, value))):
+        return None
+    flags, names = options["flags"], options["names"].split("\0")[:-1]
     split: Value | list[Value] | None = variables.values.get("IFS")
     for token in words:
         if isinstance(token, Assignment) and token.name == "IFS" and isinstance(token.value, Word):
             split = value_of(token.value, variables)
-    signs = " \t\n" if split is None else "" if isinstance(split, list) or reason_of(split) else text_of(split)
-    plain = all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in names) and set(options) <= {"-r", "-a", "-ra", "-ar"}
+    if isinstance(split, list) or reason_of(split or ()):
+        return None
+    signs = " \t\n" if split is None else text_of(split)
+    whole, listed = "d" in flags, "a" in flags
     text = text_of(value)
-    if given is None or reason_of(value) or not (plain and names and signs) or "\\" in text or len(text) > MAX_READ:
-        return False
-    text, blank = text.partition("\n")[0], signs.isspace()
-    text = text.strip(signs) if blank else text
-    every = re.compile(f"[{re.escape(signs)}]{'+' if blank else ''}")
-    if any("a" in option for option in options):
-        variables.set(names[0], [plain_value(word) for word in every.split(text) if word or not blank])
-        return True
-    cut = every.split(text, maxsplit=len(names) - 1) if len(names) > 1 else [text]
-    for at, name in enumerate(names):
-        variables.set(name, plain_value(cut[at]) if at < len(cut) and cut[at] else ())
-    return True
+    line, end, _ = (text, "", "") if whole else text.partition("\n")
+    blank, several = not signs.strip(), listed or len(names) > 1
+    odd = bool(signs) and not blank and (any(sign.isspace() for sign in signs) or line[-1:] in signs)
+    if odd or (several and (not signs or len(text) > MAX_READ)) or ("\\" in text and "r" not in flags):
+        return None
+    kept = line.strip(signs) if signs and blank else line
+    every = re.compile(f"[{re.escape(signs or ' ')}]{'+' if blank else ''}")
+    if listed:
+        variables.set(names[0], [plain_value(word) for word in every.split(kept) if word or not blank])
+    elif several:
+        cut = every.split(kept, maxsplit=len(names) - 1)
+        for at, name in enumerate(names):
+            variables.set(name, plain_value(cut[at]) if at < len(cut) and cut[at] else ())
+    else:
+        origin = tuple(place for piece in value for place in piece.origin)
+        start = line.index(kept) if len(origin) == len(text) else 0
+        places = origin[start : start + len(kept)] if len(origin) == len(text) else (None,) * len(kept)
+        variables.set(names[0], (Piece(text=kept, origin=places),) if kept else ())
+    return bool(end) and not whole
 
 
-def _without_end(value: Value) -> Value:
-    """The value without blanks at its end."""
-    last = value[-1].text.rstrip() if value else ""
-    return (*value[:-1], replace(value[-1], text=last, origin=value[-1].origin[: len(last)])) if value else ()
+_READ = re.compile(r"(?P<flags>(?:-(?:r|a|ra|ar|r?d\0)\0)*)(?P<names>(?:[A-Za-z_]\w*\0)+)")
+"""The words behind `read`, each with a zero behind it."""
 
 
 def _unset_element(variables: Variables, name: str, index: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
-from autoconfig.megatron.shell.commands import Command, Simple, Word
-from autoconfig.megatron.shell.values import Piece, Value, Variables, reason_of, text_of
+from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, reason_of, text_of
+from autoconfig.megatron.shell.values import Variables
 
 
 class Exit(Exception):

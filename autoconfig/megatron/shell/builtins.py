@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from autoconfig.megatron.shell.commands import Arithmetic, Part, Word
+from autoconfig.megatron.shell.commands import Arithmetic, Part, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.printed import printed_into
-from autoconfig.megatron.shell.values import Value, Variables, plain_value, text_of
+from autoconfig.megatron.shell.values import Variables
 from autoconfig.specs.errors import UnsupportedError
 
 BUILTINS = frozenset({"shift", "set", "let", "printf", "shopt", "getopts"})

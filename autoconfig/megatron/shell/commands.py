@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -209,3 +209,89 @@ def with_words(command: Command, words: Sequence[Word]) -> Command:
         joint, last = command.links[-1]
         return replace(command, links=(*command.links[:-1], (joint, with_words(last, words))))
     return replace(command, body=(*command.body[:-1], with_words(command.body[-1], words))) if command.body else command
+
+
+def with_line_end(word: Word) -> Word:
+    """The word of `<<< WORD` as the command reads it."""
+    return replace(word, parts=(*word.parts, Part(kind="literal", text="\n", quoted=True, line=word.line, origin=(None,))))
+
+
+def without_tabs(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """`<<-`: the tabs that lines begin with drop out."""
+    found, begins = [], True
+    for part in parts:
+        kept = []
+        for at, sign in enumerate(part.text if part.kind == "literal" else ""):
+            kept += [] if begins and sign == "\t" else [at]
+            begins = sign == "\n" or (begins and sign == "\t")
+        begins = begins and part.kind == "literal"
+        if part.kind == "literal":
+            part = replace(part, text="".join(part.text[at] for at in kept), origin=tuple(part.origin[at] for at in kept))
+        found.append(part)
+    return tuple(found)
+
+
+def without_brackets(part: Part) -> Part:
+    """Text without expansions, and without the brackets that syntax.parse put around names; unknown where these are not told
+    from others."""
+    signs = list(zip(part.text, part.origin, strict=True))
+    if "${" not in part.text or None not in part.origin:
+        return part
+    if all(place is None for place in part.origin) or any(place is None and sign not in "${}" for sign, place in signs):
+        return replace(part, kind="command", origin=())
+    kept = [(sign, place) for sign, place in signs if place is not None or sign == "$"]
+    return replace(part, text="".join(sign for sign, _ in kept), origin=tuple(place for _, place in kept))
+
+
+def unescaped(part: Part) -> Part:
+    """$'...' with its escapes; unknown where there are others than \\n, \\t and signs."""
+    if re.fullmatch(r"(?:[^\\]|\\[nt\\'\"])*", part.text, re.DOTALL) is None:
+        return replace(part, kind="command", origin=())
+    signs = {"n": "\n", "t": "\t"}
+    text = re.sub(r"\\(.)", lambda match: signs.get(match[1], match[1]), part.text)
+    return replace(part, text=text, origin=(None,) * len(text))
+
+
+def start_of_body(text: str, opened: int, start: int) -> int:
+    """Where the text of a here-document begins that is `opened` in front: the grammar drops blanks before `start`."""
+    blank = opened + len(text[opened:start].rstrip())
+    first = text.find("\n", blank, start) + 1
+    return first or text.rfind("\n", 0, start) + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Some characters and where they stand; or, with a reason, what is not known."""
+
+    text: str
+    origin: tuple[int | None, ...] = ()
+    unknown: str = ""
+    unset: bool = False
+    """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
+    choices: tuple[str, ...] = ()
+    """Not known because a condition decides: what it is in each branch; empty where this is not known either."""
+
+
+Value = tuple[Piece, ...]
+
+
+def text_of(value: Value) -> str:
+    """The characters of a value; unknown pieces as they were written."""
+    return "".join(piece.text for piece in value)
+
+
+def reason_of(value: Value) -> str:
+    """Why a value is not wholly known; empty where it is."""
+    return next((piece.unknown for piece in value if piece.unknown), "")
+
+
+def known_text(value: Value | None) -> str | None:
+    """The text, with what is not set counting as empty; None where a part cannot be known."""
+    if value is None or any(piece.unknown and not piece.unset for piece in value):
+        return None
+    return "".join(piece.text for piece in value if not piece.unset)
+
+
+def plain_value(text: str) -> Value:
+    """A value that stands nowhere in the file."""
+    return (Piece(text=text, origin=(None,) * len(text)),)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from autoconfig.megatron.shell.arithmetic import whole_number
-from autoconfig.megatron.shell.values import Value, Variables, known_text, text_of
+from autoconfig.megatron.shell.commands import Value, known_text, text_of
+from autoconfig.megatron.shell.values import Variables
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,

@@ -26,9 +26,15 @@ from autoconfig.megatron.shell.commands import (
     Loop,
     Not,
     Part,
+    Piece,
     Simple,
+    Value,
     While,
     Word,
+    known_text,
+    plain_value,
+    reason_of,
+    text_of,
 )
 from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
@@ -36,20 +42,7 @@ from autoconfig.megatron.shell.launch import remote_command as remote
 from autoconfig.megatron.shell.printed import substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
-from autoconfig.megatron.shell.values import (
-    Piece,
-    Value,
-    Variables,
-    computed,
-    fields_of,
-    known_text,
-    listed_values,
-    pattern_of,
-    plain_value,
-    reason_of,
-    text_of,
-    value_of,
-)
+from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
 from autoconfig.specs.errors import InputError
 
 MAX_STEPS = 50_000
@@ -88,6 +81,7 @@ class Reader:
         for name, value in self.settings.items():
             self.variables.values[name] = plain_value(value)
         self.variables.fixed, self.variables.substitute = frozenset(self.settings), self._printed
+        self.variables.odd_options = frozenset(name for name in ("nocasematch", "extglob") if name in self.text)
 
     def run_script(self, nodes: Sequence[Command]) -> None:
         """Follow a whole script."""
@@ -189,10 +183,14 @@ class Reader:
         if subject is None or any(piece.unset for piece in value_of(node.word, self.variables)):
             self._either([*(body for _, body in node.branches), ()], node.line)
             return None
-        for patterns, body in node.branches:
+        for number, (patterns, body) in enumerate(node.branches):
             for pattern in patterns:
-                text = known_text(pattern_of(pattern, self.variables))
-                if text is not None and fnmatch.fnmatchcase(subject, text):
+                text = known_text(value := pattern_of(pattern, self.variables))
+                if text is None:
+                    self.why = reason_of(value)
+                    self._either([*(body for _, body in node.branches[number:]), ()], node.line)
+                    return None
+                if fnmatch.fnmatchcase(subject, text):
                     return self.run(body)
         return True
 
@@ -295,8 +293,8 @@ class Reader:
             if all(re.match(r"[A-Za-z_]\w*=", text_of(value)) for value in fields):
                 return declare(self.variables, [], (), [plain_value("export"), *fields])
         name = text_of(fields[0]) if fields else ":"
-        if name == "read" and take(self.variables, words, fields, node.given):
-            return True
+        if name == "read" and (taken := take(self.variables, words, fields, node.given)) is not None:
+            return taken
         if name in _DECLARES:
             known = declare(self.variables, self.frames, words, fields)
             if sets_unknown_names(name, fields) or (not known and not self.variables.locked):

@@ -7,8 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from autoconfig.megatron.shell.commands import Source
-from autoconfig.megatron.shell.values import Piece, Value, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.commands import Piece, Source, Value, plain_value, reason_of, text_of
 from autoconfig.specs.errors import UnsupportedError
 
 _NOT_LAUNCHERS = re.compile(

@@ -16,24 +16,18 @@ from autoconfig.megatron.shell.commands import (
     If,
     Not,
     Part,
+    Piece,
     Simple,
     Source,
-    Word,
-)
-from autoconfig.megatron.shell.conditions import TESTS, condition, inside
-from autoconfig.megatron.shell.syntax import parse
-from autoconfig.megatron.shell.values import (
-    Piece,
     Value,
-    Variables,
-    computed,
-    fields_of,
-    pattern_of,
+    Word,
     plain_value,
     reason_of,
     text_of,
-    value_of,
 )
+from autoconfig.megatron.shell.conditions import TESTS, condition, inside
+from autoconfig.megatron.shell.syntax import parse
+from autoconfig.megatron.shell.values import Variables, computed, fields_of, pattern_of, value_of
 from autoconfig.specs.errors import InputError
 
 MAX_INSIDE = 500
@@ -99,9 +93,24 @@ def output_of(words: Sequence[str]) -> str | None:
     if name == "printf":
         return formatted(rest)
     if name == "echo":
-        while rest and re.fullmatch(r"-[neE]+", rest[0]):
-            rest.pop(0)
-        return " ".join(rest)
+        return _echo(rest)
+    text = _one_line(name, rest)
+    return None if text is None else f"{text}\n"
+
+
+def _echo(rest: list[str]) -> str | None:
+    signs = ""
+    while rest and re.fullmatch(r"-[neE]+", rest[0]):
+        signs += rest.pop(0)[1:]
+    text = " ".join(rest)
+    if signs.rfind("e") > signs.rfind("E") and "\\" in text:
+        if re.fullmatch(r"(?:[^\\]|\\[nt\\])*", text, re.DOTALL) is None:
+            return None
+        text = re.sub(r"\\(.)", lambda match: _ESCAPED[match[1]], text)
+    return text if "n" in signs else f"{text}\n"
+
+
+def _one_line(name: str, rest: list[str]) -> str | None:
     if name == "expr":
         plain = all(re.fullmatch(r"[0-9]+|[-+*/%()]|[<>]=?|!=", word) for word in rest)
         number = whole_number(" ".join(rest)) if plain else None
@@ -222,7 +231,7 @@ def _leaf(node: Simple | Arithmetic, variables: Variables) -> tuple[str, bool] |
     if name in ("true", ":", "false"):
         return "", name != "false"
     text = output_of([text_of(value) for value in fields])
-    return None if text is None else (text if name == "printf" or not text else f"{text}\n", True)
+    return None if text is None else (text, True)
 
 
 def substituted(part: Part, variables: Variables, file_text: str) -> Value | None:
@@ -255,7 +264,8 @@ def _through(steps: Sequence[Command], variables: Variables) -> Value | None:
         if not number and words == ["cat"] and step.given is not None:
             found = value_of(step.given, variables)
         elif not number and words[:1] == ["echo"] and len(steps) > 1 and not any(word.startswith("-") for word in words[1:2]):
-            found = tuple(piece for value in fields[1:] for piece in (*value, *plain_value(" ")))
+            joined = [piece for value in fields[1:] for piece in (*plain_value(" "), *value)]
+            found = (*joined[1:], *plain_value("\n"))
         elif not fields or any(map(reason_of, fields)):
             return None
         elif not number:
@@ -274,5 +284,5 @@ def _through(steps: Sequence[Command], variables: Variables) -> Value | None:
     last = found[-1] if found else None
     if last is None or last.unknown:
         return found
-    end = last.text.rstrip(" \n") if len(steps) > 1 else last.text.rstrip("\n")
+    end = last.text.rstrip("\n")
     return (*found[:-1], replace(last, text=end, origin=last.origin[: len(end)]))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Word
+from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import may_differ
-from autoconfig.megatron.shell.values import Value, Variables, fields_of, plain_value, text_of
+from autoconfig.megatron.shell.values import Variables, fields_of
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 100_000

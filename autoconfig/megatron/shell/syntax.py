@@ -36,7 +36,7 @@ _NAMED = re.compile(r"(?:\\.|\$\$|[^\\$]|\$(?![A-Za-z_0-9?]))+|\$([A-Za-z_]\w*|[
 _SUM = re.compile(r"(?<=:[-=+?])(\$\(\((?:[^()\"'`]|\([^()\"'`]*\))*\)\))(?=\})")
 """`$((...))` as the value of `${NAME:=...}`, read in quotes: the grammar would take it for a command."""
 _PLAIN = re.compile(
-    r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
+    r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|\$\{(?P<braced>[A-Za-z_]\w*|[0-9])\}|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
     re.DOTALL,
 )
 _IN_QUOTES = re.compile(r"\\(?P<escaped>[$`\"\\\n])|[^\\]+|\\", re.S)
@@ -294,15 +294,16 @@ class _Reader:
     def _given(self, node: Node) -> commands.Word | None:
         """What a command reads: the word of `<<< WORD`, or a here-document, whose expansions a quoted delimiter keeps."""
         if node.type == "herestring_redirect":
-            return self._word(node.named_children[-1])
+            return commands.with_line_end(self._word(node.named_children[-1]))
         body = next((child for child in node.named_children if child.type == "heredoc_body"), None)
         kept = any(self.text[child.start_byte] in "\"'\\" for child in node.named_children if child.type == "heredoc_start")
-        if body is None or kept:
-            spans = () if body is None else (self._literal(body.start_byte, body.end_byte, quoted=True),)
-            return commands.Word(parts=spans, line=self._line(node))
-        return commands.Word(
-            parts=tuple(self._between(body, body.start_byte, body.end_byte, quoted=True)), line=self._line(node)
-        )
+        if body is None:
+            return commands.Word(parts=(), line=self._line(node))
+        start = commands.start_of_body(self.text, node.start_byte, body.start_byte)
+        whole = (commands.without_brackets(self._literal(start, body.end_byte, quoted=True)),)
+        parts = whole if kept else tuple(self._between(body, start, body.end_byte, quoted=True))
+        parts = commands.without_tabs(parts) if self.text.startswith("<<-", node.start_byte) else parts
+        return commands.Word(parts=parts, line=self._line(node))
 
     def _behind_redirect(self, node: Node) -> list[commands.Word]:
         """Words that the grammar counts to a redirection and the shell to its command."""
@@ -330,7 +331,10 @@ class _Reader:
             yield self._literal(start + 1, start + 1, quoted=True)
             yield from self._between(node, start + 1, end - 1, quoted=True)
         elif node.type in ("raw_string", "ansi_c_string"):
-            yield self._literal(self.text.index("'", start) + 1, end - 1, quoted=True)
+            begin = self.text.index("'", start) + 1
+            escaped = node.type == "ansi_c_string" and "\\" in self.text[begin : end - 1]
+            part = self._literal(begin, end - 1, quoted=True)
+            yield commands.unescaped(part) if escaped else commands.without_brackets(part)
         elif node.type == "translated_string":
             yield from self._parts(node.children[-1], quoted=True)
         elif node.type in _EXPANSIONS:
@@ -359,8 +363,7 @@ class _Reader:
         self._deeper(node)
         rest: commands.Word | None = None
         if match[4]:
-            parts = self._between(node, start + match.end(), end - 1, quoted=False)
-            rest = commands.Word(parts=tuple(replace(part, quoted=quoted or part.quoted) for part in parts), line=line)
+            rest = commands.Word(parts=tuple(self._between(node, start + match.end(), end - 1, quoted=False)), line=line)
         self.depth -= 1
         prefix = {"#": "length", "!": "indirect"}.get(match[1] or "", "")
         operator = prefix + (match[3] or "") + (match[4] or "")
@@ -386,7 +389,7 @@ class _Reader:
             kind = match.lastgroup
             if kind is None:
                 yield self._literal(*match.span(), quoted=quoted)
-            elif kind == "name":
+            elif kind in ("name", "braced"):
                 yield commands.Part(kind="variable", text=match[kind], quoted=quoted, line=self.source.line(match.start()))
             elif match[kind] != "\n" or kind != "escaped":
                 yield self._literal(*match.span(kind), quoted=True)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoconfig.megatron.shell.commands import Assignment, Word
-from autoconfig.megatron.shell.values import Piece, Value, Variables, reason_of, text_of
+from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, reason_of, text_of
+from autoconfig.megatron.shell.values import Variables
 
 MAX_NAMED = 8
 HIDDEN = "autoconfig_unknown_"

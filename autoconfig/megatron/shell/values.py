@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
-from autoconfig.megatron.shell.commands import Part, Word
-from autoconfig.megatron.shell.expansions import edited
+from autoconfig.megatron.shell.commands import Part, Piece, Value, Word, known_text, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.expansions import Sign, edited, odd_pattern, sliced, split_into
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
@@ -22,50 +22,13 @@ MAX_BRACES = 10_000
 MAX_LOOKUPS = 200
 _ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
+_HANDED_OVER = ("@", "*")
 _EVERY = re.compile(r"\[[@*]\]([/%#^,]?)")
 """All elements of an array, with what is done to each of them."""
 _OF_THE_MACHINE = re.compile(
     r"(?:SLURM|PBS|LSB|OMPI|PMIX?|PALS|MV2|FLUX|COBALT|SGE)_\w+|HOSTNAME|HOSTTYPE|OSTYPE|USER|HOME|PWD|UID|SHELL|PATH"
 )
 """Variables that bash, the login or a scheduler sets: that the file does not set them does not say that they are empty."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """Some characters and where they stand; or, with a reason, what is not known."""
-
-    text: str
-    origin: tuple[int | None, ...] = ()
-    unknown: str = ""
-    unset: bool = False
-    """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
-    choices: tuple[str, ...] = ()
-    """Not known because a condition decides: what it is in each branch; empty where this is not known either."""
-
-
-Value = tuple[Piece, ...]
-
-
-def text_of(value: Value) -> str:
-    """The characters of a value; unknown pieces as they were written."""
-    return "".join(piece.text for piece in value)
-
-
-def reason_of(value: Value) -> str:
-    """Why a value is not wholly known; empty where it is."""
-    return next((piece.unknown for piece in value if piece.unknown), "")
-
-
-def known_text(value: Value | None) -> str | None:
-    """The text, with what is not set counting as empty; None where a part cannot be known."""
-    if value is None or any(piece.unknown and not piece.unset for piece in value):
-        return None
-    return "".join(piece.text for piece in value if not piece.unset)
-
-
-def plain_value(text: str) -> Value:
-    """A value that stands nowhere in the file."""
-    return (Piece(text=text, origin=(None,) * len(text)),)
 
 
 @dataclass
@@ -92,6 +55,8 @@ class Variables:
     """Second names of variables (`declare -n NAME=OTHER`)."""
     sourced: list[Any] = field(default_factory=list)
     """Files that ran in the script's shell and were not read (unseen.Sourced), shared by all copies."""
+    odd_options: frozenset[str] = frozenset()
+    """Options of bash that change what patterns match, of which the script speaks."""
     asked: list[str] = field(default_factory=list)
     """Names without a value that were looked up, shared by all copies."""
 
@@ -151,7 +116,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     its elements."""
     fields: list[list[Piece]] = [[]]
     kept = [False]
-    arrays = [_is_array(part, variables) for part in word.parts]
+    arrays = [_is_array(part, variables) and not (part.quoted and _is_joined(part)) for part in word.parts]
     for part, is_array in zip(word.parts, arrays, strict=True):
         if is_array:
             for number, element in enumerate(_elements(part, variables)):
@@ -162,15 +127,17 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
                     fields[-1].extend(element)
                     kept[-1] = True
                 else:
-                    _split_into(fields, element)
+                    split_into(fields, element, _signs_between(variables))
                     kept += [False] * (len(fields) - len(kept))
             continue
-        pieces = part_value(part, variables)
+        pieces = _joined(part, variables) if _is_array(part, variables) else part_value(part, variables)
         if part.quoted or part.kind == "literal":
             fields[-1].extend(pieces)
             kept[-1] |= part.quoted and not any(arrays)
             continue
-        _split_into(fields, pieces)
+        if part.rest and any(re.search(r"\s", text_of(word)) for word in _inner_words(part.rest, variables)):
+            pieces = _unknown(part, variables)
+        split_into(fields, pieces, _signs_between(variables))
         kept += [False] * (len(fields) - len(kept))
     found = zip((tuple(pieces) for pieces in fields), kept, strict=True)
     return [value for value, keep in found if keep or text_of(value)]
@@ -200,39 +167,48 @@ def listed_values(word: Word, variables: Variables) -> list[Value]:
     return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
 
 
+def _signs_between(variables: Variables) -> str:
+    held = variables.values.get("IFS")
+    return text_of(held) if isinstance(held, tuple) and not reason_of(held) else " \t\n"
+
+
+def _inner_words(rest: Word, variables: Variables) -> list[Value]:
+    """The words that "$@" gives in ${1+"$@"}: quotes keep them whole there."""
+    arrays = [part for part in rest.parts if part.quoted and _is_array(part, variables) and not _is_joined(part)]
+    return [word for part in arrays for word in _elements(part, variables)]
+
+
 def _is_array(part: Part, variables: Variables) -> bool:
     """ "${NAME[@]}", or "$@" where the words handed over are known."""
     if part.kind != "variable":
         return False
-    return _EVERY.fullmatch(part.operator) is not None or (part.text == "@" and isinstance(variables.values.get("@"), list))
-
-
-def _split_into(fields: list[list[Piece]], pieces: Value) -> None:
-    """Append pieces, beginning a new field at each blank outside quotes."""
-    for piece in pieces:
-        if piece.unknown:
-            if piece.choices and all(not text or text[0].isspace() for text in piece.choices):
-                fields.append([])
-            fields[-1].append(piece)
-            if piece.choices and all(not text or text[-1].isspace() for text in piece.choices):
-                fields.append([])
-            continue
-        for match in re.finditer(r"\s+|\S+", piece.text):
-            if match[0].isspace():
-                fields.append([])
-            else:
-                fields[-1].append(Piece(text=match[0], origin=piece.origin[match.start() : match.end()]))
+    if part.text in _HANDED_OVER:
+        return isinstance(variables.values.get("@"), list) and part.operator in ("", "/", "%", "#", "^", ",", ":")
+    return _EVERY.fullmatch(part.operator) is not None
 
 
 def value_of(word: Word, variables: Variables) -> Value:
     """The value of a word where the shell does not split: behind NAME= and in case."""
     pieces: list[Piece] = []
     for part in word.parts:
-        if part.kind == "variable" and _EVERY.fullmatch(part.operator):
-            for number, element in enumerate(_elements(part, variables)):
-                pieces += [*plain_value(" "), *element] if number else element
-        else:
-            pieces += part_value(part, variables)
+        pieces += _joined(part, variables) if _is_array(part, variables) else part_value(part, variables)
+    return tuple(pieces)
+
+
+def _is_joined(part: Part) -> bool:
+    """$* and ${NAME[*]}, which are one word in quotes."""
+    return part.text == "*" or part.operator.startswith("[*]")
+
+
+def _joined(part: Part, variables: Variables) -> Value:
+    """The elements as one word: with the first character of IFS between them, or a blank."""
+    between: Value = plain_value(" ")
+    if _is_joined(part) and "IFS" in variables.values:
+        between = variables.scalar("IFS", part.line)
+        between = between if reason_of(between) else plain_value(text_of(between)[:1])
+    pieces: list[Piece] = []
+    for number, element in enumerate(_elements(part, variables)):
+        pieces += [*between, *element] if number else element
     return tuple(pieces)
 
 
@@ -241,31 +217,63 @@ def pattern_of(word: Word, variables: Variables) -> Value:
     pieces: list[Piece] = []
     for part in word.parts:
         for piece in part_value(part, variables):
+            if odd_pattern(piece.text, variables.odd_options, quoted=part.quoted):
+                why = f"what the pattern {piece.text[:40]} in line {part.line} matches is not followed"
+                pieces.append(Piece(text=piece.text, unknown=why))
+                continue
             text = glob.escape(piece.text) if part.quoted else piece.text.replace("[^", "[!")
             pieces.append(piece if piece.unknown or text == piece.text else plain_value(text)[0])
     return tuple(pieces)
 
 
 def _elements(part: Part, variables: Variables) -> list[Value]:
-    found = variables.values.get(variables.others.get(part.text, part.text))
+    name = "@" if part.text in _HANDED_OVER else part.text
+    found = variables.values.get(variables.others.get(name, name))
     if found is None:
         return [variables.scalar(part.text, part.line)]
     elements = found if isinstance(found, list) else [found]
     _spend(variables, sum(len(text_of(e)) for e in elements), part.line)
     match = _EVERY.fullmatch(part.operator)
-    if match is None or not match[1]:
+    how = match[1] if match else part.operator
+    if not how:
         return elements
-    rest = value_of(part.rest, variables) if part.rest else ()
-    return [_edited(element, match[1], rest, part) for element in elements]
+    if how == ":":
+        return _some_words(elements, part, variables)
+    return [_edited(element, how, part, variables) for element in elements]
 
 
-def _edited(value: Value, how: str, rest: Value, part: Part) -> Value:
+def _some_words(words: list[Value], part: Part, variables: Variables) -> list[Value]:
+    """${@:START:LENGTH}; a word that is not known may be none or several."""
+    cut = sliced(text_of(rest)) if not reason_of(rest := value_of(part.rest, variables) if part.rest else ()) else None
+    if cut is None or cut[0] == 0 or (cut[1] or 0) < 0:
+        return [_unknown(part, variables)]
+    start = cut[0] - 1 if cut[0] > 0 else len(words) + cut[0]
+    if any(map(reason_of, words[: start if cut[0] > 0 and cut[1] is None else None])):
+        return [_unknown(part, variables)]
+    return words[start : None if cut[1] is None else start + cut[1]] if start >= 0 else []
+
+
+def _signs(word: Word | None, variables: Variables) -> list[Sign] | None:
+    """The characters of what stands behind the sign of ${NAME/...} and its kin; None where they are not known."""
+    signs: list[Sign] = []
+    for part in word.parts if word else ():
+        text = known_text(value_of(replace(word, parts=(part,)), variables)) if word else None
+        if text is None:
+            return None
+        kind = "quoted" if part.quoted else "bare" if part.kind == "literal" else "value"
+        if kind == "bare" and set(text) & set("$`\"'~"):
+            return None  # what the grammar did not take apart
+        signs += [(sign, kind) for sign in text]
+    return signs
+
+
+def _edited(value: Value, how: str, part: Part, variables: Variables) -> Value:
     """A value as `edited` leaves it, with its place in the file where nothing changes."""
-    text, pattern = known_text(value), known_text(rest)
-    if text is None or pattern is None:
-        return value if text is None else _unknown(part)
-    changed = edited(text, how, pattern)
-    return value if changed == text else _unknown(part) if changed is None else plain_value(changed)
+    text, signs = known_text(value), _signs(part.rest, variables)
+    if text is None or signs is None:
+        return value if text is None else _unknown(part, variables)
+    changed = None if how != ":" and variables.odd_options else edited(text, how, signs)
+    return value if changed == text else _unknown(part, variables) if changed is None else plain_value(changed)
 
 
 def _spend(variables: Variables, characters: int, line: int) -> None:
@@ -301,7 +309,9 @@ def _variable(part: Part, variables: Variables) -> Value:
         how = how[index.end() :]
         elements = found if isinstance(found, list) else [found] if found is not None else []
         number = int(index[1]) if len(index[1]) < 7 else 0
-        base: Value = elements[number] if number < len(elements) else variables.scalar(name, part.line) if found is None else ()
+        base: Value = elements[number] if number < len(elements) else ()
+        if found is None or (isinstance(found, tuple) and reason_of(found)):
+            base = variables.scalar(name, part.line)
         undecided = next((element for element in elements[: number + 1] if any(piece.choices for piece in element)), None)
         if undecided is not None:
             return undecided
@@ -309,6 +319,8 @@ def _variable(part: Part, variables: Variables) -> Value:
         base = variables.scalar(name, part.line)
     if not how:
         return base
+    if name in _HANDED_OVER and isinstance(variables.values.get("@"), list):
+        return _of_the_words(part, variables)
     rest = value_of(part.rest, variables) if part.rest else ()
     absent = found is None and not (variables.unseen and re.match("[A-Za-z_]", name))
     empty = known_text(base) == "" or (absent and name not in _SPECIAL)
@@ -329,12 +341,23 @@ def _variable(part: Part, variables: Variables) -> Value:
         if isinstance(found, list) and (reason := next((r for r in map(reason_of, found) if r), "")):
             return (Piece(text=f"${{#{name}}}", unknown=reason),)
         length = len(found) if isinstance(found, list) and how != "length" else None if text is None else len(text)
-        return plain_value(str(length)) if length is not None and found is not None else _unknown(part)
-    pattern = known_text(rest)
-    if text is None or pattern is None or found is None:
-        return _unknown(part)
-    changed = edited(text, how, pattern)
-    return _unknown(part) if changed is None else plain_value(changed)
+        return plain_value(str(length)) if length is not None and found is not None else _unknown(part, variables)
+    if text is None or found is None:
+        return _unknown(part, variables)
+    return _edited(base, how, part, variables)
+
+
+def _of_the_words(part: Part, variables: Variables) -> Value:
+    """${#@}, ${@:-WORD} and ${@:+WORD} where the words handed over are known."""
+    how, words = part.operator, _elements(replace(part, operator=""), variables)
+    if any(map(reason_of, words)) or how not in ("length", ":-", "-", ":+", "+"):
+        return _unknown(part, variables)
+    if how == "length":
+        return plain_value(str(len(words)))
+    given = bool("".join(map(text_of, words)) if how[0] == ":" else words)
+    if given == (how[-1] == "+"):
+        return value_of(part.rest, variables) if part.rest else ()
+    return _unknown(part, variables) if given else ()
 
 
 def mapped(key: str, variables: Variables) -> str:
@@ -352,8 +375,9 @@ def _never_empty(base: Value, rest: Value) -> Value:
     return (replace(base[0], choices=choices),)
 
 
-def _unknown(part: Part) -> Value:
-    shown = f"${{{part.text}...}}"
+def _unknown(part: Part, variables: Variables) -> Value:
+    known = part.text in _HANDED_OVER and isinstance(variables.values.get("@"), list)
+    shown = f"${{{part.text}{part.operator}...}}" if known else f"${{{part.text}...}}"
     return (Piece(text=shown, unknown=f"{shown} in line {part.line} cannot be worked out without running the script"),)
 
 
