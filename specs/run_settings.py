@@ -297,6 +297,12 @@ def switches_known(gpu: str, precision: str, release: str, pipelined: bool) -> t
     return (frozenset().union(*(r.settings.cuda_graphs for r in alike)), overlap) if alike else None
 
 
+@cache
+def model_switches(model: str, gpu: str, release: str) -> tuple[RunSettings, ...]:
+    """Settings of all recipes that a model has had on GPUs of this class up to a release."""
+    return tuple(r.settings for r in recipes() if r.model == model and _kin(r.gpu, gpu) and r.release <= release)
+
+
 def _dense(recipe: RecipeSettings) -> bool:
     return recipe.model.startswith("llama")
 

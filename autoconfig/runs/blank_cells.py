@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from autoconfig.planning.resolve import usual_fp8_recipe
 from autoconfig.runs.release_cells import sharding_of_a_release, without_later_switches
 from autoconfig.runs.table import Row, cell, count_of, degree, flag, format_of
@@ -25,6 +27,9 @@ def with_usual_cells(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuS
         form = _form(found, model.name.rstrip("*"), stack, gpu, assumed)
         _fill_from_recipes(found, model, stack, gpu, form, assumed)
         without_later_switches(found, model, stack, gpu, form, assumed)
+        if flag(found, "sp") and not cell(row, "tp") and degree(found, "tp") == 1:
+            found["sp"] = "0"
+            assumed.append("sp off (tp is left out, and no recipe of the release that is like the row has it above 1)")
     wants = stack.usually_sequence_parallel or (model.is_moe and stack.supports_sequence_parallel)
     if not cell(found, "sp") and degree(found, "tp") > 1 and wants:
         found["sp"] = "1"
@@ -57,6 +62,8 @@ def _fill_from_recipes(
     as_published = model.num_layers == load_model(name).num_layers
     if twins := [r for r in current if as_published and _agrees(row, r)]:
         _fill_degrees(row, twins, assumed)
+    elif as_published:
+        _fill_from_nearest(row, name, where, form, stack, task, assumed)
     plan = tuple(count_of(row, column) or 1 for column in PLAN_COLUMNS)
     known = nearest_recipe(name, where, form, stack.release, plan, task=task)
     assert known is not None
@@ -100,9 +107,40 @@ def _fill_offload(row: dict[str, str], layers: str) -> list[str]:
 
 
 def _agrees(row: Row, recipe: RecipeSettings) -> bool:
-    """Every degree that the row gives is the recipe's; GPUs may be others."""
-    said = zip(PLAN_COLUMNS[1:], recipe.plan[1:], strict=True)
-    return all(degree(row, column) == value for column, value in said if cell(row, column))
+    """Every degree that the row gives is the recipe's; GPUs may be others. Sequence parallelism says that tp is above 1."""
+    plan = dict(zip(PLAN_COLUMNS, recipe.plan, strict=True))
+    if not cell(row, "tp") and flag(row, "sp") and plan["tp"] == 1:
+        return False
+    return all(degree(row, column) == plan[column] for column in PLAN_COLUMNS[1:] if cell(row, column))
+
+
+def _fill_from_nearest(
+    row: dict[str, str], name: str, gpu: str, form: str, stack: SoftwareStack, task: str, assumed: list[str]
+) -> None:
+    """Empty mbs, ep and gbs of a plan that no recipe has, as in the release's recipe with most of its degrees; tp, too, where
+    the row says sequence parallelism. ep is one that divides the row's ranks, gbs the recipe's per GPU (Megatron-Bridge,
+    scripts/performance: gbs_scaling_factor = global_batch_size / num_gpus)."""
+    plan = tuple(count_of(row, column) or 0 for column in PLAN_COLUMNS)
+    known = nearest_recipe(name, gpu, form, stack.release, plan, task=task)
+    assert known is not None
+    theirs = dict(zip(PLAN_COLUMNS, known.plan, strict=True))
+    filled = {column: theirs[column] for column in ("mbs", "ep") if not cell(row, column)}
+    if filled.get("ep") == 1:
+        del filled["ep"]
+    if not cell(row, "tp") and flag(row, "sp") and theirs["tp"] > 1:
+        filled["tp"] = theirs["tp"]
+    others = filled.get("tp", degree(row, "tp")) * degree(row, "cp")
+    gpus = count_of(row, "gpus") or (count_of(row, "dp") or 0) * others * degree(row, "pp")
+    ranks = gpus // degree(row, "pp") // degree(row, "etp")
+    if "ep" in filled and ranks:
+        filled["ep"] = gcd(filled["ep"], ranks)
+    if not cell(row, "gbs") and gpus and (batches := known.row["gbs"].split()):
+        multiple = filled.get("mbs", degree(row, "mbs")) * max(1, gpus // (others * degree(row, "pp")))
+        filled["gbs"] = max(1, round(int(batches[-1]) * gpus / theirs["gpus"] / multiple)) * multiple
+    row.update({column: str(value) for column, value in filled.items()})
+    if said := [f"{column} {value}" for column, value in filled.items() if value > 1 or column == "mbs"]:
+        like = ", ".join(f"{column} {value}" for column, value in theirs.items() if value > 1)
+        assumed.append(f"{', '.join(said)} (no recipe of {stack.name} has this plan; the nearest has {like})")
 
 
 def _fill_degrees(row: dict[str, str], twins: list[RecipeSettings], assumed: list[str]) -> None:
