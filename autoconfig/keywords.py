@@ -179,7 +179,7 @@ class RlKeywords(TypedDict, total=False):
     max_response_length: int | str
     tokens_per_gpu: int | str
     staleness: int | str
-    host_memory: str
+    host_memory: float | str
     fit_chance: float | str
     top: int | str
     calibration: str

@@ -179,9 +179,12 @@ _BYTES = {"b": 1, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2
 
 
 def parse_size(given: str | float) -> int:
-    """`600MiB`, `2GiB`, `1.5TB` in bytes. Raises InputError."""
-    match = _SIZE.fullmatch(str(given).strip())
-    size = int(float(match[1]) * _BYTES[match[2].lower()]) if match else 0
+    """`600MiB`, `2GiB`, `1.5TB` in bytes; a number is bytes already. Raises InputError."""
+    if isinstance(given, (int, float)) and not isinstance(given, bool):
+        size = int(given) if math.isfinite(given) else 0
+    else:
+        match = _SIZE.fullmatch(str(given).strip())
+        size = int(float(match[1]) * _BYTES[match[2].lower()]) if match else 0
     if size < 1:
         raise InputError(f"size {str(given)[:40]!r}: write it like 600MiB, 2GiB or 1.5TiB")
     return size

@@ -215,9 +215,15 @@ def _read_file(file: Path, given: Mapping[str, Any]) -> CheckInput:
 
 
 def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What --include names, with the plan of every file in its place."""
-    named = ((text, _file_named(text)) for text in given["include"])
-    return tuple(str(_read_file(file, given).plan) if file else text for text, file in named)
+    """What --include names, with the plan of every file in its place. Raises InputError for a file that Megatron refuses."""
+    found = []
+    for text in given["include"]:
+        if file := _file_named(text):
+            source = _read_file(file, given)
+            source.require_taken()
+            text = str(source.plan)
+        found.append(text)
+    return tuple(found)
 
 
 @click.command("explain", cls=ManyOptions)
@@ -235,8 +241,11 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, verbose: bo
     from autoconfig.training.question import request_of
 
     if file := _file_named(plan):
+        from autoconfig.megatron.check import file_violations
+
         source = _read_file(file, given)
-        explanation = explain_plan(source.question, source.plan, binds=given["binds"])
+        broken = file_violations(source)
+        explanation = explain_plan(source.question, source.plan, binds=given["binds"], broken=broken)
     else:
         explanation = explain(request_of(given), plan, binds=given["binds"])
     included = explanation.included

@@ -66,6 +66,7 @@ def convert_file(path: Path, request: CheckRequest, form: str) -> Converted:
 
 
 def _converted(source: CheckInput, form: str) -> Converted:
+    source.require_taken()
     split = source.split
     if split is not None and not split.even_inside:
         raise UnsupportedError(

@@ -22,7 +22,7 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
-from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
@@ -113,6 +113,13 @@ class CheckInput:
     """Of a script that was asked for another number of GPUs than its own: what was changed for it in `text`, old and new."""
     wish: Constraints | None = None
     """Which plans the file's format can say; None: all."""
+
+
+    def require_taken(self) -> None:
+        """Raises UnsupportedError where megatron-core refuses the arguments whatever the plan: for readers that have no words
+        for a verdict."""
+        if self.refused:
+            raise UnsupportedError("megatron-core refuses this file: " + "; ".join(one.text for one in self.refused))
 
 
 def read_text(path: Path, wanted: str = WANTED) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decod
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
 from autoconfig.serving.reasons import (
+    closed_over,
     exceeded,
     nearest_row,
     no_deployment,
@@ -79,13 +80,13 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     """Search, report the best ones, simulate the finalists. A limit that nobody asked for goes where none is within it."""
     asked = understand(request)
     for question in (*readable(asked), asked):
-        found, reports, lines = _finalists(question, request, progress)
+        found, reports, lines, tried = _of_any_tp(question, request, progress)
         if reports and (not request.simulate or any(_kept(question, one) for one in reports)):
             break
     rows = _one_per_layout(found, request.top) if reports else []
-    nearest, infeasible = (None, "") if reports else _nearest(question.in_means(), found)
+    nearest, infeasible = (None, "") if reports else _nearest(question, found)
     if request.simulate and reports and not any(_kept(question, one) for one in reports):
-        nearest, infeasible = _nearest_simulated(question, reports)
+        nearest, infeasible = _nearest_simulated(question, tried)
         reports, rows = [], []
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
     return ServeAnswer(
@@ -119,10 +120,45 @@ def rounded_down(value: float) -> float:
     return float(f"{math.floor(value / unit + 1e-9) * unit:.6g}")
 
 
-def _finalists(
-    question: ServeQuestion, request: ServeRequest, progress: Progress | None
-) -> tuple[Deployments, list[DeploymentReport], list[str]]:
-    """(columns, reports with the first ones simulated, remarks). Where simulated means of finalists are beyond the limits,
+Found = tuple[Deployments, list[DeploymentReport], list[str], list[DeploymentReport]]
+"""Columns, reports with the first ones simulated, remarks, and all that were simulated."""
+
+
+def _of_any_tp(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
+    """What _finalists finds. Where none of it is within the limits in the simulation, the deployment of each tp that is fastest
+    in closed form is simulated too, and every tp of which it is within them is searched for itself."""
+    first = _finalists(question, request, progress)
+    _, reports, _, tried = first
+    if not request.simulate or not reports or any(_kept(question, one) for one in reports):
+        return first
+    better: list[Found] = []
+    for columns, one in _fastest_of_each_tp(question):
+        tried = [*tried, one]
+        if _kept(question, one):
+            tp = one.plan.decode.tp
+            said = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
+            better.append((columns, [one], [f"the fastest {said}"], tried))
+            narrow = replace(question, constraints={**question.constraints, "tp": frozenset({tp})})
+            found, kept, lines, _ = _finalists(narrow, request, progress)
+            if any(_kept(question, each) for each in kept):
+                better.append((replace(found, question=question), kept, [said, *lines], tried))
+    return min(better, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if better else (*first[:3], tried)
+
+
+def _fastest_of_each_tp(question: ServeQuestion) -> Iterator[tuple[Deployments, DeploymentReport]]:
+    """Of each tensor parallelism that is within the limits in closed form the deployment that is furthest within them, alone in
+    the order of its columns, and its report, simulated."""
+    found = search(question.in_means())
+    over = closed_over(found.question, found)
+    tp = np.array([found.layouts[int(layout)].tp for layout in found.columns["layout"][found.order]])
+    for same in (found.order[tp == size] for size in np.unique(tp)):
+        row = same[np.argmin(over[same])]
+        one = report(question, found, int(row))
+        yield replace(found, question=question, order=np.array([row])), replace(one, latency=simulated(question, one))
+
+
+def _finalists(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
+    """Where simulated means of finalists are beyond the limits,
     others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
     until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
     is taken."""
@@ -140,7 +176,7 @@ def _finalists(
     harder, found, reports = min(kept, key=lambda each: _figure(question, each[2])) if kept else some[-1]
     reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
     lines = [_harder_text(start, harder)] if harder is not start and kept else []
-    return replace(found, question=question), reports, lines
+    return replace(found, question=question), reports, lines, [one for each in tried for one in each[2] if one.latency]
 
 
 def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
@@ -202,7 +238,7 @@ def _over(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
 
 
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
-    row = nearest_row(question, found)
+    row = nearest_row(question.in_means(), found)
     return (
         (None, no_deployment(question, found))
         if row is None
@@ -214,7 +250,8 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
     tried = [(max(_over(question, one.latency).values()), one, one.latency) for one in reports if one.latency is not None]
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
-        f"limits cannot be met: in the simulation the nearest deployment misses by {over_text(over)} "
+        f"limits are met by none of {len({str(one.plan) for one in reports})} deployments that were tried, the fastest of each "
+        f"tp among them: in the simulation the nearest deployment misses by {over_text(over)} "
         f"({exceeded((name, seconds, limit) for _, name, seconds, limit in simulated_figures(question, latency))}), with "
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, "
         f"{'a lower --rate or ' * bool(question.rate)}wider limits"

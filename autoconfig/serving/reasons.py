@@ -146,7 +146,7 @@ def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
     c = found.columns
     if not len(c["layout"]):
         return None
-    return int(np.argmin(_over(question, found))) if found.carries else 0
+    return int(np.argmin(closed_over(question, found))) if found.carries else 0
 
 
 def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
@@ -159,13 +159,25 @@ def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
             f"{gpus} not carry {rate_text(question.rate)}; "
             f"the nearest deployment carries {most:.3g} "
             f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
+            f"{'; whether the limits are met there is not known: ask with that --rate' * any(limits_of(question))}"
         )
-    limits = (("TTFT", "ttft_s", question.ttft_s), ("TPOT", "tpot_s", question.tpot_s))
-    ways = exceeded((name, float(found.columns[column][row]), limit) for name, column, limit in limits)
-    said = f"limits cannot be met; the nearest deployment misses by {over_text(float(_over(question, found)[row]))} ({ways})"
-    if question.rate and 0.0 < found.most_load < 1.0:
-        said += f"; within them {found.most_load * question.rate:.3g} requests/s are carried ({SPARED})"
-    return said
+    over = over_text(float(closed_over(question.in_means(), found)[row]))
+    ways = " and ".join(_beyond_in_means(question, found, row))
+    tries = f"try more --gpus, {'a lower --rate or ' * bool(question.rate)}wider limits"
+    return f"limits cannot be met; the nearest deployment misses by {over} ({ways}); {tries}"
+
+
+def _beyond_in_means(question: ServeQuestion, found: Deployments, row: int) -> Iterator[str]:
+    """What exceeds its limit: the closed form knows means, which are below the percentiles that a limit may be of."""
+    for kind in ("ttft", "tpot"):
+        seconds = float(found.columns[f"{kind}_s"][row])
+        own = [each for each in limits_of(question) if each[0] == kind and seconds > each[3]]
+        if own:
+            _, figure, name, limit = min(own, key=lambda each: each[3])
+            if figure == "mean":
+                yield exceeded([(name, seconds, limit)])
+            else:
+                yield f"mean {kind.upper()} {seconds * 1e3:,.4g} ms, with {name} at most {limit * 1e3:,.4g}"
 
 
 def exceeded(figures: Iterable[tuple[str, float, float | None]]) -> str:
@@ -198,7 +210,8 @@ def over_text(over: float) -> str:
     return f"{over - 1.0:.0%}" if over < MAX_FACTOR else f"a factor of {over:,.0f}"
 
 
-def _over(question: ServeQuestion, found: Deployments) -> np.ndarray:
+def closed_over(question: ServeQuestion, found: Deployments) -> npt.NDArray[np.float64]:
+    """Of each row the worst latency in closed form over its limit."""
     c = found.columns
     return np.asarray(np.maximum(c["ttft_s"] / (question.ttft_s or np.inf), c["tpot_s"] / (question.tpot_s or np.inf)))
 

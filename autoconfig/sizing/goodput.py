@@ -13,6 +13,7 @@ Goodput is tokens per second of wall time over those of undisturbed training.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 
 from autoconfig.memory_model.state import lora_parameters, optimizer_bytes_per_parameter
@@ -32,7 +33,9 @@ HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one w
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """GPU counts, ascending, each once. Raises InputError."""
+    """GPU counts, ascending, each once; `1,024` is one, as no count begins with a zero. Raises InputError."""
+    if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3})*,0[0-9]{2}(,[0-9]{3})*", text.strip()):
+        return check_counts({int(text.replace(",", ""))})
     found: set[int] = set()
     for part in text.split(","):
         found.update(_part(part.strip(), text))
@@ -54,7 +57,7 @@ def check_counts(counts: set[int] | list[int]) -> tuple[int, ...]:
 
 def _part(part: str, text: str) -> list[int]:
     pieces = part.split(":")
-    if len(pieces) > 3 or not all(piece.isascii() and piece.isdigit() and len(piece) <= 9 for piece in pieces):
+    if len(pieces) > 3 or not all(re.fullmatch(r"0|[1-9][0-9]{0,8}", piece) for piece in pieces):
         raise InputError(f"GPU counts {text[:80]!r} cannot be read; {HINT}")
     numbers = [int(piece) for piece in pieces]
     if len(numbers) == 1:

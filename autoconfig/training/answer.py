@@ -256,12 +256,15 @@ def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanat
     return explain_plan(question, question.scenario.read_plan(plan_text), binds=binds)
 
 
-def explain_plan(question: Question, plan: TrainPlan, *, binds: bool = False) -> Explanation:
-    """One plan in full, of a question that is understood."""
+def explain_plan(
+    question: Question, plan: TrainPlan, *, binds: bool = False, broken: Sequence[Violation] | None = None
+) -> Explanation:
+    """One plan in full, of a question that is understood. `broken`: as of `include`, of a file's plan."""
     request, s = question.request, question.scenario
-    included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price))
+    included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price), broken)
     if included.report is None:
-        return Explanation(question=question, included=included, nearest_legal=nearest_legal(s, plan))
+        nearest = nearest_legal(s, plan) if violations(s, plan) else None  # else it is the file that breaks them, not the plan
+        return Explanation(question=question, included=included, nearest_legal=nearest)
     operators = explain_operators(s, plan)
     gains = what_binds(s, plan, request.memory_margin, request.fit_chance) if binds else []
     note = memory_binds(included.report, gains) if binds else ""

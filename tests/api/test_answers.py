@@ -355,6 +355,8 @@ def test_placements_are_those_of_the_command_line(http):
     Draft202012Validator(schema("rl")).validate(said)
     assert answer.json() == said
     assert Client(str(http.base_url)).post_training(**STEP)["placements"] == said["placements"] != []
+    sizes = [http.post("/v1/post-training", json={**STEP, "host_memory": size}) for size in ("1TiB", 2**40, float(2**40))]
+    assert sizes[0].status_code == 200 and len({one.content for one in sizes}) == 1
 
 
 def test_no_placement_fits_is_an_answer_with_the_nearest_and_a_remedy(http):

@@ -68,6 +68,7 @@ def test_a_command_line_is_edited():
 @pytest.mark.parametrize(
     ("more", "says"),
     [
+        ("do_train: false", "do_train .*is false: nothing is trained"),
         ("do_predict: true\npredict_with_generate: true", "do_predict without do_train: this evaluates"),
         ("fp8: true\nfp8_backend: torchao", "float8 of accelerate"),
         ("tensor_model_parallel_size: 4\npipeline_model_parallel_size: 2", "Megatron's back end"),

@@ -169,6 +169,19 @@ def test_weights_loaded_in_16_bits_keep_their_states_in_16_bits():
     assert read_any(trl, CheckRequest(gpu="h100-sxm-80gb", gpus=8)).question.scenario.numerics.weights_are_masters
 
 
+def test_weights_kept_in_16_bits_are_written_for_trl_and_read_back():
+    request = CheckRequest(gpu="h100-sxm-80gb", gpus=8)
+    of_trl = TRL + "per_device_train_batch_size: 1\ndtype: bfloat16\n"
+    for text in (of_trl, FACTORY.format(options="finetuning_type: full\npure_bf16: true\n")):
+        found = convert(text, request, "trl")
+        assert "\ndtype: bfloat16\n" in found.written.text
+        again = read_any(found.written.text, request)
+        assert again.question.scenario.numerics == found.source.question.scenario.numerics
+        assert again.plan == found.source.plan
+        with pytest.raises(UnsupportedError, match="weights_are_masters"):
+            convert(text, request, "accelerate")
+
+
 def test_no_plan_with_other_states_is_better_than_one_in_16_bits():
     wish = swift("--train_type full").wish.fixed
     assert (wish["fsdp"], wish["dist_opt"], wish["offload"]) == ({0}, {False}, {0.0})

@@ -202,5 +202,12 @@ def test_explain_and_include_take_a_file(autoconfig, tmp_path):
     asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--seq-length", "8192", "--global-batch-size", "128")
     body = autoconfig.json(*asked, "--include", str(tmp_path / "run.sh"))
     assert [one["short"] for one in body["included"]] == [found["short"]]
+    (tmp_path / "bad.sh").write_text(SCRIPT.replace("--bf16", "--bf16 --overlap-param-gather"))
+    broken = autoconfig.run("explain", str(tmp_path / "bad.sh"), "--json")
+    assert broken.exit_code == 2 and not json.loads(broken.stdout)["legal"] and "NV086" in broken.stdout
+    for command in (("convert", str(tmp_path / "bad.sh"), "--format", "megatron-yaml"),
+                    (*asked, "--include", str(tmp_path / "bad.sh"))):  # fmt: skip
+        taken = autoconfig.run(*command)
+        assert taken.exit_code == 2 and "--overlap-param-gather needs --overlap-grad-reduce" in taken.stderr
     refused = autoconfig.run("explain", str(Path(__file__)))
     assert refused.exit_code == 2 and refused.stderr.startswith("error: ")

@@ -248,3 +248,5 @@ def test_what_a_host_holds_is_an_option():
     assert small.ranked[0].seconds > free.ranked[0].seconds
     with pytest.raises(InputError, match="--host-memory: size 'much'"):
         answer({**SEVEN, "host_memory": "much"})
+    with pytest.raises(InputError, match="--host-memory"):
+        answer({**SEVEN, "host_memory": float("nan")})

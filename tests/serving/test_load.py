@@ -106,8 +106,26 @@ def test_limits_of_percentiles_are_kept_in_the_simulation():
     assert serve_json(found).question.percentile_limits_seconds == {"ttft_p99": 0.1}
     none = answer(replace(asked, ttft_p99_s=0.035))
     assert not none.reports and "in the simulation the nearest" in none.infeasible and "(TTFT p99" in none.infeasible
+    assert re.match(r"limits are met by none of \d+ deployments that were tried", none.infeasible)
+    below = answer(replace(asked, ttft_p99_s=0.01))  # already beyond it in closed form, which knows means
+    assert re.search(r"\(mean TTFT [\d.]+ ms, with TTFT p99 at most 10\)", below.infeasible)
     steady = answer(replace(LIGHT, gpus=1, tpot_p95_s=0.01)).reports[0]
     assert steady.latency.tpot_seconds.p95 <= 0.01 < answer(replace(LIGHT, gpus=1)).reports[0].latency.tpot_seconds.p95
+
+
+def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
+    """What is first by throughput has tp=1, at any number of instances; of tp=2 and 4 some are within the limit."""
+    asked_of = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300, "fix": ("kv=fp8", "weights=fp8")}
+    found = answer(asked(**asked_of, rate=40.0, ttft_p95_s=0.05))
+    assert found.reports and found.reports[0].latency.ttft_seconds.p95 <= 0.05
+    assert found.reports[0].plan.decode.tp > 1 and any("alone" in line for line in found.sensitivity)
+
+
+def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
+    ask = replace(FULL, isl=2000, osl=300, ttft_p99_s=0.08, top=1, simulate=1)
+    some, much = answer(replace(ask, rate=8.39)).infeasible, answer(replace(ask, rate=40.0)).infeasible
+    assert "requests/s" not in some and "a lower --rate" in some
+    assert "carries 8.39" in much and "whether the limits are met there is not known" in much
 
 
 def test_limits_of_percentiles_need_the_simulation():

@@ -30,7 +30,11 @@ def test_counts(text, counts):
     assert [*parse_counts(text)] == counts
 
 
-UNREADABLE = ("", "a", "8:", "8:4", "0", "8:16:0", "1:2:3:4", "-8", "8 16", "1:1000000:1", "9" * 30, "8,,16", "٨")
+def test_thousands_with_a_comma_are_one_count():
+    assert parse_counts("1,000") == (1000,) and parse_counts("1,024") == (1024,) and parse_counts("256,512") == (256, 512)
+
+
+UNREADABLE = ("", "a", "8:", "8:4", "0", "8:16:0", "1:2:3:4", "-8", "8 16", "1:1000000:1", "9" * 30, "8,,16", "٨", "64,024:128")
 
 
 @pytest.mark.parametrize("text", UNREADABLE)

@@ -23,6 +23,13 @@ def kib(count: int) -> torch.Tensor:
     return torch.empty(count * KIB, dtype=torch.uint8)
 
 
+def test_torch_compile_that_is_left_out_takes_what_torchs_own_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", torch.compile)
+    limits.leave_out_compiler()
+    assert torch.compile(kib, True) is torch.compile(kib, fullgraph=True) is kib
+    assert torch.compile(dynamic=True)(kib) is torch.compile(None, True)(kib) is kib
+
+
 def test_peak_is_the_largest_moment_not_the_sum() -> None:
     with MemoryLog() as log, log.phase("forward"):
         kept = kib(3)

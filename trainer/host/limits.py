@@ -50,7 +50,7 @@ def leave_out_compiler() -> None:
     torch.compile = _as_it_is
 
 
-def _as_it_is(model: Callable[..., Any] | None = None, **_: object) -> Callable[..., Any]:
+def _as_it_is(model: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:
     return (lambda function: function) if model is None else model
 
 

@@ -47,6 +47,8 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
     stage = section.word("stage") or "sft"
     if stage not in STAGES:
         raise UnsupportedError(f"{section.place('stage')} is {stage[:40]}: read are {', '.join(STAGES)}")
+    if section.has("do_train") and not section.flag("do_train"):
+        raise UnsupportedError(f"{section.place('do_train')} is false: nothing is trained; read is training")
     run = training(
         document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
         length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=gpus,

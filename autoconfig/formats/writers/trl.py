@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoconfig.formats.projections import named_modules
 from autoconfig.formats.writers import accelerate
 from autoconfig.formats.writers.bridge import LORA_ALPHA
@@ -38,6 +40,8 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
     shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == accelerate.FULL else plan.recompute)
+    if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
+        scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
     return list(dict.fromkeys(odd + accelerate.refused(scenario, shown)))
 
 
@@ -75,8 +79,11 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
 def weights_dtype(scenario: Scenario) -> str:
     """In what `from_pretrained` loads the weights: trl 1.16 takes float32 where `dtype` is not said
     (trl/trainer/model_config.py), and autocasts its products with `bf16: true`. Frozen weights are priced in 16 bits; those
-    that are trained in fp32, as accelerate 1.15 makes them under FSDP (utils/fsdp_utils.py, accelerator.py: `upcasting`)."""
+    that are trained in fp32, as accelerate 1.15 makes them under FSDP (utils/fsdp_utils.py, accelerator.py: `upcasting`), but
+    for those that are trained in bf16 without copies."""
     numerics = scenario.numerics
+    if numerics.weights_are_masters:
+        return "bfloat16"
     if numerics.peft == "none" or numerics.frozen_dtype == "fp32":
         return "float32"
     return {"bf16": "bfloat16", "fp16": "float16"}.get(numerics.precision, "float32")
