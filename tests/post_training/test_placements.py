@@ -248,3 +248,12 @@ def test_what_a_host_holds_is_an_option():
     assert small.ranked[0].seconds > free.ranked[0].seconds
     with pytest.raises(InputError, match="--host-memory: size 'much'"):
         answer({**SEVEN, "host_memory": "much"})
+
+
+def test_more_host_memory_is_a_remedy_where_hosts_are_what_lacks():
+    asked = {"model": "qwen3-235b-a22b", "gpus": 64}
+    short = answer({**asked, "host_memory": "256GiB"})
+    assert not short.ranked and short.remedy == (
+        "128 GPUs fit (--gpus 128), or 1TiB of host memory a node (--host-memory 1TiB)"
+    )
+    assert answer({**asked, "host_memory": "1TiB"}).ranked and not answer({**asked, "host_memory": "512GiB"}).ranked
