@@ -178,10 +178,8 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
             return f"{more}, or {host}" if host else more, on_host or one
     if host:
         return host, on_host
-    return (
-        f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs, more host "
-        "memory"
-    ), None
+    tried = f"half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs, more host memory"
+    return f"nothing that was tried fits: {tried}", None
 
 
 def _host_memory(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> Fit:
@@ -251,7 +249,11 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
             f"{option('framework')} verl or nemo-rl"
         )
     usual = section("lengths")
-    prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed, of=framework.name)
+    even = _spread(framework.prompts, gpus)
+    theirs = framework.name if even == framework.prompts else ""
+    prompts = _whole(given, "prompts", even, assumed, of=theirs)
+    if not theirs and given.get("prompts") is None:
+        assumed[-1] += f": {framework.name}'s {framework.prompts:,} and as many more as divide over {gpus:,} GPUs (--prompts)"
     group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)

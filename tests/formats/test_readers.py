@@ -402,10 +402,15 @@ def test_overrides_that_change_model_state_or_exchange_are_read(as_yaml):
 
 @pytest.mark.parametrize(
     ("more", "dispatcher"),
-    [("", "hybridep"), (" model.moe_flex_dispatcher_backend=deepep", "deepep"), (" model.moe_token_dispatcher_type=alltoall", "alltoall")],
+    [
+        ("", "hybridep"),
+        (" model.moe_flex_dispatcher_backend=deepep", "deepep"),
+        (" model.moe_token_dispatcher_type=alltoall", "alltoall"),
+    ],
 )
 def test_a_recipe_sets_the_dispatcher_that_no_override_says(more, dispatcher):
-    text = f"python run_recipe.py --recipe qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config train.train_iters=9 logger.log_interval=1{more}\n"
+    recipe = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
+    text = f"python run_recipe.py --recipe {recipe} train.train_iters=9 logger.log_interval=1{more}\n"
     found = read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
     assert found.question.scenario.given.dispatcher == dispatcher
 

@@ -78,7 +78,7 @@ def test_no_room_for_prompts_beside_the_most_new_tokens_is_a_usual_room():
 
 def test_more_new_tokens_than_a_sample_holds_are_refused():
     text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4097, ")
-    with pytest.raises(InputError, match="no token for a prompt .* raise the first, or lower the second to at most 4,096"):
+    with pytest.raises(InputError, match=r"no token for a prompt .* raise the first, or lower the second to at most 4,096"):
         read_file(text, {})
 
 

@@ -148,8 +148,8 @@ def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[
 
 DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
 USUAL_DISPATCHER = "alltoall"
-"""What Bridge's own providers of mixtures set (megatron/bridge/models/), where megatron-core's default is allgather; recipes that
-differ say flex."""
+"""What Bridge's own providers of mixtures set (megatron/bridge/models/), where megatron-core's default is allgather; recipes
+that differ say flex."""
 
 
 def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[str]]:
@@ -160,8 +160,8 @@ def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tu
     words = [f"--{DISPATCHER.replace('_', '-')}", name]
     if name == "flex" and known.get("backend") and not section.has(*(f"{holder}{BACKEND}" for holder in _HOLDERS)):
         words += [f"--{BACKEND.replace('_', '-')}", known["backend"]]
-    said = [] if known.get("disp") else [f"dispatcher {name}, as Bridge's mixtures have it: no override says model.{DISPATCHER}"]
-    return [word(text) for text in words], said
+    said = f"dispatcher {name}, as Bridge's mixtures have it: no override says model.{DISPATCHER}"
+    return [word(text) for text in words], [] if known.get("disp") else [said]
 
 
 def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:
