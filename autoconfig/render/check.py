@@ -72,7 +72,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""
     fits: bool | None
-    """Whether every stage fits; null where the plan is not legal, or over the limit with weights in fewer bits than modelled."""
+    """Whether every stage fits; null where the plan is not legal, or over the limit with weights in fewer bits than 16."""
     report: PlanReportJson | None
     """Everything predicted for the file's plan; null where it is not legal."""
     better: BetterPlanJson | None
