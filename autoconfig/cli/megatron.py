@@ -35,7 +35,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     from autoconfig.formats.edit import improved_text
     from autoconfig.megatron.check_input import check_request
     from autoconfig.megatron.edit import apply_to as write_improved
-    from autoconfig.render.check import check_json, show_check
+    from autoconfig.render.check import check_json, no_verdict, show_check
 
     request, apply_to = check_request(given), given["apply_to"]
     answer = check_file(file, request)
@@ -47,7 +47,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
         show_check(console(), answer)
         if apply_to is not None:
             click.echo(f"The improved file is in {apply_to}.")
-    if answer.violations:
+    if answer.violations or no_verdict(answer):
         ctx.exit(EXIT_BAD_INPUT)
     if answer.report is not None and not answer.report.fits:
         ctx.exit(EXIT_NOTHING_FITS)

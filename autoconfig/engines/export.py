@@ -37,8 +37,16 @@ IMAGES = {"vllm": "vllm/vllm-openai", "sglang": "lmsysorg/sglang", "tensorrt-llm
 """Names under which the engines publish their images; the registry and the tag are the reader's to choose."""
 
 
-def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan, slurm: Sequence[str] = ()) -> str:
-    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share; `slurm`: its further options."""
+def _first_port(plan: EnginePlan, beside: EnginePlan | None) -> int:
+    """Of the instances of a plan: those of `beside`, of the same machine, come first."""
+    return FIRST_PORT + (beside.replicas if beside else 0)
+
+
+def slurm_script(
+    question: ServeQuestion, kind: str, plan: EnginePlan, slurm: Sequence[str] = (), beside: EnginePlan | None = None
+) -> str:
+    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share; `slurm`: its further options;
+    `beside`: the instances whose ports come first."""
     gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
     nodes = -(-gpus // per_node)
     launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
@@ -52,7 +60,7 @@ def slurm_script(question: ServeQuestion, kind: str, plan: EnginePlan, slurm: Se
         f"#SBATCH --gpus-per-node={min(gpus, per_node)}",
         *(f"#SBATCH {remark(one)}" for one in slurm),
         "set -euo pipefail",
-        "# Port of an instance: FIRST_PORT (8000) + its number in the array; the node is in the job's output.",
+        f"# Port of an instance: FIRST_PORT ({_first_port(plan, beside)}) + its number in the array; the node: its output.",
         "export INSTANCE=$SLURM_ARRAY_TASK_ID",
         f'srun {"--mpi=pmix " if launched else ""}bash "${{SLURM_SUBMIT_DIR:-$PWD}}/{kind}.sh"',
     ]
@@ -91,10 +99,11 @@ def export_texts(question: ServeQuestion, one: DeploymentReport, slurm: Sequence
     for kind, plan in kinds.items():
         require_runs(question.engine, plan, disaggregated=kind != "serve")
         start = STARTS[framework](question, kind, plan)
-        body = _instances(question, plan, start, one.plan.prefill if kind == "decode" else None)
+        beside = one.plan.prefill if kind == "decode" else None
+        body = _instances(question, plan, start, beside)
         files = {f"{kind}.sh": _script(question, plan.weights, body), **start.files}
         texts.update(files)
-        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan, slurm)
+        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan, slurm, beside)
         objects = kubernetes_objects(question, kind, plan, files)
         if objects is not None:
             texts[f"{kind}.kubernetes.yaml"] = objects
@@ -156,7 +165,7 @@ def _instances(question: ServeQuestion, plan: EnginePlan, start: Start, beside: 
     gpus = plan.tp * plan.pp * plan.adp
     most = question.gpus_per_node // gpus
     first_gpu = beside.gpus if beside and beside.gpus + plan.gpus <= question.gpus_per_node else 0
-    port = f"${{FIRST_PORT:-{FIRST_PORT + (beside.replicas if beside else 0)}}}"
+    port = f"${{FIRST_PORT:-{_first_port(plan, beside)}}}"
     lines = list(start.before)
     if plan.replicas == 1 and not first_gpu:
         return "\n".join([*lines, f"PORT=$(({port} + ${{INSTANCE:-0}}))", start.command])
@@ -184,6 +193,17 @@ def _instances(question: ServeQuestion, plan: EnginePlan, start: Start, beside: 
     )
 
 
+def _asked_limits(question: ServeQuestion) -> dict[str, object]:
+    """The percentiles whose limits were asked for, and the milliseconds within which a request counts as good, those of our own
+    `within limits`. Without any: the tool's percentile (99), no goodput."""
+    if not question.tails:
+        return {}
+    limits = question.in_means()
+    good = [f"{kind}:{limit * 1e3:g}" for kind, limit in (("ttft", limits.ttft_s), ("tpot", limits.tpot_s)) if limit]
+    figures = sorted({name.rpartition("_p")[2] for name in question.tails}, key=int)
+    return {"--metric-percentiles": ",".join(figures), "--goodput": " ".join(good)}
+
+
 def _benchmark(question: ServeQuestion, one: DeploymentReport) -> str:
     """Against one instance: its share of the load. Disaggregated: the whole load against the router."""
     replicas = 1 if one.plan.prefill else one.plan.decode.replicas
@@ -203,5 +223,6 @@ def _benchmark(question: ServeQuestion, one: DeploymentReport) -> str:
             "--num-prompts": max(8 * users, 200),
             "--max-concurrency": None if question.rate else users,
             "--request-rate": f"{question.rate / replicas:g}" if question.rate else None,
+            **_asked_limits(question),
         },
     )

@@ -87,6 +87,11 @@ def sequences(kind: str, plan: EnginePlan) -> int:
     return max(plan.batch, plan.adp * plan.pp) if kind == "prefill" else plan.batch
 
 
+def _seats(kind: str, plan: EnginePlan, parts: int) -> int:
+    """Sequences of one of so many parts of an instance, rounded up: together they seat all of the plan's."""
+    return -(-sequences(kind, plan) // parts)
+
+
 def _share(question: ServeQuestion) -> str:
     return f"{question.kv_memory_ratio or question.engine.kv_memory_ratio:g}"
 
@@ -116,7 +121,7 @@ QUANTIZATION_OPTION = '${QUANTIZATION:+--quantization "$QUANTIZATION"}'
 
 def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
     """trtllm-serve with its options as YAML; batch limits are those of one attention rank and pipeline stage."""
-    most = max(sequences(kind, plan) // (plan.adp * plan.pp), 1)
+    most = _seats(kind, plan, plan.adp * plan.pp)
     yaml = [
         MARK,
         f"enable_attention_dp: {'true' if plan.adp > 1 else 'false'}",
@@ -153,7 +158,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
 
 def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
     """vllm serve; --max-num-seqs and --max-num-batched-tokens are of one data-parallel rank, all its stages together."""
-    most = max(sequences(kind, plan) // plan.adp, 1)
+    most = _seats(kind, plan, plan.adp)
     # vLLM refuses fewer tokens an iteration than sequences (a decode instance may have planned fewer) and, with whole prompts,
     # than the longest sequence.
     tokens = max(plan.tokens, most, 0 if question.chunked else length(question, plan))
@@ -196,7 +201,8 @@ def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
 
 
 def sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
-    """sglang.launch_server: requests and chunk of the whole instance, which the server divides by the attention ranks.
+    """sglang.launch_server: requests and chunk of the whole instance, which the server divides by the attention ranks,
+    requests by the stages, too, rounding down.
 
     Prompts of an iteration are also limited by --max-prefill-tokens, of one rank, whose default is 16,384.
     """
@@ -208,7 +214,7 @@ def sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--pp-size": plan.pp,
         '"${ATTENTION_DP[@]}"': "" if plan.adp > 1 else None,
         "--ep-size": plan.ep if plan.ep > 1 else None,
-        "--max-running-requests": sequences(kind, plan),
+        "--max-running-requests": _seats(kind, plan, plan.adp * plan.pp) * plan.adp * plan.pp,
         "--chunked-prefill-size": plan.tokens * plan.adp if question.chunked else -1,
         "--max-prefill-tokens": plan.tokens,
         "--enable-mixed-chunk": question.chunked and kind == "serve",
@@ -249,7 +255,7 @@ def megatron(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--bf16": True,
         "--micro-batch-size": 1,
         "--fp8-format": "hybrid" if plan.weights == "fp8" else None,
-        "--inference-dynamic-batching-max-requests": max(plan.batch // plan.pp, 1),
+        "--inference-dynamic-batching-max-requests": _seats(kind, plan, plan.pp),
         "--inference-max-seq-length": length(question, plan),
         "--inference-dynamic-batching": True,
         "--inference-dynamic-batching-max-tokens": plan.tokens,

@@ -78,7 +78,7 @@ def export_texts(
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "trl":
         texts |= trl_texts(scenario, plan)
-    elif form == "megatron" and fine_tunes(scenario):
+    elif form in ("megatron", "bridge") and fine_tunes(scenario):
         texts |= fine_tuning_texts(scenario, plan)
     elif form == "megatron":
         texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)

@@ -17,9 +17,11 @@ EXPORTED = ("trl",)
 def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
     """The fields of a search with --fix and --exclude of what the format says. Raises InputError where --fix asks for more, and
     beside --export."""
-    if given.get("export") is not None and form not in EXPORTED:
+    fine_tunes = given.get("peft") not in (None, "none") or given.get("packed_length") is not None
+    if given.get("export") is not None and form not in EXPORTED and not (fine_tunes and form == "bridge"):
+        written = "Megatron-Bridge's overrides for adapters and packed samples" if fine_tunes else "Megatron-LM scripts"
         raise InputError(
-            f"{option('export')} writes Megatron-LM scripts; leave {option('format')} out, or take the plan to another format "
+            f"{option('export')} writes {written}; leave {option('format')} out, or take the plan to another format "
             "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
         )
     wish = WRITERS[form].wish

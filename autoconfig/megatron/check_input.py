@@ -41,6 +41,10 @@ PINNED = frozenset({"primus", "flagscale"})
 WANTED = "a launch script, an argument list or a plan.json"
 
 
+IN_FEWER_BITS = "frozen weights in fewer bits: less memory"
+"""What options of quantised weights change, behind the option."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
     """A file to check, and what the caller says instead of it. None: as the file says."""
@@ -113,6 +117,12 @@ class CheckInput:
     """Of a script that was asked for another number of GPUs than its own: what was changed for it in `text`, old and new."""
     wish: Constraints | None = None
     """Which plans the file's format can say; None: all."""
+
+    @property
+    def needs_less(self) -> bool:
+        """Whether what is not modelled (weights in fewer bits) makes the predicted memory a bound: a plan over the limit may
+        fit all the same."""
+        return any(text.endswith(IN_FEWER_BITS) for text in self.not_modelled)
 
 
     def require_taken(self) -> None:

@@ -16,19 +16,19 @@ SINCE = {FUSION: 2025, MASK: 2024}
 
 def omissions(source: CheckInput) -> tuple[str, ...]:
     """Sentences; none for files of other launchers, for encoders and for software of other years. What the file mentions at
-    all, be it under a condition, counts as given."""
+    all, be it under a condition or with underscores (other trainers' files), counts as given."""
     script, scenario = source.script, source.question.scenario
     stack = scenario.software
     if script is None or scenario.model.encoder_num_layers or stack.memory.attention_kernel != "flash":
         return ()
-    said = source.text
+    said = source.text.replace("_", "-")
     found = []
     gib = MASK_BYTES * scenario.workload.seq_length**2 / GIB
-    if MASK not in said and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
+    if MASK.removeprefix("--") not in said and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
         found.append(f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads")
     permutes = scenario.model.is_moe and scenario.settings().dispatcher != "allgather"
-    if permutes and FUSION not in said and stack.year >= SINCE[FUSION]:
+    if permutes and FUSION.removeprefix("--") not in said and stack.year >= SINCE[FUSION]:
         found.append(f"{FUSION}: the prediction takes tokens to be permuted by fused kernels (Transformer Engine 2.1 or later)")
-    if source.kind == "script" and ALLOCATOR not in said and not scenario.settings().cuda_graphs:
+    if source.kind == "script" and ALLOCATOR not in source.text and not scenario.settings().cuda_graphs:
         found.append(f"{ALLOCATOR}=expandable_segments:True in the environment: less memory is lost to fragments")
     return tuple(found)

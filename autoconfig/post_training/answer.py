@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from autoconfig.post_training.job import RECURRENT, USUAL_HOST_BYTES, PostTraini
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.placements import placements
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, ranked
-from autoconfig.specs.errors import InputError, UnsupportedError, option, option_name, parse_size
+from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name, parse_size
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
@@ -170,10 +171,28 @@ def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance
     shorter = max(1024, tokens // 2, round(job.tokens))
     if job.framework.packs and shorter < tokens and (one := _first_fit(job, gpus, shorter, staleness, chance)):
         return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})", one
+    host, on_host = _host_memory(job, gpus, tokens, staleness, chance)
     for times in GROWTH:
         if gpus * times <= MAX_GPUS and (one := _first_fit(job, gpus * times, tokens, staleness, chance)):
-            return f"{gpus * times:,} GPUs fit (--gpus {gpus * times})", one
-    return f"nothing that was tried fits: half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs", None
+            more = f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
+            return f"{more}, or {host}" if host else more, on_host or one
+    if host:
+        return host, on_host
+    tried = f"half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs, more host memory"
+    return f"nothing that was tried fits: {tried}", None
+
+
+def _host_memory(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> Fit:
+    """The least memory of a node's host, a power of two of GiB, with which the job fits, and the quickest placement with it;
+    empty where hosts are not what lacks."""
+    roomy = ranked(replace(job, host_memory_bytes=math.inf), gpus, tokens, staleness, None, chance)
+    needs = [one.memory.host_bytes for one in roomy if one.memory.fits and one.memory.chance >= chance]
+    if not needs:
+        return "", None
+    gib = 1 << math.ceil(math.log2(max(min(needs) / GIB, 1.0)))
+    size = f"{gib >> 10}TiB" if gib >= 1024 else f"{gib}GiB"
+    one = _first_fit(replace(job, host_memory_bytes=gib * GIB), gpus, tokens, staleness, chance)
+    return (f"{size} of host memory a node (--host-memory {size})", one) if one else ("", None)
 
 
 def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Fit:
@@ -230,7 +249,11 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
             f"{option('framework')} verl or nemo-rl"
         )
     usual = section("lengths")
-    prompts = _whole(given, "prompts", _spread(framework.prompts, gpus), assumed, of=framework.name)
+    even = _spread(framework.prompts, gpus)
+    theirs = framework.name if even == framework.prompts else ""
+    prompts = _whole(given, "prompts", even, assumed, of=theirs)
+    if not theirs and given.get("prompts") is None:
+        assumed[-1] += f": {framework.name}'s {framework.prompts:,} and as many more as divide over {gpus:,} GPUs (--prompts)"
     group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)

@@ -72,7 +72,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""
     fits: bool | None
-    """Whether every stage fits; null where the plan is not legal."""
+    """Whether every stage fits; null where the plan is not legal, or over the limit with weights in fewer bits than 16."""
     report: PlanReportJson | None
     """Everything predicted for the file's plan; null where it is not legal."""
     better: BetterPlanJson | None
@@ -147,7 +147,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         legal=not answer.violations,
         rejected_by=answer.violations,
         nearest_legal=legal if nearest else None,
-        fits=None if report is None else report.fits,
+        fits=None if report is None or no_verdict(answer) else report.fits,
         report=None if report is None else report_json(report, question),
         better=found if better else None,
         missing_overlap=answer.missing,
@@ -159,6 +159,11 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         fit_chance_met=answer.fit_chance_met,
         remedies=tuple(str(remedy) for remedy in answer.remedies),
     )
+
+
+def no_verdict(answer: CheckAnswer) -> bool:
+    """Whether the memory predicted is over the limit and only a bound: weights in fewer bits need less."""
+    return answer.report is not None and not answer.report.fits and answer.source.needs_less
 
 
 def show_check(console: Console, answer: CheckAnswer) -> None:
@@ -217,6 +222,13 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
 
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
     worst = report.worst_stage
+    if no_verdict(answer):
+        console.print(
+            f"[bold]No verdict on memory[/bold]: weights in fewer bits are not modelled; at most {worst.peak_bytes / GIB:.1f} "
+            f"GiB, which 16-bit weights need on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
+        )
+        console.print(speed_text(report))
+        return
     verdict = "[bold green]Fits[/bold green]" if report.fits else "[bold red]Does not fit[/bold red]"
     console.print(
         f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f}; "
@@ -240,6 +252,8 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         console.print(f"No other plan: {NO_OTHER_PLAN}. Drop --use-megatron-fsdp to see the plans without it.")
         return
     if better is None:
+        if no_verdict(answer):
+            return
         if _of_arguments(answer):
             console.print("Another plan would be refused, too: change these arguments first.")
         elif answer.plans_ranked == 0:

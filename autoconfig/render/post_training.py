@@ -47,8 +47,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             f"{chance_text(likeliest)}); with it {escape(found.remedy)}[/bold]"
         )
     _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties)
-    if found.riskier is not None:
-        saved = 1.0 - found.riskier.seconds / best.seconds
+    saved = 0.0 if found.riskier is None else 1.0 - found.riskier.seconds / best.seconds
+    if found.riskier is not None and round(saved, 3) > 0:
         console.print(
             f"[bold]{saved:.1%} faster if it fits[/bold] (chance {chance_text(found.riskier.memory.chance)}, below "
             f"--fit-chance {found.fit_chance * 100:.6g}%): {escape(_placed(found.riskier))}"
@@ -62,7 +62,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     _show_notes(console, found.notes)
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
-        console.print(helps if found.one_more_node < best.seconds else "One more node does not help.")
+        console.print(helps if round(found.one_more_node, 1) < round(best.seconds, 1) else "One more node does not help.")
     brief(console, "Assumed", found.assumed)
 
 

@@ -92,8 +92,8 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
             f"{one.concurrency:,}",
             f"{one.tokens_per_s_per_gpu:,.0f}",
             f"{one.tokens_per_s_per_user:,.1f}" if one.tpot_s else "-",
-            _limited(one.ttft_s, question.ttft_s),
-            _limited(one.tpot_s, question.tpot_s) if one.tpot_s else "-",
+            _limited(question, one, "ttft", one.ttft_s),
+            _limited(question, one, "tpot", one.tpot_s) if one.tpot_s else "-",
             room_text(one.max_concurrency / max(one.concurrency, 1)),
             str(one.plan),
         ]
@@ -114,8 +114,14 @@ def room_text(times: float) -> str:
     return f"{times:.1f}x" if times < 9.95 else f"{times:.0f}x" if times < MOST_ROOM else ">99x"
 
 
-def _limited(seconds: float, limit: float | None) -> str:
-    return milliseconds(seconds) + (f" {OVER}" if limit and seconds > limit else "")
+def _limited(question: ServeQuestion, one: DeploymentReport, kind: str, mean: float) -> str:
+    """The closed form's mean of `ttft` or `tpot`, marked where it is over its limit or a simulated percentile over its own; of
+    a deployment that was not simulated, where already the mean is over that."""
+    over = False
+    for of, figure, _, limit in limits_of(question):
+        simulated = None if figure == "mean" or one.latency is None else getattr(one.latency, f"{kind}_seconds")
+        over |= of == kind and (mean if simulated is None else getattr(simulated, figure)) > limit
+    return milliseconds(mean) + (f" {OVER}" if over else "")
 
 
 def _show_first(console: Console, answer: ServeAnswer) -> None:

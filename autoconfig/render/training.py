@@ -117,9 +117,11 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
         _show_unlikely(console, answer)
     plan_table(console, answer)
     _layouts(console, answer)
-    if (riskier := answer.riskier) is not None:
+    riskier = answer.riskier
+    saved = 0.0 if riskier is None else 1 - riskier.step_seconds / first.step_seconds
+    if riskier is not None and round(saved, 3) > 0:
         console.print(
-            f"[bold]{1 - riskier.step_seconds / first.step_seconds:.1%} faster if it fits[/bold] (chance "
+            f"[bold]{saved:.1%} faster if it fits[/bold] (chance "
             f"{chance_text(riskier.confidence.fit_probability)}, below --fit-chance "
             f"{answer.question.request.fit_chance * 100:.6g}%): {escape(str(riskier.plan))}"
         )

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sysconfig
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from autoconfig.specs.errors import UnsupportedError
 from tables import tabled
 
 from autoconfig.engines.export import export_texts
+from autoconfig.engines.start import sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
 from tools.judge.engine_arguments import arguments_of
@@ -86,7 +88,8 @@ def test_sglang_divides_requests_and_chunk_by_the_attention_ranks(exported):
         plan, read = one.plan.decode, options(folder)
         assert int(read["--attn-dp-size"]) == plan.adp > 1 and int(read["--tp-size"]) == plan.tp * plan.adp
         assert int(read["--chunked-prefill-size"]) == plan.tokens * plan.adp
-        assert int(read["--max-running-requests"]) == plan.batch
+        seats = int(read["--max-running-requests"])
+        assert seats % plan.adp == 0 and plan.batch <= seats < plan.batch + plan.adp
         assert int(read["--max-prefill-tokens"]) == plan.tokens and read["--enable-mixed-chunk"]
     whole = options(exported["sglang"]["llama3-8b-whole"][2])
     assert whole["--chunked-prefill-size"] == "-1" and "--enable-mixed-chunk" not in whole
@@ -102,6 +105,40 @@ def test_vllm_has_as_many_tokens_as_sequences_and_experts_on_all_ranks(exported)
         if one.plan.prefill is None:
             assert int(read["--max-num-batched-tokens"]) == one.plan.decode.tokens
             assert ("--enable-expert-parallel" in read) == (one.plan.decode.ep > 1)
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "seats"),
+    [(vllm, "--max-num-seqs", 140), (trtllm, "--max_batch_size", 70), (sglang, "--max-running-requests", 560)],
+)
+def test_every_sequence_of_the_plan_has_a_seat(exported, write, name, seats):
+    """558 sequences on 4 attention ranks are 140 of the fullest; TensorRT-LLM counts by stages, SGLang divides and floors."""
+    question, one, _ = exported["vllm"]["llama3-70b-8-disaggregated"]
+    plan = one.plan.decode.replace(tp=1, pp=2, adp=4, ep=1, batch=558)
+    assert write(question, "serve", plan).options[name] == seats
+    assert seats * {140: 4, 70: 8, 560: 1}[seats] >= plan.batch
+
+
+@pytest.mark.parametrize(
+    ("tails", "percentiles", "good"),
+    [
+        ({}, None, None),
+        ({"ttft_p95": 2.0, "tpot_p99": 0.05}, "95,99", "ttft:2000 tpot:50"),
+        ({"tpot_p99": 0.05}, "99", "tpot:50"),
+    ],
+)
+def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails, percentiles, good):
+    question, one, _ = exported["vllm"]["llama3-8b-whole"]
+    text = export_texts(replace(question, ttft_s=None, tpot_s=None, tails=tails), one)["benchmark.sh"]
+    said = dict(line.strip(" \\").partition(" ")[::2] for line in text.splitlines())
+    assert (said.get("--metric-percentiles"), said.get("--goodput")) == (percentiles, good)
+
+
+def test_a_job_of_decode_instances_names_the_port_of_its_script(exported):
+    _, one, folder = exported["vllm"]["llama3-70b-8-disaggregated"]
+    port = 8000 + one.plan.prefill.replicas
+    assert f"FIRST_PORT ({port})" in (folder / "decode.sbatch").read_text(encoding="utf-8")
+    assert "FIRST_PORT (8000)" in (folder / "prefill.sbatch").read_text(encoding="utf-8")
 
 
 @tabled

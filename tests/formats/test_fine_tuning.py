@@ -152,6 +152,15 @@ def test_overrides_are_priced_as_the_plan_that_they_say(autoconfig, tmp_path):
     assert not any(path.stat().st_mode & 0o111 for path in folder.glob("*.yaml"))
 
 
+def test_a_search_of_adapters_exports_what_it_names_bridge(autoconfig, tmp_path):
+    folder = tmp_path / "run"
+    asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--top", "1", "--export", str(folder))
+    assert autoconfig.run(*asked, "--format", "bridge").exit_code == 0
+    assert "peft.dim=8" in (folder / "overrides.txt").read_text()
+    refused = autoconfig.run(*asked, "--force", "--format", "nanotron")
+    assert refused.exit_code == 2 and "--export writes Megatron-Bridge's overrides for adapters" in refused.stderr
+
+
 def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     folder = tmp_path / "run"
     made = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(folder))

@@ -386,18 +386,38 @@ def bridge(more, *, as_yaml=False, **asked):
 def test_overrides_that_change_model_state_or_exchange_are_read(as_yaml):
     """They were "without effect": a model of 8 layers was priced as the whole one, moments in bf16 as fp32."""
     plain = bridge({}, as_yaml=as_yaml).question.scenario
-    assert (plain.model.num_layers, plain.numerics.exp_avg_dtype, plain.given.dispatcher) == (32, "fp32", "allgather")
+    assert (plain.model.num_layers, plain.numerics.exp_avg_dtype, plain.given.dispatcher) == (32, "fp32", "alltoall")
     more = {
-        "model.num_layers": 8, "model.vocab_size": 64000, "model.moe_token_dispatcher_type": "alltoall",
+        "model.num_layers": 8, "model.vocab_size": 64000, "model.moe_token_dispatcher_type": "allgather",
         "optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "torch.bfloat16", "optimizer.lr": 1e-5,
         "model.brand_new": 3,
     }  # fmt: skip
     found = bridge(more, as_yaml=as_yaml)
     scenario = found.question.scenario
-    assert (scenario.model.num_layers, scenario.model.vocab_size, scenario.given.dispatcher) == (8, 64000, "alltoall")
+    assert (scenario.model.num_layers, scenario.model.vocab_size, scenario.given.dispatcher) == (8, 64000, "allgather")
     assert scenario.numerics.exp_avg_dtype == "bf16" and found.unknown == ("model.brand_new 3",)
     assert "optimizer.lr" in found.ignored and not {"model.num_layers", "model.vocab_size"} & set(found.ignored)
     assert str(found.plan) == "tp=2,pp=2,ep=4,dp=16,mbs=1,sp=1,recompute=none"
+
+
+@pytest.mark.parametrize(
+    ("more", "dispatcher"),
+    [
+        ("", "hybridep"),
+        (" model.moe_flex_dispatcher_backend=deepep", "deepep"),
+        (" model.moe_token_dispatcher_type=alltoall", "alltoall"),
+    ],
+)
+def test_a_recipe_sets_the_dispatcher_that_no_override_says(more, dispatcher):
+    recipe = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
+    text = f"python run_recipe.py --recipe {recipe} train.train_iters=9 logger.log_interval=1{more}\n"
+    found = read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
+    assert found.question.scenario.given.dispatcher == dispatcher
+
+
+def test_a_dispatcher_that_nobody_says_is_assumed_aloud():
+    assumed = [line for line in bridge({}).question.assumed if "dispatcher" in line]
+    assert assumed == ["dispatcher alltoall, as Bridge's mixtures have it: no override says model.moe_token_dispatcher_type"]
 
 
 def test_overrides_take_away_prediction_of_further_tokens():

@@ -76,6 +76,12 @@ def test_no_room_for_prompts_beside_the_most_new_tokens_is_a_usual_room():
     assert (run.prompt_cap, run.response_cap) == (1024, 3072)
 
 
+def test_more_new_tokens_than_a_sample_holds_are_refused():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4097, ")
+    with pytest.raises(InputError, match=r"no token for a prompt .* raise the first, or lower the second to at most 4,096"):
+        read_file(text, {})
+
+
 def test_micro_batches_without_padding_hold_the_tokens_of_their_sequences():
     """verl's 8B example on 8 H100: 32 sequences to a micro-batch run, as padding is removed."""
     _, run = read_file(VERL, {})

@@ -1,5 +1,7 @@
 """Options of Hugging Face's Trainer and of what is built on it: what decides is read, refused or named."""
 
+import json
+
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
@@ -363,3 +365,15 @@ def test_ms_swift_has_no_length_of_its_own():
         read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
     asked = read_any(text, CheckRequest(gpu="h100-sxm-80gb", seq_length=4096))
     assert asked.question.scenario.workload.seq_length == 4096
+
+
+@pytest.mark.parametrize(("gpu", "code", "fits"), [("a100-40gb", 2, None), ("b200", 0, True)])
+def test_weights_in_fewer_bits_that_may_fit_get_no_verdict(autoconfig, tmp_path, gpu, code, fits):
+    """16-bit weights bound the memory: above the limit nothing is known, below it the run fits."""
+    file = tmp_path / "run.sh"
+    options = "--tuner_type lora --quant_bits 4 --max_length 1024 --per_device_train_batch_size 1"
+    file.write_text(f"NPROC_PER_NODE=1 swift sft --model Qwen/Qwen2.5-32B {options} --gradient_checkpointing true\n")
+    run = autoconfig.run("check", str(file), "--gpu", gpu)
+    assert run.exit_code == code and ("No verdict on memory" in run.stdout) == (fits is None), run.output
+    assert "Does not fit" not in run.stdout
+    assert json.loads(autoconfig.run("check", str(file), "--gpu", gpu, "--json").stdout)["fits"] is fits

@@ -162,6 +162,16 @@ def test_the_formats_are_those_of_the_request_field():
     assert tuple(table["output"]["format"]["choices"]) == tuple(WRITERS)
 
 
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather", "deepep"])
+def test_overrides_of_bridge_say_how_tokens_are_exchanged(dispatcher):
+    scenario = understand(request_of({**QUESTIONS["moe"], "dispatcher": dispatcher})).scenario
+    plan = parse_plan("tp=1,pp=1,ep=8,mbs=1", 32)
+    text = write_plan(scenario, plan, "bridge").text
+    assert read_back("bridge", scenario, plan).question.scenario.given.dispatcher == dispatcher
+    assert ("model.moe_permute_fusion=true" in text) == (dispatcher != "allgather")
+    assert "moe_" not in write_plan(understand(request_of(SMALL)).scenario, parse_plan("tp=1,pp=1,mbs=1", 16), "bridge").text
+
+
 @pytest.mark.parametrize(("recipe", "form"), [("blockwise", "e4m3"), ("mxfp8", "e4m3"), ("delayed", "hybrid")])
 def test_the_form_of_fp8_is_the_recipes_own(recipe, form):
     scenario = understand(request_of({**SMALL, "gpu": "b200", "precision": "fp8", "fp8_recipe": recipe})).scenario

@@ -41,3 +41,12 @@ def test_our_own_scripts_leave_nothing_out(autoconfig, tmp_path, model):
     assert autoconfig.run("search", *asked, "--export", str(tmp_path / "run")).exit_code == 0
     answer = json.loads(autoconfig.run("check", str(tmp_path / "run" / "train.sh"), "--json").stdout)
     assert answer["omitted"] == []
+
+
+@pytest.mark.parametrize(("more", "named"), [("", 1), (" --moe_permute_fusion true", 0)])
+def test_arguments_with_underscores_are_given(autoconfig, tmp_path, more, named):
+    file = tmp_path / "run.sh"
+    command = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 4096 --expert_model_parallel_size 8"
+    file.write_text(f"NPROC_PER_NODE=8 {command}{more}\n")
+    answer = json.loads(autoconfig.run("check", str(file), "--gpu", "h200", "--json").stdout)
+    assert len([text for text in answer["omitted"] if text.startswith(FUSION)]) == named

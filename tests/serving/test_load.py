@@ -139,6 +139,15 @@ def test_room_of_a_cache_is_a_figure_to_read():
     assert [room_text(times) for times in (1.04, 9.96, 57.2, 5753.0)] == ["1.0x", "10x", "57x", ">99x"]
 
 
+@pytest.mark.parametrize(("tails", "marked"), [({}, []), ({"ttft_p99": 1e-4}, ["TTFT"]), ({"tpot_p95": 1e-4}, ["TPOT"])])
+def test_a_percentile_over_its_limit_is_marked(tails, marked):
+    found = answer(LIGHT)
+    file = io.StringIO()
+    show_answer(Screen(file=file, width=180), replace(found, question=replace(found.question, tails=tails)))
+    row = next(line for line in file.getvalue().splitlines() if line.lstrip().startswith("1 "))
+    assert [name for name, part in zip(("TTFT", "TPOT"), row.split("ms")[1:], strict=False) if "!" in part] == marked
+
+
 def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():
     found, texts = answer(replace(FULL, ttft_s=0.3, tpot_s=0.05)), []
     for verbose in (False, True):

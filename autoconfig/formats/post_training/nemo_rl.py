@@ -96,7 +96,13 @@ def _caps(section: Section) -> tuple[int, int]:
     longest = section.count("policy.max_total_sequence_length") or 512
     prompt, most = min(max(1, longest // 4), 1024), section.flat.get(f"{GENERATION}.max_new_tokens")
     if most is not None and not str(most).startswith("$"):  # the base's is all of max_total_sequence_length
-        prompt = (longest - (section.count(f"{GENERATION}.max_new_tokens") or longest)) or prompt
+        new = section.count(f"{GENERATION}.max_new_tokens") or longest
+        if new > longest:
+            raise InputError(
+                f"policy.max_total_sequence_length {longest:,} leaves no token for a prompt beside {GENERATION}.max_new_tokens "
+                f"{new:,}: raise the first, or lower the second to at most {longest:,}"
+            )
+        prompt = longest - new or prompt
     return longest, prompt
 
 

@@ -103,7 +103,8 @@ def read(document: Document) -> CheckInput:
             found += [word(FLAGS.get(key, f"--{key.replace('_', '-')}")), word(value)]
     found += _switches(section, known)
     more, model = _megatrons(document, section, model)
-    found += more
+    dispatcher, source_of_it = _dispatcher(section, known, model)
+    found += [*dispatcher, *more]
     for kind in ("attention", "hidden"):  # the providers of Bridge's models take them from the model
         given = section.number(f"model.{kind}_dropout")
         found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
@@ -112,7 +113,7 @@ def read(document: Document) -> CheckInput:
     answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
-    question = replace(answer.question, assumed=(*notes, *answer.question.assumed))
+    question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
     if recipe and not known:
         said = f"recipe {recipe} is not known: what it sets and no override says (recomputation, stages, precision) counts"
         question = replace(question, assumed=(*question.assumed, f"{said} as Megatron's defaults"))
@@ -143,6 +144,24 @@ def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[
     sized = with_sizes(model, words, own)
     skip = {*SIZES, *(argument_name(key) for key in SWITCHES)}
     return words_of(own, [key for key in plain if argument_name(key) in skip]), sized
+
+
+DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
+USUAL_DISPATCHER = "alltoall"
+"""What Bridge's own providers of mixtures set (megatron/bridge/models/), where megatron-core's default is allgather; recipes
+that differ say flex."""
+
+
+def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[str]]:
+    """Arguments of the dispatcher that the recipe sets where the overrides do not, and what that assumes."""
+    if not model.is_moe or section.has(*(f"{holder}{DISPATCHER}" for holder in _HOLDERS)):
+        return [], []
+    name = known.get("disp") or USUAL_DISPATCHER
+    words = [f"--{DISPATCHER.replace('_', '-')}", name]
+    if name == "flex" and known.get("backend") and not section.has(*(f"{holder}{BACKEND}" for holder in _HOLDERS)):
+        words += [f"--{BACKEND.replace('_', '-')}", known["backend"]]
+    said = f"dispatcher {name}, as Bridge's mixtures have it: no override says model.{DISPATCHER}"
+    return [word(text) for text in words], [] if known.get("disp") else [said]
 
 
 def _require_experts(answer: CheckInput, section: Section, recipe: str | None, known: dict[str, str]) -> None:

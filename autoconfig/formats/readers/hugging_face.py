@@ -14,7 +14,7 @@ from autoconfig.formats.record import Document, TrainerRun, model_named, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.words import accumulation
-from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.check_input import IN_FEWER_BITS, CheckInput
 from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
@@ -45,7 +45,7 @@ HARMLESS = re.compile(
     r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
 )
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
-_BITS = "frozen weights in fewer bits: less memory"
+_BITS = IN_FEWER_BITS
 _STATE = "another optimizer than Adam keeps other state"
 OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
 """Options of LLaMA-Factory and ms-swift that put another optimizer in Adam's place."""

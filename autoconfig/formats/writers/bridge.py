@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
+from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import overlap_arguments
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -45,6 +46,18 @@ def _data_set(scenario: Scenario) -> dict[str, Any]:
     return found
 
 
+EXCHANGE = ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend")
+
+
+def _exchange(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """Fields of a mixture's exchange of tokens, which bear the names of Megatron-LM's arguments."""
+    if not scenario.model.is_moe:
+        return {}
+    said = {argument.flag.removeprefix("--"): argument.values for argument in switch_arguments(scenario, plan)}
+    found: dict[str, Any] = {name.replace("-", "_"): said[name][0] for name in EXCHANGE if name in said}
+    return found | {"moe_permute_fusion": found["moe_token_dispatcher_type"] != "allgather"}
+
+
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """Container and field -> value; None where Bridge's own default is null."""
     recompute, numerics = plan.recompute, scenario.numerics
@@ -66,6 +79,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "recompute_num_layers": recompute.num_layers or None,
             "recompute_modules": f"[{','.join(recompute.modules)}]" if recompute.modules else None,
             "seq_length": scenario.workload.seq_length,
+            **_exchange(scenario, plan),
         },
         "train": {"micro_batch_size": plan.mbs, "global_batch_size": scenario.workload.global_batch_size},
         "ddp": {
