@@ -258,10 +258,8 @@ def test_what_a_host_holds_is_an_option():
     assert small.ranked[0].seconds > free.ranked[0].seconds
     with pytest.raises(InputError, match="--host-memory: size 'much'"):
         answer({**SEVEN, "host_memory": "much"})
-<<<<<<< HEAD
     with pytest.raises(InputError, match="--host-memory"):
         answer({**SEVEN, "host_memory": float("nan")})
-=======
 
 
 def test_more_host_memory_is_a_remedy_where_hosts_are_what_lacks():
@@ -269,4 +267,3 @@ def test_more_host_memory_is_a_remedy_where_hosts_are_what_lacks():
     assert not short.ranked and short.remedy == (
         "128 GPUs fit (--gpus 128), or 1TiB of host memory a node (--host-memory 1TiB)"
     )
->>>>>>> users2
