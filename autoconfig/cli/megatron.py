@@ -27,7 +27,7 @@ LONG_TABLE = 20
 def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: bool, **given: Any) -> None:
     """Check a launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan.
 
-    Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, or cannot be read; 3: does not fit.
+    Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, no verdict, or cannot be read; 3: does not fit.
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
     """
