@@ -275,8 +275,8 @@ PARTS_BESIDE = (
 """Keys of depths of multi-token prediction and of cross-attention, in whichever family they stand."""
 LEFT_OUT = "left out: "
 """How notes of what a count leaves out begin."""
-OWN_VOCABULARY = {"ovis2": 151_643}
-"""Multi-modal files whose output layer has a vocabulary of its own -> that of its class (transformers 5.23)."""
+OWN_OUTPUT = {"ovis2": {"vocab_size": 151_643, "hidden_size": 1_536}}
+"""Multi-modal files whose output layer has sizes of its own -> those of its class (transformers 5.23)."""
 FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
 """Multi-modal files whose language model's keys stand beside the vision part's (transformers before 4.52)."""
 TEXT_TYPES = {

@@ -21,7 +21,7 @@ from autoconfig.specs.models.config_reader import (
     EXPERTS,
     LEFT_OUT,
     NOT_READ,
-    OWN_VOCABULARY,
+    OWN_OUTPUT,
     PARTS_BESIDE,
     SAME,
     TEXT_PARTS,
@@ -98,7 +98,8 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
 
 
 def _other_class_than_text(reader: ConfigReader) -> list[str]:
-    """Of a multi-modal file, where its class takes ends of its language model that its own part does not say."""
+    """Of a multi-modal file, where its class takes ends of its language model that its own part does not say. Raises
+    InputError where its output layer does not fit that model."""
     model, kind = model_from_mapping(reader.values(), "config.json", "model"), str(reader.values().get("model_type"))
     untied, notes = model.untie_embeddings_and_output_weights, []
     unsaid = f"tie_word_embeddings is not said outside of the language model, and the class of {kind} in transformers 5.23 then"
@@ -110,14 +111,25 @@ def _other_class_than_text(reader: ConfigReader) -> list[str]:
         )
     elif "?" in WHOLE.get(kind, {"ties": ""})["ties"] and "tie_word_embeddings" not in reader.values():
         notes.append(f"{unsaid} does what is not known here: the embeddings are counted as the language model alone has them")
-    outer = reader.integer("vocab_size", OWN_VOCABULARY.get(kind, model.vocab_size))
-    if kind in OWN_VOCABULARY and untied and outer != model.vocab_size:
-        count, more = abs(outer - model.vocab_size) * model.hidden_size, "fewer" if outer > model.vocab_size else "more"
-        notes.append(
-            f"the output layer of {kind} in transformers 5.23 has {outer:,} words (vocab_size outside of its language model), "
-            f"its embedding {model.vocab_size:,}: both are counted with {model.vocab_size:,}, {count:,} parameters {more}"
+    return notes if kind not in OWN_OUTPUT or not (untied if tied is None else not tied) else notes + _own_output(reader, model)
+
+
+def _own_output(reader: ConfigReader, model: ModelSpec) -> list[str]:
+    """Of a multi-modal file whose class has an output layer with sizes of its own and does not tie it."""
+    kind = str(reader.values().get("model_type"))
+    words, width = (reader.integer(key, usual) for key, usual in OWN_OUTPUT[kind].items())
+    if width != model.hidden_size:
+        raise reader.fail(
+            f"says hidden_size {width:,} for the output layer of {kind}, outside of its language model, whose hidden_size is "
+            f"{model.hidden_size:,}: one does not fit the other"
         )
-    return notes
+    if words == model.vocab_size:
+        return []
+    count, more = abs(words - model.vocab_size) * width, "fewer" if words > model.vocab_size else "more"
+    return [
+        f"the output layer of {kind} in transformers 5.23 has {words:,} words (vocab_size outside of its language model), "
+        f"its embedding {model.vocab_size:,}: both are counted with {model.vocab_size:,}, {count:,} parameters {more}"
+    ]
 
 
 def _without_effect(whole: ConfigReader) -> list[str]:

@@ -23,6 +23,7 @@ TIE = multi_modal.TIE
 TYPES = sorted((set(FAMILIES) & set(CONFIGS) & set(families.classes())) | set(TEXT_TYPES))
 FACTS = {kind: facts for kind, facts in WHOLE.items() if set(facts["ties"]) != {"?"}}
 INNER = sorted(set(TYPES) - set(ENCODERS))
+WIDTHS = ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 STEPS, LONG = 8, 60
 """Files of a walk, and of a long one."""
 
@@ -46,7 +47,7 @@ def files(kind: str, rng: random.Random, steps: int) -> Iterator[dict[str, Any]]
         if (text := small_text(rng.choice(inner_types(kind)))) is None:
             continue
         if rng.random() < 0.5:  # parts that must have one width
-            text |= {key: usual[part][key] for key in ("hidden_size", "num_attention_heads", "head_dim") if key in usual[part]}
+            text |= {key: usual[part][key] for key in WIDTHS if key in usual[part]}
         for key in rng.sample(sorted(set(text) - {"model_type"}), rng.choice((0, 0, 1, 3))):
             del text[key]
         file = {**{key: value for key, value in usual.items() if key != TIE}, part: {**text}}

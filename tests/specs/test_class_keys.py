@@ -97,15 +97,32 @@ def test_a_tie_that_a_multi_modal_file_does_not_say_is_told_where_its_class_has_
         assert says in notes[1] and (f"{1003 * 96:,} parameters" in notes[1] or "not known" in says)
 
 
+OVIS2 = {
+    "model_type": "ovis2", "text_config": {**LLAMA, "model_type": "qwen2", "num_key_value_heads": 3},
+    "vision_config": {"depth": 2}, "tie_word_embeddings": False, "hidden_size": 96,
+}  # fmt: skip
+
+
 def test_the_output_layer_of_ovis2_has_a_vocabulary_of_its_own():
-    text = {**LLAMA, "model_type": "qwen2", "num_key_value_heads": 3}
-    config = {"model_type": "ovis2", "text_config": text, "vision_config": {"depth": 2}, "tie_word_embeddings": False}
-    note = config_notes({**config, "vocab_size": 1777})[1]
+    note = config_notes({**OVIS2, "vocab_size": 1777})[1]
     assert "has 1,777 words (vocab_size outside of its language model), its embedding 1,003" in note
     assert f"{(1777 - 1003) * 96:,} parameters fewer" in note
-    assert len(config_notes({**config, "vocab_size": 1003})) == 1
-    assert "151,643 words" in config_notes(config)[1]
-    assert len(config_notes({**config, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
+    assert len(config_notes({**OVIS2, "vocab_size": 1003})) == 1
+    assert "151,643 words" in config_notes(OVIS2)[1]
+    assert len(config_notes({**OVIS2, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
+
+
+def test_an_embedding_that_the_class_ties_has_no_other_vocabulary():
+    """Its language model alone is untied (LLAMA's default), and the class ties what is said nowhere."""
+    unsaid = {key: value for key, value in OVIS2.items() if key != "tie_word_embeddings"}
+    notes = config_notes({**unsaid, "vocab_size": 1777})
+    assert len(notes) == 2 and "ties the embeddings: they are counted apart" in notes[1]
+
+
+def test_an_output_layer_that_does_not_fit_its_language_model_is_refused():
+    with pytest.raises(InputError, match=r"says hidden_size 128 for the output layer of ovis2.* is 96: one does not fit"):
+        config_notes({**OVIS2, "hidden_size": 128})
+    assert len(config_notes({**OVIS2, "hidden_size": 128, "tie_word_embeddings": True})) == 1
 
 
 INSIDE = {**SIZES, "num_hidden_layers": 5, "num_key_value_heads": 3, "max_position_embeddings": 64}
