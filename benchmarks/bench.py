@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 
 QUESTION = [
     *("search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048"),
@@ -56,7 +57,7 @@ def whole_process() -> None:
     runs = [command([*QUESTION, "--json"]) for _ in range(REPEATS)]
     print(
         f"whole process (search, 175B on 1,024 A100, --json): {min(r[0] for r in runs):.2f} s wall at best, "
-        f"{sorted(r[0] for r in runs)[REPEATS // 2]:.2f} s median, {max(r[1] for r in runs):.0f} MB peak"
+        f"{median(r[0] for r in runs):.2f} s median, {max(r[1] for r in runs):.0f} MB peak"
     )
     empty = best_of(REPEATS, lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
     loaded = "import autoconfig.cli.main, autoconfig.training.answer"
@@ -142,6 +143,15 @@ def pricing_rate() -> None:
         f"  baseline, the same formulas one plan at a time: {single:,.0f} plans/s; "
         f"together is {plans / (priced + memory) / single:,.0f} x that"
     )
+
+
+def placements() -> None:
+    """All placements of a post-training step beside the search of the same policy model, whole processes in turn."""
+    for model, gpus in (("llama3.1-8b", 64), ("qwen3-235b-a22b", 256)):
+        question = ["--model", model, "--gpus", str(gpus), "--json"]
+        pairs = [(command(["search", *question])[0], command(["rl", *question])[0]) for _ in range(REPEATS)]
+        search, placed = (median(side) for side in zip(*pairs, strict=True))
+        print(f"rl, {model} on {gpus} H100: {placed:.2f} s, {placed / search:.1f} times its search ({search:.2f} s)")
 
 
 def serving_rate() -> None:
@@ -233,12 +243,10 @@ def print_theirs(wall: float, log: str, folder: Path) -> None:
 
 
 def main() -> None:
+    whole_process()
+    placements()
     if hasattr(os, "sched_setaffinity"):
-        cores = os.sched_getaffinity(0)
-        whole_process()
-        os.sched_setaffinity(0, {min(cores)})
-    else:
-        whole_process()
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pricing_rate()
     prediction_rate()
     loading()
