@@ -164,7 +164,7 @@ def test_a_plan_that_meets_its_memory_limit_is_pruned(place, tmp_path, monkeypat
     monkeypatch.setattr(this_machine, "_benchmark", lambda path, python: shutil.copy(table, path))  # it was measured once
     limit = 95 * 2**20
     asked = ("--fix", "tp=2", "--fix", "mbs=8", "--fix", "sp=0", "--fix", "recompute=none", "--fix", "recompute=full:uniform:1")
-    question = search_command(MODEL, "4trials", tmp_path / "work", (*asked, "--device-memory", "95MiB"))
+    question = search_command(MODEL, "4trials", tmp_path / "work", (*asked, "--steps", "1", "--device-memory", "95MiB"))
     done = run(tmp_path, *command(tmp_path, *question[3:]))
     out = done.stdout
     assert done.returncode == 0, done.stderr
