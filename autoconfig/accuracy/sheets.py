@@ -289,8 +289,8 @@ def unseen_sheet(found: Validation) -> Sheet:
         "GiB measured: {measured_gib:.1f} | GiB predicted: {predicted_gib:.1f}",
         "autoconfig/data/published/unseen_measurements.csv: in no fit or band, torchtitan's up to 8,192 tokens in a bar. Its "
         "H100s have HBM2e and a limit of 500 W, given by the columns memory_bandwidth and power_limit; its memory is what "
-        "torch reserved. The others (UN) were predicted before anything was changed for them; `looked at` says what then was. "
-        "DeepSeek-V3 in NeMo 25.04 on GB200 took more than twice our step: why is not known.",
+        "torch reserved. The others (UN) were written down and predicted first; the figures here are those after what "
+        "`looked at` names was mended. DeepSeek-V3 in NeMo 25.04 on GB200 took more than twice our step: why is not known.",
     )
 
 
