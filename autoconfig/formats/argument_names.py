@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MEGATRON_ARGUMENTS = ("MODEL_ARGS", "ARGS")
+"""Keys that hold Megatron-LM's arguments: those of its functional tests and of its recipes of mixtures."""
+
 SWITCHED_OFF = {
     "--add-bias-linear": "--disable-bias-linear",
     "--add-position-embedding": "--no-position-embedding",

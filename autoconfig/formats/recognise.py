@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -118,7 +119,7 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
     if not isinstance(values, dict):
         raise InputError("this YAML holds no mapping; give a launch script or a trainer's configuration")
     keys = {str(key).replace("-", "_") for key in values}
-    if isinstance(values.get("MODEL_ARGS"), dict) or {"language_model", "model_parallel"} <= keys:
+    if any(isinstance(values.get(key), dict) for key in MEGATRON_ARGUMENTS) or {"language_model", "model_parallel"} <= keys:
         return "megatron-yaml", values
     if isinstance(values.get("modules"), dict):
         return "primus", values

@@ -107,7 +107,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "norm_kernel": (("torch", "fused-rms"), OF_SOFTWARE),
     "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
-    "moe_routing": (("tokendrop", "dropless"), "dropless"),
+    "moe_routing": (("tokendrop", "dropless", "balanced"), "dropless"),
     "peft": (("none", "lora"), "none"),
     "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
     "offload": (("none", "optimizer", "activations"), "none"),

@@ -50,10 +50,17 @@ def _families() -> list[dict[str, Any]]:
     return families
 
 
-@cache
-def family_of(name: str) -> dict[str, Any]:
-    """The first family of `data/model_families.json` whose pattern the model's name holds; the last one holds every name."""
-    return next(family for family in _families() if re.search(family["pattern"], name.lower()))
+MIXTURES = "mixtral"
+"""A name of the family that mixtures of an unknown name are read as: gated, without biases, as all of the catalogue but one."""
+
+
+def family_of(row: Row) -> dict[str, Any]:
+    """The first family of `data/model_families.json` whose pattern the model's name holds; the last one holds every name,
+    but a mixture that no other one names is read as MIXTURES."""
+    name = cell(row, "model").lower()
+    found = next(family for family in _families() if re.search(family["pattern"], name))
+    unknown = not found["pattern"] and not re.search("gpt", name)
+    return next(f for f in _families() if re.search(f["pattern"], MIXTURES)) if unknown and whole(row, "experts", 0) else found
 
 
 @cache
@@ -191,7 +198,9 @@ def _changed_pattern(known: ModelSpec, layers: int) -> dict[str, Any]:
 
 
 def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
-    family = family_of(cell(row, "model"))
+    family = family_of(row)
+    if family["pattern"] and not re.search(family["pattern"], cell(row, "model").lower()):
+        assumed.append("gated experts and no biases, as mixtures of experts have them")
     hidden, heads = degree(row, "hidden", None), degree(row, "heads", None)
     width = degree(row, "kv_channels", max(1, hidden // heads))
     if hidden < heads:
@@ -241,6 +250,7 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         loss_fusion=cell(row, "loss_fusion"),
         overlaps=overlap or None,
         cuda_graphs=bool(flag(row, "cuda_graph")),
+        balanced_experts=cell(row, "moe_routing") == "balanced",
     )
     stack = with_options(load_stack(stack_name), options)
     shard = cell(row, "optimizer_shard")
@@ -303,7 +313,7 @@ def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[st
     given = number(row, "hidden_dropout")
     if given is not None and not 0 <= given < 1:
         raise CellError(f"cell hidden_dropout={given:g} must be at least 0 and below 1")
-    dropout = float(family_of(cell(row, "model"))["dropout"]) if given is None else given
+    dropout = float(family_of(row)["dropout"]) if given is None else given
     if given is None:
         assumed.append(f"dropout {dropout:g}")
     return Numerics(

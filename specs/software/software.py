@@ -367,6 +367,8 @@ class StackOptions:
     overlaps: frozenset[str] | None = None
     """Those that are on, every other one is off: some of GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP."""
     cuda_graphs: bool = False
+    balanced_experts: bool = False
+    """Every rank of experts has its share of the rows: Megatron's --moe-router-force-load-balancing."""
 
 
 @cache
@@ -393,4 +395,6 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         )
     if options.cuda_graphs:
         time = replace(time, cuda_graphs=True)
+    if options.balanced_experts:
+        time = replace(time, moe_imbalance=1.0)
     return replace(stack, memory=memory, time=time)

@@ -407,10 +407,14 @@ def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
 
 
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
-    from autoconfig.accuracy.unseen import MOST, mean_error_of_short, unseen_runs
+    from autoconfig.accuracy.unseen import HELD, MOST, mean_error_of_short, unseen_runs
 
-    runs = unseen_runs()
-    assert len(runs) == 15 and not {run.id for run in runs} & {run.case.id for run in published_runs().runs}
+    every = unseen_runs()
+    assert len(every) == 58 and not {run.id for run in every} & {run.case.id for run in published_runs().runs}
+    recipes = [abs(run.error) for run in every if run.source == "Megatron-LM moe_recipes"]
+    assert len(recipes) == 12 and np.mean(recipes) < 0.08 and np.median(recipes) < 0.05
+    runs = [run for run in every if run.source == HELD]
+    assert len(runs) == 15 and mean_error_of_short(every) == mean_error_of_short(runs)
     nvlink_700w = [run for run in runs if run.remark == "700 W"]
     short = [abs(run.error) for run in runs if run.seq_length <= 8192]
     assert mean_error_of_short(runs) == pytest.approx(np.mean(short)) and np.mean(short) <= MOST == 0.08 and len(short) == 11

@@ -45,6 +45,16 @@ def test_public_files_are_read(file, given, gpus, plan, batch, seq, precision, b
     assert plan_violations(scenario, found.plan, found.split) == []
 
 
+def test_forced_balance_of_a_recipe_is_priced() -> None:
+    """`moe_router_force_load_balancing`: no rank of experts has more rows than another."""
+    text = (FILES / "megatron_2026_qwen3_30b_a3b.yaml").read_text()
+    forced, natural = (
+        read_any(words, CheckRequest(gpus=32)).question.scenario.software.time.moe_imbalance
+        for words in (text, text.replace("force_load_balancing: true", "force_load_balancing: false"))
+    )
+    assert (forced, natural) == (1.0, 1.15)
+
+
 @pytest.mark.parametrize("row", RETYPED, ids=lambda row: row[0].split("/")[-1])
 def test_retyped_public_files_are_read(row):
     _, given, kind, gpus, plan, batch, seq, precision, billions, software, peft, broken, text = row

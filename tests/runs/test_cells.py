@@ -8,6 +8,7 @@ import pytest
 from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.serve_plan import parse_serve_plan
 from autoconfig.specs.software.software import load_stack
@@ -238,3 +239,23 @@ def test_numbers_are_read_as_options_read_them() -> None:
 def test_the_reason_names_what_is_wrong(change: dict[str, str], said: str) -> None:
     (found,) = predict_rows([{**SHORT, **change}])
     assert found.step_seconds is None and found.note.startswith("not predicted: ") and said in found.note
+
+
+def test_a_mixture_of_no_known_name_has_gated_experts() -> None:
+    """The shape of Grok-1 (314B, github.com/xai-org/grok-1) by its columns; a name with `gpt` keeps Megatron's own MLP."""
+    cells = "layers=64 hidden=6144 heads=48 kv_heads=8 ffn=32768 vocab=131072 experts=8 topk=2 seq=8192 gpu=h100 gpus=512 tp=8"
+    shape = dict(pair.split("=") for pair in f"{cells} pp=8 ep=8 mbs=1 gbs=1024".split())
+    grok, gpt, dense = (
+        read_case(shape | change)
+        for change in ({"model": "grok-1"}, {"model": "gpt-moe"}, {"model": "own", "experts": "", "topk": "", "ep": "1"})
+    )
+    assert total_parameters(grok.scenario.model) / 1e9 == pytest.approx(314, rel=0.015)
+    assert not grok.scenario.model.add_bias_linear and any("gated experts" in text for text in grok.assumed)
+    assert not any("gated experts" in text for case in (gpt, dense) for text in case.assumed)
+    assert not gpt.scenario.model.gated_linear_unit and not dense.scenario.model.gated_linear_unit
+
+
+def test_mixtures_of_nemo_25_drop_tokens() -> None:
+    """MegatronTokenDropCallback of NeMo's performance scripts: every expert has its share of the rows."""
+    names = ("nemo-25.04", "nemo-25.09", "transformer-engine")
+    assert [load_stack(name).time.moe_imbalance for name in names] == [1.0, 1.0, 1.15]

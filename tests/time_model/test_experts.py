@@ -277,6 +277,23 @@ def test_a_grouped_gemm_is_a_dense_one_of_all_rows_at_a_share_that_grows_with_th
     assert grouped_gemm_seconds(1.0, 96.0, 1.0) == 2.0
 
 
+def test_a_rank_with_one_expert_runs_a_dense_gemm() -> None:
+    """What grouped GEMMs reach of dense ones says nothing of Mixtral's eight experts on eight ranks; it does on four."""
+    assert list(grouped_gemm_seconds(np.ones(2), 96.0, 0.5, np.array([1.0, 2.0]))) == [1.0, 4.0]
+    model = load_model("mixtral-8x7b")
+    stack = load_stack("transformer-engine")
+    slow = dataclasses.replace(stack, time=dataclasses.replace(stack.time, grouped_gemm_share=0.43))
+    for ep, times in ((8, 1.0), (4, 2.0)):
+        usual, half = (
+            explain_operators(_scenario(one, "h100", FP8, model=model), parse_plan(f"tp=1,pp=1,ep={ep},mbs=1", 16))
+            for one in (stack, slow)
+        )
+        fc1, slower = (
+            next(row.forward_seconds for row in rows if row.operator == "experts.linear_fc1") for rows in (usual, half)
+        )
+        assert slower == pytest.approx(times * fc1, rel=0.06 if times > 1 else 1e-9)
+
+
 def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> None:
     model = QWEN.replace(published_parameters=None, num_layers=2)
     scenario = _scenario(load_stack("transformer-engine"), "h100", gpus=64, model=model)

@@ -70,15 +70,16 @@ GROUPED_ROWS_LOST = 96.0
 2026, section 3; set by hand there, `grouped_gemm_share` was fitted beside it)."""
 
 
-def grouped_gemm_seconds(dense: Number, rows: Number, share: float) -> Number:
+def grouped_gemm_seconds(dense: Number, rows: Number, share: float, groups: Number = 2.0) -> Number:
     """A grouped GEMM from `dense`, the seconds of one dense GEMM of all its rows: dense / (g m/(m + m0)), m rows of one expert.
 
-    The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
+    A rank with one expert runs that dense GEMM itself (Transformer Engine's GroupedLinear starts one cuBLAS GEMM for each
+    group). The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
     each expert or one for all: what the launches cost stands in the host's time. Source: steps of NVIDIA's mixtures of 2025
     and 2026 (docs/time_model.md, Experts); tables of fused inference layers are 50 % too slow at narrow experts and
     25 % too fast at wide ones.
     """
-    return dense * (rows + GROUPED_ROWS_LOST) / (share * rows)
+    return np.where(np.asarray(groups) > 1.0, dense * (rows + GROUPED_ROWS_LOST) / (share * rows), dense)
 
 
 def gemm_flops(m: Number, n: Number, k: Number) -> Number:

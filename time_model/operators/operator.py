@@ -147,7 +147,7 @@ def _price_alike(
             reached = job.flops_per_s * measured.at(m, np.sqrt(n * k), groups)
             seconds = np.broadcast_to(gemm_flops(m, n, k) * groups / reached, seconds.shape)
         else:
-            seconds = grouped_gemm_seconds(seconds, m, job.software.grouped_gemm_share)
+            seconds = grouped_gemm_seconds(seconds, m, job.software.grouped_gemm_share, groups)
         seconds = job.factors.moe * seconds
     flops, traffic = gemm_flops(m, n, k) * groups, gemm_bytes(m, n, k, element) * groups
     seconds, flops, traffic = seconds[..., kind], flops[:, kind], traffic[:, kind]
