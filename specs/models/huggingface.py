@@ -16,25 +16,9 @@ from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.models.config_reader import (
-    CLASSES,
-    EXPERT_KEYS,
-    EXPERTS,
-    LEFT_OUT,
-    NOT_READ,
-    OWN_OUTPUT,
-    PARTS_BESIDE,
-    SAME,
-    TEXT_PARTS,
-    WHOLE,
-    ConfigReader,
-    completed,
-    other_parts,
-    read_json_object,
-    text_reader,
-    text_type,
-    tied_by_class,
-    unified,
-)
+    CLASSES, EXPERT_KEYS, EXPERTS, LEFT_OUT, NOT_READ, OWN_OUTPUT, PARTS_BESIDE, SAME, TEXT_PARTS, WHOLE, ConfigReader, completed,
+    other_parts, read_json_object, text_reader, text_type, tied_by_class, unified,
+)  # fmt: skip
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
 from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
