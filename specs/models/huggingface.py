@@ -16,8 +16,24 @@ from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.models.config_reader import (
-    CLASSES, EXPERT_KEYS, EXPERTS, LEFT_OUT, NOT_READ, OWN_OUTPUT, PARTS_BESIDE, SAME, TEXT_PARTS, WHOLE, ConfigReader, completed,
-    other_parts, read_json_object, text_reader, text_type, tied_by_class, unified,
+    CLASSES,
+    EXPERT_KEYS,
+    EXPERTS,
+    LEFT_OUT,
+    NOT_READ,
+    OWN_OUTPUT,
+    PARTS_BESIDE,
+    SAME,
+    TEXT_PARTS,
+    WHOLE,
+    ConfigReader,
+    completed,
+    other_parts,
+    read_json_object,
+    text_reader,
+    text_type,
+    tied_by_class,
+    unified,
 )  # fmt: skip
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
 from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
@@ -29,7 +45,6 @@ from autoconfig.specs.models.parameters import total_parameters
 FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
 KNOWN = f"{', '.join(_SHOWN)} and {len(FAMILIES) - len(_SHOWN)} others (docs/families.md has them all)"
-"""For messages."""
 _CATALOGUE = Path(__file__).parents[1] / "catalogue"
 REFUSED = json.loads((_CATALOGUE / "refused.json").read_text(encoding="utf-8"))
 """`model_types` of configs, and `names`, by why they cannot be planned; `no_shape`: keys without effect on memory and time."""
@@ -45,11 +60,9 @@ def refused_kind(name: str, *, whole: bool = False) -> str | None:
 
 
 def model_from_config(path: str | Path) -> ModelSpec:
-    """The model of a local config.json, or of a folder that holds one.
-
-    Raises FileError when there is nothing to read, InputError when the file is not a model's config.json or a value is wrong,
-    UnsupportedError when the architecture is understood or known and cannot be planned here.
-    """
+    """The model of a local config.json, or of a folder that holds one. Raises FileError when there is nothing to read,
+    InputError when the file is not a model's config.json or a value is wrong, UnsupportedError when the architecture is
+    understood or known and cannot be planned here."""
     return read_config(path)[0]
 
 
@@ -103,17 +116,14 @@ def _own_output(reader: ConfigReader, model: ModelSpec) -> list[str]:
     kind = str(reader.values().get("model_type"))
     words, width = (reader.integer(key, usual) for key, usual in OWN_OUTPUT[kind].items())
     if width != model.hidden_size:
-        raise reader.fail(
-            f"says hidden_size {width:,} for the output layer of {kind}, outside of its language model, whose hidden_size is "
-            f"{model.hidden_size:,}: one does not fit the other"
-        )
-    if words == model.vocab_size:
-        return []
+        inner = f"outside of its language model, whose hidden_size is {model.hidden_size:,}: one does not fit the other"
+        raise reader.fail(f"says hidden_size {width:,} for the output layer of {kind}, {inner}")
     count, more = abs(words - model.vocab_size) * width, "fewer" if words > model.vocab_size else "more"
-    return [
+    note = (
         f"the output layer of {kind} in transformers 5.23 has {words:,} words (vocab_size outside of its language model), "
         f"its embedding {model.vocab_size:,}: both are counted with {model.vocab_size:,}, {count:,} parameters {more}"
-    ]
+    )
+    return [note] if count else []
 
 
 def _without_effect(whole: ConfigReader) -> list[str]:
@@ -203,8 +213,8 @@ _OTHER_HEADS = (("eurobert", "ForSequenceClassification"), ("gptj", "ForQuestion
 
 def _class_without_output_layer(reader: ConfigReader) -> list[str]:
     """The parameters of the class that the file names, where it is another than the one that is planned."""
-    classes = [one for one in reader.items("architectures", str) or [] if not one.endswith("LMHeadModel")]
-    found = [(one, end) for one in classes for end in _HEADS if one.endswith(end)]
+    classes = reader.items("architectures", str) or []
+    found = [(one, end) for one in classes for end in _HEADS if one.endswith(end) and not one.endswith("LMHeadModel")]
     kind = str(reader.values().get("model_type"))
     if not found or kind in ENCODERS:
         return []
@@ -343,27 +353,21 @@ def _name(file: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", stem).strip("-")[:80] or "model"
 
 
-_NOT_A_SHAPE = frozenset(
-    {
-        "name", "norm_epsilon", "rope_scaling", "rotary_base", "router", "default_seq_length", "default_global_batch_size",
-        "published_parameters", "make_vocab_size_divisible_by", "sources", "position_embedding_type", "mtp_num_layers",
-        "model_type",
-    }
+_NOT_A_SHAPE = (
+    "name", "norm_epsilon", "rope_scaling", "rotary_base", "router", "default_seq_length", "default_global_batch_size",
+    "published_parameters", "make_vocab_size_divisible_by", "sources", "position_embedding_type", "mtp_num_layers",
+    "model_type",
 )  # fmt: skip
-_FAMILIES = (
-    ("llama", "LlamaForCausalLM"),
-    ("qwen2", "Qwen2ForCausalLM"),
-    ("qwen3", "Qwen3ForCausalLM"),
-    ("mistral", "MistralForCausalLM"),
-    ("mixtral", "MixtralForCausalLM"),
-    ("qwen3_moe", "Qwen3MoeForCausalLM"),
-)
+_FAMILIES = {
+    "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+}  # fmt: skip
 
 
 def huggingface_config(model: ModelSpec) -> dict[str, Any]:
     """The content of a config.json. Raises UnsupportedError where no family has the model's shape."""
     nearest: list[str] | None = None
-    for family, architecture in _FAMILIES:
+    for family, architecture in _FAMILIES.items():
         body = {**_common(model), "model_type": family, "architectures": [architecture]}
         try:
             again = model_from_mapping(body, family, model.name)
