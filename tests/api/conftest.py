@@ -100,22 +100,10 @@ def database(postgres: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One service without keys, and without a worker for searches: they stay queued. Tests leave no measured runs in it."""
-    yield from one_service(tmp_path_factory, "0")
-
-
-@pytest.fixture(scope="session")
-def with_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A client of a service that has a worker for searches, without keys. Tests leave no measured runs in it."""
-    for running in one_service(tmp_path_factory, "1"):
-        with running.client() as client:
-            yield client
-
-
-def one_service(tmp_path_factory: pytest.TempPathFactory, search_workers: str) -> Iterator[Running]:
-    """For the tests of all files that ask for it."""
+    """One service without keys, and without a worker for searches: they stay queued. Tests leave no measured runs in it. It
+    lives to the end, which costs nothing; a worker for searches asks its queue all the time."""
     database = f"sqlite:///{tmp_path_factory.mktemp('service')}/service.db"
-    found = start(database, "--workers", "1", "--search-workers", search_workers)
+    found = start(database, "--workers", "1", "--search-workers", "0")
     yield found
     found.stop()
 

@@ -63,10 +63,10 @@ def test_texts_are_read_and_left_out_as_on_the_command_line(http):
     assert counted.status_code == 200 and [point["num_gpus"] for point in counted.json()["points"]] == [8]
 
 
-def test_the_same_question_gives_the_same_bytes(http, with_worker):
-    """In two services."""
+def test_the_same_question_gives_the_same_bytes(http, services):
     first = http.post("/v1/plans", json=QUESTION)
-    second = with_worker.post("/v1/plans", json=dict(reversed(QUESTION.items())))
+    with services("--workers", "1", "--search-workers", "0").client() as other:
+        second = other.post("/v1/plans", json=dict(reversed(QUESTION.items())))
     assert first.content == second.content and first.headers["etag"] == second.headers["etag"]
     assert http.post("/v1/plans", json={**QUESTION, "top": 2}).headers["etag"] != first.headers["etag"]
 

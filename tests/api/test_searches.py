@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -27,6 +28,12 @@ from autoconfig.planning.resolve import field_names
 from tests.api.conftest import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = pytest.mark.xdist_group("api")
+
+
+@pytest.fixture(scope="module")
+def with_worker(services) -> Iterator[httpx.Client]:
+    with services("--workers", "1", "--search-workers", "1").client() as client:
+        yield client
 
 
 def test_a_search_ends_with_the_answer_of_plans(with_worker):

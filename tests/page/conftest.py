@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.api.conftest import Running, one_service, services  # noqa: F401 (a fixture)
+from tests.api.conftest import Running, services  # noqa: F401 (a fixture)
 
 PATIENCE = 30_000
 """Milliseconds; a loaded machine is slow, a broken page would wait for ever."""
@@ -45,10 +45,10 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
-@pytest.fixture(scope="session")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The service behind the page, with a worker for searches, for all files of this folder."""
-    yield from one_service(tmp_path_factory, "1")
+@pytest.fixture(scope="module")
+def asked(services) -> Running:  # noqa: F811
+    """The service behind the page, with a worker for searches."""
+    return services("--workers", "1", "--search-workers", "1")
 
 
 @pytest.fixture
