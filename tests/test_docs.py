@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import screens
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_plan
-from command_line import run_in_process, run_process
+from command_line import run_in_process
 
 from autoconfig.cli.main import COMMANDS, FORMS, load
 from autoconfig.planning.calibration_file import shipped
@@ -21,8 +21,6 @@ from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
-SERVICE = ("serve", "worker", "keys")
-"""Commands of the HTTP service, which the command line looks up beside its own."""
 QUESTIONS = [
     (Request(model="175b", gpus=64), "tp=8,pp=4,vpp=3,mbs=1,sp=1"),
     (Request(model="175b", gpus=64, software="megatron-lm-2022"), "tp=8,pp=4,mbs=1,recompute=selective:core_attn"),
@@ -116,7 +114,7 @@ def test_commands_have_the_options_that_are_named(page: Path) -> None:
 @functools.cache
 def help_of(*words: str) -> str:
     flag = "--help-all" if words[0] in ("search", "explain", "export", "deployments") else "--help"
-    done = run_process(*words, flag, text=True) if words[0] in SERVICE else run_in_process(*words, flag)
+    done = run_in_process(*words, flag)
     assert "Usage: " in done.stdout, words
     return done.stdout
 

@@ -82,9 +82,10 @@ def published() -> list[dict[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Blind:
-    """Samples and, by model left out, constants that have not seen it, with the scatter of the others."""
+    """Samples, the constants of all, and by model left out those that have not seen it, with the scatter of the others."""
 
     samples: tuple[MeasuredStep, ...]
+    whole: dict[str, dict[str, float]]
     known: dict[str, dict[str, dict[str, float]]]
 
     def error(self, sample: MeasuredStep) -> dict[str, float]:
@@ -103,12 +104,12 @@ def blind() -> Blind:
     models = sorted({sample.model for sample in samples})
     whole = fit(samples)
     known = {model: fit([s for s in samples if s.model != model], whole, of=_frameworks(samples, model)) for model in models}
-    return Blind(samples=tuple(samples), known=known)
+    return Blind(samples=tuple(samples), whole=whole, known=known)
 
 
 def fitted() -> dict[str, dict[str, float]]:
     """Constants of all rows, each framework with the scatter of its blind errors: what ships."""
-    found, all_samples = fit(blind().samples), blind().samples
+    found, all_samples = {name: dict(numbers) for name, numbers in blind().whole.items()}, blind().samples
     for name, numbers in found.items():
         own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
         for key, missing in (("scatter", False), ("scatter_assumed", True)):

@@ -98,10 +98,14 @@ def database(postgres: str, request: pytest.FixtureRequest) -> str:
     return postgres.rsplit("/", 1)[0] + f"/{name}"
 
 
-@pytest.fixture(scope="module")
-def service(services: Callable[..., Running]) -> Running:
-    """One service without keys, and without a worker for searches: they stay queued."""
-    return services("--workers", "1", "--search-workers", "0")
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service without keys, and without a worker for searches: they stay queued. Tests leave no measured runs in it. It
+    lives to the end, which costs nothing; a worker for searches asks its queue all the time."""
+    database = f"sqlite:///{tmp_path_factory.mktemp('service')}/service.db"
+    found = start(database, "--workers", "1", "--search-workers", "0")
+    yield found
+    found.stop()
 
 
 @pytest.fixture(scope="module")

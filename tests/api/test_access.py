@@ -142,8 +142,12 @@ def test_secrets_are_not_stored(locked, keys):
     assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())
 
 
-def test_another_address_asks_for_keys_and_rates_are_limited(services):
-    slow = services("--workers", "1", "--search-workers", "0", "--host", "0.0.0.0", "--requests-per-second", "1")
+@pytest.fixture(scope="module")
+def slow(services) -> Running:
+    return services("--workers", "1", "--search-workers", "0", "--host", "0.0.0.0", "--requests-per-second", "1")
+
+
+def test_another_address_asks_for_keys_and_rates_are_limited(slow):
     port = slow.url.rsplit(":", 1)[1]
     assert httpx.get(f"http://127.0.0.1:{port}/v1/gpus").status_code == 401
     headers = {"Authorization": f"Bearer {make_key(slow, 'read')}"}
@@ -273,15 +277,15 @@ def test_a_body_that_does_not_arrive_is_refused():
     assert [message.get("status") for message in asyncio.run(ask())] == [408, None]
 
 
-def test_a_caller_that_leaves_is_no_fault_of_the_service(services):
-    service = services("--workers", "1", "--search-workers", "0")
+def test_a_caller_that_leaves_is_no_fault_of_the_service(slow):
+    """Nor is anything else that was asked of it: it has said nothing of a bug when it ends here."""
+    key, url = make_key(slow, "plan").encode(), slow.url.replace("0.0.0.0", "127.0.0.1")
     for _ in range(3):
-        with connected(service.url) as line:
-            line.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
-    with service.client() as client:
-        assert client.get("/healthz").status_code == 200
-    service.process.terminate()
-    _, said = service.process.communicate(timeout=300)
+        with connected(url) as line:
+            line.sendall(HEAD + b"Authorization: Bearer " + key + b"\r\nContent-Length: 1000\r\n\r\n{")
+    assert httpx.get(f"{url}/healthz").status_code == 200
+    slow.process.terminate()
+    _, said = slow.process.communicate(timeout=300)
     assert "Traceback" not in said, said
 
 

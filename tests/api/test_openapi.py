@@ -17,6 +17,12 @@ FEW, MANY = 3, 500
 """Examples per operation: some 40 requests in `make test`, above 5,000 in `make soak`."""
 
 
+@pytest.fixture(scope="module")
+def service(services) -> Running:
+    """One of its own: the examples leave measured runs, which change the answers."""
+    return services("--workers", "1", "--search-workers", "0")
+
+
 def schemathesis(service: Running, examples: int, seed: int, phases: str) -> subprocess.CompletedProcess[str]:
     """All checks (tests/api/schemathesis.toml: 422 is how a question that follows the schema is refused)."""
     command = [

@@ -25,6 +25,7 @@ from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.placements import placements
 
+pytestmark = pytest.mark.usefixtures("unsearched")
 DATA = Path(__file__).resolve().parents[2] / "autoconfig" / "data"
 FRAMEWORKS = ("verl", "nemo-rl", "openrlhf", "trl")
 VERL = """#!/bin/bash
@@ -204,7 +205,7 @@ def test_openrlhf_engines_must_fill_the_colocated_gpus():
     assert any("3 engines" in said for said in check_text(text, {}).broken)
 
 
-def test_check_prices_the_run_and_names_a_better_one(tmp_path):
+def test_check_prices_the_run_and_names_a_better_one(searched, tmp_path):
     file = tmp_path / "run.sh"
     file.write_text(VERL.replace("rollout.tensor_model_parallel_size=2", "rollout.tensor_model_parallel_size=4"))
     found = CliRunner().invoke(cli, ["rl", "check", str(file), "--gpu", "h100", "--json"])
@@ -380,7 +381,7 @@ def test_defaults_of_a_framework_are_said_as_such(autoconfig):
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.9, 0.9999])
-def test_the_better_placement_is_of_those_that_rl_would_rank(chance):
+def test_the_better_placement_is_of_those_that_rl_would_rank(searched, chance):
     """Without a bound the quickest has 50 % to fit; with one of nearly 100 % a quicker one than the run has it too."""
     found = check_text(VERL.replace('"$@"', ""), {"fit_chance": chance})
     assert found.priced is not None and found.priced.memory.chance > 0.9999

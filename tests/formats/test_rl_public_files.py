@@ -12,6 +12,7 @@ from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.memory import training_memory
 from autoconfig.post_training.passes import PACKED
 
+pytestmark = pytest.mark.usefixtures("unsearched")
 CLASSIC = """python3 -m openrlhf.cli.train_ppo_ray --pretrain qwen2.5-7b --actor_num_nodes 1 --actor_num_gpus_per_node 8 \\
   --vllm_num_engines 4 --vllm_tensor_parallel_size 2 --colocate_all_models --advantage_estimator group_norm \\
   --n_samples_per_prompt 8 --rollout_batch_size 128 --train_batch_size 1024 --micro_train_batch_size 8 \\

@@ -7,6 +7,7 @@ from autoconfig.formats.post_training.check import check_text
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.post_training.answer import answer
 
+pytestmark = pytest.mark.usefixtures("unsearched")
 QUESTIONS = (  # each with two frameworks in `make test`, with all in `make soak`
     {"model": "qwen2.5-7b", "gpus": 8},
     {"model": "qwen2.5-7b", "gpus": 8, "prompts": 64, "group_size": 8, "response_length": 1600, "max_response_length": 8192},

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.scenario import Numerics
+from autoconfig.specs.run_settings import GivenSettings
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
 
 SIZES = {
     "name": "small", "num_layers": 4, "hidden_size": 96, "num_attention_heads": 24, "num_query_groups": 8, "kv_channels": 10,
@@ -55,3 +59,14 @@ def symbols(model: ModelSpec, numerics: Numerics, plan: dict[str, int], sequence
         "Hv": model.linear_num_value_heads, "W": model.linear_num_value_heads * model.linear_value_head_dim,
         "drop": numerics.hidden_dropout > 0, "adrop": numerics.attention_dropout > 0, "max": max,
     }  # fmt: skip
+
+
+def scenario(name="gpt", change=None, batch=32, seq=64, gpus=16, given=None, stack=None, **numerics) -> Scenario:
+    """A small model of 4 layers, 24 heads, 8 groups on 16 GPUs; `change`: of the model, `stack`: of the software."""
+    model = ModelSpec(**MODELS[name]).replace(**(change or {}))
+    return Scenario(
+        model=model, cluster=cluster_of(load_gpu("h100"), gpus), numerics=Numerics(**numerics),
+        given=GivenSettings(**given or {}),
+        software=replace(load_stack("transformer-engine"), **(stack or {})),
+        workload=Workload(seq_length=seq, global_batch_size=batch),
+    )  # fmt: skip

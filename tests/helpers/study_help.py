@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import optuna
@@ -31,6 +32,7 @@ ARGUMENTS = (
 """A question with a few dozen candidates."""
 
 
+@cache
 def candidates():
     return candidates_of(rank_plans(understand(Request(**QUESTION)).scenario, understand(Request(**QUESTION)).constraints))
 

@@ -231,7 +231,8 @@ def test_a_relative_folder(place):
     (("--resume", "a", "--study", "b"), "name two studies"),
     (("--resume", "a"), "no studies in autoconfig-profile"),
     (("--profile", "--study", "s" * 201), "1 to 200 printable characters"),
-    pytest.param(PROFILE, "no job can be measured here: torch finds no usable GPU, jobs need 8", marks=needs_torch),
+    pytest.param(PROFILE, "no job can be measured here: torch finds no usable GPU, jobs need 8",
+                 marks=[needs_torch, pytest.mark.soak]),
     pytest.param((*PROFILE, "--gpus-here", "1"), "torch finds no usable GPU, jobs need 1", marks=needs_torch),
 ])  # fmt: skip
 def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):

@@ -20,13 +20,13 @@ from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
 pytestmark = pytest.mark.xdist_group("storages")
-WRITERS, EACH = 5, 20
+WRITERS = 5
 
 
-def write(url: str, writer: int) -> None:
+def write(url: str, writer: int, each: int) -> None:
     """A process of its own: forked, so that it need not import again."""
-    study = optuna.load_study(study_name="many", storage=open_storage(url))
-    for number in range(EACH):
+    study = optuna.load_study(study_name=f"many {each}", storage=open_storage(url))
+    for number in range(each):
         trial = study.ask()
         trial.suggest_categorical("tp", [1, 2, 4, 8])
         trial.set_user_attr("writer", writer)
@@ -49,19 +49,20 @@ def settings(**changes) -> StudySettings:
     return StudySettings(request=Request(model="gpt3-126m", gpus=2, architecture={"num_layers": 2}), **changes)
 
 
-def test_a_hundred_concurrent_updates_lose_nothing(url):
+@pytest.mark.parametrize("each", [6, pytest.param(20, marks=pytest.mark.soak)])
+def test_concurrent_updates_lose_nothing(url, each):
     with opened(url) as storage:
-        optuna.create_study(study_name="many", storage=storage)
-    writers = [multiprocessing.get_context("fork").Process(target=write, args=(url, n)) for n in range(WRITERS)]
+        optuna.create_study(study_name=f"many {each}", storage=storage)
+    writers = [multiprocessing.get_context("fork").Process(target=write, args=(url, n, each)) for n in range(WRITERS)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
     assert [writer.exitcode for writer in writers] == [0] * WRITERS
-    trials = trials_of(Path(), "many", url=url)
-    assert [t.number for t in trials] == list(range(WRITERS * EACH))
+    trials = trials_of(Path(), f"many {each}", url=url)
+    assert [t.number for t in trials] == list(range(WRITERS * each))
     seen = {(t.user_attrs["writer"], t.user_attrs["number"]): t for t in trials}
-    assert len(seen) == WRITERS * EACH
+    assert len(seen) == WRITERS * each
     assert all(t.value == 1000 * w + n and set(t.params) == {"tp"} for (w, n), t in seen.items())
 
 

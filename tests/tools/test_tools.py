@@ -4,6 +4,7 @@ import importlib.util
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.software.software import load_stack
+from study_help import fake_python
 from tables import tabled
 
 from autoconfig.accuracy.memory import gpu_runs
@@ -134,9 +136,9 @@ def test_the_questions_can_be_read():
 
 
 ROOT = Path(__file__).parents[2]
-needs_megatron = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None or importlib.util.find_spec("megatron") is None,
-    reason="torch and megatron-core are not installed",
+needs_torch, needs_megatron = (
+    pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"{name} is not installed")
+    for name in ("torch", "megatron")
 )
 
 
@@ -162,11 +164,16 @@ def test_the_sweep_rises_in_micro_batch_for_each_recomputation() -> None:
     assert load_model(gpu.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
 
 
-@needs_megatron
+@needs_torch
 def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    """Its jobs answer from a record; those of the training core: the next test."""
     monkeypatch.setattr(gpu, "MICRO_BATCHES", (1, 64, 128))
     monkeypatch.setattr(gpu, "RECOMPUTE", ("none",))
+    large = [job for jobs in gpu.sweep_series("cpu", "megatron-local", small=True) for _, job in jobs if job.plan.mbs > 1]
+    (tmp_path / "oracle.json").write_text(json.dumps({str(job.plan): "oom" for job in large}))
+    monkeypatch.setenv("STAND_IN_ORACLE", str(tmp_path / "oracle.json"))
+    monkeypatch.setattr(sys, "executable", str(fake_python(tmp_path)))
     command = ["--part", "sweep", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
     assert gpu.main([*command, "--budget", "1s"]) == 0 and "3 left" in capsys.readouterr().err
     assert gpu.main(command) == 0
@@ -298,10 +305,16 @@ def exported(tmp_path_factory):
     return folder
 
 
+exported_deployments = pytest.mark.xdist_group("serving export")
+"""Of the worker that works them out for tests/engines."""
+
+
+@exported_deployments
 def test_an_exported_deployment_is_accepted(source, exported):
     assert judge(exported, *source) == []
 
 
+@exported_deployments
 @tabled
 def test_what_the_source_does_not_say_is_refused(source, exported, tmp_path, file, old, new, words):
     copy = tmp_path / "copy"

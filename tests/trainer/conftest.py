@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from ready_python import ready_python
 
 ROOT = Path(__file__).parents[2]
 collect_ignore_glob = []
@@ -51,6 +52,13 @@ def environment(**more: str) -> dict[str, str]:
 
 def torchrun(processes: int, *command: str) -> list[str]:
     return [sys.executable, "-c", TORCHRUN, "--standalone", f"--nproc-per-node={processes}", *command]
+
+
+@pytest.fixture(scope="session")
+def ready(tmp_path_factory):
+    """The path of an interpreter that has imported torch and megatron-core already (helpers/ready_python.py)."""
+    with ready_python(tmp_path_factory.mktemp("ready")) as program:
+        yield str(program)
 
 
 @pytest.fixture(scope="session")

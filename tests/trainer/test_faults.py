@@ -1,4 +1,4 @@
-"""Every way a job can end: exit code, message, a whole result or none, and no process left. Each is a process that imports
+"""Every way a job can end: exit code, message, a whole result or none, and no process left. Most are processes that import
 torch: `make judge` runs them all, `make test` a few.
 """
 
@@ -35,13 +35,13 @@ def job(plan: str = "tp=1", processes: int = 1, **changes) -> Job:
     return Job(**{**values, **changes})
 
 
-def alone(folder: Path, text: str, *options: str, path: str = "", **popen) -> subprocess.CompletedProcess:
+def alone(folder: Path, text: str, *options: str, path: str = "", python: str = sys.executable, **popen):
     """One process, without torchrun: its exit code is seen."""
     (folder / "job.json").write_text(text)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD_"))}
     environment |= {"PYTHONPATH": f"{path}:{ROOT}", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "autoconfig.trainer", "--job", str(folder / "job.json"), *options],
+        [python, "-P", "-m", "autoconfig.trainer", "--job", str(folder / "job.json"), *options],
         env=environment, capture_output=True, text=True, timeout=300, check=False, **popen,
     )  # fmt: skip
 
@@ -129,8 +129,8 @@ def test_a_wrong_command_line(tmp_path):
     ),
     (job("recompute=selective:mlp"), "never ends"),
 ])  # fmt: skip
-def test_a_plan_that_cannot_run(tmp_path, what, said):
-    done = alone(tmp_path, job_text(what))
+def test_a_plan_that_cannot_run(tmp_path, ready, what, said):
+    done = alone(tmp_path, job_text(what), python=ready)
     assert done.returncode == ExitCode.BAD_JOB and "Traceback" not in done.stderr, done.stderr
     found = read_measurement(tmp_path / RESULT_FILE)
     assert (found.status, found.exit_code, found.step_seconds) == ("failed", 2, None) and said in found.message
@@ -160,11 +160,10 @@ def test_no_gpu(tmp_path):
 @pytest.mark.parametrize("most_bytes", [
     pytest.param(0, id="at the start", marks=pytest.mark.judge), pytest.param(200, id="at the end"),
 ])  # fmt: skip
-def test_a_full_disk(tmp_path, most_bytes):
+def test_a_full_disk(tmp_path, ready, most_bytes):
     """No file may grow beyond the limit: what a full disk looks like to a process. 200 bytes are less than a result."""
-    done = alone(
-        tmp_path, job_text(job()), preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
-    )
+    limit = (most_bytes, most_bytes)
+    done = alone(tmp_path, job_text(job()), python=ready, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
     assert done.returncode == ExitCode.DISK and "cannot be written" in done.stderr and "Traceback" not in done.stderr
     assert ("step 4/4" in done.stdout) == bool(most_bytes)
     assert [path.name for path in tmp_path.iterdir()] == ["job.json"]

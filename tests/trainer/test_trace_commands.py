@@ -32,10 +32,10 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("software", ["megatron-local-flash", pytest.param("transformer-engine", marks=pytest.mark.soak)])
-def test_trace_prints_its_schema(autoconfig, software: str) -> None:
+def test_trace_prints_its_schema(autoconfig, ready: str, software: str) -> None:
     ended = autoconfig.run(
         "trace", "--model", "llama3-8b", "--gpus", "8", "--software", software, "--seq-length", "512",
-        "--global-batch-size", "8", "--num-layers", "2", "tp=2,pp=2,mbs=1,sp=1", "--stages", "all", "--json",
+        "--global-batch-size", "8", "--num-layers", "2", "tp=2,pp=2,mbs=1,sp=1", "--stages", "all", "--python", ready, "--json",
     )  # fmt: skip
     assert ended.exit_code == 0, ended.stderr
     body = json.loads(ended.stdout)
@@ -66,9 +66,9 @@ def test_stages_to_trace() -> None:
             read_stages(odd, plan)
 
 
-def test_trace_says_which_stages_it_left_out(autoconfig, monkeypatch) -> None:
+def test_trace_says_which_stages_it_left_out(autoconfig, ready: str, monkeypatch) -> None:
     monkeypatch.setattr("autoconfig.core.trace.MAX_PROCESSES", 1)
-    small = ("--seq-length", "512", "--num-layers", "4", "--global-batch-size", "4", *OPTIONS[2:])
+    small = ("--seq-length", "512", "--num-layers", "4", "--global-batch-size", "4", *OPTIONS[2:], "--python", ready)
     asked = ("--model", "llama3-8b", "--gpus", "8", *small, "tp=2,pp=4,mbs=1,sp=1")
     ended = autoconfig.run("trace", *asked)
     assert ended.exit_code == 0, ended.stderr
@@ -77,7 +77,7 @@ def test_trace_says_which_stages_it_left_out(autoconfig, monkeypatch) -> None:
     assert both.exit_code == 2 and "--rank and --stages" in both.stderr
 
 
-@pytest.mark.judge  # one more process that imports megatron-core
+@pytest.mark.judge  # a process that imports megatron-core for itself
 def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
     asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "2", "tp=8,mbs=1,sp=1", "--rank", "7")
     ended = autoconfig.run("trace", *asked)
@@ -142,10 +142,11 @@ def test_emulated_ranks_hold_what_real_ranks_hold(plan: str, seq_length: int, st
         assert ("dense.recompute" in emulated.layer_seconds) == ("recompute=full" in plan)
 
 
-def test_emulate_prints_its_schema(autoconfig) -> None:
+def test_emulate_prints_its_schema(autoconfig, ready: str) -> None:
     ended = autoconfig.run(
         "emulate", "--model", "llama3-8b", "--gpus", "2", "--software", "megatron-local-flash", *OPTIONS, "--seq-length", "64",
         "--global-batch-size", "4", "tp=2,mbs=1,sp=1", "--rank", "1", "--device", "cpu", "--steps", "1", "--json",
+        "--python", ready,
     )  # fmt: skip
     assert ended.exit_code == 0, ended.stderr
     body = json.loads(ended.stdout)
@@ -169,12 +170,12 @@ def make_job(tp=1, pp=1, **changes):
     return Job(**{**values, **changes})
 
 
-def run(folder, job):
+def run(folder, job, python=sys.executable):
     """The result; one rank needs no torchrun."""
     folder.mkdir()
     (folder / "job.json").write_text(job_text(job))
     launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={job.num_processes}", "--standalone"]
-    command = [sys.executable, *(launcher if job.num_processes > 1 else ["-P"]), "-m", "autoconfig.trainer", "--job"]
+    command = [python, *(launcher if job.num_processes > 1 else ["-P"]), "-m", "autoconfig.trainer", "--job"]
     done = subprocess.run(
         [*command, str(folder / "job.json")], env=environment(), capture_output=True, text=True, timeout=300, check=False
     )
@@ -201,7 +202,7 @@ def test_tensor_ranks_generate_what_one_rank_does(tmp_path):
     pytest.param({"generation": Generation(prompt=8, new=6, engine="vllm")}, ExitCode.BAD_JOB, "generation.engine=megatron",
                  marks=pytest.mark.judge),
 ])  # fmt: skip
-def test_how_a_generation_that_cannot_run_ends(changes, code, said, tmp_path):
-    found = run(tmp_path / "job", make_job(**changes))
+def test_how_a_generation_that_cannot_run_ends(changes, code, said, ready, tmp_path):
+    found = run(tmp_path / "job", make_job(**changes), ready)
     assert found.exit_code == code and said in found.message and found.served is None
     assert json.loads((tmp_path / "job" / "job.json").read_text())["mode"] == "generate"

@@ -11,6 +11,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,13 @@ def configured(name: str) -> dict[str, Any]:
     return config
 
 
-def deployments(engine: str) -> Iterator[tuple[str, ServeQuestion, DeploymentReport | None]]:
+@cache
+def deployments(engine: str) -> tuple[tuple[str, ServeQuestion, DeploymentReport | None], ...]:
     """Name, question and best deployment of each case; None where the engine runs no such layout."""
+    return tuple(_deployments(engine))
+
+
+def _deployments(engine: str) -> Iterator[tuple[str, ServeQuestion, DeploymentReport | None]]:
     for name, case in PLANS.items():
         fixed = {"gpu": "h100", "disaggregated": False, "chunked": True, **case, "fix": tuple(case.get("fix", ()))}
         asked = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))

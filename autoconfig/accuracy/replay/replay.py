@@ -101,13 +101,14 @@ def _sweep(key: tuple[object, ...], entries: Sequence[_Entry]) -> Sweep:
         variants.append(variant)
         times = [step for _, _, step in runs if step is not None]
         steps.append(float(np.median(times)) if times else None)
-    likely = memory_belief(build(cases, variants), []).chance >= MIN_CHANCE_TO_FIT
+    every = build(cases, variants)
+    likely = memory_belief(every, []).chance >= MIN_CHANCE_TO_FIT
     kept = [n for n in range(len(cases)) if likely[n]]
     source, gpu, layers, hidden, _, _, gpus, seq, batch = key
     return Sweep(
         name=f"{source}: {layers} layers of {hidden}, {gpus} {gpu}, sequence {seq}, batch {batch}",
         source=str(source),
-        candidates=build([cases[n] for n in kept], [variants[n] for n in kept]),
+        candidates=every if all(likely) else build([cases[n] for n in kept], [variants[n] for n in kept]),
         step_seconds=tuple(steps[n] for n in kept),
         best=min(step for step in steps if step is not None),
         pruned_that_ran=sum(steps[n] is not None and not likely[n] for n in range(len(cases))),

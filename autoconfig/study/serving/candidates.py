@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import layouts, loads
@@ -100,6 +99,8 @@ def refined(job: ServingJob, seen: Sequence[tuple[ServingJob, Round, RoundFigure
     columns = np.stack(
         [table[:, OPERATORS] + table[:, EXPERTS], table[:, COMMUNICATION], table[:, HOST], np.array(waits)], axis=1
     )
+    from scipy.optimize import nnls  # half a second of every worker's start
+
     (factor, communication, host, request), _ = nnls(columns, np.ones(len(rows)))
     talks = bool(columns[:, 1].any())
     return EngineConstants(

@@ -1,0 +1,256 @@
+"""What the training lane says of its plans at its boundaries, by hand: their order, words, bands, records, remedies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from autoconfig.specs.errors import GIB
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
+from autoconfig.specs.scenario import OwnRuns
+from small_models import MODELS, scenario
+
+from autoconfig.training import remedies
+from autoconfig.training.answer import part_words, reason_for, signed_seconds
+from autoconfig.training.nearest import changed_keys
+from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
+from autoconfig.training.price import (
+    Band,
+    PlanReport,
+    StageMemory,
+    band_of,
+    confidence_class,
+    first_plan_kind,
+    narrowed,
+    record_for,
+)
+from autoconfig.training.remedies import OtherBatch, Remedy, _saves, _savings, memory_binds
+from autoconfig.training.space import Constraints, recompute_options
+
+
+def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=8, peaks=None, met=True):
+    """A ranking of one plan a layout, with what order.py reads of it."""
+    count = len(steps)
+    rows = [parse_plan(text, 16) for text in plans]
+    s = scenario(change={"num_layers": num_layers})
+    return SimpleNamespace(
+        step_seconds=np.array(steps), best=np.arange(count), row=np.arange(count), options=options, scenario=s,
+        option=np.zeros(count, int) if option is None else np.array(option), fit_chances=lambda: np.array(chances),
+        space=SimpleNamespace(layouts=s.layouts(rows), layout_id=np.arange(count)), fit_chance_met=met,
+        peak_bytes=np.array(peaks or [1.0] * count), limit_bytes=np.array([80.0] * count),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", [
+    "tp=2,pp=2,vpp=4", "tp=2,pp=2,first=3,last=5", "tp=2,cp=2", "tp=1,fsdp=3", "block", "two modules",
+])  # fmt: skip
+@pytest.mark.parametrize(("behind", "first"), [(1.03, 1), (1.0301, 0)])
+def test_a_plain_plan_comes_before_an_unusual_one_that_is_3_percent_faster(odd, behind, first, monkeypatch):
+    lists = {"block": Recompute.parse("full:block:2"), "two modules": Recompute.parse("selective:mlp+layernorm")}
+    options = (Recompute(), lists.get(odd, Recompute()))
+    ranking = ranked([1.0, behind], ["tp=2" if odd in lists else odd, "tp=2,pp=2"], options=options, option=[1, 0])
+    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    assert int(plainest_first(ranking)[0]) == first
+
+
+@pytest.mark.parametrize("plain", ["tp=2,pp=2,vpp=2", "tp=2,pp=4", "tp=8"])
+def test_even_stages_of_several_layers_are_plain(plain, monkeypatch):
+    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    options = (Recompute.parse("full"), Recompute.parse("selective:core_attn"))
+    assert plainest_first(ranked([1.0, 1.01], [plain, "tp=4"], options=options, option=[1, 0]))[0] == 0
+
+
+def test_groups_of_plans_that_no_model_tells_apart():
+    """Each group reaches 6 % behind its first."""
+    assert tie_groups(np.array([1.0, 1.06, 1.07, 1.13, 1.2])).tolist() == [1, 1, 2, 2, 3] and len(tie_groups(np.zeros(0))) == 0
+
+
+def test_the_safe_plan_is_the_first_that_fits_with_95_percent():
+    texts = ["tp=2", "tp=4", "tp=8"]
+    assert safe_position(ranked([1, 2, 3], texts, chances=[0.5, 0.949, 0.95])) == 2
+    assert safe_position(ranked([1, 2, 3], texts, chances=[0.5, 0.6, 0.7])) is None
+
+
+def test_orders_of_an_answer():
+    texts = ["tp=2", "tp=4", "tp=8"]
+    found = ranked([1.0, 2.0, 3.0], texts, peaks=[70.0, 30.0, 50.0])
+    assert in_order(found, "step").tolist() == [0, 1, 2] and in_order(found, "memory").tolist() == [1, 2, 0]
+    unlikely = ranked([1.0, 2.0, 3.0], texts, peaks=[79.0, 70.0, 75.0], met=False)
+    unlikely.limit_bytes = np.array([80.0, 70.5, 77.0])
+    assert in_order(unlikely, "step").tolist() == [2, 0, 1]
+    assert pareto_positions(ranked([1.0, 1.1, 1.2], texts, peaks=[50.0, 60.0, 40.0])) == [0, 2]
+    assert pareto_positions(ranked([], [])) == []
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(1.0, "+1.00 s"), (-1.0, "-1.00 s"), (0.9994, "+999 ms"), (-0.0123, "-12.3 ms")])
+def test_differences_have_their_unit(seconds, text):
+    assert signed_seconds(seconds) == text
+
+
+def test_parts_have_words():
+    found = {name: part_words(name) for name in ("gemm_seconds", "softmax_seconds", "pipeline_bubble_seconds")}
+    assert found == {"gemm_seconds": "GEMMs", "softmax_seconds": "softmax", "pipeline_bubble_seconds": "pipeline bubble"}
+
+
+def report(step, peak=30.0, limit=70.0, fits=True):
+    parts = {"gemm_seconds": 0.8 * step}
+    return SimpleNamespace(
+        step_seconds=step, time_parts=parts, peak_bytes=peak * GIB, limit_bytes=limit * GIB, fits=fits,
+        worst_stage=SimpleNamespace(stage=0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("position", "step", "said"), [
+    (0, 1.0, "fastest of 1,234 plans that fit (GEMMs 80 % of the step), 40.0 GiB below the limit on stage 0"),
+    (0, 1.02, "2.0% behind the fastest, which no model tells apart, and plainer, of 1,234"),
+    (1, 1.5, "50.0% slower than the first"),
+    (1, 0.9, "10.0% faster than the first"), (1, 1.0004, "as fast as the first"), (1, 1.0006, "0.1% slower than the first"),
+    (0, 1.0004, "fastest of"), (0, 1.0006, "0.1% behind the fastest"),
+])  # fmt: skip
+def test_why_a_plan_has_its_place(position, step, said):
+    ranking = SimpleNamespace(best=np.array([0]), step_seconds=np.array([1.0]), funnel=SimpleNamespace(priced=1234))
+    assert reason_for(report(step), report(1.0), ranking, position).startswith(said)
+
+
+def test_what_a_plan_lacks_is_said_in_gib():
+    assert memory_binds(report(1.0), []) == ""
+    short = memory_binds(report(1.0, peak=72.5, fits=False), [])
+    assert "needs 2.5 GiB more per GPU" in short and "nothing else would buy" in short
+    assert "that does not run" in memory_binds(report(1.0, peak=72.5, fits=False), [SimpleNamespace()])
+    assert str(Remedy(change="x", fits=False, still_short_gib=3.25)) == "x: still 3.2 GiB too much"
+    other = OtherBatch(global_batch_size=1024, tokens_per_second_per_gpu=2000.4, gain=0.081, cause="")
+    assert str(other) == "batch 1,024: 2,000 tokens/s/GPU, 8% more"
+
+
+@pytest.mark.parametrize(("moe", "precision", "kind"), [
+    (True, "bf16", "mixtures of experts"), (False, "bf16", "dense, 16 bits"), (False, "fp16", "dense, 16 bits"),
+    (False, "fp8", "dense, FP8 and FP4"), (False, "nvfp4", "dense, FP8 and FP4"), (True, "fp8", "mixtures of experts"),
+])  # fmt: skip
+def test_kinds_of_first_plans(moe, precision, kind):
+    assert first_plan_kind(moe=moe, precision=precision) == kind
+
+
+@pytest.mark.parametrize(("level", "seq", "there"), [
+    ("calibrated", 32_768, True), ("calibrated", 32_769, False), ("formula only", 4096, False),
+])  # fmt: skip
+def test_first_plans_that_have_a_record(level, seq, there):
+    said = SimpleNamespace(confidence=SimpleNamespace(level=level))
+    assert (record_for(scenario(seq=seq), said) is not None) == there and record_for(scenario(), None) is None
+
+
+@pytest.mark.parametrize(("runs", "freedom", "scatter", "factor"), [
+    (0, 0, 0.0, 1.0), (2, 3, 0.0, 0.5**0.5), (2, 3, math.log(1.25) / 1.645, 1.0), (4, 0, 0.0, (2 / 3 + 1 / 9) ** 0.5),
+    (10**9, 10**9, 0.0, 0.0),
+])  # fmt: skip
+def test_own_runs_narrow_a_band_as_a_source_that_is_no_longer_new(runs, freedom, scatter, factor):
+    """With r = 2 two thirds of the variance T are within a source and a third between. n = 2 runs halve the third; without
+    scatter and with f = q = 3 the two thirds halve too: T / 3 + T / 6. A scatter of T itself: (3 x 2/3 + 3) / 6 + 1/6 = 1."""
+    found = narrowed(Band(p5=0.8, p95=1.25, rows=9, sources=()), OwnRuns(runs=runs, log_sd=scatter, degrees_of_freedom=freedom))
+    assert (found.p5, found.p95) == pytest.approx((0.8**factor, 1.25**factor), rel=1e-4)
+
+
+@pytest.mark.parametrize(("model", "gpus", "cp", "entry", "level"), [
+    ("moe", 16, 8, ("te", 1), "mixture of experts"), ("moe", 16, 8, None, "formula only"),
+    ("moe", 8, 1, ("te", 0), "formula only"), ("llama3-8b", 16, 1, None, "formula only"),
+    ("llama3-8b", 16, 1, ("", 0), "formula only"), ("gpt", 16, 8, ("te", 9), "small model"),
+    ("llama3-8b", 16, 4, ("te", 9), "long context"), ("llama3-8b", 16, 3, ("te", 9), "calibrated generation"),
+    ("llama3-8b", 16, 1, ("*", 5), "unfamiliar software"), ("llama3-8b", 16, 1, ("*", 6), "related generation"),
+    ("llama3-8b", 8, 1, ("te", 1), "one node"), ("llama3-8b", 16, 1, ("te", 1), "calibrated generation"),
+    ("llama3-8b", 16, 1, ("other", 1), "related generation"), ("llama3.2-1b", 16, 1, ("te", 1), "calibrated generation"),
+    ("qwen3-0.6b", 16, 1, ("te", 1), "small model"),
+])  # fmt: skip
+def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
+    """`entry`: its generation (te: that of the software) and how many sources it has."""
+    asked = replace(scenario(gpus=gpus), model=ModelSpec(**MODELS[model]) if model in MODELS else load_model(model))
+    found = entry and SimpleNamespace(
+        generation=asked.software.generation if entry[0] == "te" else entry[0], sources=("x",) * entry[1]
+    )
+    monkeypatch.setattr("autoconfig.training.price.entry_for", lambda *_, **__: found)
+    assert confidence_class(asked, cp) == level
+
+
+def test_without_a_run_behind_the_gpu_a_band_reaches_as_far_as_any_other():
+    bands = {"pooled": Band(p5=0.8, p95=1.1, rows=9, sources=("a",)), "one node": Band(p5=0.9, p95=1.3, rows=5, sources=("a",))}
+    assert band_of("formula only", bands) == Band(p5=0.8, p95=1.3, rows=0, sources=())
+    assert band_of("long context", bands) is bands["pooled"]
+
+
+def test_the_worst_stage_decides_whether_a_plan_fits():
+    stages = tuple(StageMemory(stage=i, peak_bytes=peak, moment="", parts={}) for i, peak in enumerate((3.0, 5.0, 4.0)))
+    shown = SimpleNamespace(stages=stages, limit_bytes=5.0)
+    shown.worst_stage = PlanReport.worst_stage.fget(shown)
+    shown.peak_bytes = PlanReport.peak_bytes.fget(shown)
+    assert shown.worst_stage.stage == 1 and PlanReport.fits.fget(shown)
+    shown.limit_bytes = 4.999
+    assert not PlanReport.fits.fget(shown)
+
+
+def test_keys_in_which_two_plans_differ():
+    one = TrainPlan(tp=2, pp=1, dp=8, mbs=1)
+    assert changed_keys(one, one.replace(dp=4)) == [] and changed_keys(one.replace(sp=True, fsdp=2), one) == ["sp", "fsdp"]
+    assert changed_keys(one.replace(first=2, offload=0.5, ep=2), one) == ["ep", "first", "offload"]
+
+
+@pytest.mark.parametrize(("lacks", "today", "saves"), [
+    (1.0, (2.0,), True), (2.0, (2.0,), False), (1.0, (2.0, 0.5), False), (None, (0.5, 2.0), True), (1.0, (), True),
+])  # fmt: skip
+def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
+    tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
+    assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
+
+
+HALF, MOMENTS = {"grad_reduce_dtype": "bf16"}, {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+
+
+@pytest.mark.parametrize(("fixed", "numerics", "said"), [
+    ({}, {}, ["offload", "gradients", "moments"]), ({"offload": {0.0}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {False}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {True}, "offload": {0.5}}, {}, ["gradients", "moments"]),
+    ({"dist_opt": {True, False}}, {}, ["offload", "gradients", "moments"]), ({}, HALF, ["offload", "moments"]),
+    ({}, MOMENTS, ["offload", "gradients"]), ({}, {"precision": "fp32"}, ["offload", "gradients"]), ({}, {"peft": "lora"}, []),
+])  # fmt: skip
+def test_savings_that_are_not_in_use(fixed, numerics, said):
+    """Moments that stay whole on every rank cannot wait on the CPU; fp32 has no narrower ones."""
+    asked = SimpleNamespace(scenario=scenario(**numerics), constraints=Constraints(fixed=fixed))
+    found = list(_savings(asked))
+    assert [next(word for word in ("offload", "gradients", "moments") if word in words) for words, _, _ in found] == said
+    for words, changed, constraints in found:
+        assert (constraints.fixed == {**fixed, "offload": {1.0}}) is ("offload" in words)
+        assert (changed.numerics == asked.scenario.numerics) is ("offload" in words)
+
+
+def test_recomputation_that_is_fixed_is_all_that_is_tried_but_for_what_is_excluded():
+    selective, uniform = Recompute.parse("selective:core_attn"), Recompute.parse("full:uniform:1")
+    for excluded, left in ((frozenset(), [uniform, selective]), (frozenset({uniform}), [selective])):
+        constraints = Constraints(fixed={"recompute": frozenset({selective, uniform})}, excluded={"recompute": excluded})
+        assert recompute_options(scenario(), constraints, 4) == left
+
+
+@pytest.mark.parametrize(("best", "met", "closest", "outcome"), [
+    ([1], True, None, "fits"), ([1], False, None, 5.0 - 3.0), ([], True, None, None), ([], True, 7.0, 7.0),
+    ([1], False, 7.0, 7.0),
+])  # fmt: skip
+def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
+    """Of plans that fit, but with too small a chance, the one with the most room (3 GiB) lacks the least of 5 GiB asked."""
+    ranking = SimpleNamespace(
+        best=np.array(best, int), fit_chance_met=met, plan=lambda row: f"plan {row}", step_seconds=np.array([9.0, 2.0]),
+        closest=None if closest is None else SimpleNamespace(excess_bytes=closest * GIB),
+        limit_bytes=np.array([10.0, 8.0]) * GIB, peak_bytes=np.array([[9.0, 7.5], [5.0, 7.0]]) * GIB,
+    )  # fmt: skip
+    ranking.limit_bytes = ranking.limit_bytes[:, None]
+    monkeypatch.setattr(remedies, "rank_plans", lambda *asked: ranking)
+    monkeypatch.setattr(remedies, "plainest_first", lambda found: found)
+    monkeypatch.setattr(remedies, "headroom_bytes", lambda chance, memory: 5.0 * GIB)
+    asked = SimpleNamespace(request=SimpleNamespace(memory_margin=None, fit_chance=0.9))
+    found = remedies._tried("x", scenario(), Constraints(), asked)
+    if outcome is None:
+        assert found == []
+    elif outcome == "fits":
+        assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
+    else:
+        assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
