@@ -117,8 +117,8 @@ class Remedy:
     """Where it does not fit: what the nearest plan still lacks."""
     scenario: Scenario | None = field(default=None, compare=False, repr=False)
     """Where it fits: the question with this change."""
-    said: str = ""
-    """The plan in the words of a file that was checked; empty: in its short form."""
+    said: str | None = None
+    """The plan in the words of a file that was checked; None: in its short form."""
 
     def __str__(self) -> str:
         if self.fits:

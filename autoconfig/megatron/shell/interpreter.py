@@ -37,7 +37,7 @@ from autoconfig.megatron.shell.commands import (
     text_of,
 )
 from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
-from autoconfig.megatron.shell.handed_over import said
+from autoconfig.megatron.shell.expansions import said
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
 from autoconfig.megatron.shell.launch import remote_command as remote
 from autoconfig.megatron.shell.printed import substituted

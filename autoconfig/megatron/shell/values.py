@@ -14,8 +14,17 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
 from autoconfig.megatron.shell.commands import Part, Piece, Value, Word, known_text, plain_value, reason_of, text_of
-from autoconfig.megatron.shell.expansions import Sign, edited, odd_pattern, sliced, split_into
-from autoconfig.megatron.shell.handed_over import loose, positions, shifted, whole
+from autoconfig.megatron.shell.expansions import (
+    Sign,
+    edited,
+    loose,
+    odd_pattern,
+    positions,
+    shifted,
+    sliced,
+    split_into,
+    whole,
+)
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
