@@ -154,7 +154,8 @@ def _may_be_several(text: str) -> bool:
 
 
 def whole_number(given: object, field: str) -> int:
-    """A whole number, with commas where the user likes them; of LENGTHS also 4k. Raises ValueError."""
+    """A whole number, with commas where the user likes them; of LENGTHS also 4k, which of other counts may be 4,000 or 4,096.
+    Raises ValueError."""
     if not isinstance(given, bool) and isinstance(given, Integral):
         return int(given)
     text = given if isinstance(given, str) else ""
@@ -171,7 +172,16 @@ def whole_number(given: object, field: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{given!r} is no integer; write a whole number like 1024{' or 4k' if length else ''}") from None
+        hint = thousands(text) or f"write a whole number like 1024{' or 4k' if length else ''}"
+        raise ValueError(f"{given!r} is no integer; {hint}") from None
+
+
+def thousands(text: str) -> str:
+    """What a count like 1k may mean, as a question; empty where it is another text."""
+    if not re.fullmatch(r"[0-9]{1,6}[kK]", text):
+        return ""
+    number = int(text[:-1])
+    return f"write {1000 * number} or {1024 * number}, whichever it is"
 
 
 _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*(b|mb|gb|tb|mib|gib|tib)", re.IGNORECASE)
@@ -190,12 +200,9 @@ def parse_size(given: str | float) -> int:
     return size
 
 
-MIN_ODD_SECONDS = 100.0
-"""Seconds from which a duration without a unit was meant in milliseconds: no one waits so long for a first token."""
-
-
-def parse_seconds(given: str | float) -> float:
-    """A duration like 50ms, 2s or 0.05 (seconds). Raises ValueError with what is allowed."""
+def parse_seconds(given: str | float, most_bare: float) -> float:
+    """A duration like 50ms, 2s or 0.05 (seconds). Above `most_bare` seconds a number without a unit was likely meant in
+    milliseconds, and is asked about. Raises ValueError with what is allowed."""
     text = str(given)
     wanted = text.strip().lower()
     for suffix, factor in (("ms", 1e-3), ("us", 1e-6), ("s", 1.0), ("", 1.0)):
@@ -204,8 +211,8 @@ def parse_seconds(given: str | float) -> float:
                 value = float(wanted.removesuffix(suffix)) * factor
             except ValueError:
                 break
-            if not suffix and MIN_ODD_SECONDS <= value < math.inf:
-                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds; write {wanted}ms or {wanted}s")
+            if not suffix and most_bare < value < math.inf:
+                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds: say {wanted}ms or {wanted}s")
             if math.isfinite(value) and value > 0:
                 return value
             break

@@ -83,8 +83,8 @@ def _yes(holds: bool | None) -> str:
 
 
 def sheets(found: Validation) -> list[Sheet]:
-    """Every table that this validation can fill."""
-    every = [error_sheet(found), bar_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
+    """Every table that this validation can fill: first the groups that are held to a bar."""
+    every = [bar_sheet(found), error_sheet(found), line_sheet(found), coverage_sheet(found), decision_sheet(found)]
     every += [publisher_sheet(found), reading_sheet(found), plan_sheet(found.placed), memory_sheet(found)]
     every += [verdict_sheet(found), headline_sheet(found), first_plan_summary_sheet(found), unseen_sheet(found)]
     every += [encoder_sheet(found), gpu_sheet(found.gpu_runs)]

@@ -283,4 +283,8 @@ def benchmark(port: int, options: Mapping[str, object]) -> str:
     head: Sequence[tuple[str, object]] = (
         ("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"')
     )  # fmt: skip
-    return Start(words=("vllm bench serve",), options={**dict(head), **options}).command
+    needs = (
+        "# The client is vLLM's, whatever engine serves: pip install vllm",
+        "command -v vllm >/dev/null || { echo 'this needs vllm bench serve: pip install vllm' >&2; exit 127; }",
+    )
+    return "\n".join((*needs, Start(words=("vllm bench serve",), options={**dict(head), **options}).command))

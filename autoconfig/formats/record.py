@@ -82,6 +82,8 @@ class TrainerRun:
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What the file says; gradients are reduced as the software does where it does not say."""
     assumed: list[str] = field(default_factory=list)
+    ways: Mapping[str, str] = field(default_factory=dict)
+    """The file's words for what may be changed beside the plan: CheckInput.ways."""
     not_modelled: list[str] = field(default_factory=list)
     harmless: re.Pattern[str] = re.compile(".*")
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
@@ -165,7 +167,7 @@ def record(
         split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
         ignored=tuple(path for path in unread if run.harmless.fullmatch(path)),
         text=document.text,
-        script=None, spelled=spell, wish=wish,
+        script=None, spelled=spell, wish=wish, ways=run.ways,
     )  # fmt: skip
 
 

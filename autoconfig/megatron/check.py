@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -157,7 +157,22 @@ def check(source: CheckInput) -> CheckAnswer:
         omitted=omissions(source) if report else (),
         remarks=remarks_on(scenario, plan) if report else (),
     )
-    return answer if answer.fit_chance_met else replace(answer, remedies=tuple(remedies(question)))
+    return answer if answer.fit_chance_met else replace(answer, remedies=tuple(_remedies(source)))
+
+
+def _remedies(source: CheckInput) -> Iterator[Remedy]:
+    """What would help, among plans that the file's format can say and in its words."""
+    if source.wish is None or source.spelled is None:
+        yield from remedies(source.question)
+        return
+    before = source.spelled(source.question.scenario, source.plan)
+    for remedy in remedies(replace(source.question, constraints=source.wish), source.ways):
+        if remedy.plan is None or remedy.scenario is None:
+            yield remedy
+            continue
+        after = source.spelled(remedy.scenario, remedy.plan)
+        said = [" ".join((name, *texts)) for name, texts in after.items() if before.get(name) != texts]
+        yield replace(remedy, said=", ".join(said) or "the file's plan")
 
 
 def overlapped(source: CheckInput) -> Scenario:

@@ -117,6 +117,8 @@ class CheckInput:
     """Of a script that was asked for another number of GPUs than its own: what was changed for it in `text`, old and new."""
     wish: Constraints | None = None
     """Which plans the file's format can say; None: all."""
+    ways: Mapping[str, str] = field(default_factory=dict)
+    """What may be changed beside the plan (remedies.OPTIONS) -> the file's words for it."""
 
     @property
     def needs_less(self) -> bool:

@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from itertools import product
 from pathlib import Path
@@ -45,7 +46,7 @@ def _size(given: str | float) -> float:
 
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
-_PARSE = {"tokens": _tokens, "seconds": parse_seconds, "share": _share, "size": _size}
+_PARSE = {"tokens": _tokens, "share": _share, "size": _size}
 _CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 
@@ -57,7 +58,9 @@ def _field(name: str, told: dict[str, Any], group: str) -> Field:
         values["bounds"] = Bounds(**told["bounds"])
     if "range" in told:
         values["range"] = (told["range"][0], told["range"][1] if len(told["range"]) > 1 else None)
-    if "parse" in told:
+    if told.get("parse") == "seconds":
+        values["parse"] = partial(parse_seconds, most_bare=values.pop("most_bare"))
+    elif "parse" in told:
         values["parse"] = _PARSE[told["parse"]]
     if told.get("type") == "path":
         values["default"] = Path(told["default"])

@@ -10,7 +10,7 @@ from rich.markup import escape
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.render.screen import brief, show_table
 from autoconfig.serving.answer import ServeAnswer
-from autoconfig.serving.deployment import DeploymentReport
+from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.errors import GIB
@@ -40,7 +40,7 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         console.print(f"[bold]{escape(answer.infeasible)}[/bold]")
         if answer.nearest:
             _show_deployments(console, "Nearest", q, [answer.nearest])
-            show_latency(console, answer.nearest, limits=True)
+            show_latency(console, answer.nearest, q)
     if answer.pareto:
         count = len(answer.pareto)
         shown = answer.pareto if whole else [answer.pareto[i] for i in spread(range(count), BRIEF_ROWS - 1)]
@@ -143,7 +143,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     show_parts(console, best)
     for one in answer.reports if getattr(console, "verbose", False) else answer.reports[:1]:
         if one.latency:
-            show_latency(console, one, limits=any(limits_of(answer.question)))
+            show_latency(console, one, answer.question)
 
 
 APART = 1.5
@@ -151,21 +151,23 @@ APART = 1.5
 CLOSED_FORM = "it knows no bursts and no waiting for a full cache; plan with the simulated one"
 
 
-def show_latency(console: Console, one: DeploymentReport, *, limits: bool) -> None:
+def show_latency(console: Console, one: DeploymentReport, question: ServeQuestion) -> None:
     """A simulated deployment: mean and percentiles."""
     found = one.latency
     if found is None:
         return
     said = f"{found.requests:,} requests, {found.tokens_per_second_per_gpu:,.0f} tok/s/GPU"
-    console.print(
-        f"  simulated {escape(str(one.plan))}: {said}{f', {found.goodput_ratio:.0%} within limits' if limits else ''}",
-    )
+    good = f", {found.goodput_ratio:.0%} within limits" if any(limits_of(question)) else ""
+    console.print(f"  simulated {escape(str(one.plan))}: {said}{good}")
     for name in ("TTFT", "TPOT", "ITL", "E2E"):
         if name in ("TPOT", "ITL") and not one.tpot_s:
             continue
         seconds: dict[str, float] = vars(getattr(found, f"{name.lower()}_seconds"))
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}")
+    for _, figure, name, _ in limits_of(question):
+        if figure != "mean" and (beyond := found.requests * (100 - int(figure[1:])) // 100) < BEYOND:
+            console.print(f"    {name} rests on the {max(beyond, 1)} slowest of {found.requests:,} requests")
     if not 1 / APART < one.ttft_s / found.ttft_seconds.mean < APART:
         console.print(f"    the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}")
 

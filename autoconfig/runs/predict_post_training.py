@@ -74,7 +74,6 @@ class StepPrediction:
 
 
 POST_TRAINING_RUNS = TableKind(
-    any_case=True,
     needed=lambda columns: {"policy_model"},
     known=lambda: frozenset(next(published_rows("post_training_measurements"))),
     said="the columns are those of autoconfig/data/published/post_training_measurements.csv",

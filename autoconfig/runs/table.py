@@ -171,8 +171,6 @@ class TableKind:
     known: Callable[[], frozenset[str]]
     said: str
     megatron_names: bool = False
-    any_case: bool = False
-    """Names of columns are read in capitals too."""
     other: tuple[Callable[[Sequence[str]], bool], Callable[[Row], dict[str, str]], frozenset[str]] | None = None
     """Another table of such runs, by its header: how a row of it is read, and its columns."""
 
@@ -181,9 +179,6 @@ class TableKind:
         columns, rows = read_csv(source)
         if self.other is not None and self.other[0](columns):
             return columns, [self.other[1](row) for row in rows]
-        if self.any_case:
-            columns = [name.strip().lower() for name in columns]
-            rows = [{name.strip().lower(): text for name, text in row.items()} for row in rows]
         if self.megatron_names:
             columns, rows = with_short_names(columns, rows)
         check_columns(source, columns, self.needed(columns), self.said)
@@ -219,7 +214,8 @@ def number_text(value: float | None) -> str:
 
 
 def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """(columns, rows) of a CSV file. Raises FileError where it cannot be read, InputError where it is no table."""
+    """(columns, rows) of a CSV file; names of columns are read in capitals and with blanks around them, too. Raises FileError
+    where it cannot be read, InputError where it is no table."""
     try:
         if source.stat().st_size > MAX_INPUT_BYTES:
             raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
@@ -233,10 +229,10 @@ def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
         for number, row in enumerate(reader, 1):
             if row.get(None):
                 raise InputError(f"{source}: row {number} has more cells than the header: a comma in a cell needs quotes")
-            rows.append({k: v or "" for k, v in row.items() if isinstance(k, str)})
+            rows.append({k.strip().lower(): v or "" for k, v in row.items() if isinstance(k, str)})
     except csv.Error as error:
         raise InputError(f"{source} is not a CSV table: {error}") from error
-    columns = list(reader.fieldnames or ())
+    columns = [name.strip().lower() for name in reader.fieldnames or ()]
     if not columns:
         raise InputError(f"{source} is empty: give a header line and one line per run")
     return columns, rows
@@ -248,6 +244,8 @@ def check_columns(source: Path, columns: Sequence[str], needed: Iterable[str], s
     if missing := sorted(set(needed) - set(columns)):
         other = [name for mark, name in ((";", "semicolons"), ("\t", "tabs")) if len(columns) == 1 and mark in columns[0]]
         hint = f"; {other[0]} separate its cells: write it with commas" if other else ""
+        near = {name: nearest(name, set(columns) - set(needed), 1) for name in missing}
+        hint += "".join(f"; is {found[0][:40]!r} its {name}?" for name, found in near.items() if found and not other)
         raise InputError(f"{source} lacks the columns {', '.join(missing)}{hint}; {shipped}")
     if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
         raise InputError(f"{source} has the columns {', '.join(twice)} twice")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
-from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory, report, simulated
+from autoconfig.serving.deployment import DeploymentReport, decode_memory, report
+from autoconfig.serving.finalists import finalists, kept, of_loads, one_per_layout, over_limits
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
 from autoconfig.serving.reasons import (
-    closed_over,
     exceeded,
     nearest_row,
     no_deployment,
@@ -30,14 +28,12 @@ from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import cut_groups
 from autoconfig.serving.space import limit as engine_limit
 from autoconfig.specs.errors import GIB, InputError, option
-from autoconfig.specs.layouts import first_positions, spread
+from autoconfig.specs.layouts import spread
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
 from autoconfig.specs.software.engine import supports
 from autoconfig.time_model.serving.steady import Pricer
 
 PARETO_POINTS = 12
-HEADROOM_STEP, MAX_SIZES = 1.5, 6
-"""Least factor between the loads that deployments are sized for, and how many such loads are tried up to all GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,14 +76,15 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     """Search, report the best ones, simulate the finalists. A limit that nobody asked for goes where none is within it."""
     asked = understand(request)
     for question in (*readable(asked), asked):
-        found, reports, lines, tried = _of_any_tp(question, request, progress)
-        if reports and (not request.simulate or any(_kept(question, one) for one in reports)):
+        found, reports, lines, tried = finalists(question, request, progress)
+        if reports and (not request.simulate or any(kept(question, one) for one in reports)):
             break
-    rows = _one_per_layout(found, request.top) if reports else []
-    nearest, infeasible = (None, "") if reports else _nearest(question, found)
-    if request.simulate and reports and not any(_kept(question, one) for one in reports):
-        nearest, infeasible = _nearest_simulated(question, tried)
-        reports, rows = [], []
+    else:
+        reports = []
+    rows = one_per_layout(found, request.top) if reports else []
+    nearest, infeasible = (None, "")
+    if not reports:
+        nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found)
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
     return ServeAnswer(
         question=question,
@@ -109,7 +106,7 @@ def _sustained(question: ServeQuestion, request: ServeRequest, best: DeploymentR
     for share in SHARES:
         rate = rounded_down(share * best.requests_per_s)
         loaded = replace(question, rate=rate)
-        if any(_kept(loaded, one) for one in _finalists(loaded, replace(request, rate=rate, top=1, simulate=1), None)[1]):
+        if any(kept(loaded, one) for one in of_loads(loaded, replace(request, rate=rate, top=1, simulate=1), None)[1]):
             return rate
     return None
 
@@ -118,123 +115,6 @@ def rounded_down(value: float) -> float:
     """Three digits, never more than the value."""
     unit = 10.0 ** (math.floor(math.log10(value)) - 2)
     return float(f"{math.floor(value / unit + 1e-9) * unit:.6g}")
-
-
-Found = tuple[Deployments, list[DeploymentReport], list[str], list[DeploymentReport]]
-"""Columns, reports with the first ones simulated, remarks, and all that were simulated."""
-
-
-def _of_any_tp(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
-    """What _finalists finds. Where none of it is within the limits in the simulation, the deployment of each tp that is fastest
-    in closed form is simulated too, and every tp of which it is within them is searched for itself."""
-    first = _finalists(question, request, progress)
-    _, reports, _, tried = first
-    if not request.simulate or not reports or any(_kept(question, one) for one in reports):
-        return first
-    better: list[Found] = []
-    for columns, one in _fastest_of_each_tp(question):
-        tried = [*tried, one]
-        if _kept(question, one):
-            tp = one.plan.decode.tp
-            said = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
-            better.append((columns, [one], [f"the fastest {said}"], tried))
-            narrow = replace(question, constraints={**question.constraints, "tp": frozenset({tp})})
-            found, kept, lines, _ = _finalists(narrow, request, progress)
-            if any(_kept(question, each) for each in kept):
-                better.append((replace(found, question=question), kept, [said, *lines], tried))
-    return min(better, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if better else (*first[:3], tried)
-
-
-def _fastest_of_each_tp(question: ServeQuestion) -> Iterator[tuple[Deployments, DeploymentReport]]:
-    """Of each tensor parallelism that is within the limits in closed form the deployment that is furthest within them, alone in
-    the order of its columns, and its report, simulated."""
-    found = search(question.in_means())
-    over = closed_over(found.question, found)
-    tp = np.array([found.layouts[int(layout)].tp for layout in found.columns["layout"][found.order]])
-    for same in (found.order[tp == size] for size in np.unique(tp)):
-        row = same[np.argmin(over[same])]
-        one = report(question, found, int(row))
-        yield replace(found, question=question, order=np.array([row])), replace(one, latency=simulated(question, one))
-
-
-def _finalists(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
-    """Where simulated means of finalists are beyond the limits,
-    others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
-    until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
-    is taken."""
-    start = harder = question.in_means()
-    tried = [(start, *_simulated_reports(question, start, request, progress))]
-    while request.simulate and len(tried) <= MAX_SIZES:
-        _, found, reports = tried[-1]
-        good = [_kept(question, one) for one in reports]
-        if not good or any(good if question.rate else good[:1]):
-            break
-        harder = _harder(question, harder, found, reports)
-        tried.append((harder, *_simulated_reports(question, harder, request, progress)))
-    some = [each for each in tried if each[2]] or tried[:1]
-    kept = [each for each in some if any(_kept(question, one) for one in each[2])]
-    harder, found, reports = min(kept, key=lambda each: _figure(question, each[2])) if kept else some[-1]
-    reports.sort(key=lambda one: one.latency is not None and not _kept(question, one))
-    lines = [_harder_text(start, harder)] if harder is not start and kept else []
-    return replace(found, question=question), reports, lines, [one for each in tried for one in each[2] if one.latency]
-
-
-def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
-    """What the goal makes least, of the first that is within the limits in the simulation."""
-    one = next(one for one in reports if _kept(question, one))
-    figures = {"ttft": one.ttft_s, "tpot": one.tpot_s, "gpus": float(one.gpus)}
-    return figures.get(question.goal, -one.tokens_per_s_per_gpu)
-
-
-def _harder(
-    question: ServeQuestion, tried: ServeQuestion, found: Deployments, reports: Sequence[DeploymentReport]
-) -> ServeQuestion:
-    """What is asked of the closed form next where simulated finalists of `tried` are beyond the limits of `question`: to carry
-    more of a load; of a full queue closer limits, below the first finalist's own figures by as much as it exceeds them."""
-    if question.rate:
-        step = max(HEADROOM_STEP, (0.99 * found.most_load) ** (1.0 / MAX_SIZES))
-        return replace(tried, sized_for=tried.sized_for * step)
-    assert reports[0].latency is not None
-    best, over = reports[0], _over(question, reports[0].latency)
-    figures = ((over["ttft"], tried.ttft_s, best.ttft_s), (over["tpot"], tried.tpot_s, best.tpot_s))
-    nearer = [
-        min(0.99 / beyond * min(closed / now, 1.0), 1.0) if now and beyond > 1.0 else 1.0 for beyond, now, closed in figures
-    ]
-    return tried.limited(ttft=nearer[0], tpot=nearer[1])
-
-
-def _harder_text(question: ServeQuestion, harder: ServeQuestion) -> str:
-    if question.rate:
-        size = f"{harder.sized_for:.3g} times the mean load"
-        return f"sized for {size}: sized for less, bursts break the limits in the simulation"
-    limits = (("TTFT", question.ttft_s, harder.ttft_s), ("TPOT", question.tpot_s, harder.tpot_s))
-    closer = [f"{name} <= {closed * 1e3:.3g} ms" for name, asked, closed in limits if asked and closed and closed < asked]
-    return f"of those within {' and '.join(closer)} in closed form: others break the limits in the simulation"
-
-
-def _simulated_reports(
-    question: ServeQuestion, searched: ServeQuestion, request: ServeRequest, progress: Progress | None
-) -> tuple[Deployments, list[DeploymentReport]]:
-    """What a search of `searched` finds, simulated under the limits of `question`."""
-    found = search(searched, progress)
-    reports = [report(question, found, row) for row in _one_per_layout(found, request.top)]
-    for i in range(min(request.simulate, len(reports))):
-        if progress is not None:
-            progress(f"simulating {reports[i].plan}")
-        reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
-    return found, reports
-
-
-def _kept(question: ServeQuestion, one: DeploymentReport) -> bool:
-    return one.latency is not None and max(_over(question, one.latency).values()) <= 1.0
-
-
-def _over(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
-    """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
-    worst = {"ttft": 0.0, "tpot": 0.0}
-    for kind, _, seconds, limit in simulated_figures(question, found):
-        worst[kind] = max(worst[kind], seconds / limit)
-    return worst
 
 
 def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
@@ -247,7 +127,7 @@ def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentRep
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
-    tried = [(max(_over(question, one.latency).values()), one, one.latency) for one in reports if one.latency is not None]
+    tried = [(max(over_limits(question, one.latency).values()), one, one.latency) for one in reports if one.latency is not None]
     over, one, latency = min(tried, key=lambda each: each[0])
     return one, (
         f"limits are met by none of {len({str(one.plan) for one in reports})} deployments that were tried, the fastest of each "
@@ -256,12 +136,6 @@ def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentRepo
         f"{latency.goodput_ratio:.0%} of the requests within them; try more --gpus, "
         f"{'a lower --rate or ' * bool(question.rate)}wider limits"
     )
-
-
-def _one_per_layout(found: Deployments, most: int) -> list[int]:
-    decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
-    first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
-    return [int(row) for row in found.order[first[:most]]]
 
 
 def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[str, DeploymentReport | None, str]:

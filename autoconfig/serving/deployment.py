@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +139,8 @@ Vector = npt.NDArray[np.float64]
 SEED = 20
 SIMULATED = 400
 """Requests of a finalist's simulation per attention rank at most, and at least four generations of its batch."""
+BEYOND = 10
+"""Requests beyond a percentile that has a limit: where so few are expected, their number has a standard deviation of 3."""
 MAX_RECORDED = 20_000
 """Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
 SETTLING = 2.0
@@ -176,10 +179,11 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     each asking again at once. These users come in the course of one generation, as completions of a queue that is never empty
     are spread: where all came at once, prompts of one length would stay in step.
 
-    Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, of a trace
-    all of them (up to MAX_RECORDED requests). With separate prefill, its ranks take prompts first in first out; with a full
-    queue prompts come to them at random, as many as the deployment serves, while decode instances run their whole batch. Of
-    drawn requests the first quarter is not counted, nor what was asked before all users had come.
+    Ranks and micro-batches of decode instances get requests in turn; of drawn requests one such rank is simulated, with more of
+    them where percentiles have limits (needed), of a trace all of them (up to MAX_RECORDED). With separate prefill, its ranks
+    take prompts first in first out; with a full queue prompts come to them at random, as many as the deployment serves, while
+    decode instances run their whole batch. Of drawn requests the first quarter is not counted, nor what was asked before all
+    users had come.
     """
     decode = one.plan.decode
     ranks = decode.adp * decode.pp
@@ -202,6 +206,8 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         most = MAX_RECORDED
     else:
         count = max(min(SIMULATED, 8 * running), 4 * running)
+        if question.tails:
+            count = max(count, math.ceil(needed(question) / 0.75) + (0 if question.rate else 4 * running))
         together = ranks if disaggregated else 1  # separate prefill sees the requests of all ranks
         most, chosen, count = count, 1, min(count * together, MAX_RECORDED)
         rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
@@ -220,6 +226,11 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         begin = _spread(count, running, one.requests_per_s / ranks, rng)
         return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
     return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
+
+
+def needed(question: ServeQuestion) -> int:
+    """Requests that are counted so that BEYOND of them are beyond every percentile that has a limit; 0 without any."""
+    return max((BEYOND * 100 // (100 - int(name.rpartition("p")[2])) for name in question.tails), default=0)
 
 
 def _spread(count: int, users: int, rate: float, rng: np.random.Generator) -> Vector:

@@ -137,10 +137,12 @@ class ServeQuestion:
         """Most input tokens that a prefill computes."""
         return max(self.workload.longest_input * (1.0 - self.lengths.cached), 1.0)
 
-    def in_means(self) -> ServeQuestion:
-        """The same with limits of percentiles as limits of means too, which are what the closed form knows: below them."""
+    def in_means(self, slack: float = 1.0) -> ServeQuestion:
+        """The same with limits of percentiles, times `slack`, as limits of means too, which are what the closed form knows:
+        below them."""
+        tails = [(name, slack * limit) for name, limit in self.tails.items()]
         ttft, tpot = (
-            min([*filter(None, [mean]), *(limit for name, limit in self.tails.items() if name.startswith(kind))], default=None)
+            min([*filter(None, [mean]), *(limit for name, limit in tails if name.startswith(kind))], default=None)
             for kind, mean in (("ttft", self.ttft_s), ("tpot", self.tpot_s))
         )
         return replace(self, ttft_s=ttft, tpot_s=tpot)

@@ -164,8 +164,6 @@ DEFAULT_TOKENS = 1000
 MIN_CV, MAX_CV = 1e-3, 10.0
 """Standard deviation over mean: what is told from equal lengths, and the most that a gamma distribution is drawn with."""
 BESIDE_TRACE = ("isl", "osl", "isl_stddev", "osl_stddev")
-MIN_ODD_TPOT_S = 5.0
-"""Seconds per token from which a number without a unit was meant in milliseconds."""
 MAX_DIGITS = 20
 MIN_RATE = 1e-6
 """Requests per second (one in twelve days) below which a rate is not told from none."""
@@ -252,10 +250,6 @@ def check_request(request: ServeRequest) -> None:
             "like 3"
         )
     _check_lengths(request)
-    for name in ("tpot", *(name for name in TAILS if name.startswith("tpot"))):
-        tpot = getattr(request, f"{name}_s")
-        if tpot is not None and tpot >= MIN_ODD_TPOT_S:
-            raise InputError(f"{option(name)} {tpot:g} is {tpot:g} seconds a token: say {option(name)} {tpot:g}ms?")
     if (tails := [*tail_limits(request)]) and not request.simulate:
         raise InputError(f"{option(tails[0])} is judged by the simulation: drop {option('simulate')} 0")
     if request.goal not in GOALS:

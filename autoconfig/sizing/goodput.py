@@ -23,7 +23,7 @@ from autoconfig.planning.request_fields import (
     DEFAULT_REPAIR_HOURS,
     DEFAULT_RESTART_SECONDS,
 )
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, thousands
 from autoconfig.specs.hardware.cluster import MAX_GPUS
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.scenario import Scenario
@@ -58,7 +58,8 @@ def check_counts(counts: set[int] | list[int]) -> tuple[int, ...]:
 def _part(part: str, text: str) -> list[int]:
     pieces = part.split(":")
     if len(pieces) > 3 or not all(re.fullmatch(r"0|[1-9][0-9]{0,8}", piece) for piece in pieces):
-        raise InputError(f"GPU counts {text[:80]!r} cannot be read; {HINT}")
+        hint = next(filter(None, map(thousands, pieces)), HINT)
+        raise InputError(f"GPU counts {text[:80]!r} cannot be read; {hint}")
     numbers = [int(piece) for piece in pieces]
     if len(numbers) == 1:
         return numbers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.memory_model.predict import headroom_bytes
@@ -71,14 +71,8 @@ def what_binds(scenario: Scenario, plan: TrainPlan, margin: float = 0.0, fit_cha
         except InputError:
             same = None
         ranking = rank_plans(changed, constraints, margin, None, fit_chance)
-        gains.append(
-            Gain(
-                change=name,
-                same_plan_ratio=same,
-                best_plan_ratio=_ratio(ranking, today),
-                best_plan=str(ranking.plan(int(ranking.best[0]))) if len(ranking.best) else None,
-            )
-        )
+        best = str(ranking.plan(int(ranking.best[0]))) if len(ranking.best) else None
+        gains.append(Gain(change=name, same_plan_ratio=same, best_plan_ratio=_ratio(ranking, today), best_plan=best))
     return gains
 
 
@@ -121,19 +115,29 @@ class Remedy:
     step_seconds: float | None = None
     still_short_gib: float | None = None
     """Where it does not fit: what the nearest plan still lacks."""
+    scenario: Scenario | None = field(default=None, compare=False, repr=False)
+    """Where it fits: the question with this change."""
+    said: str | None = None
+    """The plan in the words of a file that was checked; None: in its short form."""
 
     def __str__(self) -> str:
         if self.fits:
-            return f"{self.change}: {self.plan} at {self.step_seconds:,.2f} s a step"
+            return f"{self.change}: {self.said or self.plan} at {self.step_seconds:,.2f} s a step"
         return f"{self.change}: still {self.still_short_gib:,.1f} GiB too much"
 
 
-def remedies(question: Question) -> list[Remedy]:
-    """Changes that make it fit, and savings that alone do not; options that were given already are not repeated."""
+_MOMENTS = "--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+OPTIONS = dict(offload="--fix offload=1", gradients="--grad-reduce-dtype bf16", moments=_MOMENTS, adapters="--peft lora")
+"""What is changed -> how it is asked of a search."""
+
+
+def remedies(question: Question, words: Mapping[str, str] = OPTIONS) -> list[Remedy]:
+    """Changes that make it fit, and savings that alone do not; options that were given already are not repeated. `words`: how
+    each of OPTIONS is asked; what has none is not offered."""
     found: list[Remedy] = []
     today = _tried("", question.scenario, question.constraints, question)
     savings = []
-    for change, scenario, constraints in _savings(question):
+    for change, scenario, constraints in _savings(question, words):
         tried = _tried(change, scenario, constraints, question)
         if all(one.fits or _saves(one, today) for one in tried):
             savings.append((change, scenario, constraints))
@@ -145,7 +149,7 @@ def remedies(question: Question) -> list[Remedy]:
             constraints = changed if changed is not question.constraints else constraints
         together = _tried("all of these together", everything, constraints, question)
         found += [one for one in together if one.fits or not _one_is_enough(found, one)]
-    return [*found, *_larger_gpus(question), *_more_gpus(question), *_fine_tuning(question)]
+    return [*found, *_larger_gpus(question), *_more_gpus(question), *_fine_tuning(question, words)]
 
 
 def _saves(remedy: Remedy, today: Iterable[Remedy]) -> bool:
@@ -163,21 +167,22 @@ def _merged(so_far: Scenario, changed: Scenario, original: Scenario) -> Numerics
     return replace(so_far.numerics, **{key: after[key] for key in before if after[key] != before[key]})
 
 
-def _savings(question: Question) -> Iterator[tuple[str, Scenario, Constraints]]:
+def _savings(question: Question, words: Mapping[str, str] = OPTIONS) -> Iterator[tuple[str, Scenario, Constraints]]:
     """(words, scenario, constraints) of every saving that is not in use yet."""
     scenario, numerics = question.scenario, question.scenario.numerics
     if numerics.peft != "none":
         return
     fixed = question.constraints.fixed
-    if "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
+    if "offload" in words and "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
         constraints = replace(question.constraints, fixed={**fixed, "offload": frozenset({1.0})})
-        yield "optimizer state on the CPU (--fix offload=1)", scenario, constraints
-    if numerics.grad_reduce_dtype == "fp32":
+        yield f"optimizer state on the CPU ({words['offload']})", scenario, constraints
+    if "gradients" in words and numerics.grad_reduce_dtype == "fp32":
         half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
-        yield "gradients in bf16 (--grad-reduce-dtype bf16)", half, question.constraints
-    if numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters:
+        yield f"gradients in bf16 ({words['gradients']})", half, question.constraints
+    wide = numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters
+    if "moments" in words and wide:
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
-        yield "optimizer moments in bf16 (--exp-avg-dtype bf16 --exp-avg-sq-dtype bf16)", half, question.constraints
+        yield f"optimizer moments in bf16 ({words['moments']})", half, question.constraints
 
 
 def _larger_gpus(question: Question) -> list[Remedy]:
@@ -222,18 +227,20 @@ SHORTEST_SAMPLE = 512
 """Samples of adapters are cut no shorter than this."""
 
 
-def _fine_tuning(question: Question) -> list[Remedy]:
+def _fine_tuning(question: Question, words: Mapping[str, str]) -> list[Remedy]:
     """What fits of fine-tuning: adapters in place of all weights, with what their own defaults make of the question; where
     adapters are asked, the longest of ever halved samples. Nothing where neither fits."""
     scenario = question.scenario
     if scenario.numerics.peft == "none":
+        if "adapters" not in words:
+            return []
         try:
             asked = understand(replace(question.request, numerics={**question.request.numerics, "peft": "lora"})).scenario
         except InputError:  # a model or a stack without adapters
             return []
         changed = replace(asked, cluster=scenario.cluster)
         work = changed.workload
-        text = f"fine-tuning of adapters, sequence {work.seq_length:,}, batch {work.global_batch_size:,} (--peft lora)"
+        text = f"fine-tuning of adapters, sequence {work.seq_length:,}, batch {work.global_batch_size:,} ({words['adapters']})"
         return [one for one in _tried(text, changed, question.constraints, question) if one.fits]
     length = scenario.workload.seq_length // 2
     while length >= max(SHORTEST_SAMPLE, scenario.workload.packed_length or 0):
@@ -252,7 +259,8 @@ def _tried(change: str, scenario: Scenario, constraints: Constraints, question: 
     )
     if len(ranking.best) and ranking.fit_chance_met:
         best = int(ranking.best[0])
-        return [Remedy(change=change, fits=True, plan=ranking.plan(best), step_seconds=float(ranking.step_seconds[best]))]
+        found = Remedy(change=change, fits=True, plan=ranking.plan(best), scenario=scenario)
+        return [replace(found, step_seconds=float(ranking.step_seconds[best]))]
     if ranking.closest is None and not len(ranking.best):
         return []
     if ranking.closest is None:

@@ -135,6 +135,7 @@ def test_lines_beside_step_times_say_yes_or_no(by_source: Validation) -> None:
 def test_in_sample_figures_are_not_judged(in_sample: Validation) -> None:
     found = in_sample
     assert all(bar.holds is None and bar.in_sample for bar in found.bars) and len(found.bars) == len(bars_held())
+    assert [sheet.title.split(",")[0] for sheet in sheets(found)[:2]] == ["Held to", "Step time by source and GPU"]
     for sheet in sheets(found):
         if sheet.title.startswith("Held to"):
             assert {line[-1] for line in sheet.lines} == {"not judged"}

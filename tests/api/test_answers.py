@@ -259,6 +259,19 @@ def test_docs_list_every_endpoint_and_load_nothing(http):
             assert f"<td>{method.upper()}</td><td>{path}</td><td>{html.escape(one['summary'])}</td>" in answer.text
 
 
+def test_docs_say_what_every_field_of_a_body_is(http):
+    text, schemas = http.get("/docs").text, http.get("/openapi.json").json()["components"]["schemas"]
+    bodies = {name: one for name, one in schemas.items() if name.endswith("Body")}
+    assert len(bodies) == 12 and {"PlansBody", "DeploymentsBody"} <= set(bodies)
+    for name, one in bodies.items():
+        part = text.split(f'id="{name}"')[1].split("</details>")[0]
+        for field, said in one["properties"].items():
+            row = re.search(rf"<tr><td>{field}</td><td>(.+?)</td><td>(.+?)</td></tr>", part)
+            assert row and row[2] == html.escape(said["description"]), f"{name}.{field}"
+    assert 'href="#DeploymentsBody"' in text and 'href="#Serve"' in text
+    assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r'id="(\w+)"', text))
+
+
 def test_every_answer_has_the_security_headers(http):
     for answer in (http.get("/healthz"), http.get("/nothing"), http.post("/v1/plans", content=b"x")):
         assert answer.headers["x-content-type-options"] == "nosniff"

@@ -134,6 +134,16 @@ def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails,
     assert (said.get("--metric-percentiles"), said.get("--goodput")) == (percentiles, good)
 
 
+def test_the_benchmark_says_what_it_needs_before_it_starts(exported, tmp_path):
+    question, one, _ = exported["sglang"]["llama3-8b-whole"]
+    script = tmp_path / "benchmark.sh"
+    script.write_text(export_texts(question, one)["benchmark.sh"], encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/bash", str(script)], env={"MODEL": "x", "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 127 and "needs vllm bench serve: pip install vllm" in done.stderr and not done.stdout
+
+
 def test_a_job_of_decode_instances_names_the_port_of_its_script(exported):
     _, one, folder = exported["vllm"]["llama3-70b-8-disaggregated"]
     port = 8000 + one.plan.prefill.replicas

@@ -1,6 +1,7 @@
 """Options of Hugging Face's Trainer and of what is built on it: what decides is read, refused or named."""
 
 import json
+import re
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -199,6 +200,52 @@ def test_logits_are_held_without_ligers_kernels():
     assert "Liger" in str(read_any(trl, CheckRequest(gpu="h100-sxm-80gb", gpus=8)).not_modelled)
     logits = 2048 * plain.source.question.scenario.model.vocab_size
     assert plain.report.peak_bytes - fused.report.peak_bytes > 2 * logits
+
+
+OF_ZERO = {
+    "deepspeed": '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2, "bf16": {"enabled": true}, '
+    '"zero_optimization": {"stage": 2}}',
+    "accelerate": "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_machines: 1\nnum_processes: 8\n"
+    "deepspeed_config: {zero_stage: 2, gradient_accumulation_steps: 2}\n",
+    "llama-factory": "stage: sft\nfinetuning_type: full\ndeepspeed: ds_z2_config.json\ncutoff_len: 8192\nbf16: true\n"
+    "model_name_or_path: llama3-70b\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 2\n",
+}
+"""Files that a Trainer and DeepSpeed share, of ZeRO-2 and micro-batches of 4."""
+WAYS = {
+    "deepspeed": ("zero_optimization.stage 3", "train_micro_batch_size_per_gpu 1", "offload_optimizer", "grad_accum_dtype"),
+    "accelerate": ("deepspeed_config.zero_stage 3", "per_device_train_batch_size (of the trainer) 1", "offload_"),
+    "llama-factory": ("ZeRO stage (deepspeed) 3", "per_device_train_batch_size 1", "offload_", "finetuning_type: lora"),
+}
+"""What the remedies of each name, in the file's own words."""
+
+
+def zero(kind, model="llama3-70b", **settings):
+    given = {"micro_batch_size": "4", **settings} if kind == "accelerate" else settings
+    length = None if kind == "llama-factory" else 8192
+    asked = CheckRequest(model=model, gpus=8, gpu="h100-sxm-80gb", seq_length=length, settings=given)
+    return read_any(OF_ZERO[kind], asked)
+
+
+@pytest.mark.parametrize("kind", OF_ZERO)
+def test_remedies_are_what_the_file_can_say(kind):
+    found = check(zero(kind))
+    text = "\n".join(map(str, found.remedies))
+    assert found.source.kind == kind and found.better is None
+    assert not re.search(r"--fix|--peft|--exp-avg|--grad-reduce|\b(tp|pp|vpp|mbs|sp)=", text), text
+    assert all(way in text for way in WAYS[kind]), text
+    assert all((r.plan.tp, r.plan.pp) == (1, 1) for r in found.remedies if r.fits)
+    assert any(r.fits and r.plan.recompute.granularity == "full" for r in found.remedies)
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "accelerate"])
+def test_files_without_layers_are_of_the_plain_trainer(kind):
+    """They name no kernels: Liger's are assumed only where they are asked for."""
+    plain, fused = zero(kind, model="llama3-8b"), zero(kind, model="llama3-8b", use_liger_kernel="true")
+    assert [one.question.scenario.software.name for one in (plain, fused)] == ["deepspeed", "transformers-deepspeed"]
+    said = [str(one.question.assumed).count("loss, which holds the logits (with Liger's") for one in (plain, fused)]
+    assert said == [1, 0]
+    logits = 4 * 8192 * plain.question.scenario.model.vocab_size
+    assert check(plain).report.peak_bytes - check(fused).report.peak_bytes > 2 * logits
 
 
 SHARDS = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 {}\n"

@@ -221,3 +221,13 @@ def test_explain_and_include_take_a_file(autoconfig, tmp_path):
         assert taken.exit_code == 2 and "--overlap-param-gather needs --overlap-grad-reduce" in taken.stderr
     refused = autoconfig.run("explain", str(Path(__file__)))
     assert refused.exit_code == 2 and refused.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize(("model", "named"), [("llama3-8b", "meta-llama/"), ("gpt3-22b", "gpt3-22b")])
+def test_megatron_swift_names_the_checkpoint_as_its_hub_does(model, named):
+    question = understand(request_of({"architecture": {}, **SMALL, "model": model}))
+    ranking = rank_plans(question.scenario, WRITERS["ms-swift"].wish, 0.0)
+    plan = next(plan for plan in map(ranking.plan, ranking.best) if not WRITERS["ms-swift"].refused(question.scenario, plan))
+    text = WRITERS["ms-swift"].write(question.scenario, plan).text
+    assert f'MODEL="${{MODEL:-{named}' in text
+    assert read_back("ms-swift", question.scenario, plan).question.scenario.model.name == model

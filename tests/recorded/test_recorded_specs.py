@@ -260,7 +260,7 @@ def test_words_and_numbers():
     found: dict[str, Any] = {f"count {text}".replace("=", ""): result(parse_count, text) for text in counts}
     found |= {f"whole {text}": result(whole_number, text, "gpus") for text in (*counts, 5, 5.0, 5.5, True, None, 2**40, -3)}
     found |= {
-        f"seconds {text}": result(parse_seconds, text)
+        f"seconds {text}": result(parse_seconds, text, 10.0)
         for text in ("1", "5s", "20ms", "3us", "1m", "-1s", "99", "100", "0.01", 7.0, 200.0)
     }
     found["chance"] = [chance_text(n / 997.0) for n in range(0, 998, 83)] + [

@@ -166,7 +166,8 @@ def test_searches(name):
         one.shortfall_gib)
                      for one in found.included],
         "miss": found.nearest_miss and found.nearest_miss.plan, "riskier": found.riskier and found.riskier.plan,
-        "remedies": found.remedies, "batch": found.other_batch, "tried": [list(map(float, (a, b or 0))) for a,
+        "remedies": [replace(one, scenario=None) for one in found.remedies], "batch": found.other_batch,
+        "tried": [list(map(float, (a, b or 0))) for a,
         b in found.gpus_tried],
         "varied": [(one.words, one.step_seconds, one.reason) for one in found.question.varied],
         "sums": [float(ranking.step_seconds.sum()), float(ranking.peak_bytes.sum()), int(ranking.row.sum()), len(ranking.best)],

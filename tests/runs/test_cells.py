@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from autoconfig.specs.software.software import load_stack
 from tables import tabled
 
 from autoconfig.runs.predict import COLUMNS, predict_rows
+from autoconfig.runs.table import check_columns, read_csv
 from autoconfig.runs.training_model import read_numerics
 from autoconfig.runs.training_row import even_ends, published_rows, read_case
 from autoconfig.training.plan_rules import broken_rules
@@ -259,3 +261,16 @@ def test_mixtures_of_nemo_25_drop_tokens() -> None:
     """MegatronTokenDropCallback of NeMo's performance scripts: every expert has its share of the rows."""
     names = ("nemo-25.04", "nemo-25.09", "transformer-engine")
     assert [load_stack(name).time.moe_imbalance for name in names] == [1.0, 1.0, 1.15]
+
+
+def test_headers_are_read_whatever_their_case_and_blanks(tmp_path: Path) -> None:
+    table = tmp_path / "own.csv"
+    table.write_text("Model, GPU ,GPUS,Metric_Step_S\nllama3-8b,h100,8,12\n", encoding="utf-8")
+    assert read_csv(table) == (["model", "gpu", "gpus", "metric_step_s"],
+                               [{"model": "llama3-8b", "gpu": "h100", "gpus": "8", "metric_step_s": "12"}])  # fmt: skip
+    check_columns(table, ["model", "gpu"], ("model", "gpu"), "see the table that ships")
+    with pytest.raises(InputError, match="lacks the columns gpus; is 'gpuss' its gpus"):
+        check_columns(table, ["model", "gpuss"], ("model", "gpus"), "see the table that ships")
+    with pytest.raises(InputError, match="the columns gpu twice"):
+        table.write_text("gpu,GPU\nh100,h100\n", encoding="utf-8")
+        check_columns(table, read_csv(table)[0], ("gpu",), "")

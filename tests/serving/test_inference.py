@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from autoconfig.specs.errors import AutoconfigError, FileError, InputError, parse_seconds
+from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.software.engine import kernel_age, load_engine
@@ -364,17 +364,6 @@ def test_figures_and_order_of_tp(rows):
     judged = [Judged(row=r, predicted=p) for r, p in zip(alike, predict_rows(alike), strict=True)]
     right, pairs = tensor_parallel_order(judged)
     assert pairs == 6 and right >= 5
-
-
-@pytest.mark.parametrize(("text", "value"), [("50ms", 0.05), ("2s", 2.0), ("0.1", 0.1), ("300us", 3e-4)])
-def test_durations(text, value):
-    assert parse_seconds(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize("text", ["", "fast", "-1ms", "nan", "inf", "1h"])
-def test_what_is_no_duration(text):
-    with pytest.raises(ValueError, match="no duration"):
-        parse_seconds(text)
 
 
 SEARCH = ("search", "--inference", "--model", "llama3-8b", "--gpus", "2", "--gpu", "h100", "--isl", "500", "--osl", "200")

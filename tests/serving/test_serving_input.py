@@ -19,7 +19,7 @@ from autoconfig.planning.schemas import schema
 from autoconfig.serving import request as trace_module
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
-from autoconfig.serving.request import ServeRequest, read_trace, trace_of
+from autoconfig.serving.request import ServeRequest, read_trace, request_of, trace_of
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -309,7 +309,7 @@ def test_messages_of_the_command_line(autoconfig):
     asked = ["search", "--inference", "--gpus", "1", "--isl", "500", "--osl", "100", "--simulate", "0", "--top", "1"]
     llama = [*asked, "--model", "llama3-8b"]
     for arguments, message in (
-        ([*llama, "--ttft", "2000"], "write 2000ms or 2000s"),
+        ([*llama, "--ttft", "2000"], "say 2000ms or 2000s"),
         ([*llama, "--goal", "cost"], "--goal cost needs --price"),
         ([*llama, "--gpu", "mi300x"], "a chip like it, but on a100-80gb, b200-180gb, b300-288gb"),
         ([*llama, "--engine", "tgi"], "there are megatron, sglang, trtllm-0.12"),
@@ -320,3 +320,14 @@ def test_messages_of_the_command_line(autoconfig):
     assert autoconfig.run(*llama, "--ttft", "2000s").exit_code == 0
     shown = autoconfig.run(*llama, "--goal", "cost", "--price", "2.5")
     assert shown.exit_code == 0 and "per million output tokens" in shown.stdout
+
+
+@pytest.mark.parametrize(("name", "odd", "plain"), [
+    ("ttft", 50, 10), ("ttft_p95", "50", "10"), ("ttft_p99", "10.1", "11s"), ("tpot", 50, 1), ("tpot_p95", "1.5", "1.5s"),
+    ("tpot_p99", 2.0, "80ms"),
+])  # fmt: skip
+def test_a_limit_without_a_unit_that_nobody_waits_for_is_asked_about(name, odd, plain):
+    asked = {"model": "llama3-8b", "gpus": 1}
+    assert getattr(request_of({**asked, name: plain}), f"{name}_s") <= 11.0
+    with pytest.raises(InputError, match=rf"--{name.replace('_', '-')}: '{odd}' without a unit is .* say {odd}ms or {odd}s"):
+        request_of({**asked, name: odd})

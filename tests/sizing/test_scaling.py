@@ -41,6 +41,8 @@ UNREADABLE = ("", "a", "8:", "8:4", "0", "8:16:0", "1:2:3:4", "-8", "8 16", "1:1
 def test_counts_that_cannot_be_read(text):
     with pytest.raises(InputError, match="GPU"):
         parse_counts(text)
+    with pytest.raises(InputError, match="write 2000 or 2048, whichever it is"):
+        parse_counts("512,2k")
 
 
 def _setting(gpus=1024):

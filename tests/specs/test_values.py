@@ -125,15 +125,21 @@ def test_a_chance_is_never_rounded_up(chance, text):
 
 
 @pytest.mark.parametrize(("text", "seconds"), [
-    ("50ms", 0.05), ("20us", 2e-5), ("2s", 2.0), ("0.05", 0.05), (99.9, 99.9), ("100s", 100.0), ("100", None), ("0", None),
+    ("50ms", 0.05), ("20us", 2e-5), ("2s", 2.0), ("0.05", 0.05), (9.9, 9.9), ("100s", 100.0), ("100", None), ("0", None),
     ("-1s", None), ("infs", None), ("inf", None), ("nan", None), ("1h", None), (" 3 S ", 3.0),
 ])  # fmt: skip
 def test_durations(text, seconds):
     if seconds is None:
         with pytest.raises(ValueError, match=r"duration|without a unit"):
-            parse_seconds(text)
+            parse_seconds(text, 10.0)
     else:
-        assert parse_seconds(text) == pytest.approx(seconds)
+        assert parse_seconds(text, 10.0) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("field", ["gpus", "global_batch_size", "prompts", "minibatch"])
+def test_a_thousand_of_what_is_no_length_may_be_either(field):
+    with pytest.raises(ValueError, match="write 2000 or 2048"):
+        whole_number("2k", field)
 
 
 @pytest.mark.parametrize(("given", "field", "number"), [

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.readers.deepspeed import sharding_of
+from autoconfig.formats.readers.deepspeed import SOFTWARE, sharding_of, stack_of
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.accelerate import WISH, settings
+from autoconfig.formats.writers.deepspeed import WISH as ZERO
+from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.scenario import Scenario
 
 STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
 """FSDP 1's strategies, and the numbers that accelerate gives them, as ZeRO stages."""
@@ -34,7 +37,21 @@ def read(document: Document) -> CheckInput:
         seq_length=document.request.seq_length, numerics={"precision": PRECISIONS[mixed]}, assumed=assumed, **launched,
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
-    return record(document, run, section, settings, WISH)
+    if run.software != SOFTWARE:
+        return record(document, run, section, settings, WISH)
+    run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
+    return record(document, run, section, _settings, ZERO)
+
+
+def _settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """What of a plan stands in a file that starts DeepSpeed, and the trainer's own."""
+    found = {
+        "deepspeed_config.zero_stage": (str(plan.fsdp or int(plan.dist_opt)),),
+        "deepspeed_config.gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
+        "per_device_train_batch_size (of the trainer)": (str(plan.mbs),),
+        "gradient_checkpointing (of the trainer)": (str(plan.recompute != NONE).lower(),),
+    }
+    return {**found, **({"deepspeed_config.offload_optimizer_device": ("cpu",)} if plan.offload else {})}
 
 
 def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
@@ -80,7 +97,7 @@ def _refuse_copies(section: Section, asked: int | None) -> None:
 def _software(section: Section, kind: str) -> str:
     """Context parallelism is torch's own ring attention, which torchtitan has."""
     if kind == "DEEPSPEED":
-        return "transformers-deepspeed"
+        return SOFTWARE
     return "torchtitan" if _size(section, "cp", "sp") > 1 else "torch-eager"
 
 

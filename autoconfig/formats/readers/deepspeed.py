@@ -13,7 +13,12 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.training.space import Constraints
 
-SOFTWARE = "transformers-deepspeed"
+SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
+"""Transformers' own modules, whose loss holds the logits; with Liger's kernels, which do not."""
+LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
+WAYS = {
+    "offload": 'zero_optimization.offload_optimizer.device "cpu"', "gradients": 'data_types.grad_accum_dtype "bf16"',
+}  # fmt: skip
 CPU = ("cpu", "nvme")
 ADAM = frozenset({"adam", "adamw", "lamb", "muadam", "muadamw"})
 """Optimizers with two moments, by DeepSpeed's names (runtime/config.py of 0.19.8)."""
@@ -57,10 +62,12 @@ def read(document: Document) -> CheckInput:
     model = model_named(document, None, assumed, "a DeepSpeed file names no model")
     tp = section.count("tensor_parallel.autotp_size", "tensor_parallel.tp_size") or 1
     run = TrainerRun(
-        model=model, software=SOFTWARE, gpus=None, tp=tp, cp=section.count("sequence_parallel_size") or 1,
+        model=model, software=stack_of(section, document, assumed), gpus=None, tp=tp,
+        cp=section.count("sequence_parallel_size") or 1,
         micro_batch=needed(section.count("train_micro_batch_size_per_gpu"), section, "train_micro_batch_size_per_gpu"),
         accumulation=_auto(section, "gradient_accumulation_steps"), global_batch=_auto(section, "train_batch_size"),
         seq_length=_length(document), recompute=recompute_of(section, assumed), numerics=numerics_of(section), assumed=assumed,
+        ways=WAYS,
         **sharding_of(section, section.whole("zero_optimization.stage") or 0),
     )  # fmt: skip
     if run.global_batch is None and run.accumulation is None and document.request.global_batch_size is None:
@@ -70,6 +77,21 @@ def read(document: Document) -> CheckInput:
     run.not_modelled += [*not_modelled(section), *odd]
     unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})} if odd else {}
     return record(document, run, section, settings, Constraints(fixed={**WISH.fixed, **unsharded}))
+
+
+def is_fused(section: Section) -> bool:
+    """Whether Liger's kernels are asked for."""
+    return any([str(section.get(key)).lower() not in ("none", "false", "0", "") for key in LIGER])
+
+
+def stack_of(section: Section, document: Document, assumed: list[str]) -> str:
+    """The stack of a file that says how a trainer is sharded and not which layers it has."""
+    fused = is_fused(section)
+    if not fused and document.request.software is None:
+        assumed.append(
+            f"the Trainer's own layers and loss, which holds the logits (with Liger's kernels: --set {LIGER[0]}=true)"
+        )
+    return FUSED if fused else SOFTWARE
 
 
 def _auto(section: Section, path: str) -> int | None:

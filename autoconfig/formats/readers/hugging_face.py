@@ -10,9 +10,11 @@ from typing import Any
 
 from autoconfig.formats.projections import ALL_LINEAR, LLAMA, modules_named, names_of
 from autoconfig.formats.readers.accelerate import layout, not_modelled
+from autoconfig.formats.readers.deepspeed import FUSED, SOFTWARE, is_fused
 from autoconfig.formats.record import Document, TrainerRun, model_named, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
+from autoconfig.formats.writers.deepspeed import WISH
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import IN_FEWER_BITS, CheckInput
 from autoconfig.planning.export_files import MARK
@@ -22,9 +24,6 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
-SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
-"""Transformers' own modules, whose loss holds the logits; with Liger's kernels, which do not."""
-LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 DEFAULT_BATCH = 8
 """transformers.TrainingArguments.per_device_train_batch_size."""
 _STAGE = re.compile(r"(?:z|zero[-_]?)([0-3])", re.IGNORECASE)
@@ -73,14 +72,6 @@ REFUSED = {
 ADAM = frozenset({"adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_npu_fused", "adam"})
 _STRATEGIES = {"full_shard": 3, "fsdp2": 3, "shard_grad_op": 2, "no_shard": 0}
 """transformers.TrainingArguments.fsdp, and ms-swift's name of a preset, as ZeRO stages."""
-FULL = Recompute("full", (), "uniform", 1)
-WISH = Constraints(
-    fixed={
-        **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},
-        "recompute": frozenset({NONE, FULL}),
-    }
-)
-"""Plans that the Trainer's options can say."""
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
@@ -90,6 +81,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
         "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
         "ZeRO stage (deepspeed)": (str(plan.fsdp or int(plan.dist_opt)),),
         "gradient checkpointing": ("true" if plan.recompute != NONE else "false",),
+        **({"offload_optimizer.device (deepspeed)": ("cpu",)} if plan.offload else {}),
     }
 
 
@@ -122,7 +114,8 @@ def training(
         recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind, model),
         assumed=assumed, harmless=HARMLESS,
         tp=section.count("autotp_size") or 1,
-        **{"software": FUSED if _is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
+        ways={"offload": "offload_optimizer in the DeepSpeed file"} if section.has("deepspeed") else {},
+        **{"software": FUSED if is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
     )  # fmt: skip
     _name_liger(section, run)
     _remark(section, run)
@@ -178,12 +171,8 @@ def _require_adam(section: Section, run: TrainerRun) -> None:
 def _name_liger(section: Section, run: TrainerRun) -> None:
     """Beside software whose loss holds the logits."""
     said = "Liger's kernels: the logits are never held, less memory"
-    if _is_fused(section) and run.software != FUSED and said not in run.not_modelled:
+    if is_fused(section) and run.software != FUSED and said not in run.not_modelled:
         run.not_modelled.append(said)
-
-
-def _is_fused(section: Section) -> bool:
-    return any([_is_on(section, key) for key in LIGER])
 
 
 def _is_on(section: Section, key: str) -> bool:
@@ -245,6 +234,7 @@ def read_trl(document: Document) -> CheckInput:
         kind="lora" if section.flag("use_peft") else "full", length=(length, TRL_LENGTH),
         recompute=section.flag("gradient_checkpointing", default=True), gpus=_number(head["gpus"]) if head else None,
     )  # fmt: skip
+    run.ways = {**run.ways, "adapters": "use_peft: true"}
     if plain:
         run.assumed.append("bf16, the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
     if head and head["packed"] and section.flag("packing"):

@@ -53,4 +53,5 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
         document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
         length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=gpus,
     )  # fmt: skip
+    run.ways = {**run.ways, "adapters": "finetuning_type: lora"}
     return record(document, run, section, settings, keep_type(section, run))

@@ -6,12 +6,12 @@ from typing import Any
 
 import yaml
 
+from autoconfig.formats.writers.deepspeed import FULL
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
-FULL = Recompute("full", (), "uniform", 1)
 WISH = Constraints(
     fixed={
         **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},

@@ -6,12 +6,19 @@ import json
 from typing import Any
 
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign
-from autoconfig.specs.plan import NONE, TrainPlan
+from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
-WISH = Constraints(fixed={key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")})
-"""Plans that a file can say; tensor parallelism (AutoTP) and Ulysses are written where they are asked for, not proposed."""
+FULL = Recompute("full", (), "uniform", 1)
+WISH = Constraints(
+    fixed={
+        **{key: frozenset({1}) for key in ("tp", "pp", "cp", "ep", "etp", "vpp")},
+        "recompute": frozenset({NONE, FULL}),
+    }
+)
+"""Plans that a file, and gradient_checkpointing of the Trainer, can say; tensor parallelism (AutoTP) and Ulysses are written
+where they are asked for, not proposed."""
 NUMERICS: NumericsWords = {"precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}}
 KEYS = ("tp", "cp", "dist_opt", "fsdp", "offload", "recompute")
 

@@ -6,6 +6,8 @@ from autoconfig.formats.writers.megatron_yaml import refused as refused_by_megat
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, foreign, head
 from autoconfig.megatron.check import plan_flags
 from autoconfig.planning.export_files import quoted, remark
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -39,6 +41,12 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     return foreign(scenario, plan, KEYS, NUMERICS) or refused_by_megatron(scenario, plan)
 
 
+def _checkpoint(model: ModelSpec) -> str:
+    """The id on the hub that ms-swift loads, where the catalogue knows one; else the model's name."""
+    name = catalogue_name(model) or model.name
+    return hub_id(name) or name
+
+
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
     """swift.sh."""
     cluster, dtype = scenario.cluster, "float16" if scenario.numerics.precision == "fp16" else "bfloat16"
@@ -54,7 +62,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
             "#!/usr/bin/env bash",
             f"# {remark(head(scenario, plan))}",
             "set -eu",
-            f'MODEL="${{MODEL:-{catalogue_name(scenario.model) or scenario.model.name}}}"  # id or path of the checkpoint',
+            f'MODEL="${{MODEL:-{_checkpoint(scenario.model)}}}"  # id or path of the checkpoint',
             'DATASET="${DATASET:?set it to a data set of ms-swift}"',
             f'export NPROC_PER_NODE="{per_node}" NNODES="{cluster.num_nodes}"',
             "megatron sft \\",

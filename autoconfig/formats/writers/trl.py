@@ -7,6 +7,7 @@ from dataclasses import replace
 from autoconfig.formats.projections import named_modules
 from autoconfig.formats.writers import accelerate
 from autoconfig.formats.writers.bridge import LORA_ALPHA
+from autoconfig.formats.writers.deepspeed import FULL
 from autoconfig.formats.writers.words import Settings, Written, accumulation, head
 from autoconfig.planning.export_files import remark
 from autoconfig.specs.models.model import ModelSpec
@@ -39,7 +40,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
-    shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == accelerate.FULL else plan.recompute)
+    shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == FULL else plan.recompute)
     if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
         scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
     return list(dict.fromkeys(odd + accelerate.refused(scenario, shown)))
@@ -91,7 +92,7 @@ def weights_dtype(scenario: Scenario) -> str:
 
 def _checkpoints(plan: TrainPlan) -> bool:
     """Whether the trainer recomputes; under FSDP accelerate does, and transformers.Trainer raises where both are to."""
-    return plan.recompute == accelerate.FULL and not plan.fsdp
+    return plan.recompute == FULL and not plan.fsdp
 
 
 def _odd_model(model: ModelSpec) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 
@@ -270,6 +270,8 @@ class Piece:
     """Not known because the file does not set it: in conditions it counts as empty, as in a clean environment."""
     choices: tuple[str, ...] = ()
     """Not known because a condition decides: what it is in each branch; empty where this is not known either."""
+    loose: bool = field(default=False, compare=False)
+    """Not known and outside quotes: it may be no word or several."""
 
 
 Value = tuple[Piece, ...]

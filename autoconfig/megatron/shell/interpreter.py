@@ -37,6 +37,7 @@ from autoconfig.megatron.shell.commands import (
     text_of,
 )
 from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
+from autoconfig.megatron.shell.expansions import said
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
 from autoconfig.megatron.shell.launch import remote_command as remote
 from autoconfig.megatron.shell.printed import substituted
@@ -80,6 +81,8 @@ class Reader:
     def __post_init__(self) -> None:
         for name, value in self.settings.items():
             self.variables.values[name] = plain_value(value)
+        if words := said(self.settings):
+            self.variables.set_positional(words)
         self.variables.fixed, self.variables.substitute = frozenset(self.settings), self._printed
         self.variables.odd_options = frozenset(name for name in ("nocasematch", "extglob") if name in self.text)
 

@@ -14,7 +14,17 @@ from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
 from autoconfig.megatron.shell.commands import Part, Piece, Value, Word, known_text, plain_value, reason_of, text_of
-from autoconfig.megatron.shell.expansions import Sign, edited, odd_pattern, sliced, split_into
+from autoconfig.megatron.shell.expansions import (
+    Sign,
+    edited,
+    loose,
+    odd_pattern,
+    positions,
+    shifted,
+    sliced,
+    split_into,
+    whole,
+)
 from autoconfig.specs.errors import InputError
 
 MAX_CHARACTERS = 4_000_000
@@ -76,20 +86,11 @@ class Variables:
         """The words of `given` from now on; or what `positional` told."""
         for name in self.positional():
             del self.values[name]
-        if isinstance(given, dict):
-            self.values.update(given)
-            return
-        self.values.update({str(at): value for at, value in enumerate(given, 1)})
-        self.values |= {"@": list(given), "#": plain_value(str(len(given)))}
+        self.values |= given if isinstance(given, dict) else positions(given)
 
     def shift(self, by: int) -> None:
-        """`shift`: the first words go. Those that only the caller named (--set 1=VALUE) say nothing of how many there are."""
-        held = self.positional()
-        words = held.get("@")
-        if isinstance(words, list):
-            self.set_positional(words[by:])
-        else:
-            self.set_positional({str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by})
+        """`shift`: the first words go."""
+        self.set_positional(shifted(self.positional(), by))
 
     def scalar(self, name: str, line: int) -> Value:
         name = self.others.get(name, name)
@@ -127,17 +128,18 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
                     fields[-1].extend(element)
                     kept[-1] = True
                 else:
-                    split_into(fields, element, _signs_between(variables))
+                    split_into(fields, tuple(loose(element)), _signs_between(variables))
                     kept += [False] * (len(fields) - len(kept))
             continue
         pieces = _joined(part, variables) if _is_array(part, variables) else part_value(part, variables)
         if part.quoted or part.kind == "literal":
-            fields[-1].extend(pieces)
+            fields[-1].extend(loose(pieces) if part.text == "@" else whole(pieces))
             kept[-1] |= part.quoted and not any(arrays)
             continue
         if part.rest and any(re.search(r"\s", text_of(word)) for word in _inner_words(part.rest, variables)):
             pieces = _unknown(part, variables)
-        split_into(fields, pieces, _signs_between(variables))
+        single = part.kind == "arithmetic" or part.text in _SPECIAL or _OF_THE_MACHINE.fullmatch(part.text)
+        split_into(fields, pieces if single else tuple(loose(pieces)), _signs_between(variables))
         kept += [False] * (len(fields) - len(kept))
     found = zip((tuple(pieces) for pieces in fields), kept, strict=True)
     return [value for value, keep in found if keep or text_of(value)]

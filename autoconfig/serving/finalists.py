@@ -1,0 +1,190 @@
+"""Finalists of a serving search: simulated, and where bursts or long requests break the limits, others that keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from autoconfig.planning.progress import Progress
+from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, report, simulated
+from autoconfig.serving.question import ServeQuestion
+from autoconfig.serving.rank import Deployments, search
+from autoconfig.serving.reasons import closed_over, simulated_figures
+from autoconfig.serving.request import ServeRequest
+from autoconfig.specs.layouts import first_positions
+
+HEADROOM_STEP, MAX_SIZES, BISECTIONS = 1.5, 6, 3
+"""Least factor between the loads that deployments are sized for, how many such loads are tried up to all GPUs, and how often
+the gap below the first that is within the limits is halved."""
+MAX_LAST = 12
+"""Deployments that are simulated before limits are called out of reach."""
+CLOSED_AGREES = 1.35
+"""The closed form's TTFT over the simulated mean at most (docs/inference.md, steady state)."""
+_Tried = tuple[ServeQuestion, Deployments, list[DeploymentReport]]
+"""What was searched, all of it, and the reports of its finalists."""
+Found = tuple[Deployments, list[DeploymentReport], list[str], list[DeploymentReport]]
+"""Columns, reports with the first ones simulated, remarks, and all that were simulated."""
+
+
+def finalists(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
+    """What of_loads finds. Where none of it is within the limits in the simulation, the deployments that are fastest in closed
+    form are simulated too, and every tp of which one is within them is searched for itself."""
+    first = of_loads(question, request, progress)
+    found, reports, _, tried = first
+    out_of_reach = not reports and (not question.tails or not found.carries)
+    if not request.simulate or out_of_reach or any(kept(question, one) for one in reports):
+        return first
+    better: dict[int, list[Found]] = {}
+    for columns, row in _fastest(question, CLOSED_AGREES if not reports else 1.0):
+        one = report(question, columns, row)
+        tp = one.plan.decode.tp
+        if tp in better:
+            continue
+        if progress is not None:
+            progress(f"simulating {one.plan}")
+        one = replace(one, latency=simulated(question, one))
+        tried = [*tried, one]
+        if kept(question, one):
+            said = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
+            alone = replace(columns, question=question, order=np.array([row]))
+            better[tp] = [(alone, [one], [f"the fastest {said}"], tried)]
+            narrow = replace(question, constraints={**question.constraints, "tp": frozenset({tp})})
+            found, within, lines, _ = of_loads(narrow, request, progress)
+            if any(kept(question, each) for each in within):
+                better[tp].append((replace(found, question=question), within, [said, *lines], tried))
+    some = [each for both in better.values() for each in both]
+    return min(some, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if some else (*first[:3], tried)
+
+
+def _fastest(question: ServeQuestion, slack: float) -> list[tuple[Deployments, int]]:
+    """The MAX_LAST deployments that are furthest within the limits in closed form, best first: the best one of each tensor
+    parallelism and token budget, on as few GPUs as the load takes and on all of them. Limits of percentiles may be exceeded
+    by a factor `slack`, as the closed form knows means, and these not exactly."""
+    wide = question.in_means(slack)
+    loads = [search(wide)]
+    if question.rate and 0.99 * loads[0].most_load > 1.0:
+        loads.append(search(replace(wide, sized_for=0.99 * loads[0].most_load)))
+    best: dict[str, tuple[float, Deployments, int]] = {}
+    for found in loads:
+        over, c = closed_over(question.in_means(), found)[found.order], found.columns
+        tp = np.array([plan.tp for plan in found.layouts])[c["layout"][found.order].astype(int)]
+        by_speed = np.argsort(over, kind="stable")
+        kinds = np.stack([tp, c["tokens"][found.order], c["prefill"][found.order] >= 0], axis=1)[by_speed]
+        for i in by_speed[np.sort(np.unique(kinds, axis=0, return_index=True)[1])]:
+            plan = found.plan(int(found.order[i]))
+            best.setdefault(str(plan), (float(over[i]), found, int(found.order[i])))
+    return [(found, row) for _, found, row in sorted(best.values(), key=lambda each: each[0])[:MAX_LAST]]
+
+
+def of_loads(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
+    """Where simulated means of finalists are beyond the limits,
+    others are looked for, as bursts and long requests are in no closed form: under a load deployments sized for more of it,
+    until one is within; of a full queue those of closer limits in closed form, until the first is within, and the best of all
+    is taken."""
+    start = harder = question.in_means()
+    tried = [(start, *_simulated_reports(question, start, request, progress))]
+    while request.simulate and len(tried) <= MAX_SIZES:
+        _, found, reports = tried[-1]
+        good = [kept(question, one) for one in reports]
+        if not good or any(good if question.rate else good[:1]):
+            break
+        before, harder = harder, _harder(question, harder, found, reports)
+        if (harder.sized_for, harder.ttft_s, harder.tpot_s) == (before.sized_for, before.ttft_s, before.tpot_s):
+            break
+        tried.append((harder, *_simulated_reports(question, harder, request, progress)))
+    if question.rate and len(tried) > 1:
+        tried += _between(question, request, progress, *tried[-2:])
+    some = [each for each in tried if each[2]] or tried[:1]
+    within = [each for each in some if any(kept(question, one) for one in each[2])]
+    harder, found, reports = min(within, key=lambda each: _figure(question, each[2])) if within else some[-1]
+    reports.sort(key=lambda one: one.latency is not None and not kept(question, one))
+    lines = [_harder_text(start, harder)] if harder is not start and within else []
+    return replace(found, question=question), reports, lines, [one for each in tried for one in each[2] if one.latency]
+
+
+def _between(
+    question: ServeQuestion, request: ServeRequest, progress: Progress | None, low: _Tried, high: _Tried
+) -> list[_Tried]:
+    """Loads between one whose finalists break the limits and the next that was tried, of which one is within them: the gap is
+    halved. What holds for one load need not hold for a larger one, so all that were tried are compared, not only the last."""
+    tried: list[_Tried] = []
+    for _ in range(BISECTIONS):
+        within = [one.gpus for one in high[2] if kept(question, one)]
+        if not within or low[2][0].gpus + 1 >= min(within):
+            break
+        size = (low[0].sized_for * high[0].sized_for) ** 0.5
+        asked = replace(low[0], sized_for=size)
+        middle = (asked, *_simulated_reports(question, asked, request, progress))
+        tried.append(middle)
+        good = any(kept(question, one) for one in middle[2])
+        low, high = (low, middle) if good else (middle if middle[2] else low, high)
+    return tried
+
+
+def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
+    """What the goal makes least, of the first that is within the limits in the simulation."""
+    one = next(one for one in reports if kept(question, one))
+    figures = {"ttft": one.ttft_s, "tpot": one.tpot_s, "gpus": float(one.gpus)}
+    return figures.get(question.goal, -one.tokens_per_s_per_gpu)
+
+
+def _harder(
+    question: ServeQuestion, tried: ServeQuestion, found: Deployments, reports: Sequence[DeploymentReport]
+) -> ServeQuestion:
+    """What is asked of the closed form next where simulated finalists of `tried` are beyond the limits of `question`: to carry
+    more of a load; of a full queue closer limits, below the first finalist's own figures by as much as it exceeds them."""
+    if question.rate:
+        most = 0.99 * found.most_load
+        step = max(HEADROOM_STEP, most ** (1.0 / MAX_SIZES))
+        return replace(tried, sized_for=max(min(tried.sized_for * step, most), tried.sized_for))
+    assert reports[0].latency is not None
+    best, over = reports[0], over_limits(question, reports[0].latency)
+    figures = ((over["ttft"], tried.ttft_s, best.ttft_s), (over["tpot"], tried.tpot_s, best.tpot_s))
+    nearer = [
+        min(0.99 / beyond * min(closed / now, 1.0), 1.0) if now and beyond > 1.0 else 1.0 for beyond, now, closed in figures
+    ]
+    return tried.limited(ttft=nearer[0], tpot=nearer[1])
+
+
+def _harder_text(question: ServeQuestion, harder: ServeQuestion) -> str:
+    if question.rate:
+        size = f"{harder.sized_for:.3g} times the mean load"
+        return f"sized for {size}: sized for less, bursts break the limits in the simulation"
+    limits = (("TTFT", question.ttft_s, harder.ttft_s), ("TPOT", question.tpot_s, harder.tpot_s))
+    closer = [f"{name} <= {closed * 1e3:.3g} ms" for name, asked, closed in limits if asked and closed and closed < asked]
+    return f"of those within {' and '.join(closer)} in closed form: others break the limits in the simulation"
+
+
+def _simulated_reports(
+    question: ServeQuestion, searched: ServeQuestion, request: ServeRequest, progress: Progress | None
+) -> tuple[Deployments, list[DeploymentReport]]:
+    """What a search of `searched` finds, simulated under the limits of `question`."""
+    found = search(searched, progress)
+    reports = [report(question, found, row) for row in one_per_layout(found, request.top)]
+    for i in range(min(request.simulate, len(reports))):
+        if progress is not None:
+            progress(f"simulating {reports[i].plan}")
+        reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
+    return found, reports
+
+
+def kept(question: ServeQuestion, one: DeploymentReport) -> bool:
+    """Whether it was simulated and every limit held."""
+    return one.latency is not None and max(over_limits(question, one.latency).values()) <= 1.0
+
+
+def over_limits(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
+    """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
+    worst = {"ttft": 0.0, "tpot": 0.0}
+    for kind, _, seconds, limit in simulated_figures(question, found):
+        worst[kind] = max(worst[kind], seconds / limit)
+    return worst
+
+
+def one_per_layout(found: Deployments, most: int) -> list[int]:
+    """The best row of each of the first `most` layouts."""
+    decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
+    first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
+    return [int(row) for row in found.order[first[:most]]]
