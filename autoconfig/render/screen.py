@@ -46,7 +46,9 @@ def terminal(*, verbose: bool = False) -> Screen:
     """Standard output."""
     asked = os.environ.get("COLUMNS", "")
     piped = int(asked) if re.fullmatch("[1-9][0-9]{1,3}", asked) else WIDTH_WHEN_PIPED
-    return Screen(verbose=verbose, width=None if sys.stdout.isatty() else piped)
+    found = Screen(verbose=verbose, width=None if sys.stdout.isatty() else piped)
+    found.size = found.size  # looked up once, not for every line that is printed
+    return found
 
 
 def _text(said: str, settings: dict[str, Any]) -> Text:

@@ -8,7 +8,7 @@ import screens
 from rich.text import Text
 
 import autoconfig
-from autoconfig.render.screen import Screen, brief, broken, show_table
+from autoconfig.render.screen import Screen, brief, broken, show_table, terminal
 
 COMMAND = ("autoconfig ", "--")
 """How lines begin that are there to be copied, and stay whole."""
@@ -49,6 +49,13 @@ def test_less_memory_in_a_tie_is_marked(levels, marked):
     text = printed(found.show, 4_000)
     assert [plan.rpartition(",")[2] for plan in re.findall(r"(tp=\S+) [0-9.]+ GiB at [0-9.]+ s \(=\)", text)] == marked
     assert ("= marks a tie: less memory at a step within 6%" in text) == bool(marked)
+
+
+def test_a_terminal_is_measured_once_for_all_lines(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    found = terminal()
+    monkeypatch.setattr(Screen, "is_dumb_terminal", property(lambda console: pytest.fail("measured again")))
+    assert found.width == 90
 
 
 def lines_of(text, width):
