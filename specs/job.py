@@ -205,8 +205,9 @@ def _no_constant(name: str) -> float:
 
 
 TRACE_SCHEMA_VERSION = 1
-MAX_PROCESSES = 2
-"""Traces at a time: each takes one core and up to 2 GB."""
+MAX_PROCESSES = 3
+"""Traces at a time, so many as are traced by default: on two cores they end together, where two would leave one core waiting
+for the third. Each takes up to 2 GB."""
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
 """Why a byte is held: model state (three), saved for a backward, as wide as the vocabulary, anything else."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.job import Generation, Job, job_text, ranks_of_stages, read_stages
+from autoconfig.specs.job import MAX_PROCESSES, Generation, Job, job_text, ranks_of_stages, read_stages
 from autoconfig.specs.measurement import ExitCode, read_measurement
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
@@ -56,6 +56,7 @@ def test_trace_prints_its_schema(autoconfig, ready: str, software: str) -> None:
 def test_stages_to_trace() -> None:
     plan = parse_plan("tp=2,pp=8,mbs=1,sp=1", 64)
     assert read_stages(None, plan) == (0, 4, 7)
+    assert len(read_stages(None, plan)) == MAX_PROCESSES, "on two cores none waits for a third that begins last"
     assert ranks_of_stages(plan, (0, 4, 7), both_ends=False) == (0, 32, 56)
     assert read_stages("all", plan) == tuple(range(8)) and read_stages("7, 1", plan) == (7, 1)
     assert ranks_of_stages(plan, (7, 1), both_ends=True) == (56, 63, 8, 15)

@@ -9,6 +9,7 @@ standard error in one line, with the exit codes of specs/measurement.py.
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import os
 import platform
@@ -45,10 +46,12 @@ def _trace(request: TraceRequest) -> int:
     import torch
     from autoconfig.trainer.tracing.trace import trace_rank
 
+    gc.freeze()  # what is imported stays: only among what a trace makes is there garbage to look for
     versions = {"python": platform.python_version(), "torch": torch.__version__, "megatron-core": megatron.core.__version__}
     _say({"versions": versions})
     for rank in request.ranks:
         _say(dataclasses.asdict(trace_rank(request, rank)))
+    gc.freeze()  # nor is the end of the process the time to look for it
     return ExitCode.RAN
 
 
