@@ -28,6 +28,7 @@ MAX_REFERENCES = 5
 """References to references."""
 _INTERPOLATED = re.compile(r"\$\{([^${}]{0,200})\}")
 _DEFAULTED = re.compile(r"(?:oc\.env:)?([A-Za-z_]\w*)\s*[:,]-?(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{?(?:oc\.env:)?([A-Za-z_]\w*)\}?")
 Tree = Mapping[str, Any]
 
 
@@ -142,8 +143,9 @@ class Section:
     def __post_init__(self) -> None:
         self.flat = dict(leaves(self.values))
         for name, text in self.settings.items():
-            path = next((path for path in self.flat if path == name or path.rpartition(".")[2] == name), None)
-            if path is not None or not re.search(rf"\$\{{(?:oc\.env:)?{re.escape(name)}\s*[:,]", self.text):
+            path = next((path for path in self.flat if name in (path, path.rpartition(".")[2], path.lstrip("-"))), None)
+            used = rf"\$(?:\{{(?:oc\.env:)?{re.escape(name)}\s*[:,}}]|{re.escape(name)}\b)"
+            if path is not None or not re.search(used, self.text):
                 self.flat[path or name] = load_yaml(text)
 
     def has(self, *paths: str) -> bool:
@@ -167,6 +169,9 @@ class Section:
         computed = _COMPUTED.fullmatch(value.strip())
         if computed and depth < MAX_REFERENCES:
             return self._computed(path, computed, depth)
+        variable = _VARIABLE.fullmatch(value.strip())
+        if variable and variable[1] in self.settings:
+            return load_yaml(self.settings[variable[1]])
         whole = _INTERPOLATED.fullmatch(value.strip())
         if whole and depth < MAX_REFERENCES:
             inner = whole[1].strip()
@@ -178,13 +183,14 @@ class Section:
                 return load_yaml(self.settings.get(default[1], default[2]))
         value = _INTERPOLATED.sub(self._default, value)
         if whole or _INTERPOLATED.search(value) or value.strip() in self.open_words or re.fullmatch(r"\$\w+", value.strip()):
-            raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {path}=VALUE")
+            name = variable[1] if variable else path.lstrip("-")
+            raise InputError(f"{self.place(path)} is {value.strip()[:60]!r}, which is not known: say --set {name}=VALUE")
         return value
 
     def _default(self, match: re.Match[str]) -> str:
         """`${NAME:default}` inside a longer text: what the caller says NAME is, else the default."""
         found = _DEFAULTED.fullmatch(match[1].strip())
-        return self.settings.get(found[1], found[2]) if found else match[0]
+        return self.settings.get(found[1], found[2]) if found else self.settings.get(match[1].strip(), match[0])
 
     def _computed(self, path: str, match: re.Match[str], depth: int) -> int:
         """Of two whole numbers, or references to such."""

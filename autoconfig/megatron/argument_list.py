@@ -84,7 +84,7 @@ def _refuse_others(program: str, line: int) -> None:
     whole = name if name.startswith("pretrain_") else path  # what folder a pretrain_gpt.py lies in says nothing
     if match := _NOT_TRAINING.search(whole):
         raise UnsupportedError(
-            f"line {line} starts {program[:80]}: this is no pre-training of a language model ({match[1]}); only the "
+            f"line {line} starts {program[-80:]}: this is no pre-training of a language model ({match[1]}); only the "
             "training of decoder-only transformers (pretrain_gpt.py and the like) can be checked"
         )
     if match := _REFUSED.search(path):

@@ -43,6 +43,8 @@ WANTED = "a launch script, an argument list or a plan.json"
 
 IN_FEWER_BITS = "frozen weights in fewer bits: less memory"
 """What options of quantised weights change, behind the option."""
+LESS_MEMORY = re.compile(r"\bless (?:GPU )?memory\b")
+"""Of what is not modelled: the run needs less than predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +124,9 @@ class CheckInput:
 
     @property
     def needs_less(self) -> bool:
-        """Whether what is not modelled (weights in fewer bits) makes the predicted memory a bound: a plan over the limit may
-        fit all the same."""
-        return any(text.endswith(IN_FEWER_BITS) for text in self.not_modelled)
-
+        """Whether what is not modelled (weights in fewer bits, state or activations in CPU memory) makes the predicted memory a
+        bound: a plan over the limit may fit all the same."""
+        return any(LESS_MEMORY.search(text) for text in self.not_modelled)
 
     def require_taken(self) -> None:
         """Raises UnsupportedError where megatron-core refuses the arguments whatever the plan: for readers that have no words
@@ -243,6 +244,12 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
     asked = _asked(request, gpus, gpu)
     cluster = read_cluster(asked, assumed)
+    named = request.cluster is not None or request.gpus_per_node is not None
+    each = script.gpus_per_node or gpus
+    if not named and each < min(gpus, cluster.gpus_per_node) and gpus % each == 0:
+        asked = replace(asked, gpus_per_node=each)
+        cluster = read_cluster(asked, [])
+        assumed.append(f"nodes of {each} GPUs, as the script starts them (--gpus-per-node)")
     read = read_arguments(
         script.words(),
         cluster,

@@ -38,7 +38,8 @@ OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
 ULYSSES = "--ds-sequence-parallel-size"
 FIRST_CORE_YEAR = 2024
 """First year in which Megatron-LM builds its model from megatron-core with Transformer Engine unless told otherwise."""
-OF_TRANSFORMER_ENGINE = ("--transformer-impl", "--fp8-format", "--fp8-hybrid", "--fp8-e4m3", "--fp4-format")
+OF_FP8 = ("--fp8-format", "--fp8-hybrid", "--fp8-e4m3", "--fp4-format")
+OF_TRANSFORMER_ENGINE = ("--transformer-impl", *OF_FP8)
 """Arguments that only a model from Transformer Engine has."""
 OVERLAPS = (
     ("--overlap-grad-reduce", "overlap_grad_reduce"),
@@ -64,13 +65,13 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str |
             "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
         )
         name, said = "megatron-deepspeed-2023" if newer else "megatron-deepspeed-2022", "because of --deepspeed"
-    elif a.text("--transformer-impl") == "local" and year >= FIRST_CORE_YEAR:
+    elif (local := a.text("--transformer-impl") == "local") and (recent or year >= FIRST_CORE_YEAR):
         name, said = "megatron-local", "because of --transformer-impl local"
         if a.has("--context-parallel-algo") and (a.count("--context-parallel-size") or 1) > 1:
             name, said = DEFAULT_STACK, "because MindSpeed brings context parallelism of its own (--context-parallel-algo)"
     elif release is not None:
         name, said = DEFAULT_STACK, f"because of {option('core_release')}"
-    elif year >= FIRST_CORE_YEAR or a.has(*OF_TRANSFORMER_ENGINE):
+    elif year >= FIRST_CORE_YEAR or a.has(*(OF_FP8 if local else OF_TRANSFORMER_ENGINE)):
         name = DEFAULT_STACK
     elif recent:
         name, said = DEFAULT_STACK, f"{said}, but {gpu.id} is newer than Megatron-LM of then"
@@ -135,6 +136,7 @@ def _attention_kernel(a: Arguments, modern: bool) -> str:
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
 
 _NOT_TRAINING = {
+    "--num-experts-switch": "a model of switch MLPs, whose experts are not counted",
     "--out-seq-length": "text generation",
     "--sample-input-file": "text generation",
     "--text-generate-input-file": "text generation",

@@ -346,9 +346,11 @@ def _shared_width(a: Arguments, width: int, assumed: list[str]) -> int:
     residual MLP of DeepSpeed (an expert beside the chosen one, `use_residual` of deepspeed/moe/layer.py)."""
     whole = a.whole("--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size")
     count = a.whole("--num-shared-experts", "--n-shared-experts")
-    a.has("--enable-shared-expert")
     if whole is not None:
         return whole
+    if a.has("--enable-shared-expert") and not count:
+        text = "the width of the shared expert is not known: --enable-shared-expert does not say it, and forks differ"
+        raise InputError(f"{text}; add --moe-shared-expert-intermediate-size N to the arguments")
     if a.text("--mlp-type") == "residual":
         assumed.append("--mlp-type residual: the dense MLP beside the experts is read as a shared expert")
         return width

@@ -22,7 +22,12 @@ TOLERANCE = 0.015
 """Share of the parameters by which a guess may be wrong; beyond it the file has to say the vocabulary."""
 SMALLEST, LARGEST = 32_000, 262_144
 """Entries of Llama 2's and of Gemma 3's tokenizer, between which those of today's models lie."""
-TOKENIZERS = ("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--vocab-file")
+DOUBLE = 64_000
+"""Of MAP-Neo, Yi and others, whose file SentencePiece calls tokenizer.model as well."""
+TOKENIZERS = (
+    "--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--hf-tokenizer-path", "--tokenizer-file",
+    "--vocab-file",
+)  # fmt: skip
 NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--save", "--wandb-exp-name")
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
 ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layernorm", "add_qkv_bias", "normalization")
@@ -112,6 +117,7 @@ def _shape(a: Arguments, values: dict[str, Any]) -> Guess | None:
     """The vocabulary of catalogue models of the same shape, of these those alike in what else the file says."""
     same = [model for model in map(load_model, model_names()) if all(getattr(model, key) == values.get(key) for key in SHAPE)]
     same = [model for model in same if bool(model.encoder_num_layers) == bool(values.get("encoder_num_layers"))]
+    same = [model for model in same if model.multi_latent_attention or model.kv_channels == values["kv_channels"]]
     for key in ALIKE:
         same = [model for model in same if getattr(model, key) == values.get(key)] or same
     if not same:
@@ -152,17 +158,20 @@ def _is_near(number: int, other: int) -> bool:
 
 def _nothing(a: Arguments, values: dict[str, Any]) -> Guess:
     """Where neither a name nor the shape says it: the family of which the file speaks, the program's default."""
-    if (spoken := _spoken(a)) is not None:
-        return Guess(number=spoken.number, why=f", that of {spoken.why}")
     kind = _plain(a, "--tokenizer-type")
     files = [text for name in TOKENIZERS if (text := _written(a, name))]
+    own = any(_is_own("Llama2Tokenizer", text) for text in files)
+    if (spoken := _spoken(a)) is not None and not own:
+        return Guess(number=spoken.number, why=f", that of {spoken.why}")
     named = any(name in a.given for name in TOKENIZERS if name != "--vocab-file")
     if "--tokenizer-type" not in a.given and not named and not any(file.endswith(".model") for file in files):
         number = _table("types")["GPT2BPETokenizer"]
         return Guess(number=number, why=", that of GPT2BPETokenizer, the default of pretrain_gpt.py")
     llama_like = values["gated_linear_unit"] and values["normalization"] == "RMSNorm"
     if llama_like and ("SentencePiece" in kind or kind == "") and any(map(SENTENCE_PIECE.fullmatch, files)):
-        return Guess(number=SMALLEST, why=", Llama 2's: a guess from the tokenizer's file name and the gated model")
+        why = ", Llama 2's: a guess from the tokenizer's file name and the gated model"
+        named = any("llama" in file.lower() for file in files)
+        return Guess(number=SMALLEST, why=why, others=() if named else (DOUBLE,))
     middle = (SMALLEST + LARGEST) // 2
     return Guess(number=middle, why=": a guess between those of today's tokenizers", others=(SMALLEST, LARGEST))
 

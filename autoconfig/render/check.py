@@ -11,7 +11,7 @@ from rich.markup import escape
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
-from autoconfig.megatron.check_input import SLIP_OF
+from autoconfig.megatron.check_input import LESS_MEMORY, SLIP_OF
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
@@ -72,7 +72,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""
     fits: bool | None
-    """Whether every stage fits; null where the plan is not legal, or over the limit with weights in fewer bits than 16."""
+    """Whether every stage fits; null where the plan is not legal, or over the limit with something not modelled that needs less
+    memory, such as weights in fewer bits than 16."""
     report: PlanReportJson | None
     """Everything predicted for the file's plan; null where it is not legal."""
     better: BetterPlanJson | None
@@ -162,7 +163,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
 
 
 def no_verdict(answer: CheckAnswer) -> bool:
-    """Whether the memory predicted is over the limit and only a bound: weights in fewer bits need less."""
+    """Whether the memory predicted is over the limit and only a bound: something not modelled needs less."""
     return answer.report is not None and not answer.report.fits and answer.source.needs_less
 
 
@@ -223,9 +224,10 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
     worst = report.worst_stage
     if no_verdict(answer):
+        what = "; ".join(text for text in answer.source.not_modelled if LESS_MEMORY.search(text))
         console.print(
-            f"[bold]No verdict on memory[/bold]: weights in fewer bits are not modelled; at most {worst.peak_bytes / GIB:.1f} "
-            f"GiB, which 16-bit weights need on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
+            f"[bold]No verdict on memory[/bold]: not modelled is {escape(what)}; at most {worst.peak_bytes / GIB:.1f} GiB, "
+            f"without it, on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
         console.print(speed_text(report))
         return

@@ -328,6 +328,8 @@ def test_mutated_files_are_read_or_refused_long():
 
 
 TITAN = """
+[activation_checkpoint]
+mode = "full"
 [model]
 name = "llama3"
 flavor = "8B"

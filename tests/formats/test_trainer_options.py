@@ -336,7 +336,8 @@ HYBRID = f"{FSDP}fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
 COPIES = f"{FSDP}fsdp_config:\n  fsdp_version: 2\nparallelism_config:\n  parallelism_config_dp_replicate_size: 2\n"
 ZERO = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": %d}}'
 TITAN = (
-    '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nbatch_size = 1\nseq_len = 64\ndata_parallel_replicate_degree = %d\n%s'
+    '[activation_checkpoint]\nmode = "none"\n[model]\nname = "llama3"\nflavor = "8B"\n'
+    "[training]\nbatch_size = 1\nseq_len = 64\ndata_parallel_replicate_degree = %d\n%s"
 )
 
 

@@ -137,6 +137,9 @@ def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_opt
     assert answer.source.question.scenario.software.name == "megatron-lm-2022"
     said = " ".join(answer.source.question.assumed)
     assert "the newest is --sequence-parallel, of 2022" in said and "--software transformer-engine" in said
+    assert checked(f"{old.strip()} --transformer-impl local\n")[0].source.question.scenario.software.name == "megatron-lm-2022"
+    local, _ = checked(f"{old.strip()} --transformer-impl local\n", gpu="h100")
+    assert local.source.question.scenario.software.name == "megatron-local"
     assert answer.better is not None and answer.better.plan.dist_opt
     assert any(change.flag == "--use-distributed-optimizer" for change in answer.changes)
 

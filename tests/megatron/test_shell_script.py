@@ -374,6 +374,42 @@ def test_a_vocabulary_that_may_be_any_is_asked_for():
     assert any("a guess between" in text for text in read(large).question.assumed)
 
 
+def test_a_vocabulary_is_of_the_file_that_an_argument_names():
+    """LumiOpen's --hf_tokenizer_path, BigCode's --tokenizer-file; MAP-Neo's tokenizer.model holds 64,000 entries."""
+    script = launch("", "--tokenizer-type HFPretrainedTokenizer {} --swiglu --normalization RMSNorm")
+    script = script.replace("--vocab-size 1000", "")
+    named = (("--hf_tokenizer_path /m/llama31-8b", 128256), ("--tokenizer-file /m/tokenizer-starcoder/t.json", 49152))
+    for given, size in named:
+        assert read(script.format(given)).question.scenario.model.vocab_size == size
+    sentence = script.replace("HFPretrained", "SentencePiece")
+    with pytest.raises(InputError, match="32,000 to 64,000"):
+        read(sentence.format("--tokenizer-model neo/tokenizer.model"))
+    with pytest.raises(InputError, match="32,000 to 262,144"):
+        read(sentence.format("--tokenizer-model /x/botchan.model"), file_name="pretrain_mistral.sh")
+    assert read(sentence.format("--tokenizer-model llama/tokenizer.model")).question.scenario.model.vocab_size == 32000
+
+
+def test_a_shape_with_other_heads_is_another_model():
+    """MAP-Neo 7B has Gemma 7B's numbers but for the width of a head."""
+    script = launch("", "--swiglu --tokenizer-type X").replace("--vocab-size 1000 ", "")
+    for old, new in (("-layers 4", "-layers 28"), ("-size 64", "-size 3072"), ("-heads 4", "-heads 16")):
+        script = script.replace(old, new)
+    with pytest.raises(InputError, match="vocabulary is not known"):
+        read(f"{script.strip()} --ffn-hidden-size 24576\n")
+    assert read(f"{script.strip()} --ffn-hidden-size 24576 --kv-channels 256\n").question.scenario.model.vocab_size == 256000
+
+
+def test_experts_that_the_arguments_do_not_size_are_asked_for():
+    """zjwang21/Megatron-LM-MoELPR builds it ffn wide (30 % of the parameters), Pai-Megatron-Patch as another argument says."""
+    moe = "--num-experts 8 --moe-ffn-hidden-size 32 --enable-shared-expert"
+    with pytest.raises(InputError, match="the width of the shared expert is not known"):
+        read(launch("", moe))
+    model = read(launch("", f"{moe} --shared-moe-ffn-hidden-size 96")).question.scenario.model
+    assert model.moe_shared_expert_intermediate_size == 96
+    with pytest.raises(UnsupportedError, match="switch MLPs"):
+        read(launch("", "--num-experts-switch 4"))
+
+
 LLAMA_8B = (
     "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu "
     "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear "

@@ -37,6 +37,8 @@ def read(document: Document) -> CheckInput:
         seq_length=document.request.seq_length, numerics={"precision": PRECISIONS[mixed]}, assumed=assumed, **launched,
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
+    if run.recompute == NONE and not section.has("recompute"):
+        assumed.append("recompute none: the file does not say it, the trainer may (--set recompute=full:uniform:1)")
     if run.software != SOFTWARE:
         return record(document, run, section, settings, WISH)
     run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
@@ -72,6 +74,8 @@ def not_modelled(section: Section) -> list[str]:
     found = []
     if section.flag("fsdp_config.fsdp_offload_params"):
         found.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+    if (section.word("deepspeed_config.offload_param_device") or "none").lower() in ("cpu", "nvme"):
+        found.append("offload_param_device: weights wait in CPU memory: less GPU memory, more time")
     _size(section, "dp_shard")
     return found
 
@@ -110,7 +114,8 @@ def _sharding(section: Section, kind: str) -> dict[str, Any]:
     if kind == "DEEPSPEED":
         if section.word("deepspeed_config.deepspeed_config_file"):
             raise InputError("deepspeed_config_file: the plan stands in that JSON file; check it instead")
-        found = sharding_of(section, section.whole("deepspeed_config.zero_stage") or 0)
+        stage = section.whole("deepspeed_config.zero_stage")
+        found = sharding_of(section, 2 if stage is None else stage)  # DeepSpeedPlugin of accelerate/utils/dataclasses.py
         device = (section.word("deepspeed_config.offload_optimizer_device") or "none").lower()
         return {**found, "offload": 1.0 if device in ("cpu", "nvme") and (found["fsdp"] or found["dist_opt"]) else 0.0}
     if kind != "FSDP":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,9 @@ def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:
         if any(path == start or path.startswith(f"{start}.") for start in skip):
             continue
         name = argument_name(path.rpartition(".")[2])
+        if isinstance(value, str) and "$" in value:
+            with suppress(InputError):  # named where its value is asked for
+                value = section.get(path)
         if value is None or value == {} or (isinstance(value, str) and value in ("None", "null", "")):
             continue
         if value is True or value is False:

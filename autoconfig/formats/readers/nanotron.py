@@ -74,7 +74,7 @@ def _require_known(values: dict[str, Any]) -> None:
 
 
 def _numerics(section: Section) -> dict[str, Any]:
-    dtype = section.word("model.dtype") or "float32"
+    dtype = section.word("model.dtype") or "bfloat16"  # ModelArgs.__post_init__ of nanotron/config/config.py
     known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
     if dtype not in known:
         raise InputError(f"{section.place('model.dtype')} is {dtype[:40]!r}: use one of {', '.join(known)}")

@@ -6,6 +6,7 @@ torchtitan/distributed/pipeline_parallel.py): the first stages take one more whe
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
@@ -29,6 +30,15 @@ LOOPED = ("interleaved1f1b", "interleavedzerobubble", "loopedbfs")
 IN_A_V = ("zbvzerobubble", "dualpipev")
 """Schedules of torch.distributed.pipelining, in small letters: of one stage a rank; of several, rank r with stages r, r + pp,
 ...; of two, with the first and the last on the first rank."""
+HARMLESS = re.compile(
+    r"(?:job|profiling|metrics|optimizer|lr_scheduler|checkpoint|validation|compile|comm|infra|memory_estimation|fault_tolerance|"
+    r"experimental|debug|float8|mx|quantize|data\w*)\..*|model\.(?:hf_assets_path|tokenizer_path|norm_type|print_after_conversion)|"
+    r"training\.(?:dataset\w*|max_norm|steps|warmup_steps|gc_\w+|seed|deterministic\w*|compile|enable_loss_parallel|tokenizer\w*)|"
+    r"parallelism\.(?:disable_loss_parallel|enable_(?:compiled_autograd|async_tensor_parallel)|context_parallel_rotate_method|"
+    r"fsdp_reshard_after_forward|pipeline_parallel_expert_parallel_overlap)|"
+    r"activation_checkpoint\.(?:per_op\w+|early_stop|memory_budget|visualize\w+|preserve_rng_state|determinism_check|debug)"
+)
+"""Keys of torchtitan's JobConfig that change neither plan nor model; others that nothing reads are of a fork, or slips."""
 
 
 def read(document: Document) -> CheckInput:
@@ -64,7 +74,7 @@ def read(document: Document) -> CheckInput:
         sp=tp > 1 and section.flag(f"{at}.enable_sequence_parallel", default=True),
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
-        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed,
+        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, harmless=HARMLESS,
         fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp),
     )  # fmt: skip
     if pp > 1:
@@ -92,6 +102,9 @@ def _stage(section: Section, at: str, pp: int) -> int:
 
 def _stages(section: Section, at: str, layers: int, pp: int) -> tuple[int, PipelineSplit]:
     schedule = _schedule(section, at)
+    for key in ("module_fqns_per_model_part", "pipeline_parallel_split_points"):
+        if section.get(f"{at}.{key}"):
+            raise UnsupportedError(f"{at}.{key}: stages of the file's own, which plans cannot say; drop it to check equal ones")
     first, last = (section.whole(f"{at}.pipeline_parallel_{end}_stage_less_layers") for end in ("first", "last"))
     first, last = 1 if first is None else first, 1 if last is None else last
     each = section.count(f"{at}.pipeline_parallel_layers_per_stage")
@@ -129,14 +142,17 @@ def _schedule(section: Section, at: str) -> str:
 
 def _recompute(section: Section) -> Recompute:
     mode = section.word("activation_checkpoint.mode") or "selective"
-    option = section.word("activation_checkpoint.selective_ac_option") or "op"
+    option = section.word("activation_checkpoint.selective_ac_option") or "2"  # the default of job_config.py, 2024 to 2025
     if mode == "none":
         return NONE
     if mode == "full" or (mode == "selective" and option == "1"):
         return Recompute("full", (), "uniform", 1)
     if mode == "selective" and option == "op":
         return Recompute("selective", ("op",))
-    raise UnsupportedError(f"activation_checkpoint {mode} {option}: read are none, full, and selective by op or of every layer")
+    raise UnsupportedError(
+        f"activation_checkpoint {mode} {option}: read are none, full, and selective by op or of every layer; to price it so, "
+        "say --set activation_checkpoint.mode=full or --set activation_checkpoint.selective_ac_option=op"
+    )
 
 
 def _numerics(section: Section) -> dict[str, Any]:

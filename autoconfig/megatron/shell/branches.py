@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
-from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, reason_of, text_of
+from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.values import Variables
 
 
@@ -79,11 +79,26 @@ def merged(outcomes: Sequence[Value | list[Value] | None], shown: str, why: str)
     if any(isinstance(outcome, list) for outcome in outcomes):
         rows = [outcome if isinstance(outcome, list) else [outcome] if outcome is not None else [] for outcome in outcomes]
         kept = _common(rows)
-        texts = [(" ".join(map(text_of, row[kept:])), any(map(reason_of, row[kept:]))) for row in rows]
+        texts = [(" ".join(map(text_of, row[kept:])), any(map(_hidden, row[kept:]))) for row in rows]
         return [*rows[0][:kept], (_undecided(texts, shown, why),)]
     values = [outcome if isinstance(outcome, tuple) else () for outcome in outcomes]
     kept = _common(values)
-    return (*values[0][:kept], _undecided([(text_of(v[kept:]), bool(reason_of(v[kept:]))) for v in values], shown, why))
+    front = _front([value[kept:] for value in values])
+    rest = [(text_of(value[kept:])[len(front) :], _hidden(value[kept:])) for value in values]
+    return (*values[0][:kept], *(plain_value(front) if front else ()), _undecided(rest, shown, why))
+
+
+def _front(values: Sequence[Value]) -> str:
+    """The whole words with which the text of all of them begins, which stands at several places of the file."""
+    texts = ["".join(piece.text for piece in takewhile(lambda piece: not piece.unknown, value)) for value in values]
+    same = "".join(row[0] for row in takewhile(lambda row: len(set(row)) == 1, zip(*texts, strict=False)))
+    whole = all(len(text) == len(same) or text[len(same)].isspace() for text in texts)
+    return same if whole else same[: max(same.rfind(space) for space in " \t\n") + 1]
+
+
+def _hidden(value: Value) -> bool:
+    """Whether it may be any words: a variable that nothing sets stands for itself, as in `--load /w/run_$NAME`."""
+    return any(piece.unknown and not piece.unset for piece in value)
 
 
 def _common(rows: Sequence[Sequence[object]]) -> int:

@@ -217,7 +217,8 @@ def shifted(held: Handed, by: int) -> Handed:
     """What is left when the first `by` words go."""
     words = held.get("@")
     if not isinstance(words, list):
-        return {str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by}
+        left = {str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by}
+        return {**left, "#": plain_value(str(len(left)))} if "#" in held else left
     if _first_loose(words[:by]) is None:
         return positions(words[by:])
     why = f"which words are left by shift is not known: {reason_of(words[_first_loose(words) or 0])}"

@@ -18,6 +18,9 @@ _TASKS = frozenset({"--ntasks", "-n", "-np", "--np", "--worker-num"})
 _NODES = frozenset({"--nodes", "-N", "--nnodes", "--num-nodes"})
 _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--gpus-per-node", "--gpus-on-node"})
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
+_TAKES_TEXT = frozenset({"-c", "--command", "--commandline", "--cmd", "--entrypoint", "--wrap"})
+"""Options of clusters' own launchers whose value is a command line, like `bcprun -p 8 -c TEXT`."""
+_STARTS_A_FILE = re.compile(r"\S\.py\s.*\s--\w", re.DOTALL)
 _STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
 _REMOTE = {
@@ -132,6 +135,9 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
     for position, text in enumerate(texts[:-2]):
         if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
+    for position, text in enumerate(texts[1:], 1):
+        if texts[position - 1] in _TAKES_TEXT and _STARTS_A_FILE.search(text) and not _PYTHON.fullmatch(texts[0]):
+            return fields[position], fields[: position - 1], []
     return None
 
 
@@ -215,6 +221,13 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
         said = f"line {launch.line} starts the program with python alone"
         return None, f"{said}, and {odd[0].strip()} says that it is one of many"
     return None, f"the launcher of line {launch.line} does not say how many GPUs it starts"
+
+
+def node_of(launch: Launch, text: str) -> int | None:
+    """GPUs of one node, where the launcher or the #SBATCH lines say them; None where they do not, or it is not known."""
+    options = {name: plain_value(value) for name, value in sbatch_options(text).items()} | _launcher_options(launch.before)
+    found = _first(options, ("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--ntasks-per-node"))
+    return None if found is None else _product(found, plain_value("1"))[0]
 
 
 def _first(options: dict[str, Value], names: Sequence[str]) -> Value | None:

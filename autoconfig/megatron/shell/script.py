@@ -6,13 +6,14 @@ docs/check.md says what is understood and what is not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
-from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, slurm_variables
+from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
@@ -43,6 +44,7 @@ class Script:
     program: str
     num_gpus: int | None
     gpus_reason: str
+    gpus_per_node: int | None = None
     notes: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     """What the script's variables hold at its end, as far as it is known."""
@@ -97,6 +99,7 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
         program=launch.program,
         num_gpus=num_gpus,
         gpus_reason=reason,
+        gpus_per_node=node_of(launch, text),
         notes=tuple(dict.fromkeys(notes)),
         variables={name: text for name, value in reader.variables.values.items() if (text := _known_text(value))},
         before=tuple(map(text_of, launch.before)),
@@ -156,7 +159,10 @@ def _arguments_in_variables(reader: Reader) -> Launch:
         reader.program.refuse(program, 1)
     if not any(text_of(value).replace("_", "-") in reader.program.decisive for value in values):
         why = reader.almost[0] if reader.almost else f"no command has a .py file and {min(reader.program.decisive, key=len)}"
-        why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to" if reader.ended else ""
+        if reader.ended:
+            why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to"
+            asks = [str(number) for number in range(1, 10) if re.search(rf"\${{?{number}\b", reader.text)]
+            why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
         raise InputError(
             f"no launch of {reader.program.name} was found: {why}; give the script that "
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"

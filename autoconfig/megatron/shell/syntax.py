@@ -232,7 +232,7 @@ class _Reader:
         )
 
     def _c_style_for(self, node: Node) -> commands.Command:
-        """for (( FIRST; TEST; NEXT )) as FIRST and a while loop whose body ends in NEXT."""
+        """for (( FIRST; TEST; NEXT )) as FIRST and a while loop whose body ends in NEXT; `set -e` ends at neither."""
         body = node.child_by_field_name("body")
         opening = next(child for child in node.children if child.type == "((")
         closing = next(child for child in node.children if child.type == "))")
@@ -242,10 +242,11 @@ class _Reader:
             raise _unreadable(self.source, node)
         between = (place for sign in signs for place in (sign.start_byte, sign.end_byte))
         places = [opening.end_byte, *between, closing.start_byte]
-        first, test, after = (self._compute(node, *places[at : at + 2]) for at in (0, 2, 4))
+        computed, test, last = (self._compute(node, *places[at : at + 2]) for at in (0, 2, 4))
+        first, after = (commands.Not(command=one, line=one.line) for one in (computed, last))
         found = () if body is None else self.body(body.named_children)
-        endless = not test.part.text.strip()
-        loop = commands.While(test=() if endless else (test,), body=(*found, after), until=False, line=self._line(node))
+        tests = (test,) if test.part.text.strip() else ()
+        loop = commands.While(test=tests, body=(*found, after), until=False, line=self._line(node))
         return commands.Block(body=(first, loop), line=self._line(node))
 
     def _loop(self, node: Node) -> commands.Command:

@@ -1,0 +1,103 @@
+"""What a trainer's file leaves out has that trainer's default; what no reader knows of it is named."""
+
+import pytest
+from autoconfig.specs.errors import InputError, UnsupportedError
+
+from autoconfig.formats.check import read_any
+from autoconfig.megatron.check_input import CheckRequest
+
+NANOTRON = """
+model:
+  model_config: {is_llama_config: true, hidden_size: 256, num_hidden_layers: 4, num_attention_heads: 4,
+    num_key_value_heads: 4, intermediate_size: 512, max_position_embeddings: 1024, vocab_size: 1024, hidden_act: silu}
+parallelism: {dp: 4, tp: 1, pp: 1}
+optimizer: {accumulate_grad_in_fp32: true, zero_stage: 0}
+tokens: {sequence_length: 1024, micro_batch_size: 4, batch_accumulation_per_replica: 16}
+"""
+TITAN = """
+[model]
+name = "qwen3_custom"
+flavor = "0.6B"
+vocab_size = 50432
+[training]
+local_batch_size = 2
+seq_len = 1024
+[parallelism]
+tensor_parallel_degre = 2
+disable_loss_parallel = true
+[activation_checkpoint]
+"""
+ACCELERATE = """
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+deepspeed_config: {offload_param_device: %s}
+mixed_precision: bf16
+num_processes: 8
+"""
+MEGATRON = """
+MODEL_ARGS:
+  --num-layers: 4
+  --hidden-size: 256
+  --num-attention-heads: 4
+  --vocab-size: 1024
+  --tensor-model-parallel-size: ${TP}
+  --num-layers-per-virtual-pipeline-stage: null
+  --micro-batch-size: $MBS
+  --global-batch-size: 32
+  --seq-length: 1024
+  --max-position-embeddings: 1024
+  --num-experts: 8
+  --moe-grouped-gemm: ${GROUPED}
+  --bf16: true
+"""
+
+
+def read(text, **request):
+    return read_any(text, CheckRequest(**{"gpu": "h100-sxm-80gb", **request}))
+
+
+def test_nanotron_computes_in_bf16():
+    """ModelArgs.__post_init__ (nanotron/config/config.py); read as fp32 before."""
+    assert read(NANOTRON).question.scenario.numerics.precision == "bf16"
+    other = NANOTRON.replace("model:\n", "model:\n  dtype: float32\n")
+    assert read(other).question.scenario.numerics.precision == "fp32"
+
+
+def test_torchtitan_checkpoints_every_second_layer():
+    """selective_ac_option is "2" (torchtitan/config/job_config.py, 2024 to 2025), which no plan says."""
+    asked = {"model": "qwen3-0.6b", "gpus": 8}
+    for text in (TITAN, TITAN.replace("[activation_checkpoint]\n", "")):
+        with pytest.raises(UnsupportedError, match=r"selective 2: .*--set activation_checkpoint\.selective_ac_option=op"):
+            read(text, **asked)
+    assert str(read(f'{TITAN}selective_ac_option = "op"\n', **asked).plan.recompute) == "selective:op"
+
+
+def test_torchtitans_foreign_keys_are_named():
+    found = read(f'{TITAN}mode = "full"\n', model="qwen3-0.6b", gpus=8)
+    assert found.unknown == ("model.vocab_size 50432", "parallelism.tensor_parallel_degre 2")
+    stages = 'pipeline_parallel_degree = 2\npipeline_parallel_split_points = ["layers.4"]'
+    with pytest.raises(UnsupportedError, match="pipeline_parallel_split_points: stages of the file's own"):
+        read(TITAN.replace("tensor_parallel_degre = 2", stages) + 'mode = "full"\n', model="qwen3-0.6b", gpus=8)
+
+
+def test_accelerates_deepspeed_is_zero_2_and_weights_elsewhere_leave_the_memory_open(autoconfig, tmp_path):
+    """DeepSpeedPlugin (accelerate/utils/dataclasses.py); read as stage 0 before."""
+    asked = {"model": "qwen2.5-7b", "seq_length": 4096, "settings": {"micro_batch_size": "1"}}
+    found = read(ACCELERATE % "none", **asked)
+    assert found.plan.fsdp == 2 and any(text.startswith("recompute none") for text in found.question.assumed)
+    file = tmp_path / "accelerate.yaml"
+    size = ("--model", "qwen2.5-32b", "--seq-length", "4096", "--set", "micro_batch_size=1", "--gpu", "a100-40gb")
+    for device, code in (("none", 3), ("cpu", 2)):
+        file.write_text(ACCELERATE % device)
+        run = autoconfig.run("check", str(file), *size)
+        assert run.exit_code == code and ("No verdict on memory" in run.stdout) == (device == "cpu"), run.output
+
+
+def test_variables_of_a_megatron_yaml_are_set_by_their_names():
+    """yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking: every degree is a variable, switches are, too."""
+    with pytest.raises(InputError, match=r"\$\{TP\}', which is not known: say --set TP=VALUE"):
+        read(MEGATRON, gpus=8, settings={"GROUPED": "true"})
+    for grouped, given in (("true", True), ("false", False)):
+        found = read(MEGATRON, gpus=8, settings={"TP": "2", "MBS": "4", "GROUPED": grouped})
+        assert (found.plan.tp, found.plan.mbs, found.unknown) == (2, 4, ())
+        assert ("moe-grouped-gemm" in str(found.ignored)) == given
