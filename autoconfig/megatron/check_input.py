@@ -23,7 +23,7 @@ from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
-from autoconfig.specs.hardware.cluster import GpuSpec, gpu_ids
+from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
@@ -243,13 +243,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         gpu = own
         assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
     asked = _asked(request, gpus, gpu)
-    cluster = read_cluster(asked, assumed)
-    named = request.cluster is not None or request.gpus_per_node is not None
-    each = script.gpus_per_node or gpus
-    if not named and each < min(gpus, cluster.gpus_per_node) and gpus % each == 0:
-        asked = replace(asked, gpus_per_node=each)
-        cluster = read_cluster(asked, [])
-        assumed.append(f"nodes of {each} GPUs, as the script starts them (--gpus-per-node)")
+    asked, cluster = _with_nodes(asked, script.gpus_per_node or gpus, assumed)
     read = read_arguments(
         script.words(),
         cluster,
@@ -292,6 +286,17 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         refused=read.refused,
         also_broken=(*read.also_broken, *(connections_violation(script.connections) if read.megatron_fsdp else ())),
     )
+
+
+def _with_nodes(asked: Request, each: int, assumed: list[str]) -> tuple[Request, ClusterSpec]:
+    """The question and its cluster, in nodes of `each` GPUs where that is fewer than the usual server has."""
+    cluster = read_cluster(asked, assumed)
+    named = asked.cluster is not None or asked.gpus_per_node is not None
+    if named or each >= min(cluster.num_gpus, cluster.gpus_per_node) or cluster.num_gpus % each:
+        return asked, cluster
+    assumed.append(f"nodes of {each} GPUs, as the script starts them (--gpus-per-node)")
+    asked = replace(asked, gpus_per_node=each)
+    return asked, read_cluster(asked, [])
 
 
 def _asked(request: CheckRequest, gpus: int, gpu: str | None) -> Request:

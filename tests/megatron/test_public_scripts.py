@@ -1,4 +1,4 @@
-"""107 more public scripts of 35 families: every field that `check` reads of them, and bash itself on the same words."""
+"""112 more public scripts of 39 families: every field that `check` reads of them, and bash itself on the same words."""
 
 import json
 import random

@@ -244,10 +244,9 @@ class _Reader:
         places = [opening.end_byte, *between, closing.start_byte]
         computed, test, last = (self._compute(node, *places[at : at + 2]) for at in (0, 2, 4))
         first, after = (commands.Not(command=one, line=one.line) for one in (computed, last))
-        found = () if body is None else self.body(body.named_children)
-        tests = (test,) if test.part.text.strip() else ()
-        loop = commands.While(test=tests, body=(*found, after), until=False, line=self._line(node))
-        return commands.Block(body=(first, loop), line=self._line(node))
+        found, line = () if body is None else self.body(body.named_children), self._line(node)
+        loop = commands.While(test=(test,) if test.part.text.strip() else (), body=(*found, after), until=False, line=line)
+        return commands.Block(body=(first, loop), line=line)
 
     def _loop(self, node: Node) -> commands.Command:
         name, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
