@@ -218,8 +218,7 @@ class Reader:
     def _while(self, node: While) -> bool | None:
         values = self.variables.values
         given = sum(name.isdigit() and name != "0" for name in values)  # read as started with those that --set names, or none
-        if all(str(number) in values for number in range(1, given + 1)):
-            values.setdefault("#", plain_value(str(given)))
+        values |= {} if "#" in values or (given and str(given) not in values) else {"#": plain_value(str(given))}
         for _ in range(MAX_ROUNDS):
             holds = self._tested(node.test) if node.test else True
             if holds is None:
