@@ -212,7 +212,7 @@ def parse_seconds(given: str | float, most_bare: float) -> float:
             except ValueError:
                 break
             if not suffix and most_bare < value < math.inf:
-                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds: say {wanted}ms or {wanted}s")
+                raise ValueError(f"{text[:40]!r} without a unit is {value:,.6g} seconds: say {value:.6g}ms or {value:.6g}s")
             if math.isfinite(value) and value > 0:
                 return value
             break

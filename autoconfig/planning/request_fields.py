@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.planning.resolve import Bounds, Field, Fields
-from autoconfig.specs.errors import InputError, parse_count, parse_seconds, parse_size
+from autoconfig.specs.errors import InputError, option, parse_count, parse_seconds, parse_size
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
 from autoconfig.specs.scenario import CHOICES, PRECISION_WORDS
 from autoconfig.specs.software.software import DISPATCHERS
@@ -133,19 +133,18 @@ COMPARED = ("gpu", "precision")
 """Fields with several values of which one search for each is compared."""
 
 
-def _names(given: Any) -> Iterator[str]:
-    """The names of one text with commas between them, or of several such texts."""
-    for text in (given,) if isinstance(given, str) else given or ():
-        several = isinstance(text, str) and text.replace(",", "").strip()  # what is blank is refused where it is read
+def _names(field: str, given: Any) -> Iterator[str]:
+    """The names of one text with commas between them, or of several such texts. Raises InputError for what is no text."""
+    for text in (given,) if isinstance(given, str) or not isinstance(given, Sequence | None) else given or ():
+        if not isinstance(text, str):
+            raise InputError(f"{option(field)} {text!r}: give a name", field=field)
+        several = text.replace(",", "").strip()  # what is blank is refused where it is read
         yield from filter(None, (name.strip() for name in text.split(","))) if several else (text,)
 
 
 def several(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The questions of one: each combination where fields of COMPARED have several values."""
-    values = [
-        tuple(dict.fromkeys(_names(one))) or (None,)
-        for one in map(given.get, COMPARED)
-    ]
+    """The questions of one: each combination where fields of COMPARED have several values. Raises InputError."""
+    values = [tuple(dict.fromkeys(_names(field, given.get(field)))) or (None,) for field in COMPARED]
     return [{**given, **dict(zip(COMPARED, one, strict=True))} for one in product(*values)]
 
 

@@ -222,7 +222,8 @@ def _whole(
     if value is None:
         if default is None:
             raise InputError(f"Missing option '{option(name)}'")
-        assumed.append(f"{name.replace('_', ' ')} {default:,}" + (f", as {of} has it ({option_name(name)})" if of else ""))
+        theirs = f", as published runs of {of} have it" if of else ""
+        assumed.append(f"{name.replace('_', ' ')} {default:,}{theirs} ({option_name(name)})")
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InputError(f"{option(name)} {value!r}: use a whole number from 1 to {most:,}")
@@ -238,7 +239,10 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     )
     assumed += notes
     require_decoder(policy)
-    gpus = _whole(given, "gpus", None, assumed, MAX_GPUS)
+    gpus, gpu = _whole(given, "gpus", None, assumed, MAX_GPUS), load_gpu(str(given.get("gpu") or "h100"))
+    if gpus > (node := gpu.gpus_per_node) and gpus % node:
+        near = f"{gpus // node * node} or {(gpus // node + 1) * node}"
+        raise InputError(f"{option('gpus')} {gpus}: {gpu.name} come in nodes of {node}; use {near}", field="gpus")
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
     framework = _framework(str(given.get("framework") or "verl"), assumed)
     if policy.is_hybrid:
@@ -253,7 +257,8 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     theirs = framework.name if even == framework.prompts else ""
     prompts = _whole(given, "prompts", even, assumed, of=theirs)
     if not theirs and given.get("prompts") is None:
-        assumed[-1] += f": {framework.name}'s {framework.prompts:,} and as many more as divide over {gpus:,} GPUs (--prompts)"
+        of_runs = f"the {framework.prompts:,} of {framework.name}'s published runs"
+        assumed[-1] += f": {of_runs}, and more until they divide over {gpus:,} GPUs"
     group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)
@@ -265,7 +270,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
         checkpoint=_checkpoint(given["model"], local_files),
         algorithm=algorithm,
         framework=framework,
-        gpu=load_gpu(str(given.get("gpu") or "h100")),
+        gpu=gpu,
         prompts=prompts,
         group=group,
         prompt_tokens=float(prompt),

@@ -299,12 +299,13 @@ WORTH_ANOTHER_BATCH = 0.03
 
 def useful_batches(scenario: Scenario) -> list[int]:
     """Global batches near the asked one that the odd part of the number of GPUs divides, where it does not divide the asked
-    one: the nearest multiple of that part times 32 (or what powers of two the number has), and of the part alone."""
+    one, or where that is odd: the nearest multiple of that part times 32 (or what powers of two the number has), and of the
+    part alone."""
     gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
     odd = gpus // (gpus & -gpus)
-    if batch % odd == 0:
+    if batch % odd == 0 and (batch % 2 == 0 or gpus == odd):
         return []
-    steps = (odd * min(gpus // odd, EVEN_SHARE), odd)
+    steps = (odd * min(gpus // odd, EVEN_SHARE), *([odd] if batch % odd else []))
     found = [max(1, round(batch / step)) * step for step in steps]
     return [other for other in dict.fromkeys(found) if abs(other - batch) <= NEAR_BATCH * batch]
 

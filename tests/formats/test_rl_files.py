@@ -375,9 +375,10 @@ def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_pat
 
 def test_defaults_of_a_framework_are_said_as_such(autoconfig):
     shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "8", "--framework", "nemo-rl").stdout.split())
-    assert "prompts 64, as nemo-rl has it (--prompts); group size 32, as nemo-rl has it (--group-size)" in shown
+    for words in ("prompts 64, as published runs of nemo-rl have it (--prompts)", "minibatch 2,048 (--minibatch)"):
+        assert words in shown
     shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "24").stdout.split())
-    assert "prompts 513: verl's 512 and as many more as divide over 24 GPUs (--prompts)" in shown
+    assert "prompts 513 (--prompts): the 512 of verl's published runs, and more until they divide over 24 GPUs" in shown
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.9, 0.9999])

@@ -184,6 +184,12 @@ def test_answers_are_frames_attributes_and_html():
     assert Tags(compared._repr_html_())
 
 
+@pytest.mark.parametrize("given", [64, [64], ["h100", 64]])
+def test_a_gpu_that_is_no_name_is_an_error(given):
+    with pytest.raises(InputError, match="gpu 64: give a name"):
+        autoconfig.search(**{**KEYWORDS, "gpu": given})
+
+
 def test_nothing_fits_is_an_answer_without_plans():
     found = autoconfig.search(model="llama3-70b", gpus=1)
     assert found.plans.empty and found.best is None and found.nearest_miss.shortfall_gib > 0

@@ -235,8 +235,8 @@ def test_a_placement_that_saves_nothing_to_read_is_not_named(seven):
 @pytest.mark.parametrize(
     ("gpus", "prompts", "minibatch", "said"),
     [
-        (12, 32, 256, "256 samples of a minibatch do not divide over 12 GPUs; 8 GPUs fit (--gpus 8)"),
-        (12, 48, 256, "256 samples of a minibatch do not divide over 12 GPUs; a minibatch of 192 fits (--minibatch 192)"),
+        (6, 32, 256, "256 samples of a minibatch do not divide over 6 GPUs; 4 GPUs fit (--gpus 4)"),
+        (6, 48, 256, "256 samples of a minibatch do not divide over 6 GPUs; a minibatch of 192 fits (--minibatch 192)"),
     ],
 )
 def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prompts, minibatch, said):
@@ -246,7 +246,7 @@ def test_a_minibatch_that_no_placement_divides_is_said_with_what_fits(gpus, prom
     assert "Nearest, with that change" in shown.output and "It does not fit" not in shown.output
     found = json.loads(asked(*words, f"--gpus={gpus}", f"--prompts={prompts}", f"--minibatch={minibatch}", "--json").stdout)
     assert found["considered"] == 0 and found["nearest"]["fits"]
-    assert found["nearest"]["train_gpus"] == (8 if prompts == 32 else 12)
+    assert found["nearest"]["train_gpus"] == (4 if prompts == 32 else 6)
 
 
 def test_engines_larger_than_a_node_are_said(seven):
@@ -276,3 +276,9 @@ def test_more_host_memory_is_a_remedy_where_hosts_are_what_lacks():
     assert not short.ranked and short.remedy == (
         "128 GPUs fit (--gpus 128), or 1TiB of host memory a node (--host-memory 1TiB)"
     )
+
+
+def test_placements_take_whole_nodes():
+    """A framework's files say nodes and GPUs of a node: 31 GPUs would be one node of 31."""
+    shown = asked("--model=qwen3-8b", "--gpus=31")
+    assert shown.exit_code == 2 and "--gpus 31: NVIDIA H100 SXM5 80 GB come in nodes of 8; use 24 or 32" in shown.output

@@ -76,6 +76,7 @@ def test_stages_of_whole_chunks_or_short_ends(first, last, vpp, legal):
     (24, 512, [504, 513]),  # 3 x 8 = 24: 21 of them; 3: 171 of them
     (72, 512, [504, 513]), (96, 512, [480, 513]), (192, 512, [480, 513]), (24, 504, []), (64, 512, []), (88, 9, [11]),
     (88, 8, []),  # 11 is more than a quarter away
+    (64, 1021, [1024]), (64, 1023, [1024]), (64, 1, []), (1, 7, []),
 ])  # fmt: skip
 def test_batches_that_an_odd_number_of_gpus_divides(gpus, batch, found):
     scenario = understand(Request(model="llama3-8b", gpus=gpus, global_batch_size=batch)).scenario
