@@ -14,6 +14,7 @@ from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, load_stack
 
 FORMATS = ("megatron", "plan", *WRITERS)
 
@@ -33,7 +34,21 @@ class Converted:
         """What the target leaves to other places, or loses."""
         read = self.source
         lost = (*(f"{text} (unknown in the file)" for text in read.unknown), *read.not_modelled)
-        return (*self.written.unsaid, *lost)
+        return (*self.written.unsaid, *_lost_switches(read.question.scenario, self.format), *lost)
+
+
+def _lost_switches(scenario: Scenario, form: str) -> list[str]:
+    """Switches of the file's run, as sentences, that the target does not say and its reader takes as the stack has them."""
+    run, usual = scenario.software.time, load_stack(scenario.software.name).time
+    lost = []
+    if scenario.model.is_moe and run.moe_imbalance != usual.moe_imbalance:
+        lost.append("--moe-router-force-load-balancing: routing of benchmarks, which trains nothing")
+    if form == "plan":
+        overlaps = ((GRAD_REDUCE, "overlap_grad_reduce"), (PARAM_GATHER, "overlap_param_gather"))
+        for flag, name in overlaps:
+            if (on := getattr(run, name)) != getattr(usual, name):
+                lost.append(f"--{flag} is {'on' if on else 'off'} in the file; a plan is read with the software's own")
+    return lost
 
 
 def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:

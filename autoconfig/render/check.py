@@ -259,7 +259,8 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
         if _of_arguments(answer):
             console.print("Another plan would be refused, too: change these arguments first.")
         elif answer.plans_ranked == 0:
-            console.print("No plan fits. What was tried instead:")
+            own = answer.report is not None and answer.report.fits
+            console.print("No other plan fits." if own else "No plan fits. What was tried instead:")
             show_remedies(console, answer.remedies)
         elif answer.report is not None:
             console.print(f"No better plan {_among(answer)}{_unlikely(answer)}.")

@@ -154,6 +154,26 @@ def test_translation_at_every_edge(autoconfig, tmp_path):
         package.convert(tmp_path / "run.sh", format="other")
 
 
+MIXTURE = (
+    f"{SCRIPT.strip()} --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 4096 --expert-model-parallel-size 4 "
+    "--moe-grouped-gemm --moe-token-dispatcher-type alltoall "
+)
+
+
+def test_switches_that_a_format_does_not_say_are_listed():
+    """Balanced routing, and the overlaps that a plan takes as the software has them."""
+    balanced = f"{MIXTURE} --moe-router-force-load-balancing"
+    for text, form, said in (
+        (balanced, "megatron", True), (balanced, "primus", True), (balanced, "plan", True), (MIXTURE, "megatron", False),
+    ):  # fmt: skip
+        lost = convert(text, CheckRequest(), form).unsaid
+        assert any("--moe-router-force-load-balancing" in line for line in lost) == said
+    off = [line for line in convert(SCRIPT, CheckRequest(), "plan").unsaid if "overlap" in line]
+    assert [line.split()[0] for line in off] == ["--overlap-grad-reduce", "--overlap-param-gather"]
+    on = f"{SCRIPT.strip()} --overlap-grad-reduce --overlap-param-gather"
+    assert not [line for line in convert(on, CheckRequest(), "plan").unsaid if "overlap" in line]
+
+
 def test_the_formats_are_those_of_the_request_field():
     import tomllib
 

@@ -66,6 +66,23 @@ def test_a_plan_that_does_not_fit_ends_in_3(autoconfig, tmp_path):
     assert result.exit_code == 3 and body["legal"] and body["fits"] is False and body["better"]["memory"]
 
 
+def test_a_plan_that_alone_fits_is_not_said_to_be_none(autoconfig, tmp_path):
+    """The optimizer of the file is in the host's memory; the search keeps it on the GPU."""
+    model = (
+        "--num-layers 80 --hidden-size 8192 --num-attention-heads 64 --group-query-attention --num-query-groups 8 --swiglu "
+        "--ffn-hidden-size 28672 --seq-length 4096 --max-position-embeddings 4096 --vocab-size 128256 --bf16 "
+    )
+    plan = (
+        "--tensor-model-parallel-size 8 --sequence-parallel --micro-batch-size 1 --global-batch-size 256 "
+        "--use-distributed-optimizer --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 "
+        "--optimizer-cpu-offload --optimizer-offload-fraction 1.0 --use-precision-aware-optimizer"
+    )
+    (tmp_path / "run.sh").write_text(f"torchrun --nproc-per-node 8 pretrain_gpt.py {model} {plan}")
+    shown = autoconfig.run("check", str(tmp_path / "run.sh"))
+    assert shown.exit_code == 0 and "Fits: " in shown.stdout
+    assert "No other plan fits." in shown.stdout and "No plan fits." not in shown.stdout
+
+
 @pytest.mark.parametrize("text", ["echo hello", "torchrun 'cut", '{"kind": 3}', '["--num-layers", 3', "--num-layers"])
 def test_bad_input_ends_in_2_with_a_message(autoconfig, tmp_path, text):
     (tmp_path / "run.sh").write_text(text)
