@@ -110,7 +110,7 @@ def export_plan(
     texts = export_texts(scenario, plan, report, form, slurm)
     written = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
-    note = trl_differs(scenario, plan, texts) if form == "megatron" else ""
+    note = trl_differs(scenario, plan, texts) if form == "megatron" and fine_tunes(scenario) else ""
     return Export(
         files=written.files,
         command=_command(scenario, Path(folder), texts),

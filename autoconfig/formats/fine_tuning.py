@@ -65,8 +65,11 @@ def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
 
 
 def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> str:
-    """What the files of TRL do otherwise than the plan; empty where there are none or they do the same."""
-    local = trl_plan(scenario, plan) if SFT in texts else None
+    """What the files of TRL do otherwise than the plan, or why there are none; empty where they do the same."""
+    if SFT not in texts:
+        odd = ", ".join(trl.refused(scenario, plan)) or "no micro-batch that its layers have the memory for"
+        return f"no {SFT}: TRL cannot say {odd}; autoconfig search --format trl ranks what TRL runs"
+    local = trl_plan(scenario, plan)
     if local is None or local == plan.replace(dist_opt=False):
         return ""
     peak = report_plan(replace(scenario, software=load_stack(trl.SOFTWARE)), local, None)

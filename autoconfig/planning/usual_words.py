@@ -57,7 +57,11 @@ _MEANT = {word: tuple(fields.split()) for fields, words in _FIELDS.items() for w
 _KEYS_OF_PLANS = ("mbs", "tp", "pp", "dp", "cp", "ep", "sp", "recompute")
 
 
+_LATENCY = "limits of latency are --ttft 2s to the first token and --tpot 50ms for each further one"
+_ADAPTERS_SERVED = "adapters are served with their base model's plan: their weights and products are not priced"
 _OF_DEPLOYMENTS = {
+    **dict.fromkeys(("latency", "e2e", "e2e_latency", "itl", "slo"), _LATENCY),
+    **dict.fromkeys(("lora", "peft", "adapters"), _ADAPTERS_SERVED),
     "global_batch_size": "the sequences at once of an instance are --fix batch=N; without it every batch is tried",
     "precision": "the formats of weights and cache are --fix weights=fp8 and --fix kv=fp8; without them every one is tried",
 }
@@ -66,6 +70,8 @@ _OF_DEPLOYMENTS = {
 def usual(word: str, known: Collection[str]) -> tuple[str | None, str]:
     """Of a word that no field has: the field of `known` that it means, and what to say where that is none of them."""
     name = word.lower().replace("-", "_").strip("_")
+    if "isl" in known and name in _OF_DEPLOYMENTS and name not in known:
+        return None, _OF_DEPLOYMENTS[name]
     if name in SAID:
         return None, SAID[name]
     fields = _MEANT.get(name, (name,) if name in _KEYS_OF_PLANS else ())

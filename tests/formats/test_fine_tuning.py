@@ -161,6 +161,11 @@ def test_a_search_of_adapters_exports_what_it_names_bridge(autoconfig, tmp_path)
     assert refused.exit_code == 2 and "--export writes Megatron-Bridge's overrides for adapters" in refused.stderr
 
 
+def test_why_there_are_no_files_of_trl_is_said(autoconfig, tmp_path):
+    made = autoconfig.run("search", "--model", "llama3-70b", "--gpus", "8", "--peft", "lora", "--export", str(tmp_path / "run"))
+    assert "note: no sft.yaml: TRL cannot say tp=" in made.stdout and not (tmp_path / "run" / "sft.yaml").exists()
+
+
 def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     folder = tmp_path / "run"
     made = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(folder))
