@@ -155,7 +155,7 @@ USUAL = {
                "--nodes": "--gpus", "--mem": "--gpu", "--lr": "the model's size", "--modle": "--model",
                "--days": "autoconfig scaling"},
     "deployments": {"--context": "--isl", "--max-tokens": "--osl", "--batch-size": "--fix batch=N", "--qps": "--rate",
-                    "--latency": "--tpot 50ms", "--e2e": "--ttft", "--lora": "base model's plan", "--peft": "base model's plan"},
+                    "--latency": "--tpot 50ms", "--e2e": "--ttft", "--lora": "base model's plan", "--peft": "base model"},
     "explain": {"--pp": "tp=8,pp=2"}, "scaling": {"--pp": "--fix pp=N"}, "check": {"--num-gpus": "--gpus"},
 }  # fmt: skip
 
