@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,7 +95,7 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     return replace(
         said,
         ranked=tuple((likely or fits)[:top]),
-        notes=spanning_engines(job, (likely or fits)[:top]),
+        notes=(*spanning_engines(job, (likely or fits)[:top]), *_off_policy(likely or fits)),
         remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance)[0],
         riskier=risky if likely and risky and risky.seconds < likely[0].seconds else None,
         one_more_node=_one_more_node(job, gpus, tokens, staleness, known, chance),
@@ -134,6 +134,16 @@ def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> 
         f"engines of tp={', '.join(map(str, sizes))} are larger than a node: their all-reduces are priced as NCCL's over the "
         "network, and that the framework starts an engine over nodes is assumed; no run of such engines was measured",
     )
+
+
+def _off_policy(found: Sequence[PricedPlacement]) -> tuple[str, ...]:
+    """Where the first trains on samples of older weights: that it does, and the quickest that does not."""
+    if not (steps := found[0].placement.staleness):
+        return ()
+    same = next((one for one in found if not one.placement.staleness), None)
+    takes = "" if same is None else f"on-policy a step takes {same.seconds:,.1f} s (--staleness 0)"
+    other = takes or "no placement that fits is on-policy"
+    return (f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old; {other}",)
 
 
 def _one_more_node(

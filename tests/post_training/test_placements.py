@@ -282,3 +282,11 @@ def test_placements_take_whole_nodes():
     """A framework's files say nodes and GPUs of a node: 31 GPUs would be one node of 31."""
     shown = asked("--model=qwen3-8b", "--gpus=31")
     assert shown.exit_code == 2 and "--gpus 31: NVIDIA H100 SXM5 80 GB come in nodes of 8; use 24 or 32" in shown.output
+
+
+def test_a_first_placement_off_policy_is_said_with_the_step_on_policy():
+    question = ("--model=qwen3-8b", "--gpus=32", "--top=1", "--json")
+    first, same = (json.loads(asked(*question, *more).stdout) for more in ((), ("--staleness=0",)))
+    seconds = same["placements"][0]["step_seconds"]
+    assert f"weights up to 1 step old; on-policy a step takes {seconds:,.1f} s (--staleness 0)" in first["assumed"][0]
+    assert first["placements"][0]["step_seconds"] < seconds and "off-policy" not in " ".join(same["assumed"])
