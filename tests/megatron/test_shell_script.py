@@ -375,6 +375,13 @@ def test_a_vocabulary_that_may_be_any_is_asked_for():
     assert any("a guess between" in text for text in read(large).question.assumed)
 
 
+def test_a_variable_that_a_command_fills_is_asked_for_by_its_name():
+    script = launch("TP=$(yq .tp model.yaml)\n", "--tensor-model-parallel-size $TP")
+    with pytest.raises(InputError, match=r"yq .* commands are never run: say --set TP=VALUE"):
+        read(script)
+    assert read(script, settings={"TP": "2"}).plan.tp == 2
+
+
 def test_a_script_without_a_launch_names_the_file_that_may_hold_it():
     with pytest.raises(InputError, match=r"no launch .*; line 2: \./CONFIG\.sh is a file of its own and is not read; give"):
         read("TP=8\n. ./CONFIG.sh\nexit 0\n")
