@@ -140,7 +140,7 @@ def record(
     dp = max(1, gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
-    model = with_positions(run.model, seq, assumed)
+    model = with_positions(run.model.replace(mtp_num_layers=0), seq, assumed)  # no trainer but Megatron's has these layers
     stack = load_stack(request.software or run.software)
     if request.software is None:
         assumed.append(f"software {stack.name} (--software names another)")
@@ -192,12 +192,13 @@ def from_words(
     gpus: int | None,
     *,
     gpus_reason: str = "the file does not say it",
+    node: int | None = None,
     model: ModelSpec | None = None,
     spell: Spell | None = None,
     software: str | None = None,
 ) -> CheckInput:
-    """The record of a file whose settings are arguments of Megatron-LM."""
-    script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_reason=gpus_reason, notes=())
+    """The record of a file whose settings are arguments of Megatron-LM. `node`: processes that it starts on each machine."""
+    script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_per_node=node, gpus_reason=gpus_reason, notes=())
     request = document.request if document.request.software else replace(document.request, software=software)
     found = from_script(document.format, document.text, script, request, model=model)
     return replace(found, spelled=spell)

@@ -317,7 +317,8 @@ class ArgumentPair:
     """One row of `autoconfig/data/megatron_pairs.csv`: `argument`, with one of `values` where there are any (`>0`: a number
     above 0), needs or excludes one of the `other` ones, with one of `other_values`, where `usual` is what an absent one has;
     not beside `unless`. `rule` is a row of megatron_constraints.csv where there is one, `source` of megatron-core 0.19.2,
-    `since` the first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it."""
+    `since` the first release of megatron-core (its tags from core_v0.4.0 on) whose source refuses it; until the end of the year
+    `until` it was taken (--recompute-num-layers is 1 by default in tag 23.06, not in 23.08, of October 2023)."""
 
     rule: str
     argument: str
@@ -329,6 +330,7 @@ class ArgumentPair:
     unless: str
     since: str
     source: str
+    until: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,18 +363,19 @@ def release_of(text: str) -> str:
 
 
 @cache
-def pairs() -> tuple[ArgumentPair, ...]:
-    """The table."""
+def pairs(year: int = 9999) -> tuple[ArgumentPair, ...]:
+    """The table, without what a Megatron-LM of this year took."""
     text = (resources.files("autoconfig") / "data" / "megatron_pairs.csv").read_text(encoding="utf-8")
-    return tuple(ArgumentPair(**row) for row in csv.DictReader(text.splitlines()))
+    rows = (ArgumentPair(**row) for row in csv.DictReader(text.splitlines()))
+    return tuple(row for row in rows if year > int(row.until or 0))
 
 
-def refusals(a: Arguments, *, as_long: bool, whole: bool) -> tuple[Refusal, ...]:
-    """What the newest megatron-core refuses at its start of these arguments. `as_long`: sequences are as long as they say;
+def refusals(a: Arguments, *, as_long: bool, whole: bool, year: int = 9999) -> tuple[Refusal, ...]:
+    """What the newest megatron-core, or that of `year`, refuses. `as_long`: sequences are as long as they say;
     `whole`: the model is theirs, so that what they do not say of it has Megatron's default. Nothing is refused where a
     condition that is not known decides one of them."""
     found: dict[tuple[str, str], Refusal] = {}
-    for pair in pairs():
+    for pair in pairs(year):
         others = pair.other.split("|")
         if any(name in a.undecided for name in (pair.argument, *others)) or pair.unless in a.given:
             continue
@@ -384,10 +387,8 @@ def refusals(a: Arguments, *, as_long: bool, whole: bool) -> tuple[Refusal, ...]
             said = " ".join(filter(None, (pair.argument, pair.values and _value(a, pair.argument))))
             wanted = " ".join(filter(None, (" or ".join(others), pair.other_values.replace("|", " or "))))
             change = "drop one of them" if there else "add it, or drop the first"
-            one = Refusal(
-                rule=pair.rule or REFUSED_PAIR, text=f"{said} {pair.relation} {wanted}", change=change, since=pair.since
-            )
-            found.setdefault((pair.argument, pair.other), one)
+            rule, text = pair.rule or REFUSED_PAIR, f"{said} {pair.relation} {wanted}"
+            found.setdefault((pair.argument, pair.other), Refusal(rule=rule, text=text, change=change, since=pair.since))
     experts, groups = _number(a, "--num-experts"), _number(a, "--moe-router-num-groups")
     if "--moe-router-group-topk" in a.given and experts and groups and experts % groups:
         text = f"--moe-router-num-groups {groups} does not divide --num-experts {experts}"

@@ -221,7 +221,8 @@ def read_arguments(
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    refused = refusals(arguments, as_long=seq_length is None, whole=whole)
+    year = arguments.newest()[1] if software is None and core_release is None else 9999
+    refused = refusals(arguments, as_long=seq_length is None, whole=whole, year=year)
     broken = _refused(refused, stack.name, core_release, pinned, assumed)
     stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has

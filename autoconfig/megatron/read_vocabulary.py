@@ -36,6 +36,12 @@ MIN_NAME = 5
 """Characters: shorter aliases (5b, 1t) are sizes that stand in many names."""
 DIGIT = re.compile("[0-9]")
 """Of a name that says one model also in front of other words: Mistral-Medium is no Mistral 7B, as `mistral` alone is."""
+COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
+"""Of a script: often copied from another model's, with its words."""
+GENERIC = re.compile(
+    r".*[$<{].*|(?:.*[-.])?(?:tokenizers?|path|model|vocab|merges|your.*)(?:[-.].*)?|(?:hf|ckpt|checkpoint|model)s?"
+)
+"""A last part of a tokenizer's path that names none: `tokenizer.model`, `<path to tokenizer>`, `$TOKENIZER`."""
 SENTENCE_PIECE = re.compile(r"(?:.*/)?tokenizer\.model")
 """What the file of Llama 2's tokenizer is called, and where llama-like models keep theirs."""
 
@@ -79,6 +85,8 @@ def _require_alike(a: Arguments, values: dict[str, Any], found: Guess) -> None:
         return
     words = [f"{name} {value}" for name in ("--tokenizer-type", *TOKENIZERS) if (value := _written(a, name))]
     said = f"{' '.join(words)[:160]} does not say it" if words else "the file names no tokenizer"
+    comments = (family for text in a.spoken for family in _families(COMMENT.findall(text)))
+    said += next((f" (a comment speaks of {name}, which has {number:,})" for number, name in comments), "")
     raise InputError(
         f"the vocabulary is not known: {said}, and what it may be ({min(found.number, *found.others):,} to "
         f"{max(found.number, *found.others):,}) changes the parameters by {wrong * 100:.0f} %; add --vocab-size N to the "
@@ -107,10 +115,20 @@ def _said(a: Arguments, values: dict[str, Any]) -> Guess | None:
         return Guess(number=number, why=f", that of {family}, which the tokenizer's name says")
     if re.fullmatch("[1-9][0-9]{3,6}", said_beside := a.variables.get("VOCAB_SIZE", "")):
         return Guess(number=int(said_beside), why=", what the script's variable VOCAB_SIZE holds")
+    of_type = _of_type(kind)
     for model in _named(a, NAMES):
-        if model.hidden_size == values["hidden_size"]:
+        if model.hidden_size == values["hidden_size"] and (of_type is None or _is_near(model.vocab_size, of_type.number)):
             return Guess(number=model.vocab_size, why=f", that of {model.name}, which an argument names")
+    if of_type is not None and ((alike := _shape(a, values)) is None or not _is_near(alike.number, of_type.number)):
+        return of_type
     return None
+
+
+def _of_type(kind: str) -> Guess | None:
+    """The vocabulary of the family whose name a type bears that reads nothing else: QwenTokenizerFS, DeepSeekV2Tokenizer."""
+    family = re.sub("(?i)_?tokenizer.*", "", "" if kind in _table("types") else kind)
+    found = next(_families([family]), None)
+    return found and Guess(number=found[0], why=f", that of {found[1]}, which --tokenizer-type {kind[:40]} says")
 
 
 def _shape(a: Arguments, values: dict[str, Any]) -> Guess | None:
@@ -143,8 +161,9 @@ def _spoken(a: Arguments) -> Guess | None:
     """The one family of models of which the tokenizer's type, the file's name or its text speaks."""
     if (kind := _plain(a, "--tokenizer-type")) in _table("family_types"):
         return Guess(number=_table("family_types")[kind], why=f"most models with {kind}")
+    own = any(_has_own_name(text) for name in TOKENIZERS if (text := _plain(a, name)))
     for text in a.spoken:
-        found = dict(_families([text]))
+        found = dict(_families([COMMENT.sub("", text) if own else text]))
         number, family = next(iter(found.items()), (0, ""))
         if family and all(_is_near(number, other) for other in found):
             return Guess(number=number, why=f"{family}, the only family of which the file speaks")
@@ -197,6 +216,11 @@ def _family(word: str) -> tuple[int, str] | None:
 @cache
 def _patterns() -> tuple[tuple[re.Pattern[str], int], ...]:
     return tuple((re.compile(pattern), number) for pattern, number in _table("families").items())
+
+
+def _has_own_name(text: str) -> bool:
+    """A tokenizer that is called something: what other lines say of a model says nothing of it."""
+    return bool(text) and not GENERIC.fullmatch(_parts(text.rstrip("/"))[0])
 
 
 def _is_own(kind: str, path: str) -> bool:

@@ -101,3 +101,53 @@ def test_variables_of_a_megatron_yaml_are_set_by_their_names():
         found = read(MEGATRON, gpus=8, settings={"TP": "2", "MBS": "4", "GROUPED": grouped})
         assert (found.plan.tp, found.plan.mbs, found.unknown) == (2, 4, ())
         assert ("moe-grouped-gemm" in str(found.ignored)) == given
+
+
+PRIMUS = """
+modules:
+  pre_trainer: {framework: megatron, model: deepseek_v3.yaml, overrides: {micro_batch_size: 1, global_batch_size: 256,
+    seq_length: 4096, tensor_model_parallel_size: 1, expert_model_parallel_size: 8, %s}}
+"""
+
+
+def test_layers_that_predict_further_tokens_are_those_that_the_trainer_builds():
+    """ms-swift builds none unless told (mtp_num_layers of megatron_args.py is None), the Trainer and torchtitan never;
+    uniform groups of 4 were called illegal beside them, and null of Primus took none away."""
+    swift = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen3-Next-80B-A3B-Instruct --train_type full --max_length 1024 "
+    told = swift + "--mtp_num_layers 1 "
+    for text, depths in ((swift, 0), (told, 1), (PRIMUS % "mtp_num_layers: null", 0), (PRIMUS % "bf16: true", 1)):
+        assert read(text, gpus=256).question.scenario.model.mtp_num_layers == depths
+    titan = '[model]\nname = "deepseek_v3"\nflavor = "671B"\n[training]\nlocal_batch_size = 4\nseq_len = 1024\n'
+    titan += '[activation_checkpoint]\nmode = "full"\n'
+    assert read(titan, gpus=256).question.scenario.model.mtp_num_layers == 0
+
+
+NEMO = """
+trainer: {devices: 4, num_nodes: 4, precision: bf16}
+model: {micro_batch_size: 1, global_batch_size: 32, tensor_model_parallel_size: 2, pipeline_model_parallel_size: 1,
+  expert_model_parallel_size: 4, encoder_seq_length: 1024, max_position_embeddings: 1024, num_layers: 4, hidden_size: 512,
+  ffn_hidden_size: 1024, num_attention_heads: 8, num_moe_experts: 8, moe_router_topk: 2, override_vocab_size: 32000,
+  moe_token_dispatcher_type: alltoall, moe_grouped_gemm: true, moe_expert_capacity_factor: 1.0,
+  moe_pad_expert_input_to_capacity: true, optim: {name: distributed_fused_adam}%s}
+"""
+
+
+def test_experts_of_nemo_are_what_their_fields_say():
+    """NeMo hands all fields of TransformerConfig on; the dispatcher was said not to be given, the capacity not read."""
+    found = read(NEMO % "")
+    assert not any("dispatcher" in text for text in found.question.assumed)
+    assert found.question.scenario.numerics.moe_capacity_factor == 1.0
+    with pytest.raises(UnsupportedError, match="encoders and decoders with fields of their own"):
+        read(NEMO % ", encoder: {num_layers: 4}")
+
+
+def test_nodes_are_as_large_as_the_file_starts_processes_on_them():
+    """Of 4 processes each, where a server has 8 GPUs: the links between them are a network's."""
+    swift = "NPROC_PER_NODE=4 NNODES=2 megatron sft --model Qwen/Qwen2.5-7B --train_type full --max_length 1024 "
+    runner = "experiment: {runner: {nnodes: 4, nproc_per_node: 4}}\nsystem: {tensor_model_parallel_size: 2}\nmodel: "
+    runner += "{num_layers: 4, hidden_size: 512, num_attention_heads: 8, seq_length: 1024, max_position_embeddings: 1024, "
+    runner += "micro_batch_size: 1, global_batch_size: 32}\ndata: {tokenizer: {vocab_size: 32000}}\n"
+    for text, gpus in ((swift, 8), (NEMO % "", 16), (runner, 16)):
+        cluster = read(text).question.scenario.cluster
+        assert (cluster.num_gpus, cluster.gpus_per_node) == (gpus, 4)
+    assert read(swift.replace("PROC_PER_NODE=4", "PROC_PER_NODE=8")).question.scenario.cluster.gpus_per_node == 8

@@ -154,6 +154,21 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
     assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "text"), [("/ckpt/own_3b", "# Runs Mixtral 8x7B"), ("/ckpt/own_3b/", "TP=1 # as Mixtral"), ("tokenizer", "")]
+)
+def test_a_comment_says_no_vocabulary_of_a_tokenizer_with_a_name(tokenizer, text):
+    """Scripts are copied with their comments; only where the tokenizer is called nothing do these count."""
+    words = "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
+    words += f"--micro-batch-size 1 --global-batch-size 8 --tokenizer-type HuggingFaceTokenizer --tokenizer-model {tokenizer}"
+    cluster = cluster_of(load_gpu("a100-80gb"), 8)
+    with pytest.raises(InputError, match="comment speaks of mixtral, which has 32,000" if text else "is not known"):
+        read_arguments(words.split(), cluster, spoken=("run.sh", text))
+    code = read_arguments(words.split(), cluster, spoken=("run.sh", f"{text}\nNAME=mixtral"))
+    unnamed = read_arguments(words.replace(tokenizer, "/x/tokenizer").split(), cluster, spoken=("", "# Mixtral"))
+    assert code.scenario.model.vocab_size == unnamed.scenario.model.vocab_size == 32000
+
+
 @tabled
 def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint

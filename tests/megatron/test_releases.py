@@ -37,6 +37,16 @@ def test_what_megatron_refuses_is_not_legal_from_a_release_on(refused, rule, say
     assert not read(refused, gpu="b200", software="megatron-lm-2022").refused
 
 
+def test_what_a_megatron_of_its_year_took_is_not_refused():
+    """--recompute-num-layers had 1 as default until the autumn of 2023 (tag 23.06); a script with no argument of later was
+    called illegal on a GPU newer than it. Where the software, a release or a newer argument is named, it is refused."""
+    text = "--recompute-granularity full --recompute-method uniform"
+    found = read(text, software=None)
+    assert not found.refused and str(found.plan.recompute) == "full:uniform:1"
+    for more, asked in (("--use-mcore-models", {}), ("", {"software": "transformer-engine"}), ("", {"core_release": "0.5"})):
+        assert [violation.rule for violation in read(f"{text} {more}", **{"software": None, **asked}).refused] == ["NV111"]
+
+
 def test_no_plan_is_proposed_that_would_be_refused_too():
     answer = check(read("--deterministic-mode --cross-entropy-loss-fusion"))
     assert [violation.rule for violation in answer.violations] == ["AC025"]

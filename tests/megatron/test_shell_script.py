@@ -367,11 +367,24 @@ def test_a_vocabulary_that_may_be_any_is_asked_for():
             read(launch("", given).replace("--vocab-size 1000", ""))
     assert read(script, settings={"vocab_size": "64000"}).question.scenario.model.vocab_size == 64000
     assert read(script, file_name="train_qwen3_0.6b.sh").question.scenario.model.vocab_size == 151936
-    assert read(f"# as Llama-2-7B\n{script}").question.scenario.model.vocab_size == 32000
-    with pytest.raises(InputError, match="vocabulary is not known"):
-        read(f"# as Llama-2-7B and Llama-3-8B\n{script}")
+    assert read(f"NAME=Llama-2-7B\n{script}").question.scenario.model.vocab_size == 32000
+    for line in ("NAME='Llama-2-7B Llama-3-8B'", "# as Llama-2-7B"):
+        with pytest.raises(InputError, match="vocabulary is not known"):
+            read(f"{line}\n{script}")
     large = script.replace("--hidden-size 64", "--hidden-size 16384").replace("--num-layers 4", "--num-layers 126")
     assert any("a guess between" in text for text in read(large).question.assumed)
+
+
+def test_a_variable_that_a_command_fills_is_asked_for_by_its_name():
+    script = launch("TP=$(yq .tp model.yaml)\n", "--tensor-model-parallel-size $TP")
+    with pytest.raises(InputError, match=r"yq .* commands are never run: say --set TP=VALUE"):
+        read(script)
+    assert read(script, settings={"TP": "2"}).plan.tp == 2
+
+
+def test_a_script_without_a_launch_names_the_file_that_may_hold_it():
+    with pytest.raises(InputError, match=r"no launch .*; line 2: \./CONFIG\.sh is a file of its own and is not read; give"):
+        read("TP=8\n. ./CONFIG.sh\nexit 0\n")
 
 
 def test_a_vocabulary_is_of_the_file_that_an_argument_names():
@@ -422,7 +435,7 @@ def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
     """Mistral 7B has 32,000 entries, Llama 3 8B has 128,256."""
     with pytest.raises(InputError, match="32,000 to 128,256"):
         read(LLAMA_8B + UNSAID)
-    for given, size in (("--rotary-base 500000", 128256), ("--wandb-project x # of mistral", 32000)):
+    for given, size in (("--rotary-base 500000", 128256), ("--wandb-project of-mistral", 32000)):
         assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size
 
 

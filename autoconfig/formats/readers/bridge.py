@@ -110,7 +110,8 @@ def read(document: Document) -> CheckInput:
         found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
     gpus = devices * nodes if devices and nodes else _started(script) or (int(known["gpus"]) if known.get("gpus") else None)
-    answer = from_words(document, found, gpus, model=model, spell=settings, software=DEFAULT_STACK)
+    node = devices or (script.gpus_per_node if script is not None and _started(script) else None)
+    answer = from_words(document, found, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
     question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
@@ -137,8 +138,6 @@ def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[
             plain[key] = value.removeprefix("torch.") if isinstance(value, str) else value
     if (rows := plain.pop("vocab_size", None)) is not None:
         model = model.replace(vocab_size=int(str(rows)))
-    if "mtp_num_layers" in plain:
-        model = model.replace(mtp_num_layers=int(str(plain["mtp_num_layers"] or 0)))
     own = Section(plain, document.text, {})
     words = words_of(own)
     sized = with_sizes(model, words, own)

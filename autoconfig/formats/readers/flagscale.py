@@ -26,7 +26,7 @@ def read(document: Document) -> CheckInput:
         )
     _ffn(section)
     skip = [key for key in values if key not in ("system", "model", "data")]
-    return read_words(document, section, nodes * each if nodes and each else None, skip=skip, software=DEFAULT_STACK)
+    return read_words(document, section, nodes * each if nodes and each else None, node=each, skip=skip, software=DEFAULT_STACK)
 
 
 def _ffn(section: Section) -> None:

@@ -38,6 +38,7 @@ SIZES = {
     "--moe-shared-expert-intermediate-size": SHARED,
 }
 """What a file may change of a model that it names."""
+DEPTHS = "mtp_num_layers"
 SWITCHES = ("qk_layernorm", "untie_embeddings_and_output_weights", "add_qkv_bias")
 
 
@@ -98,6 +99,8 @@ def with_sizes(model: ModelSpec, words: list[Value], section: Section) -> ModelS
         changes[SHARED] = 0  # null takes away what the named model has
     different = {name: value for name, value in changes.items() if getattr(model, name) != value}
     model = apply_overrides(model, different) if different else model
+    if DEPTHS in section.flat:
+        model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)
     latent = section.flat.get("multi_latent_attention")
     if isinstance(latent, bool) and latent != model.multi_latent_attention:
         raise UnsupportedError(
@@ -120,11 +123,13 @@ def read_words(
     section: Section,
     gpus: int | None,
     *,
+    node: int | None = None,
     model: ModelSpec | None = None,
     skip: Iterable[str] = (),
     software: str | None = None,
 ) -> CheckInput:
-    """The record of a mapping of Megatron-LM's arguments. `software`: what runs them; None: by the newest of them."""
+    """The record of a mapping of Megatron-LM's arguments. `node`: processes on each machine; `software`: what runs them;
+    None: by the newest of them."""
     words = words_of(section, skip)
     chosen = None if model is None else with_sizes(model, words, section)
-    return from_words(document, words, gpus, model=chosen, spell=spelled, software=software)
+    return from_words(document, words, gpus, node=node, model=chosen, spell=spelled, software=software)

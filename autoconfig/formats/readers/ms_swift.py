@@ -8,7 +8,7 @@ from dataclasses import replace
 from autoconfig.formats.projections import ALL_LINEAR
 from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, training
 from autoconfig.formats.readers.hugging_face import settings as trainer_settings
-from autoconfig.formats.readers.megatron_words import spelled, words_of
+from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
 from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word
 from autoconfig.formats.tree import Section
@@ -68,7 +68,8 @@ def read(document: Document) -> CheckInput:
         )
     gpus = processes(variables) or launched
     if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
-        return replace(_megatron(document, section, gpus), notes=notes)
+        node = int(str(variables["NPROC_PER_NODE"])) if processes(variables) else None
+        return replace(_megatron(document, section, gpus, node), notes=notes)
     require_sharding(section, launcher)
     return replace(_transformers(document, section, _on_device_map(variables, gpus)), notes=notes)
 
@@ -113,7 +114,7 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
     return record(document, run, section, trainer_settings, keep_type(section, run))
 
 
-def _megatron(document: Document, section: Section, gpus: int | None) -> CheckInput:
+def _megatron(document: Document, section: Section, gpus: int | None, node: int | None) -> CheckInput:
     kind = _kind(section, "full")
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"{section.place('tuner_type')} is {kind[:20]!r}: of Megatron-SWIFT full and lora are read")
@@ -127,7 +128,8 @@ def _megatron(document: Document, section: Section, gpus: int | None) -> CheckIn
     for key, value in usual.items():
         if section.get(key) is None and not (key == "global_batch_size" and document.request.global_batch_size):
             section.flat[key] = value
-    words = words_of(section, (*OWN, "seq_length"))
+    words = words_of(section, (*OWN, "seq_length", DEPTHS))
+    model = model.replace(mtp_num_layers=section.whole(DEPTHS) or 0)  # trained only where it is asked for
     dtype = section.word("torch_dtype") or "bfloat16"
     words += [word("--seq-length"), word(length), word("--fp16" if dtype == "float16" else "--bf16")]
     if section.flag("use_distributed_optimizer"):
@@ -137,6 +139,7 @@ def _megatron(document: Document, section: Section, gpus: int | None) -> CheckIn
         words,
         gpus,
         gpus_reason="NPROC_PER_NODE is not in the file",
+        node=node,
         model=model,
         spell=settings if kind == "full" else spelled,
         software=DEFAULT_STACK,

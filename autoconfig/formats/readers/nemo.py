@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
+from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.commands import Value
@@ -40,6 +42,7 @@ ACTIVATIONS = {
     "squared-relu": "--squared-relu",
 }  # fmt: skip
 FOREIGN = {
+    "encoder": "encoders and decoders with fields of their own (T5)",
     "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
     "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
 }  # fmt: skip
@@ -57,6 +60,7 @@ def read(document: Document) -> CheckInput:
         _add(words, model, key, f"--{key.replace('_', '-')}")
     for key, name in RENAMED.items():
         _add(words, model, key, name)
+    _experts(words, model)
     for key, name in SWITCHES.items():
         if model.flag(key) and name:
             words.append(word(name))
@@ -73,7 +77,8 @@ def read(document: Document) -> CheckInput:
     devices, nodes = trainer.whole("devices"), trainer.count("num_nodes")
     gpus = devices * nodes if devices and nodes and devices > 0 else None
     reason = "trainer.devices x trainer.num_nodes is not in the file"
-    found = from_words(document, words, gpus, gpus_reason=reason, spell=settings, software=DEFAULT_STACK)
+    node = devices if gpus else None
+    found = from_words(document, words, gpus, gpus_reason=reason, node=node, spell=settings, software=DEFAULT_STACK)
     ignored = (*found.ignored, *(f"model.{path}" for path in model.unused()))
     return replace(found, ignored=ignored, wish=_wish(found.question.scenario, found.plan))
 
@@ -125,6 +130,18 @@ def _add(words: list[Value], section: Section, path: str, name: str) -> None:
     if path == "normalization":
         value = NORMS.get(value.lower(), value)
     words += [word(name), word(value.lower() if path == "position_embedding_type" else value)]
+
+
+def _experts(words: list[Value], model: Section) -> None:
+    """Fields of TransformerConfig, which takes all of the model's that bear their names (build_transformer_config of
+    megatron_base_model.py): the words of Megatron-LM that are called the same."""
+    for key in [key for key in model.flat if key.startswith("moe_") and key not in SAME]:
+        if known_arguments().get(argument_name(key)) is None:
+            continue
+        if isinstance(model.flat[key], bool):
+            words += [word(argument_name(key))] * model.flag(key)
+        else:
+            _add(words, model, key, argument_name(key))
 
 
 def _shape(words: list[Value], model: Section) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoconfig.megatron.shell.arithmetic import whole_number
-from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.commands import NEVER_RUN, Assignment, Piece, Value, Word, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.values import Variables, listed_values, mapped, value_of
 
 MAX_READ = 10_000
@@ -94,6 +94,8 @@ def _kept(variables: Variables, fields: Sequence[Value], names: Sequence[str], *
 
 def _store(variables: Variables, name: str, value: Value, *, append: bool) -> None:
     before = variables.values.get(name)
+    if len(value) == 1 and value[0].unknown.endswith(NEVER_RUN) and not append:
+        value = (replace(value[0], unknown=f"{value[0].unknown}: say --set {name}=VALUE"),)
     if append and isinstance(before, list):
         value = (*(before[0] if before else ()), *value)
     elif append and before is not None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+NEVER_RUN = "is a command, and commands are never run"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Source:

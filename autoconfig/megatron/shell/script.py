@@ -15,7 +15,7 @@ from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
-from autoconfig.megatron.shell.unseen import may_differ
+from autoconfig.megatron.shell.unseen import NOT_READ, may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
 from autoconfig.specs.errors import InputError
 
@@ -163,6 +163,7 @@ def _arguments_in_variables(reader: Reader) -> Launch:
             why += f"; the script ends with the exit of line {reader.ended}, which its conditions lead to"
             asks = [str(number) for number in range(1, 10) if re.search(rf"\${{?{number}\b", reader.text)]
             why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
+        why += "".join(f"; {note}" for note in [note for note in reader.notes if note.endswith(NOT_READ)][:1])
         raise InputError(
             f"no launch of {reader.program.name} was found: {why}; give the script that "
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"

@@ -52,6 +52,9 @@ def _may_be_set(name: str, by: str) -> str:
     return f"${name} may be set by {by}: say --set {name}=VALUE, or assign it behind that line"
 
 
+NOT_READ = "is a file of its own and is not read"
+
+
 def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
     """`source FILE`: what is said of it. The output of a command that is sourced may set anything."""
     name = text_of(fields[1])
@@ -60,7 +63,7 @@ def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
     elif _TOOLS.match(name) is None and not _SHELL_FILES.fullmatch(name):
         held = Sourced(line=line, name=name[:60], before=dict(variables.values), asked=len(variables.asked))
         variables.sourced.append(held)
-    return f"line {line}: {name[:60]} is a file of its own and is not read"
+    return f"line {line}: {name[:60]} {NOT_READ}"
 
 
 def may_differ(variables: Variables, text: str, *, functions: bool) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.megatron.shell.arithmetic import NotKnownError, evaluate
-from autoconfig.megatron.shell.commands import Part, Piece, Value, Word, known_text, plain_value, reason_of, text_of
+from autoconfig.megatron.shell.commands import NEVER_RUN, Part, Piece, Value, Word, known_text, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.expansions import (
     Sign,
     edited,
@@ -293,7 +293,7 @@ def part_value(part: Part, variables: Variables) -> Value:
         if printed is not None:
             return printed
         shown = part.text if len(part.text) <= 60 else f"{part.text[:57]}..."
-        return (Piece(text=part.text, unknown=f"{shown} in line {part.line} is a command, and commands are never run"),)
+        return (Piece(text=part.text, unknown=f"{shown} in line {part.line} {NEVER_RUN}"),)
     if part.kind == "arithmetic":
         return arithmetic(part, variables)
     value = _variable(part, variables)
