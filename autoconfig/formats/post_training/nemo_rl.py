@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, model_value, node_split
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_value, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -34,7 +34,10 @@ def read(section: Section) -> RlRun:
     """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError, and UnsupportedError for what
     trains otherwise."""
     if other := next((name for name in OTHER_TRAINERS if section.has(name) and not section.has("grpo")), ""):
-        raise UnsupportedError(f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read")
+        raise UnsupportedError(
+            f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read, and "
+            f"`autoconfig rl --algorithm {other} --framework nemo-rl` plans it"
+        )
     missing = [key for key in BASE if not section.has(key)]
     for key in missing:
         section.flat[key] = BASE[key]
@@ -42,18 +45,15 @@ def read(section: Section) -> RlRun:
     at = MEGATRON if megatron else DTENSOR
     if not megatron and not section.flag(f"{DTENSOR}.enabled"):
         raise InputError(f"neither {MEGATRON}.enabled nor {DTENSOR}.enabled is true: nothing trains")
-    nodes, each = section.count("cluster.num_nodes") or 1, section.count("cluster.gpus_per_node") or 1
-    colocated = section.flag(f"{GENERATION}.colocated.enabled", default=True)
-    rollout = 0
-    if not colocated:
+    nodes, each, rollout = section.count("cluster.num_nodes") or 1, section.count("cluster.gpus_per_node") or 1, 0
+    if not section.flag(f"{GENERATION}.colocated.enabled", default=True):
         own = section.count(f"{GENERATION}.colocated.resources.gpus_per_node") or each
         rollout = (section.count(f"{GENERATION}.colocated.resources.num_nodes") or 1) * own
     total, group = nodes * each, section.count("grpo.num_generations_per_prompt") or 16
     left = total - rollout
     if left < 1:
         raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")
-    longest, prompt = _caps(section)
-    kl = section.number("loss_fn.reference_policy_kl_penalty")
+    (longest, prompt), kl = _caps(section), section.number("loss_fn.reference_policy_kl_penalty")
     micro = section.count("policy.train_micro_batch_size") or 1
     packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")
     train_nodes, train_each = node_split(left, each)
@@ -74,7 +74,7 @@ def read(section: Section) -> RlRun:
         tp=section.count(f"{at}.tensor_model_parallel_size", f"{at}.tensor_parallel_size") or 1,
         pp=(section.count(f"{at}.pipeline_model_parallel_size") or 1) if megatron else 1,
         cp=section.count(f"{at}.context_parallel_size") or 1,
-        ep=(section.count(f"{at}.expert_model_parallel_size") or 1) if megatron else 1,
+        ep=section.count(f"{at}.expert_model_parallel_size", f"{at}.expert_parallel_size") or 1,
         recompute=Recompute.parse("full") if section.flag(f"{at}.activation_checkpointing") else NONE,
         engine=section.word(f"{GENERATION}.backend") or "vllm",
         engine_tp=section.count(f"{GENERATION}.vllm_cfg.tensor_parallel_size") or 1,
@@ -85,10 +85,17 @@ def read(section: Section) -> RlRun:
         mbs=micro,
         staleness=_age(section),
         compares=True,
+        lora_rank=_lora_rank(section, megatron),
         notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
     )
     _ends(section, run)
     return run
+
+
+def _lora_rank(section: Section, megatron: bool) -> int:
+    """Of adapters, where they are trained; 0: all parameters are."""
+    at = f"{MEGATRON}.peft" if megatron else f"{DTENSOR}.lora_cfg"
+    return (section.count(f"{at}.dim") or 8) if section.flag(f"{at}.enabled") else 0
 
 
 def _caps(section: Section) -> tuple[int, int]:
@@ -107,7 +114,10 @@ def _caps(section: Section) -> tuple[int, int]:
 
 
 def _ends(section: Section, run: RlRun) -> None:
-    """What Megatron's section says beside the degrees."""
+    """What Megatron's section says beside the degrees, and what is not priced."""
+    if section.flag("grpo.use_dynamic_sampling"):
+        times = section.number("grpo.batch_multiplier") or 1.0
+        run.notes.append(dynamic_sampling(times if times > 1 else None))
     if run.back_end == "megatron":
         run.first = section.count(f"{MEGATRON}.num_layers_in_first_pipeline_stage")
         run.last = section.count(f"{MEGATRON}.num_layers_in_last_pipeline_stage")
