@@ -289,3 +289,26 @@ def test_another_configuration_below_the_overrides_is_said_and_a_reward_model_s_
     rewarded = f"{VERL} reward_model.enable=True reward_model.model.path=$HOME/models/RM-3B"
     assert any("($HOME/models/RM-3B)" in note for note in run_of(rewarded).notes)
     assert run_of(VERL.replace("path=qwen3-8b", "path=$HOME/models/Qwen3-30B-A3B-Base")).model == "qwen3-30b-a3b"
+
+
+def test_engines_of_nemo_rl_are_read_from_the_section_of_their_kind():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE
+    sglang = text.replace("generation: {", "generation: {backend: sglang, sglang_cfg: {tp_size: 2, mem_fraction_static: 0.7}, ")
+    assert (run_of(sglang).engine, run_of(sglang).engine_tp, run_of(sglang).memory_share) == ("sglang", 2, 0.7)
+    own = text.replace("generation: {", "generation: {backend: megatron, ")
+    assert (run_of(own).engine, run_of(own).engine_tp, run_of(own).engine_pp, run_of(own).memory_share) == (
+        "megatron",
+        4,
+        4,
+        0.6,
+    )
+
+
+def test_numbers_of_fewer_bits_than_are_priced_are_said():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE
+    fewer = text.replace("enabled: true,", "enabled: true, fp8_cfg: {enabled: true},").replace(
+        "vllm_cfg: {", "vllm_cfg: {precision: fp8, "
+    )
+    assert sum("fewer bits" in note for note in run_of(fewer).notes) == 2
+    assert not any("fewer bits" in note for note in run_of(text).notes)
+    assert any("fewer bits" in note for note in run_of(f"{VERL} actor_rollout_ref.rollout.quantization=fp8").notes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_value, node_split
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_value, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -28,6 +28,13 @@ OTHER_TRAINERS = ("ppo", "dpo", "sft", "rm", "distillation")
 """Sections of its other trainers' files (examples/configs of v0.7.0)."""
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 GENERATION = "policy.generation"
+ENGINES = {
+    "vllm": ("vllm_cfg", "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager"),
+    "sglang": ("sglang_cfg", "tp_size", "pp_size", "mem_fraction_static", "disable_cuda_graph"),
+    "trtllm": ("trtllm_cfg", "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager"),
+    "megatron": ("mcore_generation_config", "tensor_model_parallel_size", "pipeline_model_parallel_size", "share", "eager"),
+}
+"""policy.generation.backend -> its section, and in it tp, pp, share of memory, eager (grpo_math_1B_sglang.yaml of v0.7.0)."""
 
 
 def read(section: Section) -> RlRun:
@@ -76,11 +83,6 @@ def read(section: Section) -> RlRun:
         cp=section.count(f"{at}.context_parallel_size") or 1,
         ep=section.count(f"{at}.expert_model_parallel_size", f"{at}.expert_parallel_size") or 1,
         recompute=Recompute.parse("full") if section.flag(f"{at}.activation_checkpointing") else NONE,
-        engine=section.word(f"{GENERATION}.backend") or "vllm",
-        engine_tp=section.count(f"{GENERATION}.vllm_cfg.tensor_parallel_size") or 1,
-        engine_pp=section.count(f"{GENERATION}.vllm_cfg.pipeline_parallel_size") or 1,
-        memory_share=section.number(f"{GENERATION}.vllm_cfg.gpu_memory_utilization") or 0.0,
-        graphs=not section.flag(f"{GENERATION}.vllm_cfg.enforce_eager"),
         tokens_per_gpu=_tokens(section, micro * longest) if packs else 0,
         mbs=micro,
         staleness=_age(section),
@@ -89,7 +91,22 @@ def read(section: Section) -> RlRun:
         notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
     )
     _ends(section, run)
+    _engine(section, run)
     return run
+
+
+def _engine(section: Section, run: RlRun) -> None:
+    """What the engine's own section says; Megatron's has the degrees of training where it says none."""
+    run.engine = section.word(f"{GENERATION}.backend") or "vllm"
+    name, tp, pp, share, eager = ENGINES.get(run.engine, ENGINES["vllm"])
+    own, usual = f"{GENERATION}.{name}", (run.tp, run.pp) if run.engine == "megatron" else (1, 1)
+    run.engine_tp, run.engine_pp = section.count(f"{own}.{tp}") or usual[0], section.count(f"{own}.{pp}") or usual[1]
+    run.memory_share = section.number(f"{own}.{share}", f"{GENERATION}.vllm_cfg.gpu_memory_utilization") or 0.0
+    run.graphs = not section.flag(f"{own}.{eager}")
+    if section.flag(f"{MEGATRON}.fp8_cfg.enabled") and run.back_end == "megatron":
+        run.notes.append(in_bf16(f"{MEGATRON}.fp8_cfg"))
+    if str(section.flat.get(f"{own}.precision", "")).startswith(("fp8", "nvfp4")):
+        run.notes.append(in_bf16(f"{own}.precision"))
 
 
 def _lora_rank(section: Section, megatron: bool) -> int:

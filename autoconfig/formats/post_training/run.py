@@ -219,6 +219,11 @@ def dynamic_sampling(times: float | None) -> str:
     return f"dynamic sampling: responses of{more} are generated where some are dropped; those that train alone are priced"
 
 
+def in_bf16(key: str) -> str:
+    """The note on numbers of fewer bits than are priced."""
+    return f"{key}: fewer bits than the bf16 that is priced, which takes more memory and time"
+
+
 def reward_model(name: object) -> str:
     """The note on a reward model that the file starts, with its name as it is written there."""
     shown = name.text if isinstance(name, NotKnown) else str(name or "not named")

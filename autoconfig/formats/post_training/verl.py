@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_line, node_split, reward_model
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_line, node_split, reward_model
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.frameworks import load_framework
@@ -121,6 +121,8 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
     for at, path in (("reward_model", "model.path"), ("reward.reward_model", "model_path")):
         if section.flag(f"{at}.enable"):
             run.notes.append(reward_model(section.flat.get(f"{at}.{path}")))
+    fewer = (f"{ROLLOUT}.quantization", f"{ACTOR}.megatron.override_transformer_config.fp8")
+    run.notes += [in_bf16(key) for key in fewer if section.word(key)]
     if section.flag("algorithm.filter_groups.enable"):
         more = section.count("data.gen_batch_size")
         run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
