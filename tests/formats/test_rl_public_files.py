@@ -312,3 +312,16 @@ def test_numbers_of_fewer_bits_than_are_priced_are_said():
     assert sum("fewer bits" in note for note in run_of(fewer).notes) == 2
     assert not any("fewer bits" in note for note in run_of(text).notes)
     assert any("fewer bits" in note for note in run_of(f"{VERL} actor_rollout_ref.rollout.quantization=fp8").notes)
+
+
+def test_experts_are_split_as_the_release_splits_them():
+    """verl's expert_tensor_parallel_size is null, for which Megatron-Core takes tp; NeMo-RL's base has 1."""
+    experts = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    experts += " actor_rollout_ref.actor.megatron.expert_model_parallel_size=4"
+    said = f"{experts} actor_rollout_ref.actor.megatron.expert_tensor_parallel_size=1"
+    assert (run_of(experts).etp, run_of(said).etp) == (2, 1)
+    assert any("split over tp 2 too" in note for note in run_of(experts).notes) and run_of(said).notes == []
+    assert (placement_of(run_of(experts), 356.0).train.etp, placement_of(run_of(said), 356.0).train.etp) == (2, 1)
+    nemo = ("defaults: grpo_math_1B.yaml\n" + BASE).replace("enabled: true,", "enabled: true, expert_model_parallel_size: 4,")
+    assert run_of(nemo).etp == 1
+    assert run_of(nemo.replace("parallel_size: 4,", "parallel_size: 4, expert_tensor_parallel_size: 2,", 1)).etp == 2

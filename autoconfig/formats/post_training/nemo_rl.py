@@ -136,6 +136,7 @@ def _ends(section: Section, run: RlRun) -> None:
         times = section.number("grpo.batch_multiplier") or 1.0
         run.notes.append(dynamic_sampling(times if times > 1 else None))
     if run.back_end == "megatron":
+        run.etp = section.count(f"{MEGATRON}.expert_tensor_parallel_size") or 1
         run.first = section.count(f"{MEGATRON}.num_layers_in_first_pipeline_stage")
         run.last = section.count(f"{MEGATRON}.num_layers_in_last_pipeline_stage")
         if section.flag(f"{MEGATRON}.optimizer.optimizer_cpu_offload"):

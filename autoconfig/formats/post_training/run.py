@@ -56,6 +56,7 @@ class RlRun:
     vpp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     first: int | None = None
     last: int | None = None
     recompute: Recompute = NONE
@@ -242,6 +243,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
             vpp=run.vpp,
             cp=run.cp,
             ep=run.ep,
+            etp=run.etp,
             dp=dp,
             mbs=1 if packed else run.mbs,
             sp=run.tp > 1,
@@ -298,6 +300,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         vpp=plan.vpp,
         cp=plan.cp,
         ep=plan.ep,
+        etp=plan.etp,
         first=plan.first,
         last=plan.last,
         recompute=plan.recompute,

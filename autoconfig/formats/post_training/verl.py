@@ -139,6 +139,13 @@ def _megatron(section: Section, run: RlRun) -> None:
     run.vpp = section.count(f"{at}.virtual_pipeline_model_parallel_size") or 1
     run.cp = section.count(f"{at}.context_parallel_size") or 1
     run.ep = section.count(f"{at}.expert_model_parallel_size") or 1
+    usual = run.tp if run.ep > 1 else 1  # null: as tp (megatron.core.parallel_state.initialize_model_parallel)
+    given = section.count(f"{at}.expert_tensor_parallel_size")
+    run.etp = given or usual
+    if usual > 1 and not given:
+        run.notes.append(
+            f"{at}.expert_tensor_parallel_size is not given: experts are split over tp {usual} too, 1 leaves them whole"
+        )
     own = f"{at}.override_transformer_config"
     run.first = section.count(f"{own}.num_layers_in_first_pipeline_stage")
     run.last = section.count(f"{own}.num_layers_in_last_pipeline_stage")
@@ -252,6 +259,7 @@ def _megatron_words(run: RlRun) -> dict[str, object]:
             f"{at}.sequence_parallel": run.tp > 1,
             f"{at}.param_offload": run.offload,
             f"{at}.optimizer_offload": run.offload,
+            **({f"{at}.expert_tensor_parallel_size": run.etp} if run.ep > 1 else {}),
             **({f"{at}.virtual_pipeline_model_parallel_size": run.vpp} if run.vpp > 1 else {}),
             **({f"+{own}.num_layers_in_first_pipeline_stage": run.first} if run.first else {}),
             **({f"+{own}.num_layers_in_last_pipeline_stage": run.last} if run.last else {}),
