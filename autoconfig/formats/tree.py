@@ -124,6 +124,8 @@ class NotKnown:
     """A value that nothing in the file says, and why."""
 
     reason: str
+    text: str = ""
+    """As it is written, what is not known in the words of the file."""
 
 
 @dataclass
@@ -221,7 +223,8 @@ class Section:
             return None
         text = str(value).replace("_", "").strip()
         if isinstance(value, bool) or not re.fullmatch(r"[+-]?[0-9]{1,15}(\.0+)?", text):
-            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a whole number is wanted")
+            hint = f": say --set {paths[0].lstrip('-')}=N" if re.fullmatch(r"[A-Z$<{][^0-9]*", text) else ""
+            raise InputError(f"{self._of(paths)} is {str(value)[:40]!r}; a whole number is wanted{hint}")
         return int(float(text))
 
     def count(self, *paths: str) -> int | None:

@@ -156,3 +156,172 @@ def test_a_trl_file_has_the_keys_and_defaults_of_its_release():
     assert (found.unknown, found.run.rollout_gpus, found.run.algorithm) == ((), 1, "dapo")  # vllm_mode: server
     _, older = read_file(old, {"gpus": 7, "version": "0.16.1"})
     assert (older.algorithm, older.recompute) == ("grpo", NONE)  # beta 0.04, no gradient checkpointing
+
+
+def run_of(text: str, **given: object):
+    """The run of a text, with all that its check notes."""
+    return read_file(text, given)[1]
+
+
+def test_engines_of_verls_experimental_trainers_have_gpus_of_their_own():
+    """verl/experimental/one_step_off_policy and fully_async_policy have a section `rollout` for them."""
+    text = f"{VERL} actor_rollout_ref.hybrid_engine=False trainer.nnodes=2 trainer.n_gpus_per_node=6"
+    text = text.replace("trainer.main_ppo", "experimental.one_step_off_policy.main_ppo")
+    text += " rollout.nnodes=2 rollout.n_gpus_per_node=2 actor_rollout_ref.actor.ppo_mini_batch_size=24"
+    found = check_text(text.replace("data.train_batch_size=1024", "data.train_batch_size=1008"), {})
+    assert (found.unknown, found.broken) == ((), ())
+    assert (found.run.train_gpus, found.run.rollout_gpus, found.run.staleness) == (12, 4, 1)
+    assert not any("starts, read as" in note for note in found.run.notes)
+    many = f"{text} data.train_batch_size=0 async_training.require_batches=4 async_training.trigger_parameter_sync_step=2"
+    assert run_of(many).prompts == 24 * 4 * 2
+    assert any("rollout.nnodes" in name for name in check_text(f"{VERL} rollout.nnodes=2", {}).unknown)
+
+
+def test_the_separate_trainer_of_verl_has_engines_apart():
+    """verl/trainer/ppo/v1/trainer_separate_async.py asks for rollout.nnodes, and reads no hybrid_engine."""
+    apart = f"{VERL} trainer.v1.trainer_mode=separate_async actor_rollout_ref.rollout.nnodes=1"
+    assert (run_of(apart).rollout_gpus, run_of(apart).staleness) == (8, 1)
+
+
+def test_micro_batches_of_all_ranks_are_divided_over_them():
+    """verl/workers/fsdp_workers.py and megatron_workers.py: ppo_micro_batch_size //= ranks of data parallelism."""
+    old = VERL.replace("ppo_micro_batch_size_per_gpu=32", "ppo_micro_batch_size=32")
+    assert run_of(old).mbs == 4
+    assert run_of(f"{old} actor_rollout_ref.actor.ulysses_sequence_parallel_size=2").mbs == 8
+    assert run_of(f"{old} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3").mbs == 3
+
+
+def test_no_term_of_kl_means_no_reference_model():
+    """verl/trainer/ppo/utils.py: need_reference_policy."""
+    ppo = VERL.replace("=grpo", "=gae")
+    with_kl, without = check_text(ppo, {}), check_text(ppo.replace("use_kl_loss=True", "use_kl_loss=False"), {})
+    assert (with_kl.job.algorithm.reference_passes, without.job.algorithm.reference_passes) == (1, 0)
+    assert without.job.algorithm.critic and without.priced.memory.generation_bytes < with_kl.priced.memory.generation_bytes
+
+
+def test_what_is_started_and_not_priced_is_said():
+    assert run_of(VERL).notes == []
+    rewarded = f"{VERL} reward_model.enable=True reward_model.model.path=sfairXC/FsfairX-LLaMA3-RM-v0.1"
+    assert any("sfairXC/FsfairX-LLaMA3-RM-v0.1" in note for note in run_of(rewarded).notes)
+    served = f"{VERL} reward.reward_model.enable=True reward.reward_model.model_path=Skywork/Skywork-Reward-V2"
+    assert any("Skywork/Skywork-Reward-V2" in note for note in run_of(served).notes)
+    dropped = f"{VERL} algorithm.filter_groups.enable=True data.gen_batch_size=3072"
+    assert any("responses of 3 times the prompts" in note for note in run_of(dropped).notes)
+    split = VERL.replace("python3 -m verl.trainer.main_ppo", "python3 main_ppo_split.py")
+    assert any("main_ppo_split.py starts" in note for note in run_of(split).notes)
+    with pytest.raises(UnsupportedError, match="by distillation here, from a teacher"):
+        run_of(f"{VERL} distillation.enabled=True distillation.n_gpus_per_node=4")
+    two = CLASSIC.replace("--colocate_all_models ", "--zero_stage 2 --reward_pretrain a/b --dynamic_filtering ")
+    notes = " ".join(run_of(two).notes)
+    wanted = ("stage 2 is priced", "a reward model (a/b)", "dynamic sampling", "reference model has GPUs")
+    assert [said for said in wanted if said not in notes] == []
+
+
+def test_adapters_and_spread_experts_of_nemo_rl_are_read():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE
+    assert run_of(text).lora_rank == 0
+    assert run_of(text.replace("enabled: true,", "enabled: true, peft: {enabled: true, dim: 128},")).lora_rank == 128
+    sharded = "dtensor_cfg: {expert_parallel_size: 8, lora_cfg: {enabled: true}, "
+    spread = text.replace("megatron_cfg: {enabled: true, ", sharded)
+    assert (run_of(spread).back_end, run_of(spread).ep, run_of(spread).lora_rank) == ("fsdp", 8, 8)
+
+
+def test_more_prompts_than_train_may_be_no_whole_number_of_times():
+    """batch_multiplier is a float of GRPOConfig, though grpo_math_1B.yaml has 1."""
+    found = check_text("defaults: grpo_math_1B.yaml\ngrpo: {use_dynamic_sampling: true, batch_multiplier: 1.5}\n", {})
+    assert found.unknown == () and any("1.5 times the prompts" in note for note in found.run.notes)
+
+
+def test_hydras_group_of_the_engine_and_keys_of_the_data():
+    """model_engine is in the defaults of ppo_trainer.yaml since 0.7.1; hydra takes no key that is not there, but +key."""
+    engine = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    found = check_text(engine, {})
+    assert (found.unknown, found.run.back_end, found.run.tp) == ((), "megatron", 2)
+    assert check_text(f"{VERL} data.n_samples=4", {}).unknown == ("data.n_samples: verl 0.9.1 has no such key",)
+    assert check_text(f"{VERL} +data.n_samples=4", {}).unknown == ()
+
+
+def test_a_model_s_folder_below_what_the_caller_sets_is_known_by_its_name():
+    script = 'MODEL=${MODEL:-"${DATA_HOME}/models/Qwen2.5-Math-7B"}\n' + VERL.replace("path=qwen3-8b", 'path="$MODEL"')
+    run = run_of(script)
+    assert run.model == "qwen2.5-math-7b" and any("Qwen2.5-Math-7B: read as" in note for note in run.notes)
+    with pytest.raises(InputError, match="say --model NAME"):
+        run_of(script.replace("Qwen2.5-Math-7B", "mine"))
+    assert run_of(script, set=("MODEL=qwen3-14b",)).model == "qwen3-14b"
+
+
+def test_what_a_script_leaves_open_is_said_with_set_and_heard():
+    device = "DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' && echo npu || echo gpu)}\nEXTRA=()\n"
+    device += 'if [ "$DEVICE" = npu ]; then EXTRA=(trainer.nnodes=2); fi\n'
+    with pytest.raises(InputError, match="say --set DEVICE=VALUE"):
+        run_of(f'{device}{VERL} "${{EXTRA[@]}}"')
+    assert run_of(f'{device}{VERL} "${{EXTRA[@]}}"', set=("DEVICE=npu",)).nodes == 2
+    with pytest.raises(InputError, match=r"'TO_BE_FILLED'; a whole number is wanted: say --set trainer.nnodes=N"):
+        run_of(f"export N=TO_BE_FILLED\n{VERL} trainer.nnodes=$N")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("deepspeed --module openrlhf.cli.train_dpo --model.model_name_or_path a/b", "by dpo, .* rl --algorithm dpo"),
+        ("torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a", "by sft, .* rl --algorithm sft"),
+        ("model_name_or_path: a/b\nper_device_train_batch_size: 1\n", "`autoconfig check FILE`"),
+        ("uv run examples/run_grpo_math.py --config a.yaml policy.model_name=b", "check that file, with --set KEY=VALUE"),
+        ("dpo: {max_num_steps: 1}\npolicy: {model_name: a}\n", "rl --algorithm dpo --framework nemo-rl"),
+    ],
+)
+def test_files_without_generation_are_refused_with_what_reads_or_plans_them(text, said):
+    with pytest.raises(UnsupportedError, match=said):
+        run_of(text)
+
+
+def test_a_command_of_trl_whose_values_are_in_another_file_is_not_read_without_it():
+    with pytest.raises(InputError, match=r"--config recipes/a\.yaml has values .* check that file"):
+        run_of("accelerate launch grpo.py --config recipes/a.yaml --vllm_mode colocate", gpus=8, model="qwen2.5-7b")
+    alone = run_of("accelerate launch grpo.py --model_name_or_path qwen2.5-7b --max_completion_length 1024 --use_vllm", gpus=8)
+    assert (alone.framework, alone.response_cap, alone.engine) == ("trl", 1024, "vllm")
+
+
+def test_another_configuration_below_the_overrides_is_said_and_a_reward_model_s_folder_may_be_open():
+    below = VERL.replace("main_ppo", "main_ppo --config-path=$DIR --config-name=search_multiturn_grpo")
+    assert any("--config-name search_multiturn_grpo is not read" in note for note in run_of(below).notes)
+    assert run_of(VERL.replace("main_ppo", "main_ppo --config-name='ppo_trainer.yaml'")).notes == []
+    rewarded = f"{VERL} reward_model.enable=True reward_model.model.path=$HOME/models/RM-3B"
+    assert any("($HOME/models/RM-3B)" in note for note in run_of(rewarded).notes)
+    assert run_of(VERL.replace("path=qwen3-8b", "path=$HOME/models/Qwen3-30B-A3B-Base")).model == "qwen3-30b-a3b"
+
+
+def test_engines_of_nemo_rl_are_read_from_the_section_of_their_kind():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE
+    sglang = text.replace("generation: {", "generation: {backend: sglang, sglang_cfg: {tp_size: 2, mem_fraction_static: 0.7}, ")
+    assert (run_of(sglang).engine, run_of(sglang).engine_tp, run_of(sglang).memory_share) == ("sglang", 2, 0.7)
+    own = text.replace("generation: {", "generation: {backend: megatron, ")
+    assert (run_of(own).engine, run_of(own).engine_tp, run_of(own).engine_pp, run_of(own).memory_share) == (
+        "megatron",
+        4,
+        4,
+        0.6,
+    )
+
+
+def test_numbers_of_fewer_bits_than_are_priced_are_said():
+    text = "defaults: grpo_math_1B.yaml\n" + BASE
+    fewer = text.replace("enabled: true,", "enabled: true, fp8_cfg: {enabled: true},").replace(
+        "vllm_cfg: {", "vllm_cfg: {precision: fp8, "
+    )
+    assert sum("fewer bits" in note for note in run_of(fewer).notes) == 2
+    assert not any("fewer bits" in note for note in run_of(text).notes)
+    assert any("fewer bits" in note for note in run_of(f"{VERL} actor_rollout_ref.rollout.quantization=fp8").notes)
+
+
+def test_experts_are_split_as_the_release_splits_them():
+    """verl's expert_tensor_parallel_size is null, for which Megatron-Core takes tp; NeMo-RL's base has 1."""
+    experts = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
+    experts += " actor_rollout_ref.actor.megatron.expert_model_parallel_size=4"
+    said = f"{experts} actor_rollout_ref.actor.megatron.expert_tensor_parallel_size=1"
+    assert (run_of(experts).etp, run_of(said).etp) == (2, 1)
+    assert any("split over tp 2 too" in note for note in run_of(experts).notes) and run_of(said).notes == []
+    assert (placement_of(run_of(experts), 356.0).train.etp, placement_of(run_of(said), 356.0).train.etp) == (2, 1)
+    nemo = ("defaults: grpo_math_1B.yaml\n" + BASE).replace("enabled: true,", "enabled: true, expert_model_parallel_size: 4,")
+    assert run_of(nemo).etp == 1
+    assert run_of(nemo.replace("parallel_size: 4,", "parallel_size: 4, expert_tensor_parallel_size: 2,", 1)).etp == 2

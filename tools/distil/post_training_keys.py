@@ -53,7 +53,9 @@ def verl(folder: Path, back_end: str) -> set[str]:
     name = "ppo_megatron_trainer.yaml" if back_end == "megatron" else "ppo_trainer.yaml"
     generated = config / f"_generated_{name}"
     text = (generated if generated.exists() else config / name).read_text(encoding="utf-8")
-    return {path for path, _ in leaves(yaml.safe_load(text))}
+    usual = yaml.safe_load((config / "ppo_trainer.yaml").read_text(encoding="utf-8"))["defaults"]
+    groups = {name for one in usual if isinstance(one, dict) for name in one if name.isidentifier()}  # model_engine=megatron
+    return groups | {path for path, _ in leaves(yaml.safe_load(text))}
 
 
 def nemo_rl(repository: Path, version: str) -> dict[str, str]:
@@ -70,6 +72,10 @@ def nemo_rl(repository: Path, version: str) -> dict[str, str]:
         for path, value in leaves(yaml.safe_load(git("show", f"v{version}:{name}")) or {}):
             if name == base or path not in found:
                 found[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
+    declared = git("grep", "-hE", r"^    \w+: ", f"v{version}", "--", "nemo_rl").splitlines()
+    for path in (path for path, kind in found.items() if kind == "int"):  # 1 of a field that may hold 1.5
+        same = [line.split("#")[0] for line in declared if line.split(":")[0].strip() == path.rpartition(".")[2]]
+        found[path] = "float" if same and all("float" in line for line in same) else "int"
     return found
 
 

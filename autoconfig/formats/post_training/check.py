@@ -13,9 +13,9 @@ import yaml
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
-from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, placement_of
+from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, named_by, placement_of
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
-from autoconfig.formats.tree import NotKnown, Section, load_yaml
+from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings, read_text
 from autoconfig.megatron.shell.commands import text_of
@@ -67,19 +67,27 @@ class _Input:
     config_name: str = ""
     given: tuple[str, ...] = ()
     """Keys of a file that stands alone: it names no defaults to lie over."""
+    notes: tuple[str, ...] = ()
+    """On the program that the file starts."""
 
 
 def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[_Input, RlRun]:
     """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
-    document = _recognise(text, folder)
+    settings = read_settings(tuple(given.get("set") or ()))
+    shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
+    document = _recognise(text, folder, shell)
     section = document.section
-    for key, value in read_settings(tuple(given.get("set") or ())).items():
-        section.flat[key] = yaml.safe_load(value)
+    section.flat |= {key: yaml.safe_load(said) for key, said in settings.items() if key not in shell or key in section.flat}
+    notes: list[str] = []
     named = [key for key in MODELS[document.framework] if key in section.flat] or MODELS[document.framework][:1]
     for key in named:
+        value = section.flat.get(key)
         if given.get("model"):
             section.flat[key] = given["model"]
-        elif isinstance(section.flat.get(key), NotKnown) or section.flat.get(key) == PLACEHOLDER:
+        elif isinstance(value, NotKnown) and (found := _by_its_end(value.text)):
+            section.flat[key] = found
+            notes.append(f"{value.text[:80]}: read as {found}, by its name")
+        elif isinstance(value, NotKnown) or value == PLACEHOLDER:
             raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
     if document.framework == "verl":
         run = verl.read(section, document.config_name, given.get("version") or verl.VERSION)
@@ -89,7 +97,14 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
         run = openrlhf.read(section)
     else:
         run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
+    run.notes += [*notes, *document.notes]
     return document, run
+
+
+def _by_its_end(text: str) -> str | None:
+    """The catalogue's model of a path whose folder alone is not known: `$HOME/models/Qwen2.5-7B`."""
+    end = re.fullmatch(r".*[$`][^/]*/([^$`]+)", text)
+    return named_by(end[1]) if end else None
 
 
 MODELS = {
@@ -100,8 +115,9 @@ MODELS = {
 }
 
 
-def _recognise(text: str, folder: Path | None = None) -> _Input:
-    """Which framework's file it is, by its words; with what the files that it lies over say."""
+def _recognise(text: str, folder: Path | None = None, settings: Tree | None = None) -> _Input:
+    """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables."""
+    settings = settings or {}
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
         values = load_yaml(text)
@@ -116,29 +132,75 @@ def _recognise(text: str, folder: Path | None = None) -> _Input:
             return _Input(framework="nemo-rl", section=section, given=tuple(section.flat) if alone else ())
         if keys & OF_TRL:
             return _Input(framework="trl", section=Section(values, text))
-        raise UnsupportedError(f"this YAML is of none of the post-training frameworks that are read; give {WANTED}")
+        raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")
     if "actor_rollout_ref." in text:
-        script = read_command(text, {}, "verl", frozenset({"actor-rollout-ref.model.path", "data.train-files"}), VERL_WORD)
+        script = read_command(text, settings, "verl", OF_VERL, VERL_WORD)
         config = re.search(r"--config-name[= ]['\"]?([\w.-]+)", text)
         return _Input(
             framework="verl",
             section=Section(_known(overrides_of(script.argv)), text),
             config_name=config[1] if config else "ppo_megatron" if ".megatron." in text and "fsdp_config" not in text else "",
+            notes=(*_of_the_program((*script.before, script.program)), *_of_a_configuration(config[1] if config else "")),
         )
     if "train_ppo_ray" in text or "--actor.model_name_or_path" in text:
         script = read_command(
-            text, {}, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
+            text, settings, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
         )
         found = {_flag(text_of(word)): None for word in script.argv if text_of(word).startswith("--")}
         values = {key.replace("-", "_"): value for key, value in options_of(script.argv).items()}
         return _Input(framework="openrlhf", section=Section(_known({**found, **values}), text))
-    if re.search(r"\btrl\s+grpo\b|--num_generations\b", text):
-        script = read_command(text, {}, "TRL", frozenset({"--num-generations", "--model-name-or-path"}), r"--[A-Za-z][\w-]*")
+    if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
+        if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
+            raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")
+        decisive = frozenset({"--num-generations", "--max-completion-length", "--model-name-or-path"})
+        script = read_command(text, settings, "TRL", decisive, r"--[A-Za-z][\w-]*")
         return _Input(framework="trl", section=Section(_known(options_of(script.argv)), text))
-    raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}")
+    raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}{_elsewhere(text)}")
 
+
+def _of_the_program(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A note where another trainer than verl's own starts."""
+    program = next((word for word in reversed(words) if re.search(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$", word)), "")
+    if not program or program.removesuffix(".py").replace("/", ".").rpartition(".")[2] in PROGRAMS:
+        return ()
+    return (f"{program[:80]} starts, read as verl.trainer.main_ppo: what it places or trains otherwise is not known",)
+
+
+def _of_a_configuration(name: str) -> tuple[str, ...]:
+    """A note where the overrides lie over another configuration than the trainer's."""
+    if not name or name.removesuffix(".yaml") in CONFIGURATIONS:
+        return ()
+    return (f"--config-name {name[:80]} is not read: what it has and the script does not is as in verl's ppo_trainer",)
+
+
+def _elsewhere(text: str) -> str:
+    """What reads a file of supervised training, or plans it."""
+    trains = re.search(r"\btrain_(sft|dpo|rm|kto|kd)\b|\b(?:fsdp_)?(sft)_trainer\b|\b(?:trl )(sft|dpo|kto|reward)\b", text)
+    if trains:
+        name = next(group for group in trains.groups() if group)
+        plan = {"kd": "distillation", "reward": "rm"}.get(name, name)
+        return f". It trains by {name}, without generation: `autoconfig rl --algorithm {plan}` plans that"
+    if re.search(r"\brun_grpo\w*\.py\b", text):
+        return ". It hands overrides to a NeMo-RL configuration: check that file, with --set KEY=VALUE for each"
+    return ". For supervised fine-tuning: `autoconfig check FILE`" if "model_name_or_path" in text else ""
+
+
+CONFIGURATIONS = (
+    "ppo_trainer",
+    "ppo_megatron_trainer",
+    "one_step_off_ppo_trainer",
+    "one_step_off_ppo_megatron_trainer",
+    "fully_async_ppo_trainer",
+    "fully_async_ppo_megatron_trainer",
+    "dapo_trainer",
+    "dapo_megatron_trainer",
+)
+"""Of verl's repository: they change no value that is read here, but those of engines with GPUs of their own."""
+PROGRAMS = ("main_ppo", "main_dapo", "fully_async_main")
+"""Trainers of verl's repository that run a step as verl.trainer.main_ppo does."""
 
 OF_TRL = {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size", "reward_funcs"}
+OF_VERL = frozenset({"actor-rollout-ref.model.path", "data.train-files"})
 VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"
 
 
@@ -194,7 +256,9 @@ def check_text(
     version = version_of(run.framework, given.get("version") or run.version)
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     names = [key for key in names if key in document.section.text or key.rpartition(".")[2] in document.section.text]
-    odd = [*unknown_keys(run.framework, run.back_end, version, names), *_types(run.framework, document.section)]
+    names = [key for key in names if key not in run.other_keys]
+    unknown = unknown_keys(run.framework, run.back_end, version, names, document.section.text)
+    odd = [*unknown, *_types(run.framework, document.section)]
     wrong = broken(run)
     if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")

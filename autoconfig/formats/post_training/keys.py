@@ -53,8 +53,9 @@ def lacking_keys(framework: str, version: str, given: Iterable[str]) -> list[str
     return [key for key in wanted if not any(one == key or one.startswith(f"{key}.") for one in there)]
 
 
-def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str]) -> list[str]:
-    """What is wrong with keys that this release does not take: gone, not there yet, or meant another."""
+def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[str]:
+    """What is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the file, in
+    which hydra's `+KEY` adds one."""
     table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
     releases = versions(framework)
     at = releases.index(version)
@@ -62,7 +63,8 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
     found = []
     for key in given:
         digits = table.get(key)
-        if (digits and digits[at] == "1") or key in prefixes or FREE.search(key):
+        free = FREE.search(key) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
+        if (digits and digits[at] == "1") or key in prefixes or free:
             continue
         if digits and "1" in digits[:at]:
             last = releases[digits[:at].rindex("1")]

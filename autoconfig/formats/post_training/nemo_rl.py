@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, model_value, node_split
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_value, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -28,13 +28,23 @@ OTHER_TRAINERS = ("ppo", "dpo", "sft", "rm", "distillation")
 """Sections of its other trainers' files (examples/configs of v0.7.0)."""
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 GENERATION = "policy.generation"
+ENGINES = {
+    "vllm": ("vllm_cfg", "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager"),
+    "sglang": ("sglang_cfg", "tp_size", "pp_size", "mem_fraction_static", "disable_cuda_graph"),
+    "trtllm": ("trtllm_cfg", "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager"),
+    "megatron": ("mcore_generation_config", "tensor_model_parallel_size", "pipeline_model_parallel_size", "share", "eager"),
+}
+"""policy.generation.backend -> its section, and in it tp, pp, share of memory, eager (grpo_math_1B_sglang.yaml of v0.7.0)."""
 
 
 def read(section: Section) -> RlRun:
     """The run; what the file leaves out has the value of grpo_math_1B.yaml. Raises InputError, and UnsupportedError for what
     trains otherwise."""
     if other := next((name for name in OTHER_TRAINERS if section.has(name) and not section.has("grpo")), ""):
-        raise UnsupportedError(f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read")
+        raise UnsupportedError(
+            f"this NeMo-RL file trains by {other} (its section `{other}`): configurations of GRPO are read, and "
+            f"`autoconfig rl --algorithm {other} --framework nemo-rl` plans it"
+        )
     missing = [key for key in BASE if not section.has(key)]
     for key in missing:
         section.flat[key] = BASE[key]
@@ -42,18 +52,15 @@ def read(section: Section) -> RlRun:
     at = MEGATRON if megatron else DTENSOR
     if not megatron and not section.flag(f"{DTENSOR}.enabled"):
         raise InputError(f"neither {MEGATRON}.enabled nor {DTENSOR}.enabled is true: nothing trains")
-    nodes, each = section.count("cluster.num_nodes") or 1, section.count("cluster.gpus_per_node") or 1
-    colocated = section.flag(f"{GENERATION}.colocated.enabled", default=True)
-    rollout = 0
-    if not colocated:
+    nodes, each, rollout = section.count("cluster.num_nodes") or 1, section.count("cluster.gpus_per_node") or 1, 0
+    if not section.flag(f"{GENERATION}.colocated.enabled", default=True):
         own = section.count(f"{GENERATION}.colocated.resources.gpus_per_node") or each
         rollout = (section.count(f"{GENERATION}.colocated.resources.num_nodes") or 1) * own
     total, group = nodes * each, section.count("grpo.num_generations_per_prompt") or 16
     left = total - rollout
     if left < 1:
         raise InputError(f"generation takes {rollout} of {total} GPUs: none is left for training")
-    longest, prompt = _caps(section)
-    kl = section.number("loss_fn.reference_policy_kl_penalty")
+    (longest, prompt), kl = _caps(section), section.number("loss_fn.reference_policy_kl_penalty")
     micro = section.count("policy.train_micro_batch_size") or 1
     packs = section.flag("policy.sequence_packing.enabled") or section.flag("policy.dynamic_batching.enabled")
     train_nodes, train_each = node_split(left, each)
@@ -74,21 +81,38 @@ def read(section: Section) -> RlRun:
         tp=section.count(f"{at}.tensor_model_parallel_size", f"{at}.tensor_parallel_size") or 1,
         pp=(section.count(f"{at}.pipeline_model_parallel_size") or 1) if megatron else 1,
         cp=section.count(f"{at}.context_parallel_size") or 1,
-        ep=(section.count(f"{at}.expert_model_parallel_size") or 1) if megatron else 1,
+        ep=section.count(f"{at}.expert_model_parallel_size", f"{at}.expert_parallel_size") or 1,
         recompute=Recompute.parse("full") if section.flag(f"{at}.activation_checkpointing") else NONE,
-        engine=section.word(f"{GENERATION}.backend") or "vllm",
-        engine_tp=section.count(f"{GENERATION}.vllm_cfg.tensor_parallel_size") or 1,
-        engine_pp=section.count(f"{GENERATION}.vllm_cfg.pipeline_parallel_size") or 1,
-        memory_share=section.number(f"{GENERATION}.vllm_cfg.gpu_memory_utilization") or 0.0,
-        graphs=not section.flag(f"{GENERATION}.vllm_cfg.enforce_eager"),
         tokens_per_gpu=_tokens(section, micro * longest) if packs else 0,
         mbs=micro,
         staleness=_age(section),
         compares=True,
+        lora_rank=_lora_rank(section, megatron),
         notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
     )
     _ends(section, run)
+    _engine(section, run)
     return run
+
+
+def _engine(section: Section, run: RlRun) -> None:
+    """What the engine's own section says; Megatron's has the degrees of training where it says none."""
+    run.engine = section.word(f"{GENERATION}.backend") or "vllm"
+    name, tp, pp, share, eager = ENGINES.get(run.engine, ENGINES["vllm"])
+    own, usual = f"{GENERATION}.{name}", (run.tp, run.pp) if run.engine == "megatron" else (1, 1)
+    run.engine_tp, run.engine_pp = section.count(f"{own}.{tp}") or usual[0], section.count(f"{own}.{pp}") or usual[1]
+    run.memory_share = section.number(f"{own}.{share}", f"{GENERATION}.vllm_cfg.gpu_memory_utilization") or 0.0
+    run.graphs = not section.flag(f"{own}.{eager}")
+    if section.flag(f"{MEGATRON}.fp8_cfg.enabled") and run.back_end == "megatron":
+        run.notes.append(in_bf16(f"{MEGATRON}.fp8_cfg"))
+    if str(section.flat.get(f"{own}.precision", "")).startswith(("fp8", "nvfp4")):
+        run.notes.append(in_bf16(f"{own}.precision"))
+
+
+def _lora_rank(section: Section, megatron: bool) -> int:
+    """Of adapters, where they are trained; 0: all parameters are."""
+    at = f"{MEGATRON}.peft" if megatron else f"{DTENSOR}.lora_cfg"
+    return (section.count(f"{at}.dim") or 8) if section.flag(f"{at}.enabled") else 0
 
 
 def _caps(section: Section) -> tuple[int, int]:
@@ -107,8 +131,12 @@ def _caps(section: Section) -> tuple[int, int]:
 
 
 def _ends(section: Section, run: RlRun) -> None:
-    """What Megatron's section says beside the degrees."""
+    """What Megatron's section says beside the degrees, and what is not priced."""
+    if section.flag("grpo.use_dynamic_sampling"):
+        times = section.number("grpo.batch_multiplier") or 1.0
+        run.notes.append(dynamic_sampling(times if times > 1 else None))
     if run.back_end == "megatron":
+        run.etp = section.count(f"{MEGATRON}.expert_tensor_parallel_size") or 1
         run.first = section.count(f"{MEGATRON}.num_layers_in_first_pipeline_stage")
         run.last = section.count(f"{MEGATRON}.num_layers_in_last_pipeline_stage")
         if section.flag(f"{MEGATRON}.optimizer.optimizer_cpu_offload"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, model_line, node_split
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_line, node_split, reward_model
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.specs.errors import InputError, UnsupportedError
@@ -35,7 +35,7 @@ CLASSIC = {
     "ds_tensor_parallel_size": "ds.tensor_parallel_size", "deepspeed_enable_sleep": "ds.enable_sleep",
     "packing_samples": "ds.packing_samples", "lora_rank": "ds.lora.rank",
     "gradient_checkpointing": "actor.gradient_checkpointing_enable", "advantage_estimator": "algo.advantage.estimator",
-    "init_kl_coef": "algo.kl.init_coef",
+    "init_kl_coef": "algo.kl.init_coef", "dynamic_filtering": "algo.dynamic_filtering_enable",
 }  # fmt: skip
 """Flags of releases before 0.10, which have no dots, and what 0.11.2 calls them: those that say something of placement."""
 CAPS, CAP = ("prompt_max_len", "generate_max_len"), 1024
@@ -80,7 +80,7 @@ def read(section: Section) -> RlRun:
     model = section.word("actor.model_name_or_path")
     if model is None:
         raise InputError("--actor.model_name_or_path is not in the file: say --model NAME")
-    return RlRun(
+    run = RlRun(
         framework="openrlhf",
         version=version,
         back_end="fsdp",
@@ -112,6 +112,21 @@ def read(section: Section) -> RlRun:
         compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
     )
+    _note(section, run, together)
+    return run
+
+
+def _note(section: Section, run: RlRun, together: bool) -> None:
+    """What is priced as another, or not at all."""
+    stage = section.whole("ds.zero_stage")
+    if (2 if stage is None else stage) != 3:
+        run.notes.append(f"ZeRO stage {2 if stage is None else stage} is priced as stage 3, which needs less memory")
+    if section.has("reward.model_name_or_path"):
+        run.notes.append(reward_model(section.flat["reward.model_name_or_path"]))
+    if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
+        run.notes.append("the reference model has GPUs of its own: it is priced on those of the actor")
+    if section.flag("algo.dynamic_filtering_enable"):
+        run.notes.append(dynamic_sampling(None))
 
 
 def _share(section: Section) -> float:

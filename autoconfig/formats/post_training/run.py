@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from autoconfig.formats.tree import NotKnown
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
 from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
@@ -55,6 +56,7 @@ class RlRun:
     vpp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     first: int | None = None
     last: int | None = None
     recompute: Recompute = NONE
@@ -80,6 +82,10 @@ class RlRun:
     lora_rank: int = 0
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
+    no_reference: bool = False
+    """No term asks for a reference model, which is then not loaded."""
+    other_keys: tuple[str, ...] = ()
+    """Keys of the file that a trainer beside the usual one takes."""
     checkpoint: str = ""
     """What a file that is written names as the model; empty: not known, and asked for."""
     notes: list[str] = field(default_factory=list)
@@ -165,6 +171,7 @@ def job_of(
     require_decoder(policy)
     run.notes += [RECURRENT] if policy.is_hybrid else []
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
+    algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
     if prompt is None:
         prompt = min(usual["prompt_tokens"], run.prompt_cap)
         run.notes.append(f"prompts of {prompt:,} tokens on average")
@@ -194,11 +201,34 @@ def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, lis
     try:
         return read_model(name, local_files=True, like=like, download=download)
     except FileError:
-        known, parts = model_aliases(), re.sub(r"[\s_-]+", "-", name.strip().lower()).strip("/").split("/")
-        found = next((known[one] for one in ("/".join(parts[-2:]), parts[-1]) if one in known), None)
+        found = named_by(name)
         if found is None or like is not None:
             raise
         return load_model(found), [f"{name[:80]} is not on this machine: read as {found}, by its name"]
+
+
+def named_by(folder: str) -> str | None:
+    """The catalogue's model whose name ends the path."""
+    known, parts = model_aliases(), re.sub(r"[\s_-]+", "-", folder.strip().lower()).strip("/").split("/")
+    ends = {alias.rpartition("/")[2]: name for alias, name in known.items()}
+    return known.get("/".join(parts[-2:])) or known.get(parts[-1]) or ends.get(parts[-1])
+
+
+def dynamic_sampling(times: float | None) -> str:
+    """The note on prompts that are sampled beyond those that train; `times`: as many, where the file says it."""
+    more = f" {times:g} times the prompts" if times else " more prompts than train"
+    return f"dynamic sampling: responses of{more} are generated where some are dropped; those that train alone are priced"
+
+
+def in_bf16(key: str) -> str:
+    """The note on numbers of fewer bits than are priced."""
+    return f"{key}: fewer bits than the bf16 that is priced, which takes more memory and time"
+
+
+def reward_model(name: object) -> str:
+    """The note on a reward model that the file starts, with its name as it is written there."""
+    shown = name.text if isinstance(name, NotKnown) else str(name or "not named")
+    return f"a reward model ({shown[:80]}): neither its memory nor its time is priced"
 
 
 def placement_of(run: RlRun, tokens: float) -> Placement:
@@ -213,6 +243,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
             vpp=run.vpp,
             cp=run.cp,
             ep=run.ep,
+            etp=run.etp,
             dp=dp,
             mbs=1 if packed else run.mbs,
             sp=run.tp > 1,
@@ -269,6 +300,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         vpp=plan.vpp,
         cp=plan.cp,
         ep=plan.ep,
+        etp=plan.etp,
         first=plan.first,
         last=plan.last,
         recompute=plan.recompute,

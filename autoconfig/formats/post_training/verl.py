@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, model_line, node_split
+from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_line, node_split, reward_model
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.frameworks import load_framework
@@ -19,6 +19,12 @@ ESTIMATORS = {
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
 """Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
+OWN_ROLLOUT = ("rollout.", "async_training.")
+"""Sections of the trainers of verl/experimental with GPUs of engines alone: one step off, and fully asynchronous."""
+OF_A_TEACHER = (
+    "distillation.enabled: verl trains by distillation here, from a teacher whose engines have GPUs of their own: files of"
+    " reinforcement learning are read"
+)
 
 
 def back_end(section: Section, config_name: str) -> str:
@@ -37,6 +43,8 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     if estimator not in ESTIMATORS:
         raise InputError(f"algorithm.adv_estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
     algorithm = ESTIMATORS[estimator]
+    if section.flag("distillation.enabled"):
+        raise UnsupportedError(OF_A_TEACHER)
     kl = section.flag(f"{ACTOR}.use_kl_loss") or section.flag("algorithm.use_kl_in_reward")
     if algorithm == "grpo" and not kl:
         algorithm = "dapo"
@@ -48,9 +56,12 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     engine = section.word(f"{ROLLOUT}.name") or "vllm"
     eager = not load_framework("verl").graphs(f"verl {version}", engine)
     mode = section.word("trainer.v1.trainer_mode") or "sync"
-    alone = not section.flag("actor_rollout_ref.hybrid_engine", default=True)
-    rollout_nodes = section.whole(f"{ROLLOUT}.nnodes") or 0
+    alone = not section.flag("actor_rollout_ref.hybrid_engine", default=True) or mode == "separate_async"
+    other = tuple(key for key in section.flat if alone and key.startswith(OWN_ROLLOUT))
     each = section.count("trainer.n_gpus_per_node") or 8
+    engine_nodes = section.whole("rollout.nnodes", f"{ROLLOUT}.nnodes") or 0
+    engine_each = section.count("rollout.n_gpus_per_node", f"{ROLLOUT}.n_gpus_per_node") or each
+    stale = section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1
     run = RlRun(
         framework="verl",
         version=VERSION,
@@ -59,8 +70,8 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         algorithm=algorithm,
         nodes=section.count("trainer.nnodes") or 1,
         gpus_per_node=each,
-        rollout_gpus=rollout_nodes * (section.count(f"{ROLLOUT}.n_gpus_per_node") or each) if alone else 0,
-        prompts=section.count("data.train_batch_size") or 1024,
+        rollout_gpus=engine_nodes * engine_each if alone else 0,
+        prompts=_prompts(section),
         group=group,
         minibatch=(section.count(f"{ACTOR}.ppo_mini_batch_size") or 256) * group,
         prompt_cap=section.count("data.max_prompt_length") or 512,
@@ -72,20 +83,49 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         memory_share=_or(section.number(f"{ROLLOUT}.gpu_memory_utilization"), 0.5),
         graphs=not section.flag(f"{ROLLOUT}.enforce_eager", default=eager),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
-        mbs=section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or 1,
         reference_waits=section.flag(f"{REF}.{'megatron' if kind == 'megatron' else 'fsdp_config'}.param_offload"),
         removes_padding=kind == "megatron" or section.flag("actor_rollout_ref.model.use_remove_padding", default=True),
-        staleness=max(section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1, 1) if "async" in mode else 0,
+        staleness=max(stale, 1) if "async" in mode else int(bool(other)),
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
-    if group == 1 and estimator in COMPARING:
-        run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
-    if run.engine_dp > 1:  # verl/workers/rollout/replica.py of 0.9.1: an engine's world is tp x dp x pp
-        run.notes.append(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own")
+    run.no_reference, run.other_keys = not kl and algorithm in ("ppo", "rloo"), other
+    _note(section, run, estimator)
     if alone and not run.rollout_gpus:
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)
+    run.mbs = section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or _of_all_ranks(section, run)
     return run
+
+
+def _of_all_ranks(section: Section, run: RlRun) -> int:
+    """The share of one rank in ppo_micro_batch_size, which verl/workers/{fsdp,megatron}_workers.py divide; 1 without it."""
+    every = section.count(f"{ACTOR}.ppo_micro_batch_size") or 1
+    return max(1, every * run.tp * run.pp * run.cp // run.train_gpus)
+
+
+def _prompts(section: Section) -> int:
+    """Of a step; the fully asynchronous trainer says them in mini-batches (verl/experimental/fully_async_policy)."""
+    if not section.has("async_training"):
+        return section.count("data.train_batch_size") or 1024
+    mini = section.count(f"{ACTOR}.ppo_mini_batch_size") or 256
+    each = section.count("async_training.require_batches") or 1
+    return mini * each * (section.count("async_training.trigger_parameter_sync_step") or 4)
+
+
+def _note(section: Section, run: RlRun, estimator: str) -> None:
+    """What is there and not priced, or priced as another."""
+    if run.group == 1 and estimator in COMPARING:
+        run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
+    if run.engine_dp > 1:  # verl/workers/rollout/replica.py of 0.9.1: an engine's world is tp x dp x pp
+        run.notes.append(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own")
+    for at, path in (("reward_model", "model.path"), ("reward.reward_model", "model_path")):
+        if section.flag(f"{at}.enable"):
+            run.notes.append(reward_model(section.flat.get(f"{at}.{path}")))
+    fewer = (f"{ROLLOUT}.quantization", f"{ACTOR}.megatron.override_transformer_config.fp8")
+    run.notes += [in_bf16(key) for key in fewer if section.word(key)]
+    if section.flag("algorithm.filter_groups.enable"):
+        more = section.count("data.gen_batch_size")
+        run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
 
 
 def _or(value: float | None, default: float) -> float:
@@ -99,6 +139,13 @@ def _megatron(section: Section, run: RlRun) -> None:
     run.vpp = section.count(f"{at}.virtual_pipeline_model_parallel_size") or 1
     run.cp = section.count(f"{at}.context_parallel_size") or 1
     run.ep = section.count(f"{at}.expert_model_parallel_size") or 1
+    usual = run.tp if run.ep > 1 else 1  # null: as tp (megatron.core.parallel_state.initialize_model_parallel)
+    given = section.count(f"{at}.expert_tensor_parallel_size")
+    run.etp = given or usual
+    if usual > 1 and not given:
+        run.notes.append(
+            f"{at}.expert_tensor_parallel_size is not given: experts are split over tp {usual} too, 1 leaves them whole"
+        )
     own = f"{at}.override_transformer_config"
     run.first = section.count(f"{own}.num_layers_in_first_pipeline_stage")
     run.last = section.count(f"{own}.num_layers_in_last_pipeline_stage")
@@ -212,6 +259,7 @@ def _megatron_words(run: RlRun) -> dict[str, object]:
             f"{at}.sequence_parallel": run.tp > 1,
             f"{at}.param_offload": run.offload,
             f"{at}.optimizer_offload": run.offload,
+            **({f"{at}.expert_tensor_parallel_size": run.etp} if run.ep > 1 else {}),
             **({f"{at}.virtual_pipeline_model_parallel_size": run.vpp} if run.vpp > 1 else {}),
             **({f"+{own}.num_layers_in_first_pipeline_stage": run.first} if run.first else {}),
             **({f"+{own}.num_layers_in_last_pipeline_stage": run.last} if run.last else {}),

@@ -72,7 +72,7 @@ def processes(variables: Mapping[str, object]) -> int | None:
 
 def _value(word: Value, text: str) -> object:
     if reason := reason_of(word):
-        return NotKnown(reason)
+        return NotKnown(reason, text)
     try:
         found = load_yaml(text) if text.strip() else None
     except InputError:

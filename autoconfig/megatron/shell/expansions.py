@@ -26,6 +26,15 @@ Sign = tuple[str, str]
 """A character, and where it comes from: "bare" text of the script, "quoted" (it stands for itself), "value" of a variable."""
 
 
+def with_remedy(default: Value, name: str, how: str) -> Value:
+    """What stands in for a variable that is not set: where it is not known either, the variable may be said."""
+    if how not in (":-", ":=", "-", "="):
+        return default
+    open_pieces = [bool(piece.unknown) and "--set" not in piece.unknown for piece in default]
+    said = f": say --set {name}=VALUE"
+    return tuple(replace(one, unknown=one.unknown + said) if it else one for one, it in zip(default, open_pieces, strict=True))
+
+
 def signs_text(signs: Sequence[Sign]) -> str:
     """The characters alone."""
     return "".join(sign for sign, _ in signs)

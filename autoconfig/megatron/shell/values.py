@@ -24,6 +24,7 @@ from autoconfig.megatron.shell.expansions import (
     sliced,
     split_into,
     whole,
+    with_remedy,
 )
 from autoconfig.specs.errors import InputError
 
@@ -323,7 +324,7 @@ def _variable(part: Part, variables: Variables) -> Value:
         return base
     if name in _HANDED_OVER and isinstance(variables.values.get("@"), list):
         return _of_the_words(part, variables)
-    rest = value_of(part.rest, variables) if part.rest else ()
+    rest = with_remedy(value_of(part.rest, variables), name, how) if part.rest else ()
     absent = found is None and not (variables.unseen and re.match("[A-Za-z_]", name))
     empty = known_text(base) == "" or (absent and name not in _SPECIAL)
     if how in (":-", ":=", "-", "="):
@@ -393,8 +394,7 @@ def arithmetic(part: Part, variables: Variables) -> Value:
 
 
 def computed(part: Part, variables: Variables) -> int:
-    """The value of an arithmetic part; sets the variables that it assigns, to what is not known where it is not. Raises
-    NotKnownError."""
+    """The value of an arithmetic part; sets the variables that it assigns, be they known or not. Raises NotKnownError."""
     value = value_of(part.rest, variables) if part.rest else ()
     text, depth = text_of(value), 0
 
