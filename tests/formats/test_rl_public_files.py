@@ -168,6 +168,7 @@ def test_engines_of_verls_experimental_trainers_have_gpus_of_their_own():
     text = f"{VERL} actor_rollout_ref.hybrid_engine=False trainer.nnodes=2 trainer.n_gpus_per_node=6"
     text = text.replace("trainer.main_ppo", "experimental.one_step_off_policy.main_ppo")
     text += " rollout.nnodes=2 rollout.n_gpus_per_node=2 actor_rollout_ref.actor.ppo_mini_batch_size=24"
+    text += " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=10"
     found = check_text(text.replace("data.train_batch_size=1024", "data.train_batch_size=1008"), {})
     assert (found.unknown, found.broken) == ((), ())
     assert (found.run.train_gpus, found.run.rollout_gpus, found.run.staleness) == (12, 4, 1)
@@ -175,6 +176,18 @@ def test_engines_of_verls_experimental_trainers_have_gpus_of_their_own():
     many = f"{text} data.train_batch_size=0 async_training.require_batches=4 async_training.trigger_parameter_sync_step=2"
     assert run_of(many).prompts == 24 * 4 * 2
     assert any("rollout.nnodes" in name for name in check_text(f"{VERL} rollout.nnodes=2", {}).unknown)
+
+
+def test_micro_batches_of_verl_divide_the_samples_of_a_rank():
+    """verl/workers/engine/utils.py asserts it, and verl/workers/config/actor.py that there are some."""
+    micro = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32"
+    odd = VERL.replace(micro, micro.replace("32", "33"))
+    assert check_text(VERL, {}).broken == () and odd != VERL
+    assert "micro-batches of 33 samples do not divide the" in check_text(odd, {}).broken[0]
+    packed = " actor_rollout_ref.actor.use_dynamic_bsz=True"
+    assert not check_text(odd + packed, {}).broken and not check_text(VERL.replace(micro, "") + packed, {}).broken
+    with pytest.raises(InputError, match="ppo_micro_batch_size_per_gpu is not given, nor"):
+        check_text(VERL.replace(micro, ""), {})
 
 
 def test_the_separate_trainer_of_verl_has_engines_apart():

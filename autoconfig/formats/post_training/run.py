@@ -123,6 +123,9 @@ def broken(run: RlRun) -> list[str]:
     elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
         dp = run.train_gpus // ranks
         found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
+    elif run.framework == "verl" and not run.tokens_per_gpu and run.minibatch * ranks // run.train_gpus % run.mbs:
+        each = run.minibatch * ranks // run.train_gpus  # verl/workers/engine/utils.py of 0.9.1 asserts it
+        found.append(f"micro-batches of {run.mbs} samples do not divide the {each:,} of a rank's mini-batch: use a divisor")
     longest = run.prompt_cap + run.response_cap
     if run.framework in ("verl", "nemo-rl") and 0 < run.tokens_per_gpu * run.cp < longest:
         found.append(

@@ -98,8 +98,14 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
 
 
 def _of_all_ranks(section: Section, run: RlRun) -> int:
-    """The share of one rank in ppo_micro_batch_size, which verl/workers/{fsdp,megatron}_workers.py divide; 1 without it."""
-    every = section.count(f"{ACTOR}.ppo_micro_batch_size") or 1
+    """The share of one rank in ppo_micro_batch_size, which verl/workers/{fsdp,megatron}_workers.py divide. Raises InputError
+    where samples are not packed and nothing says how many a micro-batch has (verl/workers/config/actor.py of 0.9.1)."""
+    every = section.count(f"{ACTOR}.ppo_micro_batch_size") or 0
+    if not every and not run.tokens_per_gpu:
+        raise InputError(
+            f"{ACTOR}.ppo_micro_batch_size_per_gpu is not given, nor {ACTOR}.use_dynamic_bsz=True: verl refuses a run without "
+            "both; give one of them"
+        )
     return max(1, every * run.tp * run.pp * run.cp // run.train_gpus)
 
 
