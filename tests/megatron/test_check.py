@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from autoconfig.specs.errors import InputError
@@ -165,6 +166,23 @@ def test_a_launch_with_few_arguments_is_named():
     text = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --lr 1e-4 --config x.yaml\n"
     with pytest.raises(InputError, match=r"line 2 starts train\.py with 1 argument of Megatron-LM \(--lr\), and at least 3"):
         checked(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("accelerate launch --config_file a.yaml train.py --data x.json", "a.yaml"),
+        ("torchrun --nproc_per_node 8 \\\n run_clm.py --train_file x.json --deepspeed ds.json", "ds.json"),
+        ("trl sft --config run2/sft.yaml --model_name_or_path x # no.yaml", "run2/sft.yaml"),
+        ("FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", "sft.yaml"),
+        ("CONFIG=b.yaml\ntrl sft --config=$CONFIG data.files=x.json", "b.yaml"),
+        ("accelerate launch train.py --data x.json\n# see other.yaml", ""),
+    ],
+)
+def test_the_settings_file_of_another_trainer_is_asked_for(command, files):
+    with pytest.raises(InputError, match="no launch of Megatron-LM was found") as error:
+        checked(f"#!/bin/bash\n{command}\n")
+    assert re.findall(r"give the file that the command names \((.*?); its", str(error.value)) == ([files] if files else [])
 
 
 def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_path):

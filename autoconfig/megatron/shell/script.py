@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
@@ -22,6 +23,8 @@ from autoconfig.specs.errors import InputError
 MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")
 """The script's own arguments behind the program: none, it is read as started without any."""
+_SETTINGS = re.compile(r"-.*(?:config|deepspeed|recipe)|-c", re.IGNORECASE)
+"""Options of other trainers whose value is a file of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +144,19 @@ def _best_launch(reader: Reader) -> Launch | None:
     return best
 
 
+def _settings_file(text: str) -> str:
+    """The files that commands of another trainer are given, by an option that says so or by their place."""
+    files: dict[str, None] = {}
+    for line in re.sub(r"(?:^|(?<=\s))#.*", "", text.replace("\\\n", " "), flags=re.MULTILINE).splitlines():
+        words = re.sub("[\"';|&<>]", " ", line).split()
+        for before, word in pairwise(["", *words]):
+            name, equals, value = word.rpartition("=")
+            named, file = f"-{name}" if equals else before, value[:80]
+            if re.search(r"\w\.(?:ya?ml|toml|json)$", file) and (not named.startswith("-") or _SETTINGS.match(named)):
+                files[file] = None
+    return f"the file that the command names ({', '.join([*files][:3])}; its settings are read there), " if files else ""
+
+
 def _arguments_in_variables(reader: Reader) -> Launch:
     """No launch was seen: the arguments that variables and arrays hold."""
     values: list[Value] = []
@@ -165,7 +181,7 @@ def _arguments_in_variables(reader: Reader) -> Launch:
             why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
         why += "".join(f"; {note}" for note in [note for note in reader.notes if note.endswith(NOT_READ)][:1])
         raise InputError(
-            f"no launch of {reader.program.name} was found: {why}; give the script that "
+            f"no launch of {reader.program.name} was found: {why}; give {_settings_file(reader.text)}the script that "
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
