@@ -14,7 +14,7 @@ from itertools import pairwise
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
-from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, slurm_variables
+from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, over_booked, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import NOT_READ, may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
@@ -93,6 +93,8 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
     source = Source(text=text, origin=range(len(text)), file_text=text)
     reader.run_script(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
+    if why := over_booked(launch, text, total=not settings):
+        raise InputError(why)
     num_gpus, reason = gpus_of(launch, text)
     if reader.variables.unseen:
         reader.notes.append(f"{reader.variables.unseen}, may set any variable: none that was assigned in front of it is read")
