@@ -341,6 +341,34 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
         assert "b200-180gb" in found and "of 172.4" in found, name
 
 
+@pytest.mark.parametrize(
+    ("line", "named", "gpu", "said"),
+    [
+        ("--gres=gpu:a100:8", None, "a100-80gb", "#SBATCH --gres asks for 'a100' (not a100-40gb; --gpu names another)"),
+        ("--gpus-per-node=a100:8", None, "a100-80gb", "#SBATCH --gpus-per-node asks for 'a100'"),
+        ('--gres=gpu:8 --constraint="a100&ib"', None, "a100-80gb", "#SBATCH --constraint asks for 'a100'"),
+        ("--gres=gpu:a100_40gb:8", None, "a100-40gb", "'a100_40gb'"),
+        ("--gres=gpu:8 -C milan", None, "h100-sxm-80gb", "GPU h100-sxm-80gb (say --gpu"),
+        ("--gres=gpu:tesla:8", None, "h100-sxm-80gb", "asks for 'tesla', which the catalogue does not know"),
+        ("--gres=gpu:a100:8", "h200", "h200-sxm-141gb", "GPU h200 (--gpu), and #SBATCH --gres asks for 'a100'"),
+        ("--gres=gpu:a100:8", "a100-80gb", "a100-80gb", ""),
+    ],
+)
+def test_the_gpu_that_slurm_is_asked_for_is_priced(line, named, gpu, said):
+    text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
+    question = read_check(text, CheckRequest(gpu=named)).question
+    assert question.scenario.cluster.gpu.id == gpu
+    about = " ".join(one for one in question.assumed if one.startswith("GPU"))
+    assert said in about and bool(said) == bool(about)
+
+
+@pytest.mark.parametrize("line", ["--gres=gpu:v100:8", "--gres=gpu:8 -C v100-16gb|v100-32gb"])
+def test_a_choice_of_gpus_that_slurm_is_asked_for_is_asked_about(line):
+    text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
+    with pytest.raises(InputError, match="which may be v100-16gb or v100-32gb: say --gpu"):
+        read_check(text, CheckRequest())
+
+
 IDLE_NORMS = f"{LEGAL} --recompute-granularity selective --recompute-modules layernorm"
 
 

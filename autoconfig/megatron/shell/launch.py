@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -299,12 +299,17 @@ def commands_start(text: str) -> int:
     return found.start() if (found := _COMMAND.search(text)) else len(text)
 
 
-def sbatch_options(text: str) -> dict[str, str]:
-    """Options of the #SBATCH lines before the first command: how many nodes, tasks and GPUs there are, as plain numbers."""
-    found: dict[str, str] = {}
+def sbatch_words(text: str) -> Iterator[tuple[str, str]]:
+    """Options and values of the #SBATCH lines before the first command."""
     lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text[: commands_start(text)], re.MULTILINE))
     for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", lines):
-        name, value = match[1], match[2]
+        yield match[1], match[2]
+
+
+def sbatch_options(text: str) -> dict[str, str]:
+    """Of the #SBATCH lines: how many nodes, tasks and GPUs there are, as plain numbers."""
+    found: dict[str, str] = {}
+    for name, value in sbatch_words(text):
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
         if name == "--gres":
             gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]+)*?:([0-9]+)", value)
