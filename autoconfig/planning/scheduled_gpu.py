@@ -51,7 +51,8 @@ def _types(options: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _meant(word: str) -> list[str]:
-    """The GPUs that a name may stand for: one, those that it begins (v100 has two sizes), or none."""
+    """The GPUs that a name may stand for: one, those that it begins (v100 has two sizes), or none; v100-32g is v100-32gb."""
+    word = re.sub(r"(?<=[0-9])[gG]$", "gb", word)
     try:
         return [load_gpu(word).id]
     except InputError:

@@ -348,6 +348,7 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
         ("--gpus-per-node=a100:8", None, "a100-80gb", "#SBATCH --gpus-per-node asks for 'a100'"),
         ('--gres=gpu:8 --constraint="a100&ib"', None, "a100-80gb", "#SBATCH --constraint asks for 'a100'"),
         ("--gres=gpu:a100_40gb:8", None, "a100-40gb", "'a100_40gb'"),
+        ("--gres=gpu:8 -C a100-40g", None, "a100-40gb", "'a100-40g'"),
         ("--gres=gpu:8 -C milan", None, "h100-sxm-80gb", "GPU h100-sxm-80gb (say --gpu"),
         ("--gres=gpu:tesla:8", None, "h100-sxm-80gb", "asks for 'tesla', which the catalogue does not know"),
         ("--gres=gpu:a100:8", "h200", "h200-sxm-141gb", "GPU h200 (--gpu), and #SBATCH --gres asks for 'a100'"),
