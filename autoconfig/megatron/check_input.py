@@ -16,12 +16,14 @@ from autoconfig.megatron.export import read_plan_text
 from autoconfig.megatron.read import connections_violation, read_arguments
 from autoconfig.megatron.read_vocabulary import SETTING as VOCABULARY
 from autoconfig.megatron.shell.commands import Value, plain_value
+from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
+from autoconfig.planning.scheduled_gpu import scheduled_gpu
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
@@ -242,6 +244,8 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own
         assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
+    elif request.cluster is None:
+        gpu = scheduled_gpu(sbatch_words(text), gpu, assumed)
     asked = _asked(request, gpus, gpu)
     asked, cluster = _with_nodes(asked, script.gpus_per_node or gpus, assumed)
     read = read_arguments(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from autoconfig.render.screen import brief, seconds_text, show_table
+from autoconfig.render.screen import seconds_text, show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, TrainPlan
@@ -92,7 +92,7 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         if answer.question.varied and answer.plans:
             console.print(f"{row[0]}: fastest with {answer.question.varied[0].words} (--vary)", markup=False, highlight=False)
     console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
-    brief(console, "Assumed", list(dict.fromkeys(text for answer in answers for text in answer.question.assumed)))
+    show_assumptions(console, list(dict.fromkeys(text for answer in answers for text in answer.question.assumed)))
 
 
 FASTEST_SHOWN, IMPOSSIBLE_SHOWN = 4, 2

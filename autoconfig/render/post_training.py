@@ -12,7 +12,7 @@ from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
 from autoconfig.post_training.ranking import PricedPlacement
-from autoconfig.render.screen import brief, show_table
+from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.training.rank import RESOLUTION
 
@@ -37,7 +37,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             if found.nearest.memory.reason:
                 console.print(f"It does not fit: {found.nearest.memory.reason}")
             _show_notes(console, found.notes)
-        brief(console, "Assumed", found.assumed)
+        show_assumptions(console, found.assumed)
         return
     best = found.ranked[0]
     if not found.fit_chance_met:
@@ -63,7 +63,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
         console.print(helps if round(found.one_more_node, 1) < round(best.seconds, 1) else "One more node does not help.")
-    brief(console, "Assumed", found.assumed)
+    show_assumptions(console, found.assumed)
 
 
 def _show_notes(console: Console, notes: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def show_check(console: Console, found: RlCheck) -> None:
         f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm} on "
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
     )
-    brief(console, "Assumed", run.notes)
+    show_assumptions(console, run.notes)
     for text in found.unknown:
         console.print(f"[bold]Unknown key[/bold] {escape(text)}")
     for text in found.broken:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
-from autoconfig.render.screen import brief, show_table
+from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.render.training_json import PlanReportJson, report_json
 from autoconfig.sizing.goodput import Reliability
 from autoconfig.sizing.sizing import MAX_TRIED, ScalingAnswer, ScalingPoint, tokens_per_second
@@ -130,7 +130,7 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     _show_failures(console, answer)
     if answer.request.days is not None:
         console.print(_deadline(answer))
-    brief(console, "Assumed", answer.question.assumed)
+    show_assumptions(console, answer.question.assumed)
 
 
 def _table(console: Console, answer: ScalingAnswer) -> None:

@@ -19,6 +19,8 @@ BREAKS = re.compile(r"(?<=[,;+/)])")
 """Where a word that is longer than a line is broken: behind these."""
 BRIEF_LINES = 2
 INDENT = 4
+_MOVES_ALL = re.compile(r"(?:GPU|software|engine|weights in|nodes of)\b|[\d,]+ GPUs \(")
+"""How assumptions about hardware, software and an engine's formats begin."""
 
 
 class Screen(Console):
@@ -87,13 +89,20 @@ def _offsets(plain: str, width: int, indent: int) -> list[int]:
     return begins
 
 
-def brief(console: Console, head: str, texts: Sequence[str]) -> None:
-    """`head: a; b`, in two lines: what they do not hold is counted, and said with --verbose."""
+def show_assumptions(console: Console, texts: Sequence[str]) -> None:
+    """What was assumed: hardware and software, which move every figure, first and never left out."""
+    first = [text for text in texts if _MOVES_ALL.match(text)]
+    brief(console, "Assumed", [*first, *(text for text in texts if text not in first)], always=len(first))
+
+
+def brief(console: Console, head: str, texts: Sequence[str], *, always: int = 0) -> None:
+    """`head: a; b`, in two lines, more where the first `always` need them: what they do not hold is counted, and said with
+    --verbose."""
     if not texts:
         return
     said = f"{head}: {'; '.join(texts)}"
     if not getattr(console, "verbose", False):
-        for kept in range(len(texts) - 1, -1, -1):
+        for kept in range(len(texts) - 1, always - 1, -1):
             if len(list(broken(Text(said), console.width))) <= BRIEF_LINES:
                 break
             more = f"{len(texts) - kept} more (--verbose)"

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.render.screen import brief, show_table
+from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.question import ServeQuestion
@@ -55,7 +55,7 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
         f"{len(d.order):,} meet the limits, priced in {d.seconds:.2f} s"
     )
-    brief(console, "Assumed", q.assumed)
+    show_assumptions(console, q.assumed)
 
 
 BRIEF_ROWS = 4

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autoconfig.render.plan_table import adapters_text, plan_table, show_included, show_varied, workload_text
-from autoconfig.render.screen import brief, seconds_text, show_table, table_of
+from autoconfig.render.screen import brief, seconds_text, show_assumptions, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
@@ -104,7 +104,7 @@ def show_question(console: Console, question: Question) -> None:
 
 def show_assumed(console: Console, question: Question) -> None:
     """What was assumed."""
-    brief(console, "Assumed", question.assumed)
+    show_assumptions(console, question.assumed)
 
 
 LAYOUT = "--pipeline-model-parallel-layout"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from autoconfig.specs.errors import InputError
@@ -167,6 +168,23 @@ def test_a_launch_with_few_arguments_is_named():
         checked(text)
 
 
+@pytest.mark.parametrize(
+    ("command", "files"),
+    [
+        ("accelerate launch --config_file a.yaml train.py --data x.json", "a.yaml"),
+        ("torchrun --nproc_per_node 8 \\\n run_clm.py --train_file x.json --deepspeed ds.json", "ds.json"),
+        ("trl sft --config run2/sft.yaml --model_name_or_path x # no.yaml", "run2/sft.yaml"),
+        ("FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", "sft.yaml"),
+        ("CONFIG=b.yaml\ntrl sft --config=$CONFIG data.files=x.json", "b.yaml"),
+        ("accelerate launch train.py --data x.json\n# see other.yaml", ""),
+    ],
+)
+def test_the_settings_file_of_another_trainer_is_asked_for(command, files):
+    with pytest.raises(InputError, match="no launch of Megatron-LM was found") as error:
+        checked(f"#!/bin/bash\n{command}\n")
+    assert re.findall(r"give the file that the command names \((.*?); its", str(error.value)) == ([files] if files else [])
+
+
 def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_path):
     """The judge takes it with expert parallelism and the distributed optimizer; nothing is proposed that would edit it."""
     text = script(
@@ -321,6 +339,35 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
     for name in ("train.sh", "train.sbatch", "plan.json"):
         found = autoconfig.run("check", str(tmp_path / "out" / name)).stdout
         assert "b200-180gb" in found and "of 172.4" in found, name
+
+
+@pytest.mark.parametrize(
+    ("line", "named", "gpu", "said"),
+    [
+        ("--gres=gpu:a100:8", None, "a100-80gb", "#SBATCH --gres asks for 'a100' (not a100-40gb; --gpu names another)"),
+        ("--gpus-per-node=a100:8", None, "a100-80gb", "#SBATCH --gpus-per-node asks for 'a100'"),
+        ('--gres=gpu:8 --constraint="a100&ib"', None, "a100-80gb", "#SBATCH --constraint asks for 'a100'"),
+        ("--gres=gpu:a100_40gb:8", None, "a100-40gb", "'a100_40gb'"),
+        ("--gres=gpu:8 -C a100-40g", None, "a100-40gb", "'a100-40g'"),
+        ("--gres=gpu:8 -C milan", None, "h100-sxm-80gb", "GPU h100-sxm-80gb (say --gpu"),
+        ("--gres=gpu:tesla:8", None, "h100-sxm-80gb", "asks for 'tesla', which the catalogue does not know"),
+        ("--gres=gpu:a100:8", "h200", "h200-sxm-141gb", "GPU h200 (--gpu), and #SBATCH --gres asks for 'a100'"),
+        ("--gres=gpu:a100:8", "a100-80gb", "a100-80gb", ""),
+    ],
+)
+def test_the_gpu_that_slurm_is_asked_for_is_priced(line, named, gpu, said):
+    text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
+    question = read_check(text, CheckRequest(gpu=named)).question
+    assert question.scenario.cluster.gpu.id == gpu
+    about = " ".join(one for one in question.assumed if one.startswith("GPU"))
+    assert said in about and bool(said) == bool(about)
+
+
+@pytest.mark.parametrize("line", ["--gres=gpu:v100:8", "--gres=gpu:8 -C v100-16gb|v100-32gb"])
+def test_a_choice_of_gpus_that_slurm_is_asked_for_is_asked_about(line):
+    text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
+    with pytest.raises(InputError, match="which may be v100-16gb or v100-32gb: say --gpu"):
+        read_check(text, CheckRequest())
 
 
 IDLE_NORMS = f"{LEGAL} --recompute-granularity selective --recompute-modules layernorm"

@@ -177,6 +177,7 @@ ALONE = launch().replace("torchrun --nproc_per_node 8", "python")
         (ALONE, 1),
         (ALONE.replace("python", "nohup python3 -u"), 1),
         (ALONE.replace("python", "mpirun -np 16 python"), 16),
+        (f"#SBATCH --nodes=4 --ntasks=16\n{ALONE.replace('python', 'srun -N 2 -n 8 python')}", 8),
         (f"#SBATCH --nodes=2 --ntasks-per-node=4\n{ALONE.replace('python', 'srun python')}", 8),
         (f"#SBATCH --nodes=2\n\n# --\n#SBATCH -n 8\nset -e\n#SBATCH -n 32\n{ALONE.replace('python', 'srun python')}", 8),
         (f"set -e\n#SBATCH --nodes=2 --gpus-per-node=8\n{ALONE}", 1),  # sbatch stops reading at the first command
@@ -471,3 +472,27 @@ def test_a_module_that_serves_is_refused():
 def test_the_folder_of_a_training_program_does_not_refuse_it():
     found = read(launch().replace("pretrain_gpt.py", "/data/eval/inference/pretrain_gpt.py"))
     assert found.question.scenario.model.num_layers == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "launcher", "said"),
+    [
+        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=8", "starts 64 processes on a"),
+        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=4", "starts 32 processes on a"),
+        ("--nodes=4 --gres=gpu:4", "torchrun --nnodes=4 --nproc_per_node=8", r"8 processes on a node \(its launcher\)"),
+        ("--nodes=4 --gpus-per-node=4 --ntasks=32", "srun python", "8 tasks of srun, 1 each"),
+        ("--nodes=2 --gres=gpu:8", "srun torchrun --nnodes=4 --nproc_per_node=8", "32 processes.*2 nodes of 8 GPUs"),
+        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "torchrun --nnodes=4 --nproc_per_node=4", ""),
+        ("--nodes=4 --gpus-per-node=8 --ntasks=4", "srun torchrun --nnodes=4 --nproc_per_node=8", ""),
+        ("--nodes=4 --gpus-per-node=8 --ntasks=32", "srun --ntasks-per-node=1 torchrun --nnodes=4 --nproc_per_node=8", ""),
+        ("--nodes=4 --gpus-per-node=4 --ntasks=16", "srun -N 2 -n 8 python", ""),
+        ("--nodes=4 --ntasks-per-node=8", "srun python", ""),
+    ],
+)
+def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, launcher, said):
+    text = f"#!/bin/bash\n#SBATCH {lines}\n{launcher} pretrain_gpt.py --num-layers 2 --hidden-size 64 --seq-length 64\n"
+    if said:
+        with pytest.raises(InputError, match=said):
+            read_script(text, megatron_program())
+    else:
+        assert read_script(text, megatron_program()).num_gpus

@@ -8,7 +8,7 @@ import screens
 from rich.text import Text
 
 import autoconfig
-from autoconfig.render.screen import Screen, brief, broken, show_table, terminal
+from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table, terminal
 
 COMMAND = ("autoconfig ", "--")
 """How lines begin that are there to be copied, and stay whole."""
@@ -87,6 +87,15 @@ def test_what_is_long_is_said_in_two_lines_and_counted():
     assert whole.count("thing") == 20 and "--verbose" not in whole
     assert printed(lambda screen: brief(screen, "Assumed", texts[:2]), 60) == "Assumed: thing number 0; thing number 1\n"
     assert printed(lambda screen: brief(screen, "Assumed", []), 60) == ""
+
+
+def test_assumptions_that_move_every_figure_come_first_and_are_never_cut():
+    moves = ["GPU h100-sxm-80gb (say --gpu to name another)", f"software {'x' * 30}: {'word ' * 20}end", "64 GPUs (--gpus)"]
+    rest = [f"thing number {number}" for number in range(20)]
+    said = " ".join(printed(lambda screen: show_assumptions(screen, [*rest, *moves]), 60).split())
+    assert said == f"Assumed: {'; '.join(moves)}; 20 more (--verbose)"
+    assert printed(lambda screen: show_assumptions(screen, [rest[0], moves[2]]), 60) == f"Assumed: {moves[2]}; {rest[0]}\n"
+    assert " ".join(printed(lambda screen: show_assumptions(screen, moves), 60).split()) == f"Assumed: {'; '.join(moves)}"
 
 
 def test_a_table_loses_nothing_that_is_not_said():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -196,7 +196,7 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
     """(number of GPUs, why it is not known) from the launcher's options, else from the #SBATCH lines. What plain
     python starts is one GPU where nothing in the script speaks of a scheduler or of MPI."""
     options = _launcher_options(launch.before)
-    slurm = {name: plain_value(value) for name, value in sbatch_options(text).items()}
+    slurm = _slurm_beside(options, text)
     launchers = {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
     per_node = _first(options, ("--nproc-per-node", "--num-gpus"))
     if per_node is not None:
@@ -228,6 +228,39 @@ def node_of(launch: Launch, text: str) -> int | None:
     options = {name: plain_value(value) for name, value in sbatch_options(text).items()} | _launcher_options(launch.before)
     found = _first(options, ("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--ntasks-per-node"))
     return None if found is None else _product(found, plain_value("1"))[0]
+
+
+def _slurm_beside(options: dict[str, Value], text: str) -> dict[str, Value]:
+    """Of the #SBATCH lines, but for the nodes and tasks that the launcher's own `options` say by a short name."""
+    own = {long for short, long in (("-N", "--nodes"), ("-n", "--ntasks")) if short in options}
+    return {name: plain_value(value) for name, value in sbatch_options(text).items() if name not in own}
+
+
+def over_booked(launch: Launch, text: str, *, total: bool) -> str:
+    """Why the processes that the launcher starts have no GPU each among those that the #SBATCH lines ask for, of one node and,
+    with `total`, of all; empty where they have, or it is not known. Without srun a launcher runs once on a node."""
+    own = _launcher_options(launch.before)
+    merged = _slurm_beside(own, text) | own
+
+    def count(*names: str) -> int:
+        found = _first(merged, names)
+        return 0 if found is None else _product(found, plain_value("1"))[0] or 0
+
+    gpus, nodes, tasks = count("--gpus-per-node"), count("--nodes"), 1
+    if "srun" in {text_of(value).rsplit("/", 1)[-1] for value in launch.before}:
+        nodes = count("--nodes", "-N")
+        all_tasks = 0 if "--ntasks-per-node" in own else count("--ntasks", "-n")
+        tasks = -(-all_tasks // nodes) if all_tasks and nodes else count("--ntasks-per-node") or 1
+    each = tasks * (count("--nproc-per-node", "--num-gpus") or 1)
+    if gpus and each > gpus:
+        how = f"{tasks} tasks of srun, {each // tasks} each" if tasks > 1 else "its launcher"
+        said = f"line {launch.line} starts {each:,} processes on a node ({how}), and it asks Slurm for {gpus:,} GPUs a node"
+        return f"{said}: every process needs a GPU of its own; change --nproc-per-node, --ntasks-per-node or --gpus-per-node"
+    started = gpus_of(launch, text)[0] or 0
+    if total and gpus and nodes and started > gpus * nodes:
+        said = f"line {launch.line} starts {started:,} processes, and the file asks Slurm for {nodes:,} nodes of {gpus:,} GPUs"
+        return f"{said}: change the launcher's nodes and processes, or --nodes"
+    return ""
 
 
 def _first(options: dict[str, Value], names: Sequence[str]) -> Value | None:
@@ -266,12 +299,17 @@ def commands_start(text: str) -> int:
     return found.start() if (found := _COMMAND.search(text)) else len(text)
 
 
-def sbatch_options(text: str) -> dict[str, str]:
-    """Options of the #SBATCH lines before the first command: how many nodes, tasks and GPUs there are, as plain numbers."""
-    found: dict[str, str] = {}
+def sbatch_words(text: str) -> Iterator[tuple[str, str]]:
+    """Options and values of the #SBATCH lines before the first command."""
     lines = "\n".join(re.findall(r"^#SBATCH[ \t]([^#\n]*)", text[: commands_start(text)], re.MULTILINE))
     for match in re.finditer(r"(?<!\S)(-{1,2}[A-Za-z][A-Za-z-]*)(?:=|[ \t]+|(?=[0-9]))([^\s=-][^\s]*)", lines):
-        name, value = match[1], match[2]
+        yield match[1], match[2]
+
+
+def sbatch_options(text: str) -> dict[str, str]:
+    """Of the #SBATCH lines: how many nodes, tasks and GPUs there are, as plain numbers."""
+    found: dict[str, str] = {}
+    for name, value in sbatch_words(text):
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
         if name == "--gres":
             gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]+)*?:([0-9]+)", value)

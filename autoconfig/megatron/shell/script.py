@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from autoconfig.megatron.shell.commands import Assignment, Part, Simple, Source, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.conditions import Supposed
 from autoconfig.megatron.shell.interpreter import Reader
-from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, slurm_variables
+from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpus_of, node_of, over_booked, slurm_variables
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import NOT_READ, may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
@@ -22,6 +23,8 @@ from autoconfig.specs.errors import InputError
 MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")
 """The script's own arguments behind the program: none, it is read as started without any."""
+_SETTINGS = re.compile(r"-.*(?:config|deepspeed|recipe)|-c", re.IGNORECASE)
+"""Options of other trainers whose value is a file of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,8 @@ def read_script(text: str, program: Program, settings: Mapping[str, str] | None 
     source = Source(text=text, origin=range(len(text)), file_text=text)
     reader.run_script(parse(source))
     launch = _best_launch(reader) or _arguments_in_variables(reader)
+    if why := over_booked(launch, text, total=not settings):
+        raise InputError(why)
     num_gpus, reason = gpus_of(launch, text)
     if reader.variables.unseen:
         reader.notes.append(f"{reader.variables.unseen}, may set any variable: none that was assigned in front of it is read")
@@ -141,6 +146,19 @@ def _best_launch(reader: Reader) -> Launch | None:
     return best
 
 
+def _settings_file(text: str) -> str:
+    """The files that commands of another trainer are given, by an option that says so or by their place."""
+    files: dict[str, None] = {}
+    for line in re.sub(r"(?:^|(?<=\s))#.*", "", text.replace("\\\n", " "), flags=re.MULTILINE).splitlines():
+        words = re.sub("[\"';|&<>]", " ", line).split()
+        for before, word in pairwise(["", *words]):
+            name, equals, value = word.rpartition("=")
+            named, file = f"-{name}" if equals else before, value[:80]
+            if re.search(r"\w\.(?:ya?ml|toml|json)$", file) and (not named.startswith("-") or _SETTINGS.match(named)):
+                files[file] = None
+    return f"the file that the command names ({', '.join([*files][:3])}; its settings are read there), " if files else ""
+
+
 def _arguments_in_variables(reader: Reader) -> Launch:
     """No launch was seen: the arguments that variables and arrays hold."""
     values: list[Value] = []
@@ -165,7 +183,7 @@ def _arguments_in_variables(reader: Reader) -> Launch:
             why += f": it may want arguments, as --set {asks[0]}=VALUE says them" if asks else ""
         why += "".join(f"; {note}" for note in [note for note in reader.notes if note.endswith(NOT_READ)][:1])
         raise InputError(
-            f"no launch of {reader.program.name} was found: {why}; give the script that "
+            f"no launch of {reader.program.name} was found: {why}; give {_settings_file(reader.text)}the script that "
             "starts training, a file with its argument list, or a plan.json (docs/check.md)"
         )
     reader.notes.append("no launch command was found: the arguments that the script's variables hold are read together")
