@@ -38,6 +38,8 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
 
     autoconfig deployments --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
 
+    --ttft and --tpot limit means; --ttft-p95, --ttft-p99, --tpot-p95 and --tpot-p99 limit percentiles, simulated.
+
     With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
     megatron-core's (--engine megatron, the default then) or vLLM's server (--engine vllm). --resume NAME goes on.
 

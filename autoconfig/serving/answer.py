@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, decode_memory, report
-from autoconfig.serving.finalists import finalists, kept, of_loads, one_per_layout, over_limits
+from autoconfig.serving.finalists import figure, finalists, kept, of_loads, one_per_layout, over_limits
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
 from autoconfig.serving.reasons import (
@@ -18,6 +18,7 @@ from autoconfig.serving.reasons import (
     no_deployment,
     over_text,
     readable,
+    refuted_text,
     sensitivity,
     shortfall,
     simulated_figures,
@@ -53,16 +54,28 @@ class ServeAnswer:
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
     infeasible: str = ""
+    simulated: tuple[DeploymentReport, ...] = ()
+    """All that were, those that are not recommended as well."""
     sustained: float | None = None
     """Of a full queue: requests per second that the GPUs carry when requests come at random, within the limits in the
     simulation, as `rate` would find; None where a rate was asked, nothing is simulated, or none of SHARES is carried."""
 
 
 def _why(
-    question: ServeQuestion, found: Deployments, rows: Sequence[int], best: DeploymentReport, sustained: float | None
+    question: ServeQuestion,
+    found: Deployments,
+    rows: Sequence[int],
+    best: DeploymentReport,
+    tried: Sequence[DeploymentReport],
+    sustained: float | None,
 ) -> tuple[str, ...]:
     """Why the recommended one is, and what it carries under a load of its own."""
-    lines = why(question, found, next(row for row in rows if found.plan(row) == best.plan))
+    refuted = [one for one in tried if not kept(question, one)]
+    row = next(row for row in rows if found.plan(row) == best.plan)
+    lines = why(question, found, row, len(tried), len(refuted))
+    ahead = min(refuted, key=lambda one: figure(question, one), default=best)
+    if ahead is not best and figure(question, ahead) <= figure(question, best):
+        lines.append(refuted_text(question, ahead))
     if sustained is not None:
         lines.insert(1, sustained_text(best.requests_per_s, best.tokens_per_s_per_gpu, sustained))
     return tuple(lines)
@@ -81,6 +94,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
             break
     else:
         reports = []
+    known = {str(one.plan): one for one in tried}
     rows = one_per_layout(found, request.top) if reports else []
     nearest, infeasible = (None, "")
     if not reports:
@@ -90,14 +104,21 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         question=question,
         deployments=found,
         reports=tuple(reports),
-        pareto=tuple(report(question, found, row) for row in spread(found.pareto(), PARETO_POINTS)),
+        pareto=tuple(_judged(report(question, found, row), known) for row in spread(found.pareto(), PARETO_POINTS)),
+        simulated=tuple(known.values()),
         included=tuple(_included(question, found, text) for text in request.include),
-        why=_why(question, found, rows, reports[0], sustained) if reports else (),
+        why=_why(question, found, rows, reports[0], tuple(known.values()), sustained) if reports else (),
         sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
         infeasible=infeasible,
         sustained=sustained,
     )
+
+
+def _judged(one: DeploymentReport, known: Mapping[str, DeploymentReport]) -> DeploymentReport:
+    """With its simulation, where there was one."""
+    same = known.get(str(one.plan))
+    return replace(one, latency=same.latency) if same else one
 
 
 def _sustained(question: ServeQuestion, request: ServeRequest, best: DeploymentReport) -> float | None:
