@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.planning.progress import Progress
+from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, decode_memory, report
 from autoconfig.serving.finalists import figure, finalists, kept, of_loads, one_per_layout, over_limits
@@ -98,7 +99,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     rows = one_per_layout(found, request.top) if reports else []
     nearest, infeasible = (None, "")
     if not reports:
-        nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found)
+        nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found, request)
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
     return ServeAnswer(
         question=question,
@@ -138,13 +139,41 @@ def rounded_down(value: float) -> float:
     return float(f"{math.floor(value / unit + 1e-9) * unit:.6g}")
 
 
-def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
+def _nearest(question: ServeQuestion, found: Deployments, request: ServeRequest) -> tuple[DeploymentReport | None, str]:
     row = nearest_row(question.in_means(), found)
-    return (
-        (None, no_deployment(question, found))
-        if row is None
-        else (report(question, found, row), shortfall(question, found, row))
-    )
+    if row is None:
+        return None, no_deployment(question, found)
+    carrying = None if found.carries else _gpus_that_carry(question, request, float(found.columns["requests_per_s"][row]))
+    return report(question, found, row), shortfall(question, found, row, carrying)
+
+
+SIZES = 4
+"""Numbers of GPUs that are asked whether they carry a load."""
+
+
+def _gpus_that_carry(question: ServeQuestion, request: ServeRequest, most: float) -> int | None:
+    """GPUs that carry the load in closed form, as the same question with so many answers: first as many as `most` requests per
+    second of these GPUs suggest, or where these fill no nodes, so that few layouts use all of them, the next number that does;
+    then more, always whole nodes (less than one: 2, 4, 8). None where none of SIZES does."""
+    node = request.gpus_per_node or question.gpu.link_domain_size
+    gpus = question.num_gpus
+    if gpus == _whole(gpus, node):
+        gpus = math.ceil(gpus * question.rate / most)
+    for _ in range(SIZES):
+        gpus = _whole(gpus, node)
+        if gpus > MAX_SERVING_GPUS:
+            break
+        found = search(understand(replace(request, gpus=gpus)).in_means())
+        if found.carries:
+            return gpus
+        gpus = math.ceil(gpus / min(max(found.most_load, 0.001), 0.99))
+    return None
+
+
+def _whole(gpus: int, node: int) -> int:
+    """So many GPUs or more, that fill nodes of `node`, or a power of two of one."""
+    unit = min(node, 1 << (gpus - 1).bit_length())
+    return -(-gpus // unit) * unit
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:

@@ -160,16 +160,15 @@ def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
     return int(np.argmin(closed_over(question, found))) if found.carries else 0
 
 
-def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
-    """By how much the nearest deployment misses."""
+def shortfall(question: ServeQuestion, found: Deployments, row: int, carrying: int | None = None) -> str:
+    """By how much the nearest deployment misses; `carrying`: GPUs that carry the load, where it is more than these do."""
     if not found.carries:
         most = float(found.columns["requests_per_s"][row])
-        needed = int(np.ceil(question.num_gpus * question.rate / most))
         gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
             f"{gpus} not carry {rate_text(question.rate)}; "
             f"the nearest deployment carries {most:.3g} "
-            f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
+            f"({SPARED}); {'try more --gpus' if carrying is None else f'{carrying:,} GPUs carry it: --gpus {carrying:,}'}"
             f"{'; whether the limits are met there is not known: ask with that --rate' * any(limits_of(question))}"
         )
     over = over_text(float(closed_over(question.in_means(), found)[row]))

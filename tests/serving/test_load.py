@@ -174,6 +174,18 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
 
 
+@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 256), (251, 1000.0, 256), (3, 1000.0, 264), (1, 8.0, 4)])
+def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
+    """In proportion to the nearest deployment 8 GPUs name 254, which fill no node and carry less; 251 name 1,984."""
+    load = {"isl": 1000, "osl": 500, "rate": rate, "ttft_s": 1.0}
+    ask = asked(gpu="h100", gpus=gpus, engine="vllm", simulate=0, fix=("weights=fp8",), **load)
+    text = answer(ask).infeasible
+    assert f"not carry {rate:,.0f} requests/s" in text
+    named = int(re.search(r"GPUs carry it: --gpus ([\d,]+)", text)[1].replace(",", ""))
+    assert named % min(8, 1 << (named - 1).bit_length()) == 0 and named <= most
+    assert answer(replace(ask, gpus=named)).deployments.carries
+
+
 def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
     ask = replace(FULL, isl=2000, osl=300, ttft_p99_s=0.08, top=1, simulate=1)
     some, much = answer(replace(ask, rate=8.39)).infeasible, answer(replace(ask, rate=40.0)).infeasible
