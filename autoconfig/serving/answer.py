@@ -165,7 +165,9 @@ def _gpus_that_carry(question: ServeQuestion, request: ServeRequest, most: float
             break
         found = search(understand(replace(request, gpus=gpus)).in_means())
         if found.carries:
-            return gpus
+            fewer = _whole(math.ceil(gpus / found.most_load), node)
+            enough = fewer < gpus and search(understand(replace(request, gpus=fewer)).in_means()).carries
+            return fewer if enough else gpus
         gpus = math.ceil(gpus / min(max(found.most_load, 0.001), 0.99))
     return None
 
