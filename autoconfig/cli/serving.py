@@ -38,6 +38,8 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
 
     autoconfig deployments --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
 
+    --ttft and --tpot limit means; --ttft-p95, --ttft-p99, --tpot-p95 and --tpot-p99 limit percentiles, simulated.
+
     With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
     megatron-core's (--engine megatron, the default then) or vLLM's server (--engine vllm). --resume NAME goes on.
 
@@ -79,16 +81,17 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         say_not_exported(export_folder, "no deployment fits within the limits")
         ctx.exit(EXIT_NOTHING_FITS)
     if export_folder is not None:
-        from autoconfig.engines.export import export, not_written
+        from autoconfig.engines.export import export, longest_text, not_written, run_command
 
-        written = export(
-            found.question, found.reports[0], Path(export_folder), force=force, slurm=slurm_options(given)
-        )
+        asked, first, folder = found.question, found.reports[0], Path(export_folder)
+        written = export(asked, first, folder, force=force, slurm=slurm_options(given))
         click.echo(f"wrote {', '.join(map(str, written.files))}", err=as_json)
         if written.replaced:
             click.echo(written.replaced, err=True)
-        if not_written(found.question):
-            click.echo(not_written(found.question), err=True)
+        if not_written(asked):
+            click.echo(not_written(asked), err=True)
+        click.echo(f"note: {longest_text(asked, first)}", err=as_json)
+        click.echo(f"run: {run_command(asked, first, folder)}", err=as_json)
 
 
 def _check_question(given: dict[str, Any]) -> None:

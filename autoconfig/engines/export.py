@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark
+from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark, length
 from autoconfig.planning.export_files import MADE_BY, MARK, WrittenExport, filled_template, remark, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
@@ -42,11 +43,26 @@ def _first_port(plan: EnginePlan, beside: EnginePlan | None) -> int:
     return FIRST_PORT + (beside.replicas if beside else 0)
 
 
+def _unpacked(kind: str, files: Mapping[str, str]) -> list[str]:
+    """Shell that puts the files and the command that runs the script of this kind into START, for a job that finds no other
+    file of ours: sbatch takes along the batch script alone, and may be called from any folder."""
+    lines = [f"# What each task runs: the text of {' and '.join(files)}, to be changed here, not there"]
+    lines += ["IFS= read -r -d '' START << 'END_OF_START' || true", "FOLDER=$(mktemp -d)", "trap 'rm -rf \"$FOLDER\"' EXIT"]
+    for file, text in files.items():
+        lines += [f"cat > \"$FOLDER/{file}\" << 'END_OF_FILE'", text.rstrip("\n"), "END_OF_FILE"]
+    return [*lines, f'bash "$FOLDER/{kind}.sh"', "END_OF_START"]
+
+
 def slurm_script(
-    question: ServeQuestion, kind: str, plan: EnginePlan, slurm: Sequence[str] = (), beside: EnginePlan | None = None
+    question: ServeQuestion,
+    kind: str,
+    plan: EnginePlan,
+    files: Mapping[str, str],
+    slurm: Sequence[str] = (),
+    beside: EnginePlan | None = None,
 ) -> str:
-    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share; `slurm`: its further options;
-    `beside`: the instances whose ports come first."""
+    """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share, with the text of its `files`;
+    `slurm`: its further options; `beside`: the instances whose ports come first."""
     gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
     nodes = -(-gpus // per_node)
     launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
@@ -62,7 +78,8 @@ def slurm_script(
         "set -euo pipefail",
         f"# Port of an instance: FIRST_PORT ({_first_port(plan, beside)}) + its number in the array; the node: its output.",
         "export INSTANCE=$SLURM_ARRAY_TASK_ID",
-        f'srun {"--mpi=pmix " if launched else ""}bash "${{SLURM_SUBMIT_DIR:-$PWD}}/{kind}.sh"',
+        *_unpacked(kind, files),
+        f'srun {"--mpi=pmix " if launched else ""}bash -c "$START"',
     ]
     if nodes > 1:
         lines[-1:-1] = [
@@ -103,7 +120,7 @@ def export_texts(question: ServeQuestion, one: DeploymentReport, slurm: Sequence
         body = _instances(question, plan, start, beside)
         files = {f"{kind}.sh": _script(question, plan.weights, body), **start.files}
         texts.update(files)
-        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan, slurm, beside)
+        texts[f"{kind}.sbatch"] = slurm_script(question, kind, plan, files, slurm, beside)
         objects = kubernetes_objects(question, kind, plan, files)
         if objects is not None:
             texts[f"{kind}.kubernetes.yaml"] = objects
@@ -121,6 +138,28 @@ def export(
 ) -> WrittenExport:
     """Write them into `folder`. Raises FileError, UnsupportedError."""
     return write_export(folder, export_texts(question, one, slurm), force=force)
+
+
+def run_command(question: ServeQuestion, one: DeploymentReport, folder: Path) -> str:
+    """What starts the deployment whose scripts `folder` holds: all of it where it is on one node, else by Slurm."""
+    kinds = ("serve",) if one.plan.prefill is None else ("prefill", "decode")
+    here = one.gpus <= question.gpus_per_node
+    files = [shlex.quote(str(folder / f"{kind}.{'sh' if here else 'sbatch'}")) for kind in kinds]
+    needs = "MODEL=/path/to/checkpoint" + " MEGATRON=/path/to/Megatron-LM" * (question.engine.framework == "megatron")
+    if one.plan.prefill is None:
+        return f"{needs} {'bash' if here else 'sbatch'} {files[0]}"
+    router = f"bash {shlex.quote(str(folder / 'router.sh'))}"
+    if here:
+        return f"export {needs}; {' & '.join(f'bash {file}' for file in files)} & {router}"
+    jobs = "; ".join(f"sbatch {file}" for file in files)
+    return f"export {needs}; {jobs}; then PREFILL=HOST:PORT,... DECODE=HOST:PORT,... {router}"
+
+
+def longest_text(question: ServeQuestion, one: DeploymentReport) -> str:
+    """Which requests the servers refuse, as the scripts start them."""
+    kinds = [plan for plan in (one.plan.prefill, one.plan.decode) if plan is not None]
+    most = min(length(question, plan) for plan in kinds)
+    return f"the engine refuses requests of more than {most:,} tokens, prompt and answer together"
 
 
 DRAFTS = {

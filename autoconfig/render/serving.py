@@ -11,6 +11,7 @@ from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
+from autoconfig.serving.finalists import kept
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.errors import GIB
@@ -31,6 +32,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
     if borrowed := q.calibration.borrowed_by(q.engine):
         console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
+    if q.tails:
+        console.print("TTFT and TPOT in tables are means in closed form; percentiles are judged in the simulation", style="dim")
     whole = bool(getattr(console, "verbose", False))
     if answer.reports:
         shown: Sequence[DeploymentReport] = answer.reports if whole else answer.reports[:BRIEF_ROWS]
@@ -53,9 +56,17 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
             _show_deployments(console, f"--include {text}", q, [found])
     console.print(
         f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
-        f"{len(d.order):,} meet the limits, priced in {d.seconds:.2f} s"
+        f"{len(d.order):,} meet the limits{_judged(answer)}, priced in {d.seconds:.2f} s"
     )
     show_assumptions(console, q.assumed)
+
+
+def _judged(answer: ServeAnswer) -> str:
+    """Of those that meet the limits in closed form, how many were simulated, and of these how many meet them there."""
+    if not answer.simulated or not any(limits_of(answer.question)):
+        return ""
+    held = sum(kept(answer.question, one) for one in answer.simulated)
+    return f" in closed form, {held} of {len(answer.simulated)} tried in the simulation"
 
 
 BRIEF_ROWS = 4
@@ -102,7 +113,8 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
     names = ("#", "GPUs", "users", "tok/s/GPU", "tok/s/user", "TTFT", "TPOT", "KV room", "deployment")
     show_table(console, names, rows, left=("deployment",), below=("deployment",), title=title)
     if any(OVER in row[5] + row[6] for row in rows):
-        console.print(f"{OVER} over the limit that was asked for", style="dim")
+        there = ", a percentile in the simulation" * bool(question.tails)
+        console.print(f"{OVER} over the limit that was asked for{there}", style="dim")
 
 
 MOST_ROOM = 99.5

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.planning.progress import Progress
+from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, decode_memory, report
-from autoconfig.serving.finalists import finalists, kept, of_loads, one_per_layout, over_limits
+from autoconfig.serving.finalists import figure, finalists, kept, of_loads, one_per_layout, over_limits
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
 from autoconfig.serving.reasons import (
@@ -18,6 +19,7 @@ from autoconfig.serving.reasons import (
     no_deployment,
     over_text,
     readable,
+    refuted_text,
     sensitivity,
     shortfall,
     simulated_figures,
@@ -53,16 +55,28 @@ class ServeAnswer:
     nearest: DeploymentReport | None
     """Where no deployment meets the limits: the one that misses by least."""
     infeasible: str = ""
+    simulated: tuple[DeploymentReport, ...] = ()
+    """All that were, those that are not recommended as well."""
     sustained: float | None = None
     """Of a full queue: requests per second that the GPUs carry when requests come at random, within the limits in the
     simulation, as `rate` would find; None where a rate was asked, nothing is simulated, or none of SHARES is carried."""
 
 
 def _why(
-    question: ServeQuestion, found: Deployments, rows: Sequence[int], best: DeploymentReport, sustained: float | None
+    question: ServeQuestion,
+    found: Deployments,
+    rows: Sequence[int],
+    best: DeploymentReport,
+    tried: Sequence[DeploymentReport],
+    sustained: float | None,
 ) -> tuple[str, ...]:
     """Why the recommended one is, and what it carries under a load of its own."""
-    lines = why(question, found, next(row for row in rows if found.plan(row) == best.plan))
+    refuted = [one for one in tried if not kept(question, one)]
+    row = next(row for row in rows if found.plan(row) == best.plan)
+    lines = why(question, found, row, len(tried), len(refuted))
+    ahead = min(refuted, key=lambda one: figure(question, one), default=best)
+    if ahead is not best and figure(question, ahead) <= figure(question, best):
+        lines.append(refuted_text(question, ahead))
     if sustained is not None:
         lines.insert(1, sustained_text(best.requests_per_s, best.tokens_per_s_per_gpu, sustained))
     return tuple(lines)
@@ -81,23 +95,31 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
             break
     else:
         reports = []
+    known = {str(one.plan): one for one in tried}
     rows = one_per_layout(found, request.top) if reports else []
     nearest, infeasible = (None, "")
     if not reports:
-        nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found)
+        nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found, request)
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
     return ServeAnswer(
         question=question,
         deployments=found,
         reports=tuple(reports),
-        pareto=tuple(report(question, found, row) for row in spread(found.pareto(), PARETO_POINTS)),
+        pareto=tuple(_judged(report(question, found, row), known) for row in spread(found.pareto(), PARETO_POINTS)),
+        simulated=tuple(known.values()),
         included=tuple(_included(question, found, text) for text in request.include),
-        why=_why(question, found, rows, reports[0], sustained) if reports else (),
+        why=_why(question, found, rows, reports[0], tuple(known.values()), sustained) if reports else (),
         sensitivity=(*lines, *sensitivity(question, found, rows)),
         nearest=nearest,
         infeasible=infeasible,
         sustained=sustained,
     )
+
+
+def _judged(one: DeploymentReport, known: Mapping[str, DeploymentReport]) -> DeploymentReport:
+    """With its simulation, where there was one."""
+    same = known.get(str(one.plan))
+    return replace(one, latency=same.latency) if same else one
 
 
 def _sustained(question: ServeQuestion, request: ServeRequest, best: DeploymentReport) -> float | None:
@@ -117,13 +139,43 @@ def rounded_down(value: float) -> float:
     return float(f"{math.floor(value / unit + 1e-9) * unit:.6g}")
 
 
-def _nearest(question: ServeQuestion, found: Deployments) -> tuple[DeploymentReport | None, str]:
+def _nearest(question: ServeQuestion, found: Deployments, request: ServeRequest) -> tuple[DeploymentReport | None, str]:
     row = nearest_row(question.in_means(), found)
-    return (
-        (None, no_deployment(question, found))
-        if row is None
-        else (report(question, found, row), shortfall(question, found, row))
-    )
+    if row is None:
+        return None, no_deployment(question, found)
+    carrying = None if found.carries else _gpus_that_carry(question, request, float(found.columns["requests_per_s"][row]))
+    return report(question, found, row), shortfall(question, found, row, carrying)
+
+
+SIZES = 4
+"""Numbers of GPUs that are asked whether they carry a load."""
+
+
+def _gpus_that_carry(question: ServeQuestion, request: ServeRequest, most: float) -> int | None:
+    """GPUs that carry the load in closed form, as the same question with so many answers: first as many as `most` requests per
+    second of these GPUs suggest, or where these fill no nodes, so that few layouts use all of them, the next number that does;
+    then more, always whole nodes (less than one: 2, 4, 8). None where none of SIZES does."""
+    node = request.gpus_per_node or question.gpu.link_domain_size
+    gpus = question.num_gpus
+    if gpus == _whole(gpus, node):
+        gpus = math.ceil(gpus * question.rate / most)
+    for _ in range(SIZES):
+        gpus = _whole(gpus, node)
+        if gpus > MAX_SERVING_GPUS:
+            break
+        found = search(understand(replace(request, gpus=gpus)).in_means())
+        if found.carries:
+            fewer = _whole(math.ceil(gpus / found.most_load), node)
+            enough = fewer < gpus and search(understand(replace(request, gpus=fewer)).in_means()).carries
+            return fewer if enough else gpus
+        gpus = math.ceil(gpus / min(max(found.most_load, 0.001), 0.99))
+    return None
+
+
+def _whole(gpus: int, node: int) -> int:
+    """So many GPUs or more, that fill nodes of `node`, or a power of two of one."""
+    unit = min(node, 1 << (gpus - 1).bit_length())
+    return -(-gpus // unit) * unit
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:

@@ -49,13 +49,15 @@ def finalists(question: ServeQuestion, request: ServeRequest, progress: Progress
         if kept(question, one):
             said = f"of tp={tp} alone: what is ranked first of all breaks the limits in the simulation"
             alone = replace(columns, question=question, order=np.array([row]))
-            better[tp] = [(alone, [one], [f"the fastest {said}"], tried)]
+            better[tp] = [(alone, [one], [f"the fastest {said}"], [])]
             narrow = replace(question, constraints={**question.constraints, "tp": frozenset({tp})})
-            found, within, lines, _ = of_loads(narrow, request, progress)
+            found, within, lines, more = of_loads(narrow, request, progress)
+            tried = [*tried, *more]
             if any(kept(question, each) for each in within):
-                better[tp].append((replace(found, question=question), within, [said, *lines], tried))
+                better[tp].append((replace(found, question=question), within, [said, *lines], []))
     some = [each for both in better.values() for each in both]
-    return min(some, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if some else (*first[:3], tried)
+    best = min(some, key=lambda each: (_figure(question, each[1]), each[1][0].tpot_s)) if some else first
+    return (*best[:3], tried)
 
 
 def _fastest(question: ServeQuestion, slack: float) -> list[tuple[Deployments, int]]:
@@ -125,7 +127,11 @@ def _between(
 
 def _figure(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> float:
     """What the goal makes least, of the first that is within the limits in the simulation."""
-    one = next(one for one in reports if kept(question, one))
+    return figure(question, next(one for one in reports if kept(question, one)))
+
+
+def figure(question: ServeQuestion, one: DeploymentReport) -> float:
+    """What the goal makes least."""
     figures = {"ttft": one.ttft_s, "tpot": one.tpot_s, "gpus": float(one.gpus)}
     return figures.get(question.goal, -one.tokens_per_s_per_gpu)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.serving.deployment import SimulatedJson, decode_memory
+from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
 from autoconfig.serving.space import cut_groups
@@ -38,11 +38,17 @@ def goal_figure(question: ServeQuestion, found: Deployments) -> npt.NDArray[np.f
     return found.columns[columns[question.goal]] if question.goal in columns else found.tokens_per_s_per_gpu
 
 
-def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
-    """Lines for the recommended row; none where nothing meets the limits."""
+def why(question: ServeQuestion, found: Deployments, row: int, simulated: int = 0, refuted: int = 0) -> list[str]:
+    """Lines for the recommended row; none where nothing meets the limits. `simulated`: deployments that were, of which
+    `refuted` broke the limits there."""
     limits = [f"{name} <= {limit * 1e3:g} ms" for _, _, name, limit in limits_of(question)]
     within = f" within {' and '.join(limits)}" if limits else ""
     lines = [f"{FIGURES[question.goal][0]} of {len(found.order):,} deployments that fit{within}"]
+    if refuted or (simulated and question.tails):
+        lines = [
+            f"{FIGURES[question.goal][0]} of the {simulated - refuted} that are{within} in the simulation, of {simulated} "
+            f"simulated; {len(found.order):,} fit and are within in closed form, which knows means only"
+        ]
     if question.goal in ("throughput", "cost"):
         speed = found.tokens_per_s_per_gpu[found.order]
         c = found.columns
@@ -50,11 +56,16 @@ def why(question: ServeQuestion, found: Deployments, row: int) -> list[str]:
         alike = len({(float(c["layout"][i]), float(c["prefill"][i])) for i in near})
         if alike > 1:
             lines.append(f"{alike:,} layouts are within {TIE:.0%} of the best: of those most tokens/s/user, then the simplest")
-    if row != found.order[0]:
-        lines.append("what the closed form ranks before it breaks the limits in the simulation")
     if not question.rate:
         lines += _end_of_batch(question, found, row)
     return lines
+
+
+def refuted_text(question: ServeQuestion, one: DeploymentReport) -> str:
+    """Why a simulated deployment that the goal would put first is not recommended."""
+    assert one.latency is not None
+    broken = exceeded((name, seconds, limit) for _, name, seconds, limit in simulated_figures(question, one.latency))
+    return f"not recommended, though as good in closed form: {one.plan}, in the simulation {broken}"
 
 
 def rate_text(rate: float) -> str:
@@ -149,16 +160,15 @@ def nearest_row(question: ServeQuestion, found: Deployments) -> int | None:
     return int(np.argmin(closed_over(question, found))) if found.carries else 0
 
 
-def shortfall(question: ServeQuestion, found: Deployments, row: int) -> str:
-    """By how much the nearest deployment misses."""
+def shortfall(question: ServeQuestion, found: Deployments, row: int, carrying: int | None = None) -> str:
+    """By how much the nearest deployment misses; `carrying`: GPUs that carry the load, where it is more than these do."""
     if not found.carries:
         most = float(found.columns["requests_per_s"][row])
-        needed = int(np.ceil(question.num_gpus * question.rate / most))
         gpus = f"{question.num_gpus} GPU{' does' if question.num_gpus == 1 else 's do'}"
         return (
             f"{gpus} not carry {rate_text(question.rate)}; "
             f"the nearest deployment carries {most:.3g} "
-            f"({SPARED}; at that rate a GPU it takes {needed:,} or more: --gpus {needed:,})"
+            f"({SPARED}); {'try more --gpus' if carrying is None else f'{carrying:,} GPUs carry it: --gpus {carrying:,}'}"
             f"{'; whether the limits are met there is not known: ask with that --rate' * any(limits_of(question))}"
         )
     over = over_text(float(closed_over(question.in_means(), found)[row]))

@@ -11,7 +11,7 @@ import yaml
 from autoconfig.specs.errors import UnsupportedError
 from tables import tabled
 
-from autoconfig.engines.export import export_texts
+from autoconfig.engines.export import export_texts, longest_text, run_command
 from autoconfig.engines.start import sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
@@ -149,6 +149,45 @@ def test_a_job_of_decode_instances_names_the_port_of_its_script(exported):
     port = 8000 + one.plan.prefill.replicas
     assert f"FIRST_PORT ({port})" in (folder / "decode.sbatch").read_text(encoding="utf-8")
     assert "FIRST_PORT (8000)" in (folder / "prefill.sbatch").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm-1.2"])
+def test_a_job_finds_its_scripts_from_any_folder(exported, engine, tmp_path):
+    """sbatch keeps a copy of the batch script alone and starts it where it was called."""
+    folder = exported[engine]["llama3-8b-4"][2]
+    (tmp_path / "srun").write_text('#!/bin/bash\nexec "$@"\n', encoding="utf-8")
+    server = '#!/bin/bash\necho "$@"\nfor last; do :; done\n[[ $last != *.yaml ]] || cat "$last"\n'
+    (tmp_path / {"vllm": "vllm", "trtllm-1.2": "trtllm-serve"}[engine]).write_text(server, encoding="utf-8")
+    for tool in tmp_path.iterdir():
+        tool.chmod(0o755)
+    (tmp_path / "spooled").write_text((folder / "serve.sbatch").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "typed" / "here").mkdir(parents=True)
+    (tmp_path / "left").mkdir()
+    known = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MODEL": "served", "SLURM_ARRAY_TASK_ID": "1", "TMPDIR": f"{tmp_path}/left"}
+    done = subprocess.run(
+        ["/bin/bash", str(tmp_path / "spooled")], env={**known, "SLURM_SUBMIT_DIR": str(tmp_path / "typed")},
+        cwd=tmp_path / "typed" / "here", capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "served" in done.stdout.split() and "8001" in done.stdout.split(), done.stderr
+    if engine == "trtllm-1.2":
+        assert (folder / "serve.yaml").read_text(encoding="utf-8") in done.stdout
+    assert not list((tmp_path / "left").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("llama3-8b-4", "MODEL=/path/to/checkpoint bash 'my run/serve.sh'"),
+     ("deepseek-v3-64", "MODEL=/path/to/checkpoint sbatch 'my run/serve.sbatch'"),
+     ("llama3-70b-8-disaggregated", "export MODEL=/path/to/checkpoint; bash 'my run/prefill.sh' & bash 'my run/decode.sh' & "
+                                    "bash 'my run/router.sh'"),
+     ("deepseek-v3-64-disaggregated", "export MODEL=/path/to/checkpoint; sbatch 'my run/prefill.sbatch'; "
+                                      "sbatch 'my run/decode.sbatch'; then PREFILL=")],
+)  # fmt: skip
+def test_the_command_that_starts_all_of_it_and_the_longest_request_are_said(exported, name, first):
+    question, one, folder = exported["vllm"][name]
+    assert run_command(question, one, Path("my run")).startswith(first)
+    script = "serve.sh" if one.plan.prefill is None else "decode.sh"
+    assert f"more than {int(options(folder, script)['--max-model-len']):,} tokens" in longest_text(question, one)
 
 
 @tabled

@@ -113,6 +113,27 @@ def test_limits_of_percentiles_are_kept_in_the_simulation():
     assert steady.latency.tpot_seconds.p95 <= 0.01 < answer(replace(LIGHT, gpus=1)).reports[0].latency.tpot_seconds.p95
 
 
+@pytest.mark.parametrize(("gpus", "held"), [(8, True), (2, False)])
+def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
+    """The deployment on two GPUs does most tokens/s/GPU and breaks the limit: nothing may say that it is within it."""
+    load = {"isl": 1000, "osl": 500, "rate": 4.0, "ttft_p99_s": 1.0, "tpot_p99_s": 0.03}
+    found = answer(asked(gpu="h100", gpus=gpus, engine="vllm", simulate=3, top=3, **load))
+    (refuted,) = [one for one in found.simulated if one.latency.ttft_seconds.p99 > 1.0]
+    file = io.StringIO()
+    show_answer(Screen(file=file, width=180), found)
+    text = file.getvalue()
+    frontier = [line for line in text.partition("Pareto frontier")[2].splitlines() if f"{refuted.plan}" in line]
+    assert len(frontier) == 1 and "ms !" in frontier[0]
+    kept, all_of = len(found.simulated) - 1, len(found.simulated)
+    assert f"meet the limits in closed form, {kept} of {all_of} tried in the simulation" in text and "tables are means" in text
+    assert bool(found.reports) == held == (kept > 0)
+    if held:
+        assert refuted.tokens_per_s_per_gpu > found.reports[0].tokens_per_s_per_gpu
+        assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 1000 ms")
+        assert f"of {all_of} simulated" in found.why[0]
+        assert f"closed form: {refuted.plan}, in the simulation TTFT p99" in found.why[1]
+
+
 def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
     """What is first by throughput has tp=1, at any number of instances; of tp=2 and 4 some are within the limit."""
     asked_of = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300, "fix": ("kv=fp8", "weights=fp8")}
@@ -151,6 +172,18 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     show_answer(Screen(file=file, width=180), found)
     said = re.search(r"(T\w+ p9\d) rests on the (\d) slowest of 40 requests", file.getvalue())
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
+
+
+@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 256), (251, 1000.0, 256), (3, 1000.0, 264), (1, 8.0, 4)])
+def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
+    """In proportion to the nearest deployment 8 GPUs name 254, which fill no node and carry less; 251 name 1,984."""
+    load = {"isl": 1000, "osl": 500, "rate": rate, "ttft_s": 1.0}
+    ask = asked(gpu="h100", gpus=gpus, engine="vllm", simulate=0, fix=("weights=fp8",), **load)
+    text = answer(ask).infeasible
+    assert f"not carry {rate:,.0f} requests/s" in text
+    named = int(re.search(r"GPUs carry it: --gpus ([\d,]+)", text)[1].replace(",", ""))
+    assert named % min(8, 1 << (named - 1).bit_length()) == 0 and named <= most
+    assert answer(replace(ask, gpus=named)).deployments.carries
 
 
 def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
