@@ -329,5 +329,6 @@ def test_messages_of_the_command_line(autoconfig):
 def test_a_limit_without_a_unit_that_nobody_waits_for_is_asked_about(name, odd, plain):
     asked = {"model": "llama3-8b", "gpus": 1}
     assert getattr(request_of({**asked, name: plain}), f"{name}_s") <= 11.0
-    with pytest.raises(InputError, match=rf"--{name.replace('_', '-')}: '{odd}' without a unit is .* say {float(odd):g}ms or {float(odd):g}s"):
+    number = f"{float(odd):g}"
+    with pytest.raises(InputError, match=rf"--{name.replace('_', '-')}: '{odd}' without .* say {number}ms or {number}s"):
         request_of({**asked, name: odd})
