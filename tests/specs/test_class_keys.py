@@ -125,6 +125,12 @@ def test_an_output_layer_that_does_not_fit_its_language_model_is_refused():
     assert len(config_notes({**OVIS2, "hidden_size": 128, "tie_word_embeddings": True})) == 1
 
 
+def test_a_class_that_builds_its_own_model_whatever_the_file_says():
+    """Its configuration keeps the type; its model does not."""
+    with pytest.raises(UnsupportedError, match="voxtral_realtime builds voxtral_realtime_text, whatever model_type says"):
+        model_from_mapping({"model_type": "voxtral_realtime", "text_config": {**LLAMA, "model_type": "llama"}}, "f", "m")
+
+
 INSIDE = {**SIZES, "num_hidden_layers": 5, "num_key_value_heads": 3, "max_position_embeddings": 64}
 
 

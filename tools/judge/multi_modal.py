@@ -96,9 +96,13 @@ def fixed(kind: str) -> str | None:
     other = "qwen2" if own != "qwen2" else "llama"
     try:
         built = type(_part_of(kind, {**usual(kind)[part(kind)], "model_type": other}))
-        return own if built is type(getattr(CONFIGS[kind](), part(kind))) else None
+        if built is type(getattr(CONFIGS[kind](), part(kind))):
+            return own
     except Exception:  # a class that checks one part by the other
         return None if CONFIGS[kind].sub_configs[part(kind)].__name__ == "AutoConfig" else own
+    models = [whole(kind, small(kind, text)) for text in ({}, {"model_type": other})]
+    kinds = [None if model is None else type(model.get_decoder()) for model in models]
+    return own if kinds[0] is not None and kinds[0] is kinds[1] else None
 
 
 def head_inside(kind: str) -> bool:
