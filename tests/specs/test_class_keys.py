@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
 
