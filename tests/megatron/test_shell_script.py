@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
+from launch_help import launch, read
 from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check, plan_violations
-from autoconfig.megatron.check_input import CheckRequest, read_check, read_text
+from autoconfig.megatron.check_input import read_text
 from autoconfig.megatron.read import as_megatron_takes_it
 from autoconfig.megatron.shell.commands import Source, reason_of, text_of
 from autoconfig.megatron.shell.interpreter import Reader
@@ -33,16 +34,6 @@ REFUSED = [
     ("megatron_2025_mamba", {}, UnsupportedError, "layers are given by ratios"),
     ("sc21_2021_figure_11", {}, InputError, "no launch of Megatron-LM was found"),
 ]
-
-
-def read(text, **request):
-    return read_check(text, CheckRequest(**request))
-
-
-def launch(before="", arguments=""):
-    """A small script around some lines."""
-    base = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 --bf16"
-    return f"{before}\ntorchrun --nproc_per_node 8 pretrain_gpt.py {base} --vocab-size 1000 --micro-batch-size 1 {arguments}\n"
 
 
 @pytest.mark.parametrize(("name", "given", "gpus", "plan", "billions", "software"), READ, ids=[row[0] for row in READ])
@@ -438,61 +429,3 @@ def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
         read(LLAMA_8B + UNSAID)
     for given, size in (("--rotary-base 500000", 128256), ("--wandb-project of-mistral", 32000)):
         assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size
-
-
-def test_one_process_of_many_asks_for_the_gpus():
-    """What mpirun starts: python alone, with sizes that need more than its GPU, or a word on nodes."""
-    script = launch(arguments="--tensor-model-parallel-size 2").replace("torchrun --nproc_per_node 8", "python")
-    for text in (script, f"N=$((${{NUM_NODES}} * 8))\n{launch()}".replace("torchrun --nproc_per_node 8", "python")):
-        with pytest.raises(InputError, match="number of GPUs is not known"):
-            read(text)
-        assert read(text, gpus=8).question.scenario.cluster.num_gpus == 8
-
-
-def test_a_conversion_before_the_training_is_passed_over():
-    script = launch(f"python convert_ckpt_v2.py --num-layers 4 --load /x --save /y --seq-length 128\n{launch()}")
-    assert str(read(script).plan) == str(read(launch()).plan)
-    with pytest.raises(UnsupportedError, match="no pre-training"):
-        read("python tools/run_text_generation_server.py --num-layers 4 --hidden-size 64 --load /x --seq-length 128")
-
-
-def test_a_program_that_only_a_variable_names_is_refused_too():
-    script = f"APP='{launch().strip()}'\n$WRAPPER $APP\n"
-    assert read(script, gpus=8).plan == read(launch()).plan
-    with pytest.raises(UnsupportedError, match="vlm"):
-        read(script.replace("pretrain_gpt", "pretrain_vlm"), gpus=8)
-
-
-def test_a_module_that_serves_is_refused():
-    with pytest.raises(UnsupportedError, match="inference"):
-        read(launch().replace("pretrain_gpt.py", "-m examples.inference.gpt.gpt_static_inference"))
-    assert read(launch().replace("torchrun", "python -m torch.distributed.run")).plan.tp == 1
-
-
-def test_the_folder_of_a_training_program_does_not_refuse_it():
-    found = read(launch().replace("pretrain_gpt.py", "/data/eval/inference/pretrain_gpt.py"))
-    assert found.question.scenario.model.num_layers == 4
-
-
-@pytest.mark.parametrize(
-    ("lines", "launcher", "said"),
-    [
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=8", "starts 64 processes on a"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=4", "starts 32 processes on a"),
-        ("--nodes=4 --gres=gpu:4", "torchrun --nnodes=4 --nproc_per_node=8", r"8 processes on a node \(its launcher\)"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=32", "srun python", "8 tasks of srun, 1 each"),
-        ("--nodes=2 --gres=gpu:8", "srun torchrun --nnodes=4 --nproc_per_node=8", "32 processes.*2 nodes of 8 GPUs"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "torchrun --nnodes=4 --nproc_per_node=4", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=4", "srun torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=32", "srun --ntasks-per-node=1 torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=16", "srun -N 2 -n 8 python", ""),
-        ("--nodes=4 --ntasks-per-node=8", "srun python", ""),
-    ],
-)
-def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, launcher, said):
-    text = f"#!/bin/bash\n#SBATCH {lines}\n{launcher} pretrain_gpt.py --num-layers 2 --hidden-size 64 --seq-length 64\n"
-    if said:
-        with pytest.raises(InputError, match=said):
-            read_script(text, megatron_program())
-    else:
-        assert read_script(text, megatron_program()).num_gpus

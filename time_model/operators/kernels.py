@@ -73,8 +73,8 @@ GROUPED_ROWS_LOST = 96.0
 def grouped_gemm_seconds(dense: Number, rows: Number, share: float, groups: Number = 2.0) -> Number:
     """A grouped GEMM from `dense`, the seconds of one dense GEMM of all its rows: dense / (g m/(m + m0)), m rows of one expert.
 
-    A rank with one expert runs that dense GEMM itself (Transformer Engine's GroupedLinear starts one cuBLAS GEMM for each
-    group). The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
+    A rank with one expert runs that dense GEMM itself: Transformer Engine starts one cuBLAS GEMM for each group
+    (multi_stream_cublas_gemm in transformer_engine/common/gemm/cublaslt_gemm.cu). The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
     each expert or one for all: what the launches cost stands in the host's time. Source: steps of NVIDIA's mixtures of 2025
     and 2026 (docs/time_model.md, Experts); tables of fused inference layers are 50 % too slow at narrow experts and
     25 % too fast at wide ones.
