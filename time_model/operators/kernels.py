@@ -74,9 +74,10 @@ def grouped_gemm_seconds(dense: Number, rows: Number, share: float, groups: Numb
     """A grouped GEMM from `dense`, the seconds of one dense GEMM of all its rows: dense / (g m/(m + m0)), m rows of one expert.
 
     A rank with one expert runs that dense GEMM itself: Transformer Engine starts one cuBLAS GEMM for each group
-    (multi_stream_cublas_gemm in transformer_engine/common/gemm/cublaslt_gemm.cu). The weight gradient is as many dense GEMMs as there are experts, at the same share. Any precision, one launch for
-    each expert or one for all: what the launches cost stands in the host's time. Source: steps of NVIDIA's mixtures of 2025
-    and 2026 (docs/time_model.md, Experts); tables of fused inference layers are 50 % too slow at narrow experts and
+    (multi_stream_cublas_gemm in transformer_engine/common/gemm/cublaslt_gemm.cu). The weight gradient is as many dense GEMMs as
+    there are experts, at the same share. Any precision, one launch for each expert or one for all: what the launches cost
+    stands in the host's time. Source: steps of NVIDIA's mixtures of 2025 and 2026 (docs/time_model.md, Experts); tables of
+    fused inference layers are 50 % too slow at narrow experts and
     25 % too fast at wide ones.
     """
     return np.where(np.asarray(groups) > 1.0, dense * (rows + GROUPED_ROWS_LOST) / (share * rows), dense)
