@@ -112,7 +112,7 @@ soak: $(DEV)
 	@echo "soak: seed $(SEED) (make soak SEED=$(SEED) repeats this run)"
 	AUTOCONFIG_SOAK=1 AUTOCONFIG_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'soak or judge' --hypothesis-seed=$(SEED)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
-	@[ ! -e $(JUDGE) ] || $(JUDGE_BIN)/python -m pytest -m soak tests/judge
+	@[ ! -e $(JUDGE) ] || AUTOCONFIG_SOAK_SEED=$(SEED) $(JUDGE_BIN)/python -m pytest -n 2 --dist loadgroup -m soak tests/judge
 
 # Tables of what the product answers today (tests/recorded/*.txt), after a change that was meant.
 recorded: $(DEV)
