@@ -389,6 +389,10 @@ def test_only_norms_that_stand_apart_are_recomputed(apart, attention, mlp):
     assert (layer.back_in_attention, layer.back_in_mlp) == (attention, mlp)
 
 
+def test_of_a_layer_whose_norms_are_not_told_both_are_recomputed():
+    assert kept_under_selective({"norm_outputs": np.array([8.0])}, ("layernorm",), STACK).kept["norm_outputs"] == 0.0
+
+
 def test_norms_of_both_halves_are_freed_together():
     """Latent attention: `layernorm` frees the norm before attention, `mlp` the one that is fused into the MLP."""
     parts = {"norm_outputs": np.array([8.0]), "query_key_value": np.array([9.0]), "mlp_inside": np.array([5.0])}

@@ -109,6 +109,14 @@ def changed(value: Any, number: int) -> Any:
     return (None, 3, f"{value}x")[number % 3]
 
 
+def moved(model: Any, now: ModelSpec) -> dict[str, Any]:
+    """Fields of `now` that `model` has otherwise, and its parameters; all of them where `model` was refused."""
+    before, after = {} if isinstance(model, dict) else shape_of(model), shape_of(now)
+    return {name: after.get(name, "usual") for name in before | after if after.get(name) != before.get(name)} | {
+        "total": total_parameters(now)
+    }
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_files_of_other_models(name):
     config = CONFIGS[name]
@@ -123,10 +131,10 @@ def test_files_of_other_models(name):
         ):
             continue
         rest = {k: v for k, v in config.items() if k != key}
-        for kind, other in (("", {**config, key: changed(value, number)}), ("-", rest))[: 2 - number % 2]:
+        for kind, other in (("", {**config, key: changed(value, number)}), ("-", rest)):
             now = outcome(model_from_mapping, other, "x", "x")
             if now != model and (kind or key != "model_type"):
-                found[f"{kind}{key}"] = "refused" if isinstance(now, dict) else total_parameters(now)
+                found[f"{kind}{key}"] = "refused" if isinstance(now, dict) else moved(model, now)
     found["likely"] = (likely_family(config) or ("",))[0]
     TABLE.check(f"config {name}", found)
 

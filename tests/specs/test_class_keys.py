@@ -296,6 +296,15 @@ def test_defaults_that_a_class_fills_its_language_model_with(kind, parameters):
     assert total_parameters(model_from_mapping(file, "f", "m")) == parameters
 
 
+@pytest.mark.parametrize("types", [["mamba"] * 4, ["mamba"] * 4 + ["conv"], ["conv"] * 4])
+def test_kinds_of_layers_of_a_granite_hybrid_are_one_a_layer_and_known(types):
+    kinds = ("layers_block_type", "layer_types")
+    whole = {key: value for key, value in COUNTS["granitemoehybrid"][0].items() if key not in kinds}
+    assert whole["num_hidden_layers"] == 5
+    with pytest.raises(InputError, match=r"layer_types must be 5 of mamba and attention|conv"):
+        model_from_mapping({**whole, "layer_types": types}, "f", "m")
+
+
 def test_two_lists_of_kinds_of_layers_that_differ_are_refused():
     whole = {key: value for key, value in COUNTS["granitemoehybrid"][0].items() if key != "layer_types"}
     layers = ["mamba", "attention", "mamba", "attention", "mamba"]

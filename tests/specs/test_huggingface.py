@@ -401,6 +401,7 @@ def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
     for name, own, more in (
         ("LlamaModel", 0, {}),
         ("LlamaForSequenceClassification", 4096, {"num_labels": 1}),
+        ("LlamaForSequenceClassification", 3 * 4096, {"num_labels": 3}),
         ("LlamaForTokenClassification", 3 * 4097, {"id2label": {"0": "a", "1": "b", "2": "c"}}),
         ("LlamaForQuestionAnswering", 2 * 4097, {"num_labels": 5}),
     ):

@@ -195,6 +195,12 @@ def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden:
     assert "Brown" in model.sources["*"] or "Narayanan" in model.sources["*"]
 
 
+def test_the_least_size_has_ten_million_parameters() -> None:
+    assert total_parameters(gpt3_style(1.0e7)) == pytest.approx(1e7, rel=0.05)
+    with pytest.raises(InputError, match="outside 10m to 100t"):
+        gpt3_style(0.999e7)
+
+
 @given(st.floats(math.log10(MIN_PARAMETERS), math.log10(MAX_PARAMETERS)))
 def test_total_is_within_five_percent(exponent: float) -> None:
     params = min(max(10**exponent, MIN_PARAMETERS), MAX_PARAMETERS)

@@ -6,7 +6,15 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.run_settings import GivenSettings, RunSettings, nearest_recipe, read_graphs, recipes, resolve_settings
+from autoconfig.specs.run_settings import (
+    GivenSettings,
+    RunSettings,
+    model_switches,
+    nearest_recipe,
+    read_graphs,
+    recipes,
+    resolve_settings,
+)
 from autoconfig.specs.software.software import load_stack
 
 PARTS = read_graphs("attn moe_router moe_preprocess")
@@ -84,3 +92,13 @@ def test_what_is_given_counts_and_what_is_odd_is_refused() -> None:
         with pytest.raises(InputError, match=text):
             GivenSettings(**given)  # type: ignore[arg-type]
     assert read_graphs("attn,moe_router+mamba") == {"attn", "moe_router", "mamba"} and read_graphs("none") == frozenset()
+
+
+def test_the_switches_of_a_model_are_those_of_its_recipes_up_to_a_release() -> None:
+    mine = [r for r in recipes() if (r.model, r.gpu) == ("qwen3-30b-a3b", "h100")]
+    releases = sorted({r.release for r in mine})
+    assert len(releases) > 1
+    for number, release in enumerate(releases, 1):
+        found = set(model_switches("qwen3-30b-a3b", "h100", release))
+        assert {r.settings for r in mine if r.release in releases[:number]} <= found
+    assert model_switches("qwen3-30b-a3b", "h100", "nemo-20.01") == () == model_switches("qwen3-30b-a3b", "a100", releases[-1])

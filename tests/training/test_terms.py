@@ -9,6 +9,7 @@ import pytest
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
+from autoconfig.time_model.hardware.efficiency import entry_for
 
 from autoconfig.training.answer import _trade, largest_parts
 from autoconfig.training.nearest import (
@@ -162,6 +163,16 @@ def test_the_three_largest_parts_of_a_step_are_named():
 ])  # fmt: skip
 def test_runs_behind_the_constants_are_named_where_there_are_any(gpu, said):
     assert said in _evidence(understand(Request(model="llama3-8b", gpus=8, gpu=gpu)).scenario)
+
+
+def test_constants_that_no_run_determines_are_named_and_those_of_experts_only_for_mixtures():
+    for model in ("llama3-8b", "mixtral-8x7b"):
+        scenario = understand(Request(model=model, gpus=8, gpu="h100")).scenario
+        entry = entry_for(scenario, moe=scenario.model.is_moe)
+        kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or scenario.model.is_moe)]
+        said = _evidence(scenario)
+        assert said.startswith(f"calibration {scenario.calibration.version}, software {scenario.software.name}: ")
+        assert said.partition("kept near the default: ")[2] == ", ".join(kept)
 
 
 @pytest.mark.parametrize(("model", "scope", "capacity", "rule"), [

@@ -2,7 +2,8 @@
 
 Changed are numbers (doubled, 0 to 1), arithmetic operators, comparisons, and / or / not, min and max, ceil and floor and
 NumPy's names of these; sums and differences also lose their last term. Docstrings, messages, annotations, decorators, raised
-errors and the defaults of arguments are left alone.
+errors and the defaults of arguments are left alone, and so is zero times something (zeros in its shape): zero over it is the
+same zeros.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
     elif isinstance(new, ast.BinOp) and type(new.op) in OPERATORS and not _is_text(new.left) and not _is_text(new.right):
         if isinstance(new.op, ast.Add | ast.Sub):
             yield copy.deepcopy(new.left)
-        new.op = OPERATORS[type(new.op)]()
-        yield new
+        if not (isinstance(new.op, ast.Mult) and isinstance(new.left, ast.Constant) and new.left.value == 0):
+            new.op = OPERATORS[type(new.op)]()
+            yield new
     elif isinstance(new, ast.Compare) and len(new.ops) == 1 and type(new.ops[0]) in COMPARISONS:
         new.ops = [COMPARISONS[type(new.ops[0])]()]
         yield new
