@@ -197,7 +197,7 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
 
 
 def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
-    work, disaggregated = question.workload, one.plan.prefill is not None
+    work, disaggregated, together = question.workload, one.plan.prefill is not None, ranks
     rng = np.random.default_rng(SEED)
     if isinstance(work, Trace):
         arrival, isl, osl = work.arrival_s, work.input_tokens, work.output_tokens
@@ -208,24 +208,39 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         count = max(min(SIMULATED, 8 * running), 4 * running)
         if question.tails:
             count = max(count, math.ceil(needed(question) / 0.75) + (0 if question.rate else 4 * running))
-        together = ranks if disaggregated else 1  # separate prefill sees the requests of all ranks
-        most, chosen, count = count, 1, min(count * together, MAX_RECORDED)
+        together = _together(one, ranks, MAX_RECORDED // count) if disaggregated else 1
+        most, chosen, count = count, 1, count * together
         rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
         arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / ranks, rng)
         isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
         osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
-        ranks = together
     if not disaggregated:
         return [
-            Stream(arrival_s=arrival[i::ranks][:most], isl=isl[i::ranks][:most], osl=osl[i::ranks][:most])
+            Stream(arrival_s=arrival[i::together][:most], isl=isl[i::together][:most], osl=osl[i::together][:most])
             for i in range(chosen)
         ]
-    ready = _prefilled(question, one, arrival, isl)
-    turn = [np.argsort(ready, kind="stable")[i::ranks][:most] for i in range(chosen)]
+    ready = _prefilled(question, one, arrival, isl, together / ranks)
+    turn = [np.argsort(ready, kind="stable")[i::together][:most] for i in range(chosen)]
     if not question.rate:
         begin = _spread(count, running, one.requests_per_s / ranks, rng)
         return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
     return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
+
+
+def _together(one: DeploymentReport, ranks: int, most: int) -> int:
+    """Of the `ranks` of decode instances those whose requests are simulated with their share of the prefill ranks, which see
+    the requests of all: at most `most` (and at least one), of these the number whose share is nearest to whole ranks."""
+    prefill = _prefill_ranks(one)
+    if ranks <= most:
+        return ranks
+    shares = {some: prefill * some / ranks for some in range(max(most, 1), max(most // 2, 1) - 1, -1)}
+    return min(shares, key=lambda some: abs(max(round(shares[some]), 1) / shares[some] - 1.0))
+
+
+def _prefill_ranks(one: DeploymentReport) -> int:
+    plan = one.plan.prefill
+    assert plan is not None
+    return plan.adp * plan.pp * plan.replicas
 
 
 def needed(question: ServeQuestion) -> int:
@@ -238,15 +253,15 @@ def _spread(count: int, users: int, rate: float, rng: np.random.Generator) -> Ve
     return np.concatenate([np.sort(rng.uniform(0.0, users / rate, users)), np.full(max(count - users, 0), np.inf)])[:count]
 
 
-def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, isl: Vector) -> Vector:
+def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, isl: Vector, share: float) -> Vector:
     """When the first token and the cache of each request are with a decode instance: one prompt at a time on every rank of the
-    prefill instances, first in first out, then the transfer."""
+    prefill instances, or on this share of them, first in first out, then the transfer."""
     plan = one.plan.prefill
     assert plan is not None
     job = question.job(plan)
     table = IterationTable(job, most_length=question.workload.longest_tokens)
     sent = transfer_seconds(question, plan) * isl / question.lengths.isl
-    free = [0.0] * (plan.adp * plan.pp * plan.replicas)
+    free = [0.0] * max(round(_prefill_ranks(one) * share), 1)
     ready, hit = np.empty_like(arrival), question.lengths.cached
     for i, (time, tokens) in enumerate(zip(arrival.tolist(), isl.tolist(), strict=True)):
         prompt = max(tokens * (1.0 - hit), 1.0)

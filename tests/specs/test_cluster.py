@@ -301,6 +301,7 @@ def test_inline_gpu(tmp_path):
     ({"nics_per_node": 4, "nic_gbit_per_s": 400, "nic_gbit_per_s_per_gpu": 400}, "not both"),
     ({"memory_gib": 80}, "at most the 79"), ({"power_limit": 900}, "use 245 to 700 W"), ({"power_limit": 0}, "above 0"),
     ({"memory_bandwidth": 2.4e12}, "at most 1,000"),
+    ({"link_gb_per_s": 1e-304}, "from 1 to"),
     ({"memory_gib": 1e-12}, "above 0"), ({"memory_gib": -5}, "above 0"), ({"memory_gib": "79"}, "number above 0"),
     ({"name": "a\nb"}, "printable"), ({"name": "x" * 300}, "200 characters"), ({"name": ["x"]}, "printable"),
 ])  # fmt: skip
