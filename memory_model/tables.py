@@ -186,7 +186,7 @@ def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemor
         "gdn": lambda: recurrent.gdn_backward(model, numerics, shape),
     }
     found = [np.asarray(backward()) for kind, backward in mixers.items() if kind in model.layer_kinds]
-    return np.maximum.reduce(found) if found else 0.0 * shape.tokens
+    return np.maximum.reduce(found) if found else np.zeros(np.shape(shape.tokens))
 
 
 def _mlp_backward(

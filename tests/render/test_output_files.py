@@ -125,6 +125,12 @@ def test_a_write_that_breaks_off_leaves_nothing_and_keeps_the_old_file(tmp_path,
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
 
 
+def test_a_file_is_written_as_open_would(tmp_path):
+    (tmp_path / "usual").touch()
+    write_atomically(tmp_path / "plans.csv", lambda file: file.write_text("x"))
+    assert (tmp_path / "plans.csv").stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
 def test_the_library_checks_the_name_too(request_of, tmp_path):
     ranking = search(request_of("dense", gpus=1)).ranking
     with pytest.raises(FileError, match="must end in"):

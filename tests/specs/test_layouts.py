@@ -9,6 +9,7 @@ from autoconfig.specs.layouts import (
     layout_text,
     layouts_of,
     middle_layers,
+    needs_layout,
     priced_together,
     stage_layers,
     stage_table,
@@ -396,3 +397,12 @@ def test_distinct_rows_are_found_among_wide_columns_and_fractions():
     keys = list(zip(rows.tp, rows.offload, *wide, strict=True))
     assert len(first) == len(set(keys))
     assert [keys[first[at]] for at in number] == keys
+
+
+@pytest.mark.parametrize(("plan", "needed"), [
+    ("tp=1,pp=3,vpp=2,mbs=1,first=7,last=8", True), ("tp=1,pp=2,vpp=2,mbs=1,first=7,last=9", False),
+])  # fmt: skip
+def test_a_layout_needs_three_stages(plan, needed):
+    layers = 23 if needed else 16
+    model = load_model("llama3-8b").replace(num_layers=layers)
+    assert needs_layout(model, parse_plan(plan, 6)) == needed

@@ -8,6 +8,7 @@ import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.files import replace_section
 from autoconfig.specs.models import model_catalogue
+from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.models.model_catalogue import (
     FOLDER,
     INDEX,
@@ -237,3 +238,16 @@ def test_a_section_is_put_between_its_marks(tmp_path):
     page.write_text("before\n<begin>\nold\n<end>\nafter\n")
     replace_section(page, "<begin>", "<end>", "new\nlines")
     assert page.read_text() == "before\n<begin>\nnew\nlines\n<end>\nafter\n"
+
+
+def test_a_size_is_read_up_to_24_characters() -> None:
+    written = f"13.{'0' * 20}b"
+    assert len(written) == 24 and total_parameters(resolve_model(written)[0]) == total_parameters(resolve_model("13b")[0])
+    with pytest.raises(UnknownNameError):
+        resolve_model(f"13.{'0' * 21}b")
+
+
+def test_the_epsilon_of_norms_is_written_as_the_model_has_it() -> None:
+    model = load_model("llama3-8b")
+    assert huggingface_config(model.replace(norm_epsilon=3e-6))["rms_norm_eps"] == 3e-6
+    assert huggingface_config(model.replace(norm_epsilon=None))["rms_norm_eps"] == 1e-5

@@ -14,6 +14,7 @@ from autoconfig.specs.run_settings import (
     read_graphs,
     recipes,
     resolve_settings,
+    switches_known,
 )
 from autoconfig.specs.software.software import load_stack
 
@@ -102,3 +103,11 @@ def test_the_switches_of_a_model_are_those_of_its_recipes_up_to_a_release() -> N
         found = set(model_switches("qwen3-30b-a3b", "h100", release))
         assert {r.settings for r in mine if r.release in releases[:number]} <= found
     assert model_switches("qwen3-30b-a3b", "h100", "nemo-20.01") == () == model_switches("qwen3-30b-a3b", "a100", releases[-1])
+
+
+def test_the_graphs_that_a_release_knows_are_those_of_its_own_recipes_too() -> None:
+    for recipe in recipes():
+        known = switches_known(recipe.gpu, recipe.precision, recipe.release, recipe.plan[2] > 1)
+        if not recipe.model.startswith("llama"):
+            assert known is not None and recipe.settings.cuda_graphs <= known[0] and known[1] >= recipe.settings.ep_overlap
+    assert switches_known("h100", "bf16", "nemo-20.01", False) is None is switches_known("h100", "bf16", "nemo-99.01", False)

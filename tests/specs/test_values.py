@@ -13,6 +13,7 @@ from autoconfig.specs.errors import (
     chance_text,
     nearest,
     parse_seconds,
+    parse_size,
     whole_number,
 )
 from autoconfig.specs.hardware.cluster import brief, cluster_of, load_gpu, match_reported_gpu
@@ -280,3 +281,11 @@ def test_a_stack_of_two_is_a_scenario_of_its_own():
     assert (encoder.model.num_layers, encoder.workload.seq_length, encoder.model.is_encoder_only) == (2, 100, True)
     assert (decoder.model.num_layers, decoder.workload.seq_length, decoder.model.encoder_num_layers) == (2, 30, 0)
     assert whole.with_batch(16).workload.global_batch_size == 16 and whole.on(num_gpus=16).cluster.num_gpus == 16
+
+
+def test_sizes_are_read_in_their_units():
+    sizes = {"3b": 3, "600MiB": 600 * 2**20, "5MB": 5e6, "2 GB": 2e9, "1.5TB": 1.5e12, "2GiB": 2**31, "1TiB": 2**40, 17: 17}
+    assert {given: parse_size(given) for given in sizes} == sizes
+    for given in ("0b", "1e3", "5 km", float("inf"), True, ""):
+        with pytest.raises(InputError, match="write it like 600MiB"):
+            parse_size(given)

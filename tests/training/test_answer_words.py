@@ -16,7 +16,7 @@ from autoconfig.specs.scenario import OwnRuns
 from small_models import MODELS, scenario
 
 from autoconfig.training import remedies
-from autoconfig.training.answer import part_words, reason_for, signed_seconds
+from autoconfig.training.answer import _layout_rank, part_words, reason_for, signed_seconds
 from autoconfig.training.nearest import changed_keys
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.price import (
@@ -29,6 +29,7 @@ from autoconfig.training.price import (
     narrowed,
     record_for,
 )
+from autoconfig.training.rank import rank_plans
 from autoconfig.training.remedies import OtherBatch, Remedy, _saves, _savings, memory_binds
 from autoconfig.training.space import Constraints, recompute_options
 
@@ -254,3 +255,12 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
         assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
     else:
         assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
+
+
+def test_a_plan_that_was_not_searched_ranks_before_the_slower_ones():
+    ranking = rank_plans(scenario(), Constraints(), 0.0)
+    plan = ranking.plan(0)
+    odd = replace(plan, mbs=64 * plan.mbs)
+    steps = np.sort(ranking.step_seconds[ranking.best])
+    ranks = [_layout_rank(odd, seconds, ranking) for seconds in (0.0, (steps[0] + steps[1]) / 2, np.inf)]
+    assert ranks == [1, 2, len(steps) + 1] and _layout_rank(plan, steps[0], ranking) == 1
