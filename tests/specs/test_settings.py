@@ -55,7 +55,8 @@ def test_every_recipe_of_a_mixture_says_its_plan_whole() -> None:
 
 
 @pytest.mark.parametrize(("model", "gpus", "expected"), [
-    ("qwen3-30b-a3b", 16, RunSettings(dispatcher="hybridep", cuda_graphs=read_graphs("moe_router moe_preprocess"), ep_overlap=True)),
+    ("qwen3-30b-a3b", 16,
+     RunSettings(dispatcher="hybridep", cuda_graphs=read_graphs("moe_router moe_preprocess"), ep_overlap=True)),
     ("nemotron-3-super", 64, RunSettings(dispatcher="hybridep")),
 ])  # fmt: skip
 def test_what_a_recipe_takes_from_its_library_recipe_counts(model: str, gpus: int, expected: RunSettings) -> None:

@@ -130,7 +130,7 @@ class _StandIns:
             module.apply_flex_dispatcher_backend = _flex_dispatcher  # type: ignore[attr-defined]
 
 
-def _flex_dispatcher(model: Recorded, backend: Any = None) -> None:
+def _flex_dispatcher(model: Any, backend: Any = None) -> None:
     """What Megatron-Bridge's function does on a GPU that has the backend."""
     if backend in ("deepep", "hybridep"):
         model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend = "flex", backend

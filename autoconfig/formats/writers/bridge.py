@@ -47,9 +47,10 @@ def _data_set(scenario: Scenario) -> dict[str, Any]:
 
 
 def _turns_in_a_loop(scenario: Scenario) -> bool:
-    """Whether samples are packed and a kernel could turn their heads. Without apply_rope_fusion, which few recipes set, the host
-    waits for the lengths and starts some dozen operators for each sequence of each layer (megatron-core 0.19.2,
-    models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd); of latent attention the kernel takes YaRN alone."""
+    """Whether samples are packed and a kernel could turn their heads. Without apply_rope_fusion (few recipes set it) the host
+    waits for the lengths and starts 18 operators forward and 19 backward for each sequence, of the queries and of the keys of
+    each layer (counted in megatron-core 0.19.2, models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd); of latent
+    attention the kernel takes YaRN alone."""
     return scenario.workload.packed_length is not None and not scenario.model.multi_latent_attention
 
 
