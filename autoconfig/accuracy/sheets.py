@@ -290,7 +290,9 @@ def unseen_sheet(found: Validation) -> Sheet:
         "autoconfig/data/published/unseen_measurements.csv: in no fit or band, torchtitan's up to 8,192 tokens in a bar. Its "
         "H100s have HBM2e and a limit of 500 W, given by the columns memory_bandwidth and power_limit; its memory is what "
         "torch reserved. The others (UN) were written down and predicted first; the figures here are those after what "
-        "`looked at` names was mended. DeepSeek-V3 in NeMo 25.04 on GB200 took more than twice our step: why is not known.",
+        "`looked at` names was mended. DeepSeek-V3 in NeMo 25.04 on GB200 took more than twice our step: why is not known. "
+        "Megatron-Bridge's cards of August 2026 are not looked at: tuned recipes, and recipes as they come on real data, whose "
+        "experts are not balanced and whose packed samples have a loop of the host for every sequence, neither of them priced.",
     )
 
 

@@ -74,6 +74,40 @@ def _operators(gpu: GpuSpec) -> ServingTables | None:
     return None
 
 
+def _room(
+    job: PostTrainingJob, placement: Placement, engine: EngineSpec, served: ServingJob
+) -> tuple[ServingMemory, float, float]:
+    """(memory of one engine, samples that its cache holds at once, tokens that it holds)."""
+    memory = serving_memory(
+        job.policy,
+        placement.engine,
+        served.formats,
+        job.gpu,
+        engine,
+        length=job.tokens,
+        batch=256,
+        kv_memory_ratio=placement.memory_share,
+    )
+    slots = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence) / placement.engine.pp
+    return memory, slots, max(slots, 1.0) * job.tokens
+
+
+LARGER_SHARES = (0.7, 0.8, 0.9)
+"""What runs give their engines whose weights ask for more than a framework's own share (NeMo-RL's recipes: 0.6, 0.8, 0.88)."""
+
+
+def share_that_holds(job: PostTrainingJob, placement: Placement) -> float:
+    """The placement's memory share, or where an engine does not hold the longest sample with it, the first of LARGER_SHARES
+    with which it does; the placement's own where none does."""
+    engine, served, _ = _engine(job.policy, job.gpu, replace(placement.engine, replicas=1), placement.cuda_graphs)
+    own = placement.memory_share
+    for share in (own, *(one for one in LARGER_SHARES if one > own)):
+        _, slots, tokens = _room(job, replace(placement, memory_share=share), engine, served)
+        if slots >= 1.0 and tokens >= job.longest:
+            return share
+    return own
+
+
 def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     """All samples through the engines of a placement.
 
@@ -84,22 +118,11 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     """
     plan = placement.engine
     engine, served, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
-    memory = serving_memory(
-        job.policy,
-        plan,
-        served.formats,
-        job.gpu,
-        engine,
-        length=job.tokens,
-        batch=256,
-        kv_memory_ratio=placement.memory_share,
-    )
-    room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
+    memory, slots, kv_tokens = _room(job, placement, engine, served)
     ranks = plan.replicas * plan.adp * plan.pp
     count = ceil(job.samples / ranks)
-    batch = max(1, min(engine.max_batch_size, int(room / plan.pp)))
-    kv_tokens = max(room / plan.pp, 1.0) * job.tokens
-    holds = room >= plan.pp and kv_tokens >= job.longest
+    batch = max(1, min(engine.max_batch_size, int(slots)))
+    holds = slots >= 1.0 and kv_tokens >= job.longest
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
     if not (placement.continuous and job.framework.continuous):
         seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
@@ -109,8 +132,8 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
         seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
     else:
         seconds, tail = _drained(job, table, count, limits)
-    slots = min(room / plan.pp, engine.max_batch_size)
-    return Rollout(seconds=seconds, tail_s=tail, slots=slots, memory=memory, whole=kv_tokens >= job.longest)
+    used = min(slots, engine.max_batch_size)
+    return Rollout(seconds=seconds, tail_s=tail, slots=used, memory=memory, whole=kv_tokens >= job.longest)
 
 
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:

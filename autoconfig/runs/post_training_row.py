@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
+from autoconfig.post_training.generation import share_that_holds
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, stage_ends
@@ -247,7 +248,8 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     engine = engine_plan(r, job, rollout if split and rollout else own)
     staleness, engine_name = _staleness(r.text("sync_mode")), r.text("rollout_engine").lower()
     tokens, forward = _micro_tokens(r, job)
-    return Placement(
+    given = _share(r)
+    placement = Placement(
         train=(plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64))).replace(offload=_cpu_optimizer(r)),
         engine=engine,
         colocated=not split,
@@ -255,11 +257,15 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         critic_gpus=critic or 0,
         tokens_per_gpu=tokens,
         forward_tokens_per_gpu=forward,
-        memory_share=_share(r, job.framework),
+        memory_share=given or job.framework.memory_share,
         offload=r.text("offload").lower() not in ("false", "none"),
         cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
         continuous=engine_name not in STATIC_ENGINES,
     )
+    if given is None:
+        placement = replace(placement, memory_share=share_that_holds(job, placement))
+        r.assume(f"memory share {placement.memory_share:g}")
+    return placement
 
 
 ROLES = ("reference", "reward", "actor", "critic", "engines")
@@ -292,12 +298,9 @@ def _staleness(mode: str) -> int:
     return 1 if "1" in mode or "one" in mode else 2
 
 
-def _share(r: _RunRow, framework: Framework) -> float:
+def _share(r: _RunRow) -> float | None:
     value = r.positive("gpu_mem_util")
-    if value is None or value > 1.0:
-        r.assume(f"memory share {framework.memory_share:g}")
-        return framework.memory_share
-    return value
+    return None if value is None or value > 1.0 else value
 
 
 def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:

@@ -427,9 +427,11 @@ def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
     from autoconfig.accuracy.unseen import HELD, MOST, mean_error_of_short, unseen_runs
 
     every = unseen_runs()
-    assert len(every) == 58 and not {run.id for run in every} & {run.case.id for run in published_runs().runs}
+    assert len(every) == 105 and not {run.id for run in every} & {run.case.id for run in published_runs().runs}
     recipes = [abs(run.error) for run in every if run.source == "Megatron-LM moe_recipes"]
     assert len(recipes) == 12 and np.mean(recipes) < 0.08 and np.median(recipes) < 0.05
+    cards = [run for run in every if run.source in ("Megatron-Bridge cards, tuned", "Megatron-Bridge cards, weak scaling")]
+    assert len(cards) == 18 and np.mean([abs(run.error) for run in cards]) < 0.08 and sum(run.inside for run in cards) >= 17
     runs = [run for run in every if run.source == HELD]
     assert len(runs) == 15 and mean_error_of_short(every) == mean_error_of_short(runs)
     nvlink_700w = [run for run in runs if run.remark == "700 W"]

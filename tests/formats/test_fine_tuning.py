@@ -133,6 +133,8 @@ def test_a_plan_in_parallel_is_a_recipe_of_megatron_bridge():
     assert said["model.tensor_model_parallel_size"] == "2" and said["train.global_batch_size"] == "128"
     tuned = overrides(texts("tp=2,pp=2,mbs=1", peft="none", packed_length=300)["overrides.txt"])
     assert not any(name.startswith("peft.") for name in tuned)
+    assert said["model.apply_rope_fusion"] == tuned["model.apply_rope_fusion"] == "true"
+    assert "model.apply_rope_fusion" not in overrides(texts("tp=2,pp=2,mbs=1", packed_length=None)["overrides.txt"])
 
 
 def test_overrides_are_priced_as_the_plan_that_they_say(autoconfig, tmp_path):

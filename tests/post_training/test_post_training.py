@@ -242,6 +242,15 @@ def test_a_micro_batch_that_is_not_said_is_one_that_fits():
     assert free.fits is True and said.fits is False
 
 
+def test_a_memory_share_that_is_not_said_holds_the_engines_weights():
+    """438 GiB over 8 H100 are more than NeMo-RL's own 0.6 of 79 GiB; its recipe has 0.88 (grpo-qwen3-235b-32n8g-async-1off)."""
+    row = {**ROW, "policy_model": "Qwen/Qwen3-235B-A22B", "gpus": "128", "framework": "nemo-rl", "rollout_plan": "tp=8"}
+    shares = [read_case({**row, "gpu_mem_util": text}).placement.memory_share for text in ("", "0.6")]
+    assert shares == [0.8, 0.6] and read_case({**row, "rollout_plan": "tp=16"}).placement.memory_share == 0.6
+    small = {**row, "rollout_plan": "tp=1"}
+    assert read_case(small).placement.memory_share == 0.6 and predict_rows([small])[0].fits is False
+
+
 def test_one_odd_run_does_not_outweigh_the_priors():
     from autoconfig.calibration.post_training_fit import _robust
 

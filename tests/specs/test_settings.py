@@ -48,6 +48,25 @@ def test_defaults_follow_software_gpu_model_and_precision(
     assert settings(software, model, gpu, precision) == expected
 
 
+def test_every_recipe_of_a_mixture_says_its_plan_whole() -> None:
+    """Recipes that leave their plan to a base recipe were one expert-parallel rank without a batch (3 of 26.08 on H100)."""
+    mixtures = [one for one in recipes() if load_model(one.model).is_moe]
+    assert len(mixtures) > 200
+    assert [one.row for one in mixtures if int(one.row["ep"]) == 1 or not one.row["gbs"]] == []
+
+
+@pytest.mark.parametrize(("model", "gpus", "expected"), [
+    ("qwen3-30b-a3b", 16,
+     RunSettings(dispatcher="hybridep", cuda_graphs=read_graphs("moe_router moe_preprocess"), ep_overlap=True)),
+    ("nemotron-3-super", 64, RunSettings(dispatcher="hybridep")),
+])  # fmt: skip
+def test_what_a_recipe_takes_from_its_library_recipe_counts(model: str, gpus: int, expected: RunSettings) -> None:
+    """As Megatron-Bridge's verification cards of August 2026 say that they ran (examples/model_verification_cards)."""
+    cluster, stack = cluster_of(load_gpu("h100"), gpus), load_stack("nemo-26.08")
+    found = resolve_settings(GivenSettings(), load_model(model), cluster, stack, precision="bf16", dropless=True)
+    assert found == expected
+
+
 def test_a_model_without_a_recipe_runs_as_most_recipes_do() -> None:
     assert settings("nemo-26.06", "mixtral-8x7b", "gb300", "mxfp8").full_iteration
     assert settings("nemo-26.02", "mixtral-8x7b", "gb300", "mxfp8").dispatcher == "hybridep"

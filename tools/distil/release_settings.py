@@ -4,7 +4,8 @@
 
 CHECKOUT is a clone of NVIDIA-NeMo/Megatron-Bridge with its tags. Up to 26.06.01 the settings are dataclasses of
 `scripts/performance/configs/*/*workload_base_configs.py`; from 26.08 on they are functions of
-`src/megatron/bridge/perf_recipes`, which are run here on a stand-in that only remembers what is set. No measurement is read.
+`src/megatron/bridge/perf_recipes` and of the library recipes that they start from, which are run here on a stand-in that only
+remembers what is set. No measurement is read.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ FP8_OUTPUT = ("deepseek-v3", "gpt-oss-120b")
 """In 26.06 their *_llm_pretrain.py sets fp8_output_proj where experts are fused."""
 
 
+RECIPES = ("megatron.bridge.perf_recipes", "megatron.bridge.recipes")
+"""Packages whose functions are run: what a performance recipe leaves alone is its library recipe's."""
+
+
 class Recorded:
     """Remembers what is set on it; what was never set is false and empty."""
 
@@ -87,19 +92,28 @@ class Recorded:
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
+    def __or__(self, _: Any) -> Recorded:
+        return self
+
+    __ror__ = __or__
+
+    def __gt__(self, _: Any) -> bool:
+        return False
+
 
 class _StandIns:
-    """Finds every module of megatron.bridge but the recipes, torch, and what else recipes import: all Recorded."""
+    """Finds every module of megatron.bridge but the recipes, torch, and what else recipes import: all Recorded, but the
+    function that names a dispatcher."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name.split(".")[0] not in ("megatron", "torch"):
+        if name.split(".")[0] not in ("megatron", "torch", "transformers"):
             return None
         file = self.source / (name.replace(".", "/") + ".py")
         package = file.with_suffix("") / "__init__.py"
-        if "perf_recipes" in name and (file.is_file() or package.is_file()):
+        if name.startswith(RECIPES) and "dataset_utils" not in name and (file.is_file() or package.is_file()):
             found = package if package.is_file() else file
             parents = [str(package.parent)] if package.is_file() else None
             return importlib.util.spec_from_file_location(name, found, submodule_search_locations=parents)
@@ -112,7 +126,14 @@ class _StandIns:
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        pass
+        if module.__name__.endswith("flex_dispatcher_backend"):
+            module.apply_flex_dispatcher_backend = _flex_dispatcher  # type: ignore[attr-defined]
+
+
+def _flex_dispatcher(model: Any, backend: Any = None) -> None:
+    """What Megatron-Bridge's function does on a GPU that has the backend."""
+    if backend in ("deepep", "hybridep"):
+        model.moe_token_dispatcher_type, model.moe_flex_dispatcher_backend = "flex", backend
 
 
 def _missing(name: str) -> Any:
@@ -194,13 +215,14 @@ def function_settings(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             values = {
                 **vars(run.model),
                 "num_gpus": int(gpus),
+                "recompute_modules": [] if run.model.recompute_granularity is None else run.model.recompute_modules,
                 "micro_batch_size": run.train.micro_batch_size,
                 "global_batch_size": run.train.global_batch_size,
                 "seq_length": "" if task == "pretrain" else run.model.seq_length,
-                "moe_a2a_overlap": run.comm_overlap.overlap_moe_expert_parallel_comm is True,
+                "moe_a2a_overlap": getattr(run.comm_overlap, "overlap_moe_expert_parallel_comm", None) is True,
                 "cutedsl_fused_grouped_mlp": run.model.use_transformer_engine_op_fuser is True,
-                "fp8_dot_product_attention": run.mixed_precision.fp8_dot_product_attention is True,
-                "pp_layout": run.model.pipeline_model_parallel_layout,
+                "fp8_dot_product_attention": getattr(run.mixed_precision, "fp8_dot_product_attention", None) is True,
+                "pp_layout": layout if isinstance(layout := run.model.pipeline_model_parallel_layout, str) else "",
             }
             yield f"{model.upper()}_{task.upper()}_CONFIG_{gpu.upper()}_{form}", values
 
@@ -240,12 +262,12 @@ def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Ite
 
 
 def _dispatcher(values: dict[str, Any]) -> str:
-    """Empty where a function leaves it to a base recipe that is not run here."""
+    """Empty where a preset does not say it. A backend without the type that uses it is a model's default."""
+    if values.get("moe_token_dispatcher_type") == "alltoall":
+        return "alltoall"
     if backend := values.get("moe_flex_dispatcher_backend"):
         return str(backend)
-    return (
-        "alltoall" if "moe_flex_dispatcher_backend" in values or values.get("moe_token_dispatcher_type") == "alltoall" else ""
-    )
+    return "alltoall" if "moe_flex_dispatcher_backend" in values else ""
 
 
 def compact(rows: Iterator[dict[str, str]]) -> list[dict[str, str]]:
@@ -285,9 +307,9 @@ def main() -> int:
 def _rows(checkout: Path) -> Iterator[dict[str, str]]:
     for software, tag in TAGS.items():
         flat = software >= "nemo-26.08"
-        wanted = "src/megatron/bridge/perf_recipes" if flat else "scripts/performance"
+        wanted = [f"src/{name.replace('.', '/')}" for name in RECIPES] if flat else ["scripts/performance"]
         with tempfile.TemporaryDirectory() as name:
-            archive = subprocess.run(["git", "-C", str(checkout), "archive", tag, wanted], check=True, capture_output=True)
+            archive = subprocess.run(["git", "-C", str(checkout), "archive", tag, *wanted], check=True, capture_output=True)
             subprocess.run(["tar", "x", "-C", name], input=archive.stdout, check=True)
             read = function_settings if flat else yaml_settings if software == "nemo-25.09" else dataclass_settings
             yield from rows_of(software, read(Path(name)))

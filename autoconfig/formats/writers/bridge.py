@@ -46,6 +46,14 @@ def _data_set(scenario: Scenario) -> dict[str, Any]:
     return found
 
 
+def _turns_in_a_loop(scenario: Scenario) -> bool:
+    """Whether samples are packed and a kernel could turn their heads. Without apply_rope_fusion (few recipes set it) the host
+    waits for the lengths and starts 18 operators forward and 19 backward for each sequence, of the queries and of the keys of
+    each layer (counted in megatron-core 0.19.2, models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd); of latent
+    attention the kernel takes YaRN alone."""
+    return scenario.workload.packed_length is not None and not scenario.model.multi_latent_attention
+
+
 EXCHANGE = ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend")
 
 
@@ -79,6 +87,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "recompute_num_layers": recompute.num_layers or None,
             "recompute_modules": f"[{','.join(recompute.modules)}]" if recompute.modules else None,
             "seq_length": scenario.workload.seq_length,
+            "apply_rope_fusion": True if _turns_in_a_loop(scenario) else None,
             **_exchange(scenario, plan),
         },
         "train": {"micro_batch_size": plan.mbs, "global_batch_size": scenario.workload.global_batch_size},
