@@ -97,6 +97,19 @@ class PostTrainingJob:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassBatch:
+    """Micro-batch of a forward-only pass; both 0: that of training."""
+
+    tokens_per_gpu: int = 0
+    """Most tokens of a packed one on one GPU; 0: samples are padded."""
+    mbs: int = 0
+    """Samples of a padded one."""
+
+
+AS_TRAINING = PassBatch()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """Who runs where. Colocated: training and engines share all GPUs, one after the other; else each has GPUs of its own."""
 
@@ -110,14 +123,18 @@ class Placement:
     """GPUs of critic and reward model where these have their own; they then run beside the actor."""
     tokens_per_gpu: int = 0
     """Most tokens of a packed micro-batch on one GPU; 0: sequences are padded, train.mbs of them to a micro-batch."""
-    forward_tokens_per_gpu: int = 0
-    """The same of log-probability passes; 0: that of training."""
+    forward: PassBatch = AS_TRAINING
+    """Of the policy's log-probabilities, and of passes that have none of their own."""
+    reference_forward: PassBatch | None = None
+    """Of the reference's; None: as the policy's."""
     memory_share: float = 0.6
     """Of each GPU that an engine takes (gpu_memory_utilization)."""
     offload: bool = True
     """Weights, gradients and optimizer state of training wait on the host while the engine generates."""
     reference_waits: bool = False
     """The reference waits on the host, be training offloaded or not."""
+    engine_awake: bool = False
+    """Engines that share the GPUs of training keep their memory meanwhile."""
     cuda_graphs: bool = True
     continuous: bool = True
     """Continuous batching; False: static batches that wait for their longest response."""

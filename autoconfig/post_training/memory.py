@@ -33,6 +33,8 @@ class PhaseMemory:
     engine_holds_a_sequence: bool
     overhead_bytes: float
     """Of one GPU's memory, what training's tensors cannot have."""
+    waiting_bytes: float = 0.0
+    """Of `host_bytes`, what goes there and back in a step."""
 
     @property
     def host_holds(self) -> bool:
@@ -140,7 +142,8 @@ def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingM
 
 def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of training and all that is on its busiest GPU beside it."""
-    sleeping = ASLEEP_BYTES if job.algorithm.generates and placement.colocated else 0.0
+    kept = placement.memory_share * float(job.gpu.memory_bytes) if placement.engine_awake else ASLEEP_BYTES
+    sleeping = kept if job.algorithm.generates and placement.colocated else 0.0
     reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
     stays = 0.0 if placement.offload else reference + _critic_bytes(job, placement, trained)
     return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
@@ -173,12 +176,14 @@ def phase_memory(
     resident = state + reference + overhead if stays else CUDA_CONTEXT_BYTES if placement.colocated else 0.0
     weights = float(np.asarray(generation.memory.weights_bytes)) if generation and placement.colocated else 0.0
     per_node = min(job.gpus_per_node or job.gpu.gpus_per_node, placement.gpus)
+    waiting = per_node * (state + reference) if waits else 0.0
     return PhaseMemory(
         generation_bytes=engine + resident,
         training_bytes=_training_bytes(job, placement, trained),
         device_bytes=device,
-        host_bytes=per_node * (weights + hosted + (state + reference if waits else 0.0)),
+        host_bytes=per_node * (weights + hosted) + waiting,
         host_limit_bytes=job.host_memory_bytes,
+        waiting_bytes=waiting,
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
     )

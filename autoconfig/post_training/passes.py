@@ -9,7 +9,7 @@ import numpy as np
 
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.post_training.frameworks import section
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.models.model import ModelSpec
@@ -140,10 +140,20 @@ def training_seconds(job: PostTrainingJob, placement: Placement, model: ModelSpe
     return float(found.step_seconds[0, 0]) * cut.scale * job.updates
 
 
-def pass_seconds(job: PostTrainingJob, placement: Placement, model: ModelSpec | None = None) -> float:
-    """One forward pass of `model` (the policy) over all samples: log-probabilities, values or scores."""
-    tokens = placement.forward_tokens_per_gpu or placement.tokens_per_gpu
-    cut = microbatches(job, placement.train, job.trained, tokens)
-    plan = priced(cut, placement.train)
+def pass_plan(placement: Placement, batch: PassBatch) -> tuple[TrainPlan, int]:
+    """(plan with the samples of a padded micro-batch of a pass, tokens of a packed one; 0: padded)."""
+    if batch.tokens_per_gpu or not batch.mbs:
+        return placement.train, batch.tokens_per_gpu or placement.tokens_per_gpu
+    return replace(placement.train, mbs=batch.mbs), 0
+
+
+def pass_seconds(
+    job: PostTrainingJob, placement: Placement, model: ModelSpec | None = None, batch: PassBatch | None = None
+) -> float:
+    """One forward pass of `model` (the policy) over all samples: log-probabilities, values or scores; `batch`: its
+    micro-batch, that of the policy's pass where None."""
+    plan, tokens = pass_plan(placement, batch or placement.forward)
+    cut = microbatches(job, plan, job.trained, tokens)
+    plan = priced(cut, plan)
     scenario = scenario_of(job, plan, model or job.policy, cut)
     return float(np.asarray(forward_seconds(scenario, scenario.layouts([plan])))[0]) * cut.scale

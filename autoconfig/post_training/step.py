@@ -53,15 +53,16 @@ def priced_phases(
     passes = algorithm.policy_passes or algorithm.reference_passes
     training, one = trained or (training_seconds(job, placement), pass_seconds(job, placement) if passes else 0.0)
     same = job.reference is None or job.reference == job.policy
-    reference = one if same else pass_seconds(job, placement, job.reference)
+    known = placement.reference_forward in (None, placement.forward) or not algorithm.reference_passes
+    reference = one if same and known else pass_seconds(job, placement, job.reference, placement.reference_forward)
     tokens = job.tokens if placement.tokens_per_gpu else job.longest
-    logits, known = (vocabulary_seconds(job, placement.train, tokens, model) for model in (job.policy, job.reference))
+    logits, others = (vocabulary_seconds(job, placement.train, tokens, model) for model in (job.policy, job.reference))
     side = _beside(placement)
     critic = job.critic if algorithm.critic else None
     return Phases(
         generation=found.seconds if found else 0.0,
         logprob=algorithm.policy_passes * (one + logits),
-        reference=algorithm.reference_passes * (reference + known),
+        reference=algorithm.reference_passes * (reference + others),
         values=pass_seconds(job, side, critic) if critic else 0.0,
         reward=pass_seconds(job, side, job.reward) if job.reward else 0.0,
         training=training + logits,

@@ -9,7 +9,7 @@ from math import ceil, log2
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
-from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, stage_ends
 from autoconfig.runs.post_training_model import read_policy
@@ -256,7 +256,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         staleness=staleness,
         critic_gpus=critic or 0,
         tokens_per_gpu=tokens,
-        forward_tokens_per_gpu=forward,
+        forward=PassBatch(tokens_per_gpu=forward),
         memory_share=given or job.framework.memory_share,
         offload=r.text("offload").lower() not in ("false", "none"),
         cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,

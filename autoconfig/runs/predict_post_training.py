@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoconfig.post_training.frameworks import STANDARD_90, Constants, shipped_constants
+from autoconfig.post_training.job import PassBatch
 from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.step import StepEstimate, estimate_step
@@ -131,7 +132,7 @@ def _fits(case: PostTrainingCase, step: StepEstimate) -> tuple[bool, str]:
         memory = phase_memory(case.job, placement, step.generation)
     if not memory.fits and case.tokens_assumed:
         least = max(LEAST_TOKENS, round(case.job.tokens))
-        placement = replace(placement, tokens_per_gpu=least, forward_tokens_per_gpu=least)
+        placement = replace(placement, tokens_per_gpu=least, forward=PassBatch(tokens_per_gpu=least))
         memory = phase_memory(case.job, placement, step.generation)
     if not memory.fits and case.offload_assumed:
         hosted = replace(placement, train=replace(placement.train, offload=1.0))

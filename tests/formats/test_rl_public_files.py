@@ -21,6 +21,7 @@ VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo actor_ro
   custom_reward_function.path=recipes/reward.py data.train_batch_size=1024 data.max_prompt_length=512 \\
   data.max_response_length=1024 actor_rollout_ref.actor.ppo_mini_batch_size=256 actor_rollout_ref.rollout.n=5 \\
   actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32 actor_rollout_ref.actor.use_kl_loss=True \\
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=32 \\
   actor_rollout_ref.model.use_remove_padding=True actor_rollout_ref.rollout.gpu_memory_utilization=0.6"""
 BASE = """policy:
   model_name: qwen3-32b
@@ -169,6 +170,7 @@ def test_engines_of_verls_experimental_trainers_have_gpus_of_their_own():
     text = text.replace("trainer.main_ppo", "experimental.one_step_off_policy.main_ppo")
     text += " rollout.nnodes=2 rollout.n_gpus_per_node=2 actor_rollout_ref.actor.ppo_mini_batch_size=24"
     text += " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=10"
+    text = text.replace("log_prob_micro_batch_size_per_gpu=32", "log_prob_micro_batch_size_per_gpu=10")
     found = check_text(text.replace("data.train_batch_size=1024", "data.train_batch_size=1008"), {})
     assert (found.unknown, found.broken) == ((), ())
     assert (found.run.train_gpus, found.run.rollout_gpus, found.run.staleness) == (12, 4, 1)

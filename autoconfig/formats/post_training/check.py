@@ -13,7 +13,8 @@ import yaml
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
-from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, broken, broken_of_model, job_of, named_by, placement_of
+from autoconfig.formats.post_training.legality import broken, broken_of_model
+from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
@@ -23,8 +24,9 @@ from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
-from autoconfig.specs.errors import InputError, UnsupportedError, option
+from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.time_model.hardware.efficiency import efficiency_of
 
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
 BETTER = 0.98
@@ -97,8 +99,17 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
         run = openrlhf.read(section)
     else:
         run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
-    run.notes += [*notes, *document.notes]
+    run.prompt_mean, run.response_mean = said_lengths(text)
+    run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, given.get("gpus"))]
     return document, run
+
+
+def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[str]:
+    """A note where the GPUs that are asked for are not those that the file names, which count; of TRL's none does."""
+    own = run.train_gpus + run.rollout_gpus + run.critic_gpus
+    if framework == "trl" or gpus in (None, own):
+        return []
+    return [f"{own:,} GPUs, as the file says: {option_name('gpus')} {gpus:,} is for files that say none (change the file)"]
 
 
 def _by_its_end(text: str) -> str | None:
@@ -132,6 +143,8 @@ def _recognise(text: str, folder: Path | None = None, settings: Tree | None = No
             return _Input(framework="nemo-rl", section=section, given=tuple(section.flat) if alone else ())
         if keys & OF_TRL:
             return _Input(framework="trl", section=Section(values, text))
+        if {"distributed_type", "num_processes"} <= keys:
+            raise UnsupportedError("this is accelerate's file, without model and batch: check TRL's file, with it beside")
         raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")
     if "actor_rollout_ref." in text:
         script = read_command(text, settings, "verl", OF_VERL, VERL_WORD)
@@ -227,11 +240,18 @@ def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], s
     processes = values.get("num_processes") if isinstance(values, dict) else None
     if not isinstance(values, dict) or not isinstance(processes, int) or isinstance(processes, bool):
         raise InputError(f"{LAUNCH} beside it says no num_processes: correct it, or move it away and say {option('gpus')} N")
+    machines = values.get("num_machines")
+    if isinstance(machines, int) and not isinstance(machines, bool) and machines > 0 and processes % machines:
+        raise InputError(
+            f"{LAUNCH} beside it has {processes:,} processes on {machines:,} machines, which do not share them evenly: "
+            "num_processes counts those of all machines"
+        )
     stage = (values.get("deepspeed_config") or {}).get("zero_stage")
     kind = str(values.get("distributed_type", "NO")).upper()
     other = "" if (kind, stage) == ("DEEPSPEED", 3) else f"; its {kind} is priced as ZeRO-3 over all of them"
     if given.get("gpus"):
-        return given, f"{LAUNCH} beside it is for {processes:,} GPUs{other}"
+        counts = f", {option_name('gpus')} {given['gpus']:,} counts" if given["gpus"] != processes else ""
+        return given, f"{LAUNCH} beside it is for {processes:,} GPUs{counts}{other}"
     return {**given, "gpus": processes}, f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
 
 
@@ -260,6 +280,8 @@ def check_text(
     unknown = unknown_keys(run.framework, run.back_end, version, names, document.section.text)
     odd = [*unknown, *_types(run.framework, document.section)]
     wrong = broken(run)
+    if run.algorithm == "dapo" and not wrong:
+        run.notes.append("no KL term: no pass of a reference, priced as dapo")
     if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     if wrong:
@@ -278,12 +300,27 @@ def check_text(
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong), job=job)
     priced = price(job, placement, constants)
+    run.notes += copies_of(job, priced)
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
     found = ranked(job, placement.gpus, tokens, placement.staleness, constants, chance)
     better = _better(priced, [one for one in found if one.memory.fits], chance)
     return RlCheck(
         run=run, version=version, unknown=tuple(odd), broken=(), job=job, priced=priced, better=better, fit_chance=chance
     )
+
+
+def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[str]:
+    """The note on what offloading copies in a step: state of training out while the engines generate, and back. Its bytes over
+    the host's link (time_model/hardware) are a lower bound: runs load weights for passes too."""
+    node = min(job.gpus_per_node or job.gpu.gpus_per_node, priced.placement.gpus)
+    copied = 2.0 * priced.memory.waiting_bytes / node
+    if copied <= 0.0:
+        return []
+    seconds = copied / efficiency_of(job.gpu).host_bytes_per_s
+    return [
+        f"offloading copies {copied / GIB:,.1f} GiB of a GPU's state in a step, about {seconds:,.1f} s of its host's link: "
+        f"they are in the step as far as the {priced.phases.other:,.1f} s beside its phases hold them"
+    ]
 
 
 def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float) -> PricedPlacement | None:

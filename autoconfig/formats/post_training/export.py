@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
-from autoconfig.formats.post_training.run import run_of
-from autoconfig.planning.export_files import WrittenExport, check_folder, write_export
+from autoconfig.formats.post_training.run import lengths_line, run_of
+from autoconfig.formats.writers.trl import LAUNCH
+from autoconfig.planning.export_files import MARK, WrittenExport, check_folder, write_export
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.ranking import PricedPlacement
@@ -51,7 +52,9 @@ def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
     if job.framework.name not in WRITERS:
         raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
     write, version, _ = WRITERS[job.framework.name]
-    return write(run_of(job, placement, version))
+    said = f"{MARK}\n{lengths_line(job)}"
+    texts = write(run_of(job, placement, version))
+    return {name: text if name == LAUNCH else text.replace(MARK, said, 1) for name, text in texts.items()}
 
 
 def export_first(

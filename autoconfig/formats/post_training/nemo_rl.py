@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_value, node_split
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
+from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
@@ -28,6 +29,9 @@ OTHER_TRAINERS = ("ppo", "dpo", "sft", "rm", "distillation")
 """Sections of its other trainers' files (examples/configs of v0.7.0)."""
 MEGATRON, DTENSOR = "policy.megatron_cfg", "policy.dtensor_cfg"
 GENERATION = "policy.generation"
+LOGPROBS = "policy.logprob_batch_size"
+BATCH_VARIANT_TP = 4
+"""From so much tensor parallelism on, logits differ with the batch (lm_policy.py of v0.7.0)."""
 ENGINES = {
     "vllm": ("vllm_cfg", "tensor_parallel_size", "pipeline_parallel_size", "gpu_memory_utilization", "enforce_eager"),
     "sglang": ("sglang_cfg", "tp_size", "pp_size", "mem_fraction_static", "disable_cuda_graph"),
@@ -92,7 +96,21 @@ def read(section: Section) -> RlRun:
     )
     _ends(section, run)
     _engine(section, run)
+    _passes(section, run, packs, micro)
     return run
+
+
+def _passes(section: Section, run: RlRun, packs: bool, micro: int) -> None:
+    """Micro-batches of log-probabilities, and what nemo_rl/models/policy/lm_policy.py of v0.7.0 asserts of them."""
+    given = section.flat.get(LOGPROBS)
+    each = micro if given is None or str(given).startswith("$") else section.count(LOGPROBS) or micro
+    longest = run.prompt_cap + run.response_cap
+    run.forward = PassBatch(tokens_per_gpu=_tokens(section, each * longest, "logprob")) if packs else PassBatch(mbs=each)
+    if run.tp >= BATCH_VARIANT_TP and each != micro and not section.flag("loss_fn.force_on_policy_ratio"):
+        run.notes.append(  # its published recipes set the variable
+            f"{LOGPROBS} {each} and policy.train_micro_batch_size {micro} differ at tp {run.tp}: from tp {BATCH_VARIANT_TP} on "
+            "NeMo-RL starts with NRL_IGNORE_TP_ACCURACY_CHECK=1 in its environment alone"
+        )
 
 
 def _engine(section: Section, run: RlRun) -> None:
@@ -143,9 +161,9 @@ def _ends(section: Section, run: RlRun) -> None:
             run.cpu_optimizer = min(max(section.number(f"{MEGATRON}.optimizer.optimizer_offload_fraction") or 0.0, 0.0), 1.0)
 
 
-def _tokens(section: Section, usual: int) -> int:
-    """train_mb_tokens; where it is the base's product, micro-batch times the longest sequence."""
-    for key in ("policy.sequence_packing.train_mb_tokens", "policy.dynamic_batching.train_mb_tokens"):
+def _tokens(section: Section, usual: int, of: str = "train") -> int:
+    """train_mb_tokens, or logprob_mb_tokens; where it is the base's product, micro-batch times the longest sequence."""
+    for key in (f"policy.sequence_packing.{of}_mb_tokens", f"policy.dynamic_batching.{of}_mb_tokens"):
         value = section.flat.get(key)
         if value is not None and not str(value).startswith("$"):
             return section.count(key) or usual

@@ -5,6 +5,7 @@ from __future__ import annotations
 from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_line, node_split, reward_model
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
+from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
@@ -26,6 +27,7 @@ CLASSIC = {
     "async_queue_size": "train.async_queue_size", "train_batch_size": "train.batch_size",
     "micro_train_batch_size": "train.micro_batch_size", "use_dynamic_batch": "train.dynamic_batch_enable",
     "train_max_tokens_per_gpu": "train.max_tokens_per_gpu", "rollout_batch_size": "rollout.batch_size",
+    "rollout_max_tokens_per_gpu": "rollout.max_tokens_per_gpu",
     "micro_rollout_batch_size": "rollout.micro_batch_size", "n_samples_per_prompt": "rollout.n_samples_per_prompt",
     "max_new_tokens": "rollout.max_new_tokens", "generate_max_len": "rollout.max_new_tokens", "max_len": "data.max_len",
     "prompt_data": "data.prompt_dataset", "vllm_num_engines": "vllm.num_engines",
@@ -42,6 +44,10 @@ CAPS, CAP = ("prompt_max_len", "generate_max_len"), 1024
 """Flags of releases before 0.9, and the tokens of one that is not given."""
 CLASSIC_VERSIONS = ("0.8.11", "0.9.10")
 """Newest release with these caps, and newest with flags that have no dots."""
+PACKED_TOKENS = 16192
+"""--train.max_tokens_per_gpu where it is not given (openrlhf/cli/train_ppo_ray.py of 0.8.11 to 0.11.2)."""
+MICRO, CLASSIC_MICRO = (1, 1), (4, 8)
+"""Samples of a micro-batch of training and of passes where they are not given, in 0.11.2 and before 0.10 (the same file)."""
 WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
 
 
@@ -75,7 +81,7 @@ def read(section: Section) -> RlRun:
     apart = algorithm == "ppo" and not together
     longest = section.count("data.max_len") or 2048
     response = min(section.count("rollout.max_new_tokens") or 1024, longest)
-    dynamic = section.flag("train.dynamic_batch_enable")
+    dynamic, usual = section.flag("train.dynamic_batch_enable"), MICRO if version == VERSION else CLASSIC_MICRO
     group = section.count("rollout.n_samples_per_prompt") or 1
     model = section.word("actor.model_name_or_path")
     if model is None:
@@ -105,19 +111,26 @@ def read(section: Section) -> RlRun:
         engines=engines,
         memory_share=_share(section),
         graphs=not section.flag("vllm.enforce_eager"),
-        tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or 16384) if dynamic else 0,
-        mbs=section.count("train.micro_batch_size") or 4,
+        tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or PACKED_TOKENS) if dynamic else 0,
+        mbs=section.count("train.micro_batch_size") or usual[0],
         removes_padding=section.flag("ds.packing_samples"),
         staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
         compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
     )
+    run.engine_sleeps, run.forward = section.flag("vllm.enable_sleep"), _forward(section, dynamic, usual[1])
     _note(section, run, together)
     return run
 
 
 def _note(section: Section, run: RlRun, together: bool) -> None:
-    """What is priced as another, or not at all."""
+    """What is priced as another or not at all, and what train_ppo_ray.py asserts of GPUs that roles share."""
+    if together or section.flag("train.colocate_actor_ref"):
+        own = run.nodes, run.gpus_per_node
+        reference = section.count("ref.num_nodes") or 1, section.count("ref.num_gpus_per_node") or 8
+        if run.algorithm != "dapo" and section.number("algo.kl.init_coef") != 0 and reference != own:
+            asked = f"{own[0]} x {own[1]} and {reference[0]} x {reference[1]}"
+            run.refused.append(f"actor and reference share GPUs, and have {asked}: give both the same")
     stage = section.whole("ds.zero_stage")
     if (2 if stage is None else stage) != 3:
         run.notes.append(f"ZeRO stage {2 if stage is None else stage} is priced as stage 3, which needs less memory")
@@ -127,6 +140,14 @@ def _note(section: Section, run: RlRun, together: bool) -> None:
         run.notes.append("the reference model has GPUs of its own: it is priced on those of the actor")
     if section.flag("algo.dynamic_filtering_enable"):
         run.notes.append(dynamic_sampling(None))
+
+
+def _forward(section: Section, dynamic: bool, usual: int) -> PassBatch:
+    """The micro-batch of the passes over what was generated (openrlhf/trainer/ppo_utils; defaults of train_ppo_ray.py)."""
+    if dynamic:
+        tokens = section.count("rollout.max_tokens_per_gpu") or section.count("train.max_tokens_per_gpu") or PACKED_TOKENS
+        return PassBatch(tokens_per_gpu=tokens)
+    return PassBatch(mbs=section.count("rollout.micro_batch_size") or usual)
 
 
 def _share(section: Section) -> float:

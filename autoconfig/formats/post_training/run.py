@@ -1,4 +1,4 @@
-"""A run of post-training in words that all frameworks share, and what of it cannot run whatever a parser lets through."""
+"""A run of post-training in words that all frameworks share."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from dataclasses import dataclass, field, replace
 from autoconfig.formats.tree import NotKnown
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
-from autoconfig.post_training.job import RECURRENT, Placement, PostTrainingJob, prompt_room, require_decoder
+from autoconfig.post_training.job import (
+    AS_TRAINING,
+    RECURRENT,
+    PassBatch,
+    Placement,
+    PostTrainingJob,
+    prompt_room,
+    require_decoder,
+)
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.passes import PACKED, microbatches, priced, scenario_of
-from autoconfig.specs.errors import AutoconfigError, FileError
+from autoconfig.post_training.passes import PACKED
+from autoconfig.specs.errors import FileError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_aliases
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.rules import RULES
 
 ASKED = "the model: a folder, or its id on the hub"
+LENGTHS = "Planned for prompts of {:.0f} and responses of {:.0f} tokens on average"
 PLACEHOLDER = "CHECKPOINT"
 """Of a model that is to be given."""
-OF_MEGATRON_ATTENTION = "NV054"
-"""Rule on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
-ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
 
 
 @dataclass(kw_only=True)
@@ -57,6 +61,7 @@ class RlRun:
     cp: int = 1
     ep: int = 1
     etp: int = 1
+    """0: as tp where there are experts (megatron.core.parallel_state.initialize_model_parallel)."""
     first: int | None = None
     last: int | None = None
     recompute: Recompute = NONE
@@ -72,12 +77,17 @@ class RlRun:
     engines: int = 0
     """Number of engines; 0: as many as the GPUs hold."""
     memory_share: float = 0.5
+    engine_sleeps: bool = True
+    """Its memory is free while training has its GPUs."""
     graphs: bool = True
     tokens_per_gpu: int = 0
     """Of a packed micro-batch; 0: `mbs` sequences."""
     mbs: int = 1
     removes_padding: bool = False
     """A micro-batch of `mbs` sequences holds their tokens alone; else they are padded."""
+    forward: PassBatch = AS_TRAINING
+    """Of log-probabilities, as the file says it: `mbs` sequences hold their tokens alone where `removes_padding`."""
+    reference_forward: PassBatch | None = None
     staleness: int = 0
     lora_rank: int = 0
     compares: bool = False
@@ -86,6 +96,13 @@ class RlRun:
     """No term asks for a reference model, which is then not loaded."""
     other_keys: tuple[str, ...] = ()
     """Keys of the file that a trainer beside the usual one takes."""
+    experts: bool = False
+    """Of the model of a file that is written."""
+    prompt_mean: float = 0.0
+    """Tokens, as a remark of our own files has them; 0: not said."""
+    response_mean: float = 0.0
+    refused: list[str] = field(default_factory=list)
+    """What the framework's own checks of its configuration raise at."""
     checkpoint: str = ""
     """What a file that is written names as the model; empty: not known, and asked for."""
     notes: list[str] = field(default_factory=list)
@@ -98,65 +115,6 @@ class RlRun:
     @property
     def engine_gpus(self) -> int:
         return self.rollout_gpus or self.train_gpus
-
-
-def broken(run: RlRun) -> list[str]:
-    """What cannot run, before any model is looked at: each with what was given and what is allowed."""
-    found, samples = [], run.prompts * run.group
-    size, ranks = run.engine_tp * run.engine_pp * run.engine_dp, run.tp * run.pp * run.cp
-    if not 0.0 < run.memory_share < 1.0:
-        found.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
-    if run.engine not in ENGINES:
-        found.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
-    if run.engine_gpus % size:
-        found.append(f"an engine takes {size} GPUs, and {run.engine_gpus} do not hold whole ones: use a divisor of them")
-    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
-        found.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
-    elif run.engines and run.engines * size != run.engine_gpus:
-        found.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {run.engine_gpus}")
-    if run.train_gpus % ranks:
-        found.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
-    if run.minibatch > samples:
-        found.append(f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step")
-    elif samples % run.minibatch:
-        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step")
-    elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
-        dp = run.train_gpus // ranks
-        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
-    elif run.framework == "verl" and not run.tokens_per_gpu and run.minibatch * ranks // run.train_gpus % run.mbs:
-        each = run.minibatch * ranks // run.train_gpus  # verl/workers/engine/utils.py of 0.9.1 asserts it
-        found.append(f"micro-batches of {run.mbs} samples do not divide the {each:,} of a rank's mini-batch: use a divisor")
-    longest = run.prompt_cap + run.response_cap
-    if run.framework in ("verl", "nemo-rl") and 0 < run.tokens_per_gpu * run.cp < longest:
-        found.append(
-            f"a packed micro-batch holds {run.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes {longest:,}: "
-            f"use {-(-longest // run.cp):,} or more on a GPU"
-        )
-    if run.group < 2 and run.compares:
-        found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
-    return found
-
-
-def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> list[str]:
-    """What of the plans the model does not allow: rules of Megatron-LM and of engines."""
-    model, plan = job.policy, placement.train
-    cut = microbatches(job, plan, job.trained / job.updates, placement.tokens_per_gpu)
-    ready = priced(cut, plan)
-    try:
-        scenario = scenario_of(job, ready, model, cut)
-        batch = cut.whole * cut.count * plan.dp
-        rules = set(broken_rules(scenario, [ready], [plan.world_size], [batch])[0])
-    except AutoconfigError as error:
-        return [str(error)]
-    if plan.fsdp:
-        rules -= {OF_MEGATRON_ATTENTION}
-    found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
-    if plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp:
-        found = [text for text in found if "layers" not in text]
-        found.append(f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages")
-    if job.algorithm.generates and model.num_attention_heads % placement.engine.tp:
-        found.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
-    return found
 
 
 def job_of(
@@ -172,9 +130,17 @@ def job_of(
     policy, notes = _policy(run.model, like, download)
     run.notes += notes
     require_decoder(policy)
+    if not run.etp:
+        run.etp = run.tp if policy.is_moe else 1
+        if run.etp > 1:
+            run.notes.append(split_experts(run.tp))
     run.notes += [RECURRENT] if policy.is_hybrid else []
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
+    said = run.prompt_mean, run.response_mean
+    if 0 < said[0] <= run.prompt_cap and 0 < said[1] <= run.response_cap and prompt is None and response is None:
+        prompt, response = (round(length) for length in said)
+        run.notes.append(f"prompts of {prompt:,} and responses of {response:,} tokens on average, as the file says")
     if prompt is None:
         prompt = min(usual["prompt_tokens"], run.prompt_cap)
         run.notes.append(f"prompts of {prompt:,} tokens on average")
@@ -223,15 +189,21 @@ def dynamic_sampling(times: float | None) -> str:
     return f"dynamic sampling: responses of{more} are generated where some are dropped; those that train alone are priced"
 
 
+def split_experts(tp: int) -> str:
+    """The note on a degree of experts that is null, for which Megatron-Core takes tp."""
+    return f"expert_tensor_parallel_size is not given: experts are split over tp {tp} too, 1 leaves them whole"
+
+
 def in_bf16(key: str) -> str:
     """The note on numbers of fewer bits than are priced."""
     return f"{key}: fewer bits than the bf16 that is priced, which takes more memory and time"
 
 
-def reward_model(name: object) -> str:
-    """The note on a reward model that the file starts, with its name as it is written there."""
+def reward_model(name: object, gpus: int = 0) -> str:
+    """The note on a reward model that the file starts, with its name as it is written there; `gpus`: of its own."""
     shown = name.text if isinstance(name, NotKnown) else str(name or "not named")
-    return f"a reward model ({shown[:80]}): neither its memory nor its time is priced"
+    own = f" on {gpus} GPUs of its own, which are not counted" if gpus else ""
+    return f"a reward model ({shown[:80]}){own}: neither its memory nor its time is priced"
 
 
 def placement_of(run: RlRun, tokens: float) -> Placement:
@@ -239,6 +211,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
     dp = run.train_gpus // (run.tp * run.pp * run.cp)
     fsdp = run.back_end == "fsdp" and run.train_gpus > 1
     packed = run.tokens_per_gpu or (round(run.mbs * tokens / PACKED) if run.removes_padding else 0)
+    reference = run.reference_forward
     return Placement(
         train=TrainPlan(
             tp=run.tp,
@@ -246,7 +219,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
             vpp=run.vpp,
             cp=run.cp,
             ep=run.ep,
-            etp=run.etp,
+            etp=run.etp or 1,
             dp=dp,
             mbs=1 if packed else run.mbs,
             sp=run.tp > 1,
@@ -264,12 +237,22 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
         staleness=run.staleness,
         critic_gpus=run.critic_gpus,
         tokens_per_gpu=max(packed, round(tokens)) if packed else 0,
+        forward=_packed(run.forward, run, tokens),
+        reference_forward=None if reference is None else _packed(reference, run, tokens),
         memory_share=run.memory_share,
         offload=run.offload and not run.rollout_gpus,
         reference_waits=run.reference_waits,
+        engine_awake=not (run.engine_sleeps or run.rollout_gpus or run.engine == "hf"),
         cuda_graphs=run.graphs,
         continuous=run.engine != "hf",
     )
+
+
+def _packed(batch: PassBatch, run: RlRun, tokens: float) -> PassBatch:
+    """The micro-batch as it is priced: packed where samples lose their padding."""
+    if batch.mbs and run.removes_padding and not batch.tokens_per_gpu:
+        batch = PassBatch(tokens_per_gpu=round(batch.mbs * tokens / PACKED))
+    return replace(batch, tokens_per_gpu=max(batch.tokens_per_gpu, round(tokens))) if batch.tokens_per_gpu else batch
 
 
 def checkpoint_of(job: PostTrainingJob) -> str:
@@ -288,6 +271,7 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         back_end="fsdp" if plan.fsdp or not plan.dist_opt else "megatron",
         model=job.policy.name,
         checkpoint=checkpoint_of(job),
+        experts=job.policy.is_moe,
         algorithm=job.algorithm.name,
         nodes=nodes,
         gpus_per_node=each,
@@ -319,6 +303,18 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         staleness=placement.staleness,
         lora_rank=job.lora_rank,
     )
+
+
+def lengths_line(job: PostTrainingJob) -> str:
+    """Of a file that is written: the mean lengths that its seconds are of, which no framework has a key for."""
+    return f"# {LENGTHS.format(job.prompt_tokens, job.responses.mean)}"
+
+
+def said_lengths(text: str) -> tuple[float, float]:
+    """(mean prompt, mean response) in tokens of a file with that line; zeros of others."""
+    head = "\n".join(text.splitlines()[:8])
+    found = re.search("^# " + LENGTHS.replace("{:.0f}", r"(\d{1,7})") + "$", head, re.MULTILINE)
+    return (float(found[1]), float(found[2])) if found else (0.0, 0.0)
 
 
 def model_line(run: RlRun) -> str:

@@ -70,6 +70,7 @@ def read(section: Section, gpus: int | None, version: str = VERSION) -> RlRun:
         engine="vllm" if use_vllm else "hf",
         engine_tp=tp if use_vllm else 1,
         memory_share=0.3 if share is None else share,
+        engine_sleeps=section.flag("vllm_enable_sleep_mode"),
         mbs=each,
         compares=True,
         lora_rank=(section.count("lora_r") or 16) if section.flag("use_peft") else 0,

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_line, node_split, reward_model
+from autoconfig.formats.post_training.run import (
+    RlRun,
+    dynamic_sampling,
+    in_bf16,
+    model_line,
+    node_split,
+    reward_model,
+    split_experts,
+)
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
-from autoconfig.post_training.frameworks import load_framework
+from autoconfig.post_training.frameworks import load_algorithm, load_framework
+from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 
@@ -18,6 +27,8 @@ ESTIMATORS = {
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
 """Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""
+PADDING = {"fsdp": "actor_rollout_ref.model.use_remove_padding", "megatron": f"{ACTOR}.megatron.use_remove_padding"}
+PASS = "log_prob_micro_batch_size"
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 OWN_ROLLOUT = ("rollout.", "async_training.")
 """Sections of the trainers of verl/experimental with GPUs of engines alone: one step off, and fully asynchronous."""
@@ -54,7 +65,6 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     group = section.count(f"{ROLLOUT}.n") or 1
     dynamic = section.flag(f"{ACTOR}.use_dynamic_bsz")
     engine = section.word(f"{ROLLOUT}.name") or "vllm"
-    eager = not load_framework("verl").graphs(f"verl {version}", engine)
     mode = section.word("trainer.v1.trainer_mode") or "sync"
     alone = not section.flag("actor_rollout_ref.hybrid_engine", default=True) or mode == "separate_async"
     other = tuple(key for key in section.flat if alone and key.startswith(OWN_ROLLOUT))
@@ -81,20 +91,62 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         engine_pp=section.count(f"{ROLLOUT}.pipeline_model_parallel_size") or 1,
         engine_dp=section.count(f"{ROLLOUT}.data_parallel_size") or 1,
         memory_share=_or(section.number(f"{ROLLOUT}.gpu_memory_utilization"), 0.5),
-        graphs=not section.flag(f"{ROLLOUT}.enforce_eager", default=eager),
+        engine_sleeps=section.flag(f"{ROLLOUT}.free_cache_engine", default=True),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
         reference_waits=section.flag(f"{REF}.{'megatron' if kind == 'megatron' else 'fsdp_config'}.param_offload"),
-        removes_padding=kind == "megatron" or section.flag("actor_rollout_ref.model.use_remove_padding", default=True),
+        removes_padding=section.flag(PADDING[kind], default=True),
         staleness=max(stale, 1) if "async" in mode else int(bool(other)),
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
+    eager = not load_framework("verl").graphs(f"verl {version}", engine)
+    run.graphs = not section.flag(f"{ROLLOUT}.enforce_eager", default=eager)
     run.no_reference, run.other_keys = not kl and algorithm in ("ppo", "rloo"), other
     _note(section, run, estimator)
     if alone and not run.rollout_gpus:
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)
-    run.mbs = section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or _of_all_ranks(section, run)
+    _passes(section, run, dynamic, version)
     return run
+
+
+def _passes(section: Section, run: RlRun, dynamic: bool, version: str) -> None:
+    """Micro-batches of training and of log-probabilities, and what verl/utils/config.py (validate_config) and the workers
+    refuse of these."""
+    run.mbs = section.count(f"{ACTOR}.ppo_micro_batch_size_per_gpu") or _of_all_ranks(section, run)
+    run.forward = _pass(section, ROLLOUT, run, dynamic)
+    used = load_algorithm(run.algorithm).reference_passes and not run.no_reference
+    run.reference_forward = _pass(section, REF, run, dynamic) if used else None
+    for at, batch in ((ROLLOUT, run.forward), (REF, run.reference_forward)):
+        if batch == PassBatch():
+            run.refused.append(
+                f"neither {at}.{PASS}_per_gpu nor {at}.{PASS} is given, and samples are not packed (use_dynamic_bsz): give the "
+                "first"
+            )
+        if not dynamic and section.has(f"{at}.{PASS}_per_gpu") and section.has(f"{at}.{PASS}"):
+            run.refused.append(f"{at}.{PASS}_per_gpu and {at}.{PASS} are both given: leave the second out")
+    packs = bool(run.forward.tokens_per_gpu)
+    if version == VERSION and packs != dynamic:  # asserted in verl/workers/engine_workers.py of 0.9.1
+        run.refused.append(
+            f"{ROLLOUT}.log_prob_use_dynamic_bsz is {packs} and {ACTOR}.use_dynamic_bsz {dynamic}: verl {VERSION} wants both "
+            "alike"
+        )
+    train = run.tokens_per_gpu, 0 if run.tokens_per_gpu else run.mbs
+    for name, batch in (("log-probabilities", run.forward), ("the reference", run.reference_forward)):
+        if batch and (batch.tokens_per_gpu, batch.mbs) > train and run.forward != PassBatch():
+            run.notes.append(
+                f"micro-batches of {name} are larger than those of training: their time is priced, their memory is not"
+            )
+
+
+def _pass(section: Section, at: str, run: RlRun, dynamic: bool) -> PassBatch:
+    """The micro-batch of one pass (defaults: rollout.yaml and ref.yaml of verl/trainer/config)."""
+    if section.flag(f"{at}.log_prob_use_dynamic_bsz", default=dynamic):
+        usual = section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384
+        return PassBatch(tokens_per_gpu=section.count(f"{at}.log_prob_max_token_len_per_gpu") or usual)
+    each, every = section.count(f"{at}.{PASS}_per_gpu"), section.count(f"{at}.{PASS}")
+    if each or not every:
+        return PassBatch(mbs=each or 0)
+    return PassBatch(mbs=max(1, every * run.tp * run.pp * run.cp // run.train_gpus))
 
 
 def _of_all_ranks(section: Section, run: RlRun) -> int:
@@ -126,9 +178,15 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
         run.notes.append(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own")
     for at, path in (("reward_model", "model.path"), ("reward.reward_model", "model_path")):
         if section.flag(f"{at}.enable"):
-            run.notes.append(reward_model(section.flat.get(f"{at}.{path}")))
+            nodes = section.count(f"{at}.nnodes") or 0 if section.flag(f"{at}.enable_resource_pool") else 0
+            own = nodes * (section.count(f"{at}.n_gpus_per_node") or 0)
+            run.notes.append(reward_model(section.flat.get(f"{at}.{path}"), own))
     fewer = (f"{ROLLOUT}.quantization", f"{ACTOR}.megatron.override_transformer_config.fp8")
     run.notes += [in_bf16(key) for key in fewer if section.word(key)]
+    if section.flag(f"{ACTOR}.fsdp_config.qat.enable"):
+        run.notes.append(in_bf16(f"{ACTOR}.fsdp_config.qat"))
+    if estimator == "remax":  # verl/trainer/ppo/ray_trainer.py: REMAX asks for gen_baseline_output
+        run.notes.append("remax: a greedy response of every prompt is generated as its baseline, which is not priced")
     if section.flag("algorithm.filter_groups.enable"):
         more = section.count("data.gen_batch_size")
         run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
@@ -145,13 +203,10 @@ def _megatron(section: Section, run: RlRun) -> None:
     run.vpp = section.count(f"{at}.virtual_pipeline_model_parallel_size") or 1
     run.cp = section.count(f"{at}.context_parallel_size") or 1
     run.ep = section.count(f"{at}.expert_model_parallel_size") or 1
-    usual = run.tp if run.ep > 1 else 1  # null: as tp (megatron.core.parallel_state.initialize_model_parallel)
-    given = section.count(f"{at}.expert_tensor_parallel_size")
-    run.etp = given or usual
-    if usual > 1 and not given:
-        run.notes.append(
-            f"{at}.expert_tensor_parallel_size is not given: experts are split over tp {usual} too, 1 leaves them whole"
-        )
+    given = section.count(f"{at}.expert_tensor_parallel_size")  # null in verl/trainer/config/engine/megatron.yaml
+    run.etp = given or (run.tp if run.ep > 1 else 0)
+    if run.etp > 1 and not given:
+        run.notes.append(split_experts(run.tp))
     own = f"{at}.override_transformer_config"
     run.first = section.count(f"{own}.num_layers_in_first_pipeline_stage")
     run.last = section.count(f"{own}.num_layers_in_last_pipeline_stage")
@@ -265,7 +320,7 @@ def _megatron_words(run: RlRun) -> dict[str, object]:
             f"{at}.sequence_parallel": run.tp > 1,
             f"{at}.param_offload": run.offload,
             f"{at}.optimizer_offload": run.offload,
-            **({f"{at}.expert_tensor_parallel_size": run.etp} if run.ep > 1 else {}),
+            **({f"{at}.expert_tensor_parallel_size": run.etp} if run.experts else {}),
             **({f"{at}.virtual_pipeline_model_parallel_size": run.vpp} if run.vpp > 1 else {}),
             **({f"+{own}.num_layers_in_first_pipeline_stage": run.first} if run.first else {}),
             **({f"+{own}.num_layers_in_last_pipeline_stage": run.last} if run.last else {}),

@@ -17,6 +17,7 @@ from autoconfig.specs.scenario import Scenario
 
 STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
 """FSDP 1's strategies, and the numbers that accelerate gives them, as ZeRO stages."""
+ASKED = "an accelerate file names no model (the trainer's file beside it does, sft.yaml: check that, with this one)"
 PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
@@ -25,7 +26,7 @@ def read(document: Document) -> CheckInput:
     section = document.section()
     assumed: list[str] = []
     launched = layout(section, document.request.gpus)
-    model = model_named(document, None, assumed, "an accelerate file names no model")
+    model = model_named(document, None, assumed, ASKED)
     if document.request.seq_length is None:
         raise InputError("an accelerate file says no sequence length: say --seq-length N")
     mixed = (section.word("mixed_precision") or "no").lower()

@@ -1,0 +1,92 @@
+"""What of a run of post-training cannot run, whatever a framework's parser lets through."""
+
+from __future__ import annotations
+
+from autoconfig.formats.post_training.run import RlRun
+from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
+from autoconfig.post_training.passes import microbatches, priced, scenario_of
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.training.plan_rules import broken_rules
+from autoconfig.training.rules import RULES
+
+OF_MEGATRON_ATTENTION = "NV054"
+"""Rule on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
+ASSERTING = ("verl", "nemo-rl")
+"""Frameworks that assert that micro-batches divide a rank's samples and hold the longest: verl/workers/engine/utils.py and
+verl/utils/seqlen_balancing.py of 0.9.1, nemo_rl/distributed/batched_data_dict.py of v0.7.0 (make_microbatch_iterator,
+shard_by_batch_size)."""
+ENGINES = ("vllm", "sglang", "trtllm", "hf", "megatron")
+
+
+def broken(run: RlRun) -> list[str]:
+    """What cannot run, before any model is looked at: each with what was given and what is allowed."""
+    found, samples = list(run.refused), run.prompts * run.group
+    size, ranks = run.engine_tp * run.engine_pp * run.engine_dp, run.tp * run.pp * run.cp
+    if not 0.0 < run.memory_share < 1.0:
+        found.append(f"the engine's share of memory is {run.memory_share:g}: use a share above 0 and below 1")
+    if run.engine not in ENGINES:
+        found.append(f"the engine {run.engine[:40]!r} does not exist: use {', '.join(ENGINES[:3])}")
+    if run.engine_gpus % size:
+        found.append(f"an engine takes {size} GPUs, and {run.engine_gpus} do not hold whole ones: use a divisor of them")
+    elif run.engine_dp > 1 and run.gpus_per_node % run.engine_tp:
+        found.append(f"engines of {run.engine_dp} data-parallel ranks: tp {run.engine_tp} does not divide a node's GPUs")
+    elif run.engines and run.engines * size != run.engine_gpus:
+        found.append(f"{run.engines} engines of {size} GPUs take {run.engines * size}, and generation has {run.engine_gpus}")
+    if run.train_gpus % ranks:
+        found.append(f"tp x pp x cp is {ranks}, which does not divide {run.train_gpus} GPUs of training")
+    if run.minibatch > samples:
+        found.append(f"the mini-batch of {run.minibatch:,} samples is above the {samples:,} samples of a step")
+    elif samples % run.minibatch:
+        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide the {samples:,} samples of a step")
+    elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
+        dp = run.train_gpus // ranks
+        found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
+    elif run.framework in ASSERTING:
+        found += _uneven_micro_batches(run, run.train_gpus // ranks)
+    if run.group < 2 and run.compares:
+        found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
+    return found
+
+
+def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
+    """Micro-batches that do not divide what each of `dp` ranks has, or hold no longest sample: of training and of passes."""
+    found, longest, said = [], run.prompt_cap + run.response_cap, set()
+    training = PassBatch(tokens_per_gpu=run.tokens_per_gpu, mbs=0 if run.tokens_per_gpu else run.mbs)
+    asked = [("", training, run.minibatch // dp, "mini-batch")]
+    for name, batch in (("log-probabilities: ", run.forward), ("the reference: ", run.reference_forward)):
+        asked += [(name, batch, run.prompts * run.group // dp, "step")] if batch else []
+    for name, batch, each, of in asked:
+        if batch in said:
+            continue
+        said.add(batch)
+        if 0 < batch.tokens_per_gpu * run.cp < longest:
+            found.append(
+                f"{name}a packed micro-batch holds {batch.tokens_per_gpu * run.cp:,} tokens, and the longest sample takes "
+                f"{longest:,}: use {-(-longest // run.cp):,} or more on a GPU"
+            )
+        elif not batch.tokens_per_gpu and batch.mbs and each % batch.mbs:
+            count = f"{batch.mbs} samples do not divide the {each:,} of a rank's {of}"
+            found.append(f"{name}micro-batches of {count}: use a divisor")
+    return found
+
+
+def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> list[str]:
+    """What of the plans the model does not allow: rules of Megatron-LM and of engines."""
+    model, plan = job.policy, placement.train
+    cut = microbatches(job, plan, job.trained / job.updates, placement.tokens_per_gpu)
+    ready = priced(cut, plan)
+    try:
+        scenario = scenario_of(job, ready, model, cut)
+        batch = cut.whole * cut.count * plan.dp
+        rules = set(broken_rules(scenario, [ready], [plan.world_size], [batch])[0])
+    except AutoconfigError as error:
+        return [str(error)]
+    if plan.fsdp:
+        rules -= {OF_MEGATRON_ATTENTION}
+    found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
+    if plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp:
+        found = [text for text in found if "layers" not in text]
+        found.append(f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages")
+    if job.algorithm.generates and model.num_attention_heads % placement.engine.tp:
+        found.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
+    return found
