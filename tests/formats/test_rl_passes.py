@@ -229,3 +229,10 @@ def test_what_verl_runs_beside_and_is_not_priced_is_said(more, said):
 def test_padding_stays_where_megatrons_section_says_so():
     text = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.use_remove_padding=False"
     assert placed(text)[1].tokens_per_gpu == 0 and placed(VERL)[1].tokens_per_gpu > 0
+
+
+def test_engines_whose_log_probabilities_count_save_the_trainer_a_pass():
+    """verl/trainer/ppo/ray_trainer.py: bypass_mode takes rollout_log_probs as the old ones."""
+    usual, without = (check_text(f"{VERL} algorithm.rollout_correction.bypass_mode={word}", {}) for word in (False, True))
+    assert usual.priced.phases.logprob > 0.0 == without.priced.phases.logprob
+    assert without.priced.phases.reference == usual.priced.phases.reference > 0.0

@@ -92,6 +92,8 @@ class RlRun:
     lora_rank: int = 0
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
+    no_policy_pass: bool = False
+    """The engines' own log-probabilities are those of the old policy: no pass of the trainer takes them."""
     no_reference: bool = False
     """No term asks for a reference model, which is then not loaded."""
     other_keys: tuple[str, ...] = ()
@@ -137,6 +139,7 @@ def job_of(
     run.notes += [RECURRENT] if policy.is_hybrid else []
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
+    algorithm = replace(algorithm, policy_passes=0) if run.no_policy_pass else algorithm
     said = run.prompt_mean, run.response_mean
     if 0 < said[0] <= run.prompt_cap and 0 < said[1] <= run.response_cap and prompt is None and response is None:
         prompt, response = (round(length) for length in said)

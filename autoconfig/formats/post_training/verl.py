@@ -171,7 +171,10 @@ def _prompts(section: Section) -> int:
 
 
 def _note(section: Section, run: RlRun, estimator: str) -> None:
-    """What is there and not priced, or priced as another."""
+    """What is there and not priced, or priced as another; and the pass that verl/trainer/ppo/ray_trainer.py leaves out."""
+    run.no_policy_pass = section.flag("algorithm.rollout_correction.bypass_mode")
+    if run.no_policy_pass:
+        run.notes.append("algorithm.rollout_correction.bypass_mode: no pass of the policy's log-probabilities")
     if run.group == 1 and estimator in COMPARING:
         run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
     if run.engine_dp > 1:  # verl/workers/rollout/replica.py of 0.9.1: an engine's world is tp x dp x pp
