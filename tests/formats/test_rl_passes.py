@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 
+from autoconfig.formats.post_training import verl
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.formats.post_training.run import job_of, placement_of
@@ -127,6 +130,12 @@ def test_nemo_rl_starts_with_other_batches_of_log_probabilities_where_it_is_told
     found, other = (check_text(one, {}) for one in (text, forced))
     assert [any("NRL_IGNORE_TP_ACCURACY_CHECK" in note for note in one.run.notes) for one in (found, other)] == [True, False]
     assert found.broken == other.broken == () and found.priced.placement.forward == PassBatch(mbs=8)
+    assert found.priced.phases.logprob > 0.0 == other.priced.phases.logprob  # nor is a pass of the policy taken
+    for threshold, skipped in (("null", True), ("2", False)):
+        text = forced.replace("grpo: {", f"grpo: {{seq_logprob_error_threshold: {threshold}, ")
+        assert (check_text(text, {}).priced.phases.logprob == 0.0) is skipped
+    more = check_text(forced.replace("num_prompts_per_step: 32", "num_prompts_per_step: 64"), {})
+    assert any("wants one update of a step" in reason for reason in more.broken)
 
 
 def test_experts_without_expert_parallelism_are_split_as_the_trainer_splits_them():
@@ -236,3 +245,12 @@ def test_engines_whose_log_probabilities_count_save_the_trainer_a_pass():
     usual, without = (check_text(f"{VERL} algorithm.rollout_correction.bypass_mode={word}", {}) for word in (False, True))
     assert usual.priced.phases.logprob > 0.0 == without.priced.phases.logprob
     assert without.priced.phases.reference == usual.priced.phases.reference > 0.0
+
+
+def test_an_export_says_how_experts_are_split_without_expert_parallelism():
+    """A plan of ep 1 and tp 2 holds whole experts, which verl's null would split over tp."""
+    run = read_file(PACKING, {})[1]
+    run = replace(run, back_end="megatron", tp=2, ep=1, etp=1, experts=True, checkpoint="Qwen/Qwen3-30B-A3B")
+    text = verl.write(run)["run_verl.sh"]
+    assert "actor.megatron.expert_tensor_parallel_size=1" in text and read_file(text, {})[1].etp == 1
+    assert "expert_tensor_parallel_size" not in verl.write(replace(run, experts=False))["run_verl.sh"]

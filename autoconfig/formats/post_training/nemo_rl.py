@@ -106,7 +106,14 @@ def _passes(section: Section, run: RlRun, packs: bool, micro: int) -> None:
     each = micro if given is None or str(given).startswith("$") else section.count(LOGPROBS) or micro
     longest = run.prompt_cap + run.response_cap
     run.forward = PassBatch(tokens_per_gpu=_tokens(section, each * longest, "logprob")) if packs else PassBatch(mbs=each)
-    if run.tp >= BATCH_VARIANT_TP and each != micro and not section.flag("loss_fn.force_on_policy_ratio"):
+    forced, samples = section.flag("loss_fn.force_on_policy_ratio"), run.prompts * run.group
+    run.no_policy_pass = forced and section.number("grpo.seq_logprob_error_threshold") is None  # nemo_rl/algorithms/opd.py
+    if forced and samples != run.minibatch:  # nemo_rl/algorithms/grpo.py
+        run.refused.append(
+            f"loss_fn.force_on_policy_ratio wants one update of a step: train_global_batch_size is {run.minibatch:,}, and the "
+            f"samples of a step are {samples:,}"
+        )
+    if run.tp >= BATCH_VARIANT_TP and each != micro and not forced:
         run.notes.append(  # its published recipes set the variable
             f"{LOGPROBS} {each} and policy.train_micro_batch_size {micro} differ at tp {run.tp}: from tp {BATCH_VARIANT_TP} on "
             "NeMo-RL starts with NRL_IGNORE_TP_ACCURACY_CHECK=1 in its environment alone"
