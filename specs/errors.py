@@ -153,13 +153,16 @@ def _may_be_several(text: str) -> bool:
     return grows and not any(group.startswith("0") for group in groups)
 
 
+_WITH_COMMAS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
+
+
 def whole_number(given: object, field: str) -> int:
     """A whole number, with commas where the user likes them; of LENGTHS also 4k, which of other counts may be 4,000 or 4,096.
     Raises ValueError."""
     if not isinstance(given, bool) and isinstance(given, Integral):
         return int(given)
     text = given if isinstance(given, str) else ""
-    if re.fullmatch(r"[0-9]{1,3}(,[0-9]{3})+", text):
+    if _WITH_COMMAS.fullmatch(text):
         if field in COUNTS and _may_be_several(text):
             raise ValueError(
                 f"{text!r} may be several counts or one; write {text.replace(',', '')} for one, and ask "
@@ -174,6 +177,15 @@ def whole_number(given: object, field: str) -> int:
     except ValueError:
         hint = thousands(text) or f"write a whole number like 1024{' or 4k' if length else ''}"
         raise ValueError(f"{given!r} is no integer; {hint}") from None
+
+
+def real_number(given: object) -> float:
+    """A number, with commas between thousands where the user likes them. Raises ValueError."""
+    text = str(given).strip()
+    try:
+        return float(text.replace(",", "") if _WITH_COMMAS.fullmatch(text) else text)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is no number; {thousands(text) or 'write it like 2.5'}") from None
 
 
 def thousands(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autoconfig.planning.resolve import Field
-from autoconfig.specs.errors import NOT_PRICED, option_name, whole_number
+from autoconfig.specs.errors import NOT_PRICED, option_name, real_number, whole_number
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -66,6 +66,17 @@ class _Integer(click.types.IntParamType):
             self.fail(str(error), param, ctx)
 
 
+class _Real(click.types.FloatParamType):
+    """A number, likewise."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails with how one is written."""
+        try:
+            return real_number(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class _Choice(click.Choice[str]):
     """One of several words; a word of others is answered with why it is none of them."""
 
@@ -104,6 +115,8 @@ def _kind(field: Field) -> Any:
         return click.IntRange(*field.range)
     if field.type is int:
         return _Integer()
+    if field.type is float:
+        return _Real()
     return click.Path(path_type=Path) if field.type is Path else field.type
 
 

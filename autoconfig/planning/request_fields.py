@@ -19,10 +19,18 @@ from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SH
 from autoconfig.specs.scenario import CHOICES, PRECISION_WORDS
 from autoconfig.specs.software.software import DISPATCHERS
 
+LEAST_BARE_TOKENS = 1e5
+"""Below it a number of tokens without a unit is asked about: it is less than a step of any published run, and more than any
+run's billions (15 trillion are 15,000 of them)."""
+
 
 def _tokens(given: str | float) -> float:
-    """A number of tokens like 300B."""
-    return parse_count(given, "tokens") if isinstance(given, str) else given
+    """A number of tokens like 300B. Raises ValueError for a small one without a unit, whose billions were likely left out."""
+    tokens = parse_count(given, "tokens") if isinstance(given, str) else given
+    if 0 < tokens < LEAST_BARE_TOKENS and str(given).strip()[-1:].isdigit():
+        units = f"{tokens:.6g}B, {tokens:.6g}M or {tokens:.6g}K"
+        raise ValueError(f"{str(given)[:20]!r} without a unit is {tokens:,.6g} tokens: say {units}")
+    return tokens
 
 
 def _share(given: str | float) -> float:

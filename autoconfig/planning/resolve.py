@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autoconfig.planning.usual_words import usual
-from autoconfig.specs.errors import InputError, UnknownNameError, option, whole_number
+from autoconfig.specs.errors import InputError, UnknownNameError, option, real_number, whole_number
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE, ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
@@ -90,6 +90,8 @@ class Field:
         try:
             if self.type is int:
                 return whole_number(given, self.name)
+            if self.type is float and self.parse is None and isinstance(given, str):
+                return real_number(given)
             return given if self.parse is None or given == self.default else self.parse(given)
         except ValueError as error:
             raise InputError(f"{option(self.name)}: {error}") from error

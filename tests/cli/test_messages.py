@@ -3,7 +3,15 @@
 import re
 
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, chance_text, whole_number
+from autoconfig.specs.errors import (
+    InputError,
+    UnknownNameError,
+    UnsupportedError,
+    chance_text,
+    parse_count,
+    real_number,
+    whole_number,
+)
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 
@@ -13,7 +21,9 @@ from autoconfig.cli.options import ManyOptions
 from autoconfig.cli.training import PLAN_KEYS
 from autoconfig.planning import usual_words
 from autoconfig.planning.request_fields import OUTPUT, QUESTION, SEARCH, SERVING
+from autoconfig.planning.resolve import field_values
 
+TOKENS = next(field for field in QUESTION if field.name == "tokens")
 SMALL = ("--model", "gpt3-1.7b", "--num-layers", "4", "--gpus", "8", "--seq-length", "1024", "--global-batch-size", "16")
 
 
@@ -184,6 +194,26 @@ def test_two_counts_of_gpus_are_no_thousands(text, number):
         with pytest.raises(InputError, match=f"scaling --gpus {text}"):
             api.search(model="llama3-8b", gpus=text)
         assert whole_number(text, "vocab_size") == int(text.replace(",", ""))
+
+
+def test_tokens_whose_billions_were_left_out_are_asked_about(autoconfig):
+    for command, given in (("search", "300"), ("scaling", "15000"), ("search", "99999")):
+        run = autoconfig.run(command, *SMALL, "--tokens", given)
+        assert run.exit_code == 2 and f"say {given}B" in words(run.stderr)
+    with pytest.raises(InputError, match="tokens: '300' without a unit is 300 tokens: say 300B"):
+        api.search(model="1.7b", gpus=8, tokens=300)
+    for given in ("0.3K", "100000", "1e5", 3e11):
+        assert field_values([TOKENS], {"tokens": given}) == {"tokens": parse_count(str(given))}
+
+
+def test_a_number_is_read_alike_on_the_command_line_and_in_python(autoconfig):
+    served = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--rate")
+    for given, says in (("1k", "write 1000 or 1024, whichever it is"), ("2,5", "'2,5' is no number; write it like 2.5")):
+        run = autoconfig.run(*served, given)
+        assert run.exit_code == 2 and says in words(run.stderr)
+        with pytest.raises(InputError, match=f"rate: .*{says}"):
+            api.deployments(model="llama3-8b", gpus=1, rate=given)
+    assert [real_number(given) for given in ("1,000", "2.5", " 3e2 ")] == [1000, 2.5, 300]
 
 
 def test_gpu_names_are_whole_words():
