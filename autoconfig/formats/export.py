@@ -18,7 +18,7 @@ from autoconfig.specs.errors import GIB, InputError, chance_text
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.nearest import nearest_legal
-from autoconfig.training.price import PlanReport, report_plan, violations
+from autoconfig.training.price import Money, PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
 
 FORMATS = ("megatron", "trl", "plan")
@@ -64,7 +64,7 @@ def export_named(
         near = nearest_legal(scenario, plan)
         advice = f"the nearest legal plan is {near}" if near else "no plan is legal for this model, GPUs and batch"
         raise InputError(f"{plan} is not legal: {'; '.join(f'{v.rule} {v.text}' for v in broken)}; {advice}")
-    report = report_plan(scenario, plan, None, request.memory_margin)
+    report = report_plan(scenario, plan, Money(tokens=request.tokens), request.memory_margin)
     if not (report.fits or too_large):
         export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
         return Export(files=(), command="", too_large=_too_large(plan, report))

@@ -140,15 +140,10 @@ def _script(
     scenario: Scenario, plan: TrainPlan, report: PlanReport | None, use: list[str], directives: list[str], launch: list[str]
 ) -> str:
     arguments = train_arguments(scenario, plan)
-    mock = "" if scenario.model.encoder_num_layers else " on mock data"
     lines = ["#!/usr/bin/env bash", *directives, f"{MARK}: {remark(scenario.model.name)}, {plan}", "#"]
     lines += [f"# {remark(line)}".rstrip() for line in [*story(scenario, plan, report), "", *use]]
-    lines += [
-        f"# As it stands this is a smoke test: {MOCK_STEPS} steps{mock}, nothing saved. A real job sets DATA_PATH, "
-        "TRAIN_STEPS,",
-        "# CHECKPOINT_DIR, and its own LEARNING_RATE where it has one.",
-    ]
-    lines += ["set -eu", "", *_variables(scenario, starts_elsewhere=bool(directives))]
+    lines += [*_as_it_stands(scenario, report), "# CHECKPOINT_DIR, and its own LEARNING_RATE where it has one."]
+    lines += ["set -eu", "", *_variables(scenario, report, starts_elsewhere=bool(directives))]
     exports = environment(scenario, plan).items()
     lines += [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in exports]
     if not runnable_settings(scenario, plan).cuda_graphs:  # graphs and NCCL's buffers do not go with it
@@ -201,7 +196,34 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
     return lines
 
 
-def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
+def _as_it_stands(scenario: Scenario, report: PlanReport | None) -> list[str]:
+    """What the script does where no variable is set; without the end of its last sentence."""
+    steps = None if report is None else report.steps_to_train
+    mock = not scenario.model.encoder_num_layers
+    smoke = f"# As it stands this is a smoke test: {MOCK_STEPS} steps{' on mock data' if mock else ''}, nothing saved."
+    if steps is None:
+        return [f"{smoke} A real job sets DATA_PATH, TRAIN_STEPS,"]
+    whole = f"trains the {steps:,} steps of the tokens asked for. A real job sets"
+    return [smoke, f"# With DATA_PATH it {whole}"] if mock else [f"# It {whole}"]
+
+
+def _steps(scenario: Scenario, report: PlanReport | None) -> list[str]:
+    """The number of steps: of the tokens asked for where there are data, else of a smoke test."""
+    steps = None if report is None else report.steps_to_train
+    if report is None or steps is None:
+        return [f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"']
+    said = f"# the tokens asked for, {scenario.workload.tokens_per_step:,.0f} a step: {report.days_to_train:,.3g} days"
+    if scenario.model.encoder_num_layers:
+        return [said, f'TRAIN_STEPS="${{TRAIN_STEPS:-{steps}}}"']
+    return [
+        f"{said}; on mock data a smoke test",
+        'REAL_DATA="$DATA_PATH$TRAIN_DATA_PATH$DATA_ARGS_PATH"',
+        f'TRAIN_STEPS="${{TRAIN_STEPS:-${{REAL_DATA:+{steps}}}}}"',
+        f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
+    ]
+
+
+def _variables(scenario: Scenario, report: PlanReport | None, *, starts_elsewhere: bool) -> list[str]:
     """`starts_elsewhere`: on the batch host, which may have other software than the nodes where the job runs."""
     work, (rate, source) = scenario.workload, learning_rate(scenario)
     warm = math.ceil(WARMUP_TOKENS / (work.seq_length * work.global_batch_size))
@@ -210,7 +232,7 @@ def _variables(scenario: Scenario, *, starts_elsewhere: bool) -> list[str]:
         'MEGATRON_PATH="${MEGATRON_PATH:-./Megatron-LM}"  # a checkout of Megatron-LM (core_v0.19.x)',
         *_data_variables(scenario),
         'CHECKPOINT_DIR="${CHECKPOINT_DIR:-}"  # empty: nothing is saved or loaded',
-        f'TRAIN_STEPS="${{TRAIN_STEPS:-{MOCK_STEPS}}}"',
+        *_steps(scenario, report),
         f"# {source}",
         f'LEARNING_RATE="${{LEARNING_RATE:-{rate}}}"',
         "# the first 375 million tokens (Brown et al. 2020, appendix B), a tenth of a short run",

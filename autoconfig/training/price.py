@@ -272,6 +272,13 @@ class PlanReport:
     origin: str = "formula"
 
     @property
+    def steps_to_train(self) -> int | None:
+        """Steps that see the tokens asked for, the last of them whole; None where none were."""
+        if self.days_to_train is None:
+            return None
+        return math.ceil(self.days_to_train * SECONDS_PER_DAY / self.step_seconds * (1 - 1e-12))
+
+    @property
     def worst_stage(self) -> StageMemory:
         return max(self.stages, key=lambda stage: stage.peak_bytes)
 

@@ -1,5 +1,6 @@
 """Scripts that start a real job: blends, containers, checkpoints and logs, seen by stand-ins that print what they are given."""
 
+import math
 import re
 import subprocess
 
@@ -7,7 +8,7 @@ import pytest
 from autoconfig.specs.plan import parse_plan
 
 from autoconfig.megatron.scripts import LEARNING_RATES, STARTING_MINUTES, learning_rate, sbatch_script, torchrun_script
-from autoconfig.training.price import report_plan
+from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
 
 STAND_INS = {name: f'#!/bin/sh\necho "{name}: $@"\n' for name in ("torchrun", "docker", "srun")}
@@ -46,6 +47,25 @@ def test_without_data_it_says_that_it_is_a_smoke_test(start):
     assert "smoke test: 50 steps on mock data" in script
     out, said = start(script, DATA_PATH="/data/a", TOKENIZER_MODEL="/tok")
     assert "--mock-data" not in out and said == ""
+
+
+def test_a_run_over_the_tokens_asked_for_has_their_steps_where_it_has_data(start):
+    """1e12 tokens in steps of 8,192 x 512 are 238,418.6 steps."""
+    scenario, plan = scenario_of(seq_length=8192, global_batch_size=512), parse_plan("tp=2,mbs=1,sp=1", 8)
+    report = report_plan(scenario, plan, Money(tokens=1e12))
+    for script in (torchrun_script(scenario, plan, report), sbatch_script(scenario, plan, report)):
+        assert "the 238,419 steps" in script and f"{report.days_to_train:.3g} days" in script
+        given = {"SLURM_JOB_NODELIST": "host0", "TOKENIZER_MODEL": "/tok", "VALID_DATA_PATH": "/v", "TEST_DATA_PATH": "/t"}
+        for data in ("DATA_PATH", "TRAIN_DATA_PATH", "DATA_ARGS_PATH"):
+            assert "--train-iters 238419 " in start(script, **given, **{data: "/a"})[0]
+        assert "--train-iters 7 " in start(script, **given, DATA_PATH="/a", TRAIN_STEPS="7")[0]
+        assert "--train-iters 50 " in start(script, **given)[0]
+    even = report_plan(scenario, plan, Money(tokens=8192.0 * 512 * 3000))
+    assert even.steps_to_train == 3000 and report_plan(scenario, plan).steps_to_train is None
+    encoders = scenario_of("t5-3b")
+    plan = parse_plan("tp=1,mbs=1", 8)
+    script = torchrun_script(encoders, plan, report_plan(encoders, plan, Money(tokens=1e9)))
+    assert f":-{math.ceil(1e9 / encoders.workload.tokens_per_step)}}}" in script and "smoke" not in script
 
 
 def test_data_may_be_blended_split_and_listed_in_a_file(start):
