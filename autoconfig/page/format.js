@@ -7,6 +7,13 @@ export const count = (value) => grouped(value, 0);
 export const gib = (value) => grouped(value, 1);
 export const percent = (value, digits = 0) => `${grouped(100 * value, digits)} %`;
 
+/** A chance as `chance_text` of specs/errors.py has it: never rounded up, whole percents to 99 %, tenths above. */
+export function chance(value) {
+  if (value >= 0.9999) return "100 %";
+  const tenths = Math.floor(value * 1000 + 1e-9);
+  return `${tenths <= 990 ? Math.floor(tenths / 10) : tenths / 10} %`;
+}
+
 /** Seconds with three significant digits. */
 export function seconds(value) {
   if (value === 0) return "0 s";

@@ -1,7 +1,7 @@
 // Plots whose points answer to hover, to the arrow keys and to a click or Enter.
 
 import { h, hideTip, responsive, s, showTip } from "./dom.js";
-import { count, gib, markText, marks, percent, plainSeconds, seconds } from "./format.js";
+import { chance, count, gib, markText, marks, percent, plainSeconds, seconds } from "./format.js";
 
 const EDGE = { left: 56, right: 14, top: 14, bottom: 40 };
 const SHAPES = [
@@ -97,7 +97,7 @@ export function paretoPlot(answer, chosen, choose) {
     size: 4.5,
     label: `${plan.short}: ${seconds(plan.step_seconds)}, ${gib(plan.memory.peak_gib)} GiB`,
     lines: [plan.short, `${seconds(plan.step_seconds)} a step, MFU ${percent(plan.mfu, 1)}`,
-      `${gib(plan.memory.peak_gib)} of ${gib(plan.memory.limit_gib)} GiB, fits ${percent(plan.confidence.fit_probability)}`],
+      `${gib(plan.memory.peak_gib)} of ${gib(plan.memory.limit_gib)} GiB, fits ${chance(plan.confidence.fit_probability)}`],
     choose: () => choose(plan.short),
   }));
   if (!sorted.length) return null;

@@ -2,7 +2,7 @@
 
 import { bars, legend, planText } from "./charts.js";
 import { h, hover, replace, responsive, s, summaryBox, table } from "./dom.js";
-import { count, gib, markText, marks, percent, seconds } from "./format.js";
+import { chance, count, gib, markText, marks, percent, seconds } from "./format.js";
 
 /** Phases in their order: the name in the answer, the fill, and the name as it is shown. */
 const PHASES = [["generation", "forward", "generation"], ["samples", "idle", "samples: rules, padding, moving"],
@@ -96,7 +96,7 @@ function row(one, index, ties, chosen, choose) {
     h("th", { scope: "row" }, `${index + 1}${ties > 1 && index < ties ? "=" : ""}`),
     h("td", { class: "words" }, one.placement),
     h("td", { class: "words" }, `${count(one.train_gpus)}: `, planText(one.train_plan)),
-    [engines(one), seconds(one.step_seconds), band(one), NAMES[one.binds], gib(memory), percent(fit(one)), gib(one.memory_gib.host)]
+    [engines(one), seconds(one.step_seconds), band(one), NAMES[one.binds], gib(memory), chance(fit(one)), gib(one.memory_gib.host)]
       .map((text) => h("td", null, text)));
 }
 
@@ -129,7 +129,7 @@ export function placementsView(answer, chosen, changed) {
       answer.ties > 1 ? h("p", { class: "note" }, `= marks a tie: ${count(answer.ties)} placements are closer in step time than ` +
         "the model can tell apart; fit is the chance not to run out of GPU memory.") : null,
       answer.riskier ? h("p", { class: "note" }, `${percent(1 - answer.riskier.step_seconds / list[0].step_seconds)} faster if it fits (chance ` +
-        `${percent(fit(answer.riskier), 1)}, below ${least(answer)}): ${answer.riskier.placement}, ${engines(answer.riskier)}, `,
+        `${chance(fit(answer.riskier))}, below ${least(answer)}): ${answer.riskier.placement}, ${engines(answer.riskier)}, `,
         planText(answer.riskier.train_plan)) : null,
       one ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked placements" },
         h("table", { class: "plans" }, h("caption", null, none ? "Nearest placement" : `${list.length} quickest placements`),

@@ -1,7 +1,7 @@
 // Throughput over GPU counts and types: the plot and its table, shared by the page and a report.
 
 import { h } from "./dom.js";
-import { count, percent, plainSeconds } from "./format.js";
+import { chance, count, percent, plainSeconds } from "./format.js";
 import { scalingPlot } from "./plots.js";
 
 /** `choose(point)` takes a point's GPUs into the question. */
@@ -15,7 +15,7 @@ export function scalingView(answer, choose) {
     ? h("tr", null, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),
       h("td", null, plainSeconds(point.best.step_seconds)), h("td", null, count(point.tokens_per_second)),
       h("td", null, `${point.speedup.toFixed(2)}x`), h("td", null, percent(point.efficiency)),
-      h("td", null, percent(point.goodput, 1)), h("td", null, percent(point.best.confidence.fit_probability)), days ? h("td", null, point.days === null ? "" : point.days.toFixed(1)) : null,
+      h("td", null, percent(point.goodput, 1)), h("td", null, chance(point.best.confidence.fit_probability)), days ? h("td", null, point.days === null ? "" : point.days.toFixed(1)) : null,
       cost ? h("td", null, point.cost === null ? "" : count(point.cost)) : null,
       h("td", { class: "words" }, h("code", { class: "plan" }, point.best.short)))
     : h("tr", { class: "quiet" }, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),

@@ -2,7 +2,7 @@
 
 import { memoryChart, planText, timeChart, timeOrder } from "./charts.js";
 import { copyButton, download, h, replace, sortable, summaryBox, table } from "./dom.js";
-import { count, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
+import { chance, count, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
 import { paretoPlot } from "./plots.js";
 import { timelineChart } from "./timeline.js";
 
@@ -134,7 +134,7 @@ export class Workbench {
     h("td", { title: `5 to 95 %: ${plainSeconds(low)} to ${plainSeconds(high)}` }, plainSeconds(plan.step_seconds)),
     h("td", { class: "desk" }, percent(plan.mfu, 1)),
     h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
-    h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, percent(fit)),
+    h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, chance(fit)),
     extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
     h("td", { class: "desk" }, versus),
     h("td", { class: "words phone" }, planText(plan.short)));
@@ -218,7 +218,7 @@ function facts(detail) {
     ["TFLOPS/GPU", count(detail.model_tflops_per_gpu)],
     [`MFU, ${detail.flops_convention}`, percent(detail.mfu, 1)],
     ["peak memory", `${gib(memory.peak_gib)} of ${gib(memory.limit_gib)} GiB`],
-    ["fits", percent(confidence.fit_probability)],
+    ["fits", chance(confidence.fit_probability)],
     ["days", detail.days_to_train === null ? null : detail.days_to_train.toFixed(1)],
     ["cost", detail.cost === null ? null : count(detail.cost)],
     ["origin", detail.origin],

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from autoconfig.api import searches
 from autoconfig.api.store import engine_of
+from autoconfig.specs.errors import chance_text
 from command_line import run_in_process
 from playwright.sync_api import expect
 
@@ -32,6 +33,11 @@ def test_from_the_question_to_the_downloaded_config(asked, pages, tmp_path):
     for cells, plan in zip(rows(page), answer["plans"], strict=True):
         assert f"{plan['step_seconds']:.3f}" in cells and f"{100 * plan['mfu']:.1f} %" in cells
         assert f"{plan['memory']['peak_gib']:.1f}" in cells
+        assert chance_text(plan["confidence"]["fit_probability"]).replace("%", " %") in cells
+    chances = [0.0, 0.29, 0.5, 0.896, 0.949, 0.955, 0.99, 0.9901, 0.991, 0.9989, 0.99985, 0.99995, 1.0]
+    script = "async chances => { const { chance } = await import('/page/format.js'); return chances.map(chance); }"
+    shown = page.evaluate(script, chances)
+    assert [text.replace(" ", "") for text in shown] == [chance_text(one) for one in chances]
     second = answer["plans"][1]
     page.locator("table.plans tbody tr").nth(1).click()
     expect(page.locator("article h2")).to_have_text(second["short"])
