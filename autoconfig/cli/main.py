@@ -7,9 +7,9 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -20,6 +20,8 @@ from autoconfig.planning.resolve import field_names
 from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
 from autoconfig.specs.json_record import json_text
+
+Written = TypeVar("Written")
 
 EXIT_BAD_INPUT = 2
 EXIT_NOTHING_FITS = 3
@@ -47,6 +49,21 @@ def show_rows(name: str, rows: list[dict[str, Any]], as_json: bool) -> None:
     from autoconfig.render.screen import show_records
 
     show_records(console(), rows)
+
+
+def done_first(write: Callable[[], Written]) -> Callable[[], Written]:
+    """Writes files before a table is shown, whose reader may go away (`| head -3`). What comes of it, and the InputError where
+    they cannot be written, comes behind the table, where the result is called."""
+    try:
+        written = write()
+    except InputError as error:
+        refused = error
+
+        def refuse() -> Written:
+            raise refused
+
+        return refuse
+    return lambda: written
 
 
 def say_not_exported(folder: str | None, why: str) -> None:

@@ -11,6 +11,7 @@ from autoconfig.cli.main import (
     EXIT_BAD_INPUT,
     EXIT_NOTHING_FITS,
     console,
+    done_first,
     given_options,
     print_json,
     say_not_exported,
@@ -92,17 +93,21 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
     elif reason := not_written(given["framework"], given["algorithm"]):
         click.echo(f"Ranked only, {option_name('export')} writes nothing here: {InputError(reason)}.", err=True)
     found = answer(given)
+    exported = None
+    if given["export"] is not None and found.ranked:
+        from autoconfig.formats.post_training.export import export_first
+
+        exported = done_first(lambda: export_first(found.job, found.ranked, Path(given["export"]), force=given["force"]))
     if as_json:
         print_json(answer_json(found))
     else:
         from autoconfig.render.post_training import show_placements
 
         show_placements(console(), found)
-    if given["export"] is not None and found.ranked:
-        from autoconfig.formats.post_training.export import export_first
+    if exported is not None:
         from autoconfig.formats.post_training.run import checkpoint_of
 
-        one, written, reason = export_first(found.job, found.ranked, Path(given["export"]), force=given["force"])
+        one, written, reason = exported()
         if one is not found.ranked[0]:
             click.echo(f"The first placement is not written: {reason}.", err=True)
         click.echo(f"Wrote {', '.join(str(path) for path in written.files)}: {one.seconds:,.1f} s a step.", err=as_json)

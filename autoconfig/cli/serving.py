@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autoconfig.cli.main import (
     EXIT_NOTHING_FITS,
     console,
+    done_first,
     print_json,
     say_not_exported,
     say_predicted,
@@ -23,6 +24,12 @@ from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.planning.request_fields import SERVING, SERVING_OUTPUT, SERVING_PROFILE, SLURM
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import option_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from autoconfig.planning.export_files import WrittenExport
+    from autoconfig.serving.answer import ServeAnswer
 
 inference_flag = click.option("--inference", is_flag=True, help="Serve the model instead of training it.")
 
@@ -56,13 +63,19 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
-    export_folder, report, force = (given[field.name] for field in SERVING_OUTPUT)
+    export_folder, report, _ = (given[field.name] for field in SERVING_OUTPUT)
     if report is not None:
         from autoconfig.render.html import check_report_path
 
         check_report_path(Path(report))
     found = answer(request_of(given), None if as_json else progress())
     clear_progress()
+    if report is not None:
+        from autoconfig.render.html import write_serving_report
+
+        write_serving_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
+        click.echo(f"report written to {report}", err=True)
+    exported = done_first(lambda: _exported(found, given)) if export_folder is not None and found.reports else None
     if as_json:
         from autoconfig.serving.deployment_json import serve_json
 
@@ -71,19 +84,13 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         from autoconfig.render.serving import show_answer
 
         show_answer(console(), found)
-    if report is not None:
-        from autoconfig.render.html import write_serving_report
-
-        write_serving_report(found, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]))
-        click.echo(f"report written to {report}", err=True)
     if not found.reports:
         say_not_exported(export_folder, "no deployment fits within the limits")
         ctx.exit(EXIT_NOTHING_FITS)
-    if export_folder is not None:
-        from autoconfig.engines.export import export, longest_text, not_written, run_command
+    if exported is not None:
+        from autoconfig.engines.export import longest_text, not_written, run_command
 
-        asked, first, folder = found.question, found.reports[0], Path(export_folder)
-        written = export(asked, first, folder, force=force, slurm=slurm_options(given))
+        written, asked, first, folder = exported(), found.question, found.reports[0], Path(export_folder)
         click.echo(f"wrote {', '.join(map(str, written.files))}", err=as_json)
         if written.replaced:
             click.echo(written.replaced, err=True)
@@ -91,6 +98,14 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
             click.echo(not_written(asked), err=True)
         click.echo(f"note: {longest_text(asked, first)}", err=as_json)
         click.echo(f"run: {run_command(asked, first, folder)}", err=as_json)
+
+
+def _exported(found: ServeAnswer, given: Mapping[str, Any]) -> WrittenExport:
+    """The first deployment's files, written. Raises InputError."""
+    from autoconfig.engines.export import export
+
+    folder, slurm = Path(given["export"]), slurm_options(given)
+    return export(found.question, found.reports[0], folder, force=given["force"], slurm=slurm)
 
 
 def _check_question(given: dict[str, Any]) -> None:

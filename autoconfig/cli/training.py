@@ -14,6 +14,7 @@ from autoconfig.cli.main import (
     EXIT_BAD_INPUT,
     EXIT_NOTHING_FITS,
     console,
+    done_first,
     print_json,
     say_not_exported,
     slurm_options,
@@ -77,7 +78,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
             raise InputError(f"--{named[0]} is not for --profile: export what a study found with autoconfig export PLAN")
         run_profile(ctx, given, training(given), as_json=as_json)
         return
-    output, report, export, force, form = (given[field.name] for field in fields.OUTPUT)
+    output, report, export, force, _ = (given[field.name] for field in fields.OUTPUT)
     _check_files(output, report, export, force=force)
     answer = _searched(given, whole=output is not None)
     clear_progress()
@@ -92,6 +93,7 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         write_report(answer, Path(report), shlex.join(["autoconfig", *sys.argv[1:]]), progress())
         clear_progress()
         click.echo(f"report written to {report}", err=True)
+    exported = done_first(lambda: _exported(answer, given)) if export is not None and answer.plans else None
     if as_json:
         from autoconfig.render.training_json import search_json
 
@@ -103,14 +105,18 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
     if not answer.plans:
         say_not_exported(export, "nothing fits")
         ctx.exit(EXIT_NOTHING_FITS)
-    if export is not None:
-        from autoconfig.formats.export import export_plan
-
-        first = answer.plans[0].report
-        scenario, slurm = answer.question.scenario, slurm_options(given)
-        found = export_plan(scenario, first.plan, first, export, form or "megatron", force=force, slurm=slurm)
-        _show_export(found, err=as_json)
+    if exported is not None:
+        _show_export(exported(), err=as_json)
         _show_chance(answer, export, err=as_json)
+
+
+def _exported(answer: SearchAnswer, given: Mapping[str, Any]) -> Export:
+    """The first plan's files, written. Raises InputError."""
+    from autoconfig.formats.export import export_plan
+
+    first, form = answer.plans[0].report, given["format"] or "megatron"
+    scenario, slurm = answer.question.scenario, slurm_options(given)
+    return export_plan(scenario, first.plan, first, given["export"], form, force=given["force"], slurm=slurm)
 
 
 def _check_files(output: str | None, report: str | None, export: str | None, *, force: bool) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import gpu_ids
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.plan import parse_plan
@@ -355,6 +356,33 @@ def test_a_reader_that_has_enough_is_no_error(autoconfig):
     done = subprocess.run(["bash", "-c", command], cwd=autoconfig.root, capture_output=True, timeout=300, check=False,
                           env={**os.environ, "PYTHONPATH": str(autoconfig.root)})  # fmt: skip
     assert done.returncode == 0 and done.stderr == b""
+
+
+def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "autoconfig", "search", *SMALL, "--export", str(tmp_path / "search")]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, cwd=autoconfig.root, timeout=300, check=False,
+                          env={**os.environ, "PYTHONPATH": str(autoconfig.root)})  # fmt: skip
+    os.close(writer)
+    assert done.returncode == 0 and b"Traceback" not in done.stderr and (tmp_path / "search" / "train.sh").is_file()
+
+    def gone(*_):
+        raise InputError("the reader is gone")
+
+    monkeypatch.setattr("autoconfig.render.serving.show_answer", gone)
+    monkeypatch.setattr("autoconfig.render.post_training.show_placements", gone)
+    served = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--simulate", "0")
+    served += ("--report", str(tmp_path / "served.html"))
+    for command in (served, ("rl", "--model", "qwen2.5-7b", "--gpus", "8")):
+        run = autoconfig.run(*command, "--export", str(tmp_path / command[0]))
+        assert "the reader is gone" in run.stderr and list((tmp_path / command[0]).iterdir()), run.stderr
+    assert (tmp_path / "served.html").is_file()
+
+
+def test_a_table_is_shown_before_why_its_plan_cannot_be_written(autoconfig, tmp_path):
+    run = autoconfig.run("search", *SMALL, "--peft", "lora", "--partition", "gpu", "--export", str(tmp_path / "x"))
+    assert run.exit_code == 2 and "peak/limit" in run.stdout and "batch script" in run.stderr and not (tmp_path / "x").exists()
 
 
 SLOW_SEARCH = """
