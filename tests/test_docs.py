@@ -163,6 +163,11 @@ def test_the_readmes_example_is_what_the_command_prints():
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
+def test_the_tutorial_names_the_limits_of_percentiles():
+    text = TUTORIAL.read_text(encoding="utf-8").split("## 7. Serving")[1]
+    assert all(f"--{name}-{share}" in text for name in ("ttft", "tpot") for share in ("p95", "p99"))
+
+
 def test_the_tutorial_shows_what_its_commands_print(tmp_path, monkeypatch):
     """In order, in one folder; every line that is shown is there, its figures aside."""
     monkeypatch.chdir(tmp_path)
