@@ -18,11 +18,14 @@ from autoconfig.specs.scenario import Scenario
 STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
 """FSDP 1's strategies, and the numbers that accelerate gives them, as ZeRO stages."""
 ASKED = "an accelerate file names no model (the trainer's file beside it does, sft.yaml: check that, with this one)"
+MICRO_BATCH = ("per_device_train_batch_size", "micro_batch_size")
+"""The trainer's word for it, and ours."""
 PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
 def read(document: Document) -> CheckInput:
-    """The record. What the file does not say: --model, --set micro_batch_size=N, --seq-length. Raises InputError."""
+    """The record. What the file does not say: --model, --set per_device_train_batch_size=N, --seq-length. Raises
+    InputError."""
     section = document.section()
     assumed: list[str] = []
     launched = layout(section, document.request.gpus)
@@ -33,7 +36,7 @@ def read(document: Document) -> CheckInput:
     if mixed not in PRECISIONS:
         raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
     run = TrainerRun(
-        model=model, micro_batch=needed(section.count("micro_batch_size"), section, "micro_batch_size"),
+        model=model, micro_batch=needed(section.count(*MICRO_BATCH), section, MICRO_BATCH[0]),
         accumulation=section.count("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
         seq_length=document.request.seq_length, numerics={"precision": PRECISIONS[mixed]}, assumed=assumed, **launched,
     )  # fmt: skip

@@ -19,6 +19,7 @@ LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 WAYS = {
     "offload": 'zero_optimization.offload_optimizer.device "cpu"', "gradients": 'data_types.grad_accum_dtype "bf16"',
 }  # fmt: skip
+OWN_MICRO_BATCH = "train_micro_batch_size_per_gpu"
 CPU = ("cpu", "nvme")
 ADAM = frozenset({"adam", "adamw", "lamb", "muadam", "muadamw"})
 """Optimizers with two moments, by DeepSpeed's names (runtime/config.py of 0.19.8)."""
@@ -64,7 +65,7 @@ def read(document: Document) -> CheckInput:
     run = TrainerRun(
         model=model, software=stack_of(section, document, assumed), gpus=None, tp=tp,
         cp=section.count("sequence_parallel_size") or 1,
-        micro_batch=needed(section.count("train_micro_batch_size_per_gpu"), section, "train_micro_batch_size_per_gpu"),
+        micro_batch=needed(_micro_batch(section), section, OWN_MICRO_BATCH),
         accumulation=_auto(section, "gradient_accumulation_steps"), global_batch=_auto(section, "train_batch_size"),
         seq_length=_length(document), recompute=recompute_of(section, assumed), numerics=numerics_of(section), assumed=assumed,
         ways=WAYS,
@@ -96,7 +97,17 @@ def stack_of(section: Section, document: Document, assumed: list[str]) -> str:
 
 def _auto(section: Section, path: str) -> int | None:
     """A number that the trainer fills in (`auto`) from the others counts as absent."""
-    return None if section.flat.get(path) == "auto" else section.count(path)
+    if section.flat.get(path) != "auto":
+        return section.count(path)
+    section.used.add(path)
+    return None
+
+
+def _micro_batch(section: Section) -> int | None:
+    """The file's, else the trainer's, which fills in `auto`."""
+    trainers = "per_device_train_batch_size"
+    own = _auto(section, OWN_MICRO_BATCH) if section.has(trainers) else section.count(OWN_MICRO_BATCH)
+    return section.count(trainers) if own is None else own
 
 
 def _length(document: Document) -> int:
