@@ -53,6 +53,12 @@ def test_forced_balance_of_a_recipe_is_priced() -> None:
         for words in (text, text.replace("force_load_balancing: true", "force_load_balancing: false"))
     )
     assert (forced, natural) == (1.0, 1.15)
+    sizes = "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 train.micro_batch_size=1 "
+    sizes += "train.global_batch_size=64 model.seq_length=4096 model.expert_model_parallel_size=8"
+    for given, imbalance in (("true", 1.0), ("false", 1.15)):
+        bridge = f"# model: qwen3-30b-a3b\n{sizes} model.moe_router_force_load_balancing={given}"
+        found = read_any(bridge, CheckRequest(gpus=32))
+        assert found.question.scenario.software.time.moe_imbalance == imbalance and "force" not in str(found.ignored)
 
 
 @pytest.mark.parametrize("row", RETYPED, ids=lambda row: row[0].split("/")[-1])

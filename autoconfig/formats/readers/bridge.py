@@ -6,15 +6,14 @@ that a plan needs must be among the overrides.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from itertools import pairwise
 
 from autoconfig.formats.argument_names import argument_name
+from autoconfig.formats.bridge_recipes import published_recipes
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, with_lora, word
@@ -38,7 +37,7 @@ PASSED = frozenset(
         "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout", "cp_comm_type", "mtp_num_layers", "vocab_size",
         "fp32_residual_connection", "moe_shared_expert_overlap", "fp8_recipe", "fine_grained_activation_offloading",
         "cpu_offloading", "cpu_offloading_num_layers", "moe_router_enable_expert_bias", "moe_router_score_function",
-        "use_transformer_engine_op_fuser", "deterministic_mode", "transformer_impl",
+        "use_transformer_engine_op_fuser", "deterministic_mode", "transformer_impl", "moe_router_force_load_balancing",
     }
 )  # fmt: skip
 """Fields of Bridge's configuration with the names and meanings of Megatron-LM's arguments, which are read as these."""
@@ -49,7 +48,7 @@ HARMLESS = re.compile(
     r"optim(?:\.config)?\.(?:lr|min_lr|adam_.*|weight_decay|clip_grad)|ddp\.(?:check_for_nan_in_grad|average_in_collective|"
     r"bucket_size|data_parallel_sharding_strategy|use_custom_fsdp|align_param_gather|grad_reduce_in_fp32|.*_group)|"
     r"model\.(?:calculate_per_token_loss|init_method_std|moe_aux_loss_coeff|moe_z_loss_coeff|moe_router_(?:load_balancing_type|"
-    r"dtype|force_load_balancing|bias_update_rate|pre_softmax|topk_scaling_factor|fusion)|moe_grouped_gemm|moe_permute_fusion|"
+    r"dtype|bias_update_rate|pre_softmax|topk_scaling_factor|fusion)|moe_grouped_gemm|moe_permute_fusion|"
     r"bias_.*_fusion|apply_rope_fusion|masked_softmax_fusion|gradient_accumulation_fusion|persist_layer_norm|"
     r"deallocate_pipeline_outputs|pipeline_dtype|autocast_dtype|params_dtype|bf16|fp16|mtp_loss_scaling_factor|"
     r"attention_softmax_in_fp32|perform_initialization|use_cpu_initialization|gradient_clip.*|seed|hf_.*|tokenizer.*|"
@@ -79,7 +78,7 @@ def read(document: Document) -> CheckInput:
     words, recipe, script = _words(document) if document.values is None else ([], None, None)
     said = {**_said(words), **overrides_of(words)} if document.values is None else document.values
     section = Section(said, document.text, document.request.settings)
-    known = _recipes().get(_full_name(recipe or ""), {})
+    known = published_recipes().get(_full_name(recipe or ""), {})
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
     notes: list[str] = []
     name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
@@ -272,17 +271,11 @@ def _full_name(recipe: str) -> str:
     has none or several of these."""
     recipe = _OTHER_NAMES.get(recipe, recipe)
     match = re.fullmatch(r"(.+_(?:pretrain|sft|peft))(_.+)?_config", recipe)
-    if match is None or recipe in _recipes():
+    if match is None or recipe in published_recipes():
         return recipe
     full = re.compile(rf"{re.escape(match[1])}_[0-9]+gpu_h100_bf16{re.escape(match[2] or '')}_config")
-    found = [name for name, row in _recipes().items() if row["kind"] == "library" and full.fullmatch(name)]
+    found = [name for name, row in published_recipes().items() if row["kind"] == "library" and full.fullmatch(name)]
     return found[0] if len(found) == 1 else recipe
-
-
-@cache
-def _recipes() -> dict[str, dict[str, str]]:
-    path = resources.files("autoconfig") / "data" / "published" / "nvidia_recipes.csv"
-    return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 
 def _switches(section: Section, known: dict[str, str]) -> list[Value]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoconfig.formats.bridge_recipes import fine_tuning_recipe
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import overlap_arguments
@@ -121,11 +122,16 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
 
 
 def command(scenario: Scenario, file: str) -> str:
-    """What starts a recipe with the overrides of `file`, in a checkout of Megatron-Bridge."""
+    """What starts a recipe with the overrides of `file`, in a checkout of Megatron-Bridge; where the model's recipe is not
+    known, a shell asks for it and stops."""
     cluster = scenario.cluster
     launch = f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {min(cluster.num_gpus, cluster.gpus_per_node)}"
-    recipe = "peft" if scenario.numerics.peft != "none" else "sft"
-    return f"{launch} scripts/training/run_recipe.py --recipe MODEL_{recipe}_config $(grep -v '^#' {file})"
+    if last := cluster.num_nodes - 1:
+        launch += f' --node-rank "${{NODE_RANK:?0 to {last}}}" --master-addr "${{MASTER_ADDR:?host of node 0}}"'
+    task = "peft" if scenario.numerics.peft != "none" else "sft"
+    asked = f"${{RECIPE:?no {task} recipe of this model is known: name one of megatron/bridge/recipes}}"
+    recipe = fine_tuning_recipe(scenario.model.name, task) or f'"{asked}"'
+    return f"{launch} scripts/training/run_recipe.py --recipe {recipe} $(grep -v '^#' {file})"
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
