@@ -19,35 +19,51 @@ from autoconfig.runs.predict import COLUMNS, TEXT_COLUMNS
 REF = "#/components/schemas/"
 
 
-class Problem(BaseModel):
+class _Said(BaseModel):
+    """A field's docstring is its description."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class Problem(_Said):
     """An RFC 9457 problem document."""
 
     type: str
+    """What kind of problem, as a URI."""
     title: str
+    """The kind in words."""
     status: int
+    """The HTTP status."""
     detail: str = PydanticField(description="What was given, what is allowed, what to try.")
     field: str = PydanticField("", description="The field of the body, where one is to blame.")
     given: str = ""
+    """What was given there."""
     allowed: Any = PydanticField(None, description="The allowed values, where they can be listed.")
     nearest: str | None = PydanticField(None, description="The nearest valid value.")
 
 
-class _Whole(BaseModel):
+class _Whole(_Said):
     model_config = ConfigDict(extra="forbid")
 
 
 class _Versioned(_Whole):
     schema_version: Literal[1]
+    """Changes when a reader must change."""
 
 
 class SearchRow(_Whole):
     """A search as it is listed."""
 
     id: UUID
+    """Names the search in its paths."""
     state: str = PydanticField(json_schema_extra={"enum": list(STATES)})
+    """How far it is."""
     created: datetime
+    """When it was asked for."""
     started: datetime | None
+    """When a worker took it; null: it waits."""
     ended: datetime | None
+    """When it ended; null: it has not."""
     question: dict[str, Any] = PydanticField(description="The body, with its defaults.")
     problem: Problem | None = PydanticField(description="Why it failed.")
     note: str | None = PydanticField(description="What keeps it waiting: no worker that measures is there.")
@@ -58,27 +74,38 @@ class SearchPage(_Versioned):
 
     searches: list[SearchRow]
     next: str | None
+    """The cursor of the next page; null: this is the last."""
 
 
 class Scripts(_Whole):
     """Files by name."""
 
     files: dict[str, str]
+    """File name -> text."""
 
 
-class StudyLine(BaseModel):
+class StudyLine(_Said):
     """One trial; seconds and GiB."""
 
     trial: int
+    """Its number, from 0."""
     plan: str
+    """Short form."""
     outcome: str = PydanticField(description="`measured`, `pruned`, `out_of_memory`, ...")
     message: str = ""
+    """What went wrong; empty: nothing."""
     predicted_s: float | None
+    """Step as predicted."""
     measured_s: float | None
+    """Step as measured, median."""
     predicted_peak_gib: float | None
+    """Peak memory as predicted."""
     measured_peak_gib: float | None
+    """Peak memory as measured."""
     spread_s: float | None = None
+    """The longest measured step less the shortest."""
     ratio: float | None = None
+    """Measured over predicted step."""
 
 
 class Study(_Versioned):
@@ -87,11 +114,14 @@ class Study(_Versioned):
     model_config = ConfigDict(extra="ignore")
 
     name: str
+    """Of the study."""
     best: StudyLine | None
     lines: list[StudyLine] = PydanticField(description="Measured ones first.")
     prior_best: str = PydanticField(description="The plan that the formulas put first.")
     unmeasured: list[dict[str, Any]]
+    """Promising plans that were not measured."""
     candidates: int
+    """Plans that it chose from."""
     correction: float | None = PydanticField(None, description="Median of measured over predicted.")
     calibration: str
     stopped: str = PydanticField(description="Why it ended.")
@@ -101,13 +131,15 @@ class LeftOut(_Whole):
     """A run that cannot calibrate, and why."""
 
     id: str
+    """Of the run."""
     reason: str
+    """Why it is left out."""
 
 
 class MeasurementsTaken(_Versioned):
     """What became of measured runs."""
 
-    accepted: int = PydanticField(ge=1)
+    accepted: int = PydanticField(ge=1, description="Runs that calibrate.")
     left_out: list[LeftOut]
     measurements: int = PydanticField(description="Runs of this key, all together.")
     calibration: str = PydanticField(description="The version that answers to this key name.")
@@ -117,8 +149,11 @@ class MeasurementShown(_Whole):
     """A stored run."""
 
     id: str
+    """Names the run."""
     created: datetime
+    """When it was sent."""
     run: dict[str, Any]
+    """The run as it was sent."""
 
 
 class MeasurementPage(_Versioned):
@@ -129,10 +164,32 @@ class MeasurementPage(_Versioned):
     next: str | None = PydanticField(description="The cursor of the next page.")
 
 
-_kinds: Any = dict.fromkeys(COLUMNS, (float | None, ...)) | dict.fromkeys(TEXT_COLUMNS, (str, ...))
-_kinds["pred_fits"] = (bool | None, ...)
-PredictedRow = create_model("PredictedRow", __base__=_Whole, **_kinds)
-Predictions = create_model("Predictions", __base__=_Versioned, calibration=(str, ...), rows=(list[PredictedRow], ...))  # type: ignore[valid-type]
+_COLUMNS = {
+    "id": "Of the row that was given.",
+    "pred_step_s": "Time of a step; like every figure null where the row cannot be predicted.",
+    "pred_step_s_p5": "Lower end of its 90 % band.",
+    "pred_step_s_p95": "Upper end of its 90 % band.",
+    "pred_tokens_per_s_per_gpu": "Tokens trained on, by one GPU.",
+    "pred_tflops_per_gpu": "Model FLOPs as the row's source counts them, 10^12 per second and GPU.",
+    "pred_mfu": "Model FLOPs over the GPU's dense peak, a share.",
+    "pred_peak_mem_gib": "Peak memory of the worst stage.",
+    "pred_mem_after_step_gib": "Memory that is still allocated behind a step.",
+    "pred_fits": "Whether the peak is within the limit.",
+    "pred_fit_probability": "Chance to fit, 0 to 1.",
+    "pred_confidence": "Class of runs that gave the band.",
+    "pred_note": "What was assumed, or why there is no prediction.",
+}
+
+
+def _column(name: str) -> Any:
+    kind = str if name in TEXT_COLUMNS else bool | None if name == "pred_fits" else float | None
+    return kind, PydanticField(description=_COLUMNS[name])
+
+
+_rows_of_it: Any = {name: _column(name) for name in COLUMNS}
+PredictedRow = create_model("PredictedRow", __base__=_Whole, **_rows_of_it)
+_predicted: Any = PydanticField(description="In the order of the rows that were given.")
+Predictions = create_model("Predictions", __base__=_Versioned, calibration=(str, ...), rows=(list[PredictedRow], _predicted))  # type: ignore[valid-type]
 _SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementPage, Predictions)
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),

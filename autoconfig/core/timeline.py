@@ -42,6 +42,7 @@ class ChunkTimes:
     """One micro-batch through one chunk of layers of a stage; seconds."""
 
     forward_seconds: NotNegative
+    """Without recomputation."""
     backward_seconds: NotNegative
     """Recomputation included."""
     forward_communication_seconds: NotNegative

@@ -79,6 +79,7 @@ class FlagChange:
     """One argument that differs: its values before and after; None where it is absent."""
 
     flag: str
+    """The argument, or the key of a trainer's file."""
     old: tuple[str, ...] | None
     """Values in the file; empty: a switch that is given."""
     new: tuple[str, ...] | None
@@ -364,6 +365,7 @@ class MissingOverlap:
     """An argument that is legal for the file's plan and not given."""
 
     flag: str
+    """The argument."""
     saved_seconds: float
     """A step, beside the missing ones named before it: weights are gathered beside the forward only where gradients are reduced
     beside the backward."""

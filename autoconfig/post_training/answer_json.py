@@ -18,8 +18,11 @@ class RolloutEngineJson:
     """The engines that generate."""
 
     tp: Positive
+    """GPUs that share every layer of an engine."""
     pp: Positive
+    """Pipeline stages of an engine."""
     replicas: Positive
+    """Engines."""
     memory_share: float
     """Of each of its GPUs that an engine takes (gpu_memory_utilization)."""
 
@@ -29,13 +32,17 @@ class StepMemoryJson:
     """Peak of one GPU by phase against what it has, and of one node's host."""
 
     generation: NotNegative
+    """Of a GPU that generates."""
     training: NotNegative
+    """Of a GPU that trains."""
     device: AboveZero
+    """What one GPU has."""
     host: NotNegative
     """What waits on the host of one node."""
     generation_fit_probability: Share
     """Chance that generation does not run out of memory."""
     training_fit_probability: Share
+    """Chance that training does not run out of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +54,7 @@ class PlacementJson:
     train_plan: str
     """Short form."""
     train_gpus: Positive
+    """GPUs that train the policy."""
     engine: RolloutEngineJson | None
     """Null where nothing is generated."""
     staleness: Natural
@@ -56,8 +64,11 @@ class PlacementJson:
     offload: bool
     """Training waits on the host while the engines generate."""
     step_seconds: float
+    """Time of a step, all phases."""
     step_seconds_p5: float
+    """Lower end of its 90 % band."""
     step_seconds_p95: float
+    """Upper end of its 90 % band."""
     phases: dict[str, NotNegative]
     """Seconds of every phase."""
     hidden_seconds: float
@@ -67,6 +78,7 @@ class PlacementJson:
     """The longest phase that the step waits for."""
     memory_gib: StepMemoryJson
     fits: bool
+    """No phase runs out of memory."""
     reason: str | None
     """What does not fit."""
 

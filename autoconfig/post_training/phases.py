@@ -75,8 +75,11 @@ class PhaseInterval:
     """A phase from `start` to `end`, seconds after the step began."""
 
     phase: str
+    """Its name."""
     start: float
+    """Seconds after the step began."""
     end: float
+    """Seconds after the step began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,7 @@ class GpuGroup:
     """GPUs that do the same, and what they do in a step; between intervals they wait."""
 
     name: str
+    """`engines`, `training`, `training and engines` or `critic`."""
     gpus: int
     intervals: tuple[PhaseInterval, ...]
 

@@ -68,6 +68,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     notes: tuple[str, ...]
     """What the reading of a script left out, with its line."""
     legal: bool
+    """Whether the file breaks no rule."""
     rejected_by: tuple[Violation, ...]
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""

@@ -28,10 +28,13 @@ class ModelJson:
     name: str
     """Catalogue name, file stem or size; ends in * where numbers were changed."""
     num_layers: Positive
+    """All layers, those of an encoder too."""
     hidden_size: Positive
+    """Width of the residual stream."""
     ffn_hidden_size: Positive
     """Width of the dense MLP, channels."""
     num_attention_heads: Positive
+    """Query heads."""
     num_query_groups: Positive
     """Key/value heads."""
     vocab_size: Positive
@@ -39,6 +42,7 @@ class ModelJson:
     num_moe_experts: Positive | None
     """Routed experts of a mixture-of-experts layer; null for dense models."""
     parameters: Positive
+    """All parameters, embeddings and every expert included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +52,14 @@ class ClusterJson:
     gpu: str
     """GPU id of `autoconfig gpus`, or of the cluster file."""
     num_gpus: Positive
+    """GPUs of all nodes."""
     gpus_per_node: Positive
     link_domain_size: Positive
     """GPUs that reach each other at link_bytes_per_s."""
     link_bytes_per_s: AboveZero
+    """Between GPUs of a link domain, one direction of one GPU."""
     nic_bytes_per_s: AboveZero
+    """Between nodes, one direction of one GPU."""
     memory_gib: AboveZero
     """Memory of one GPU as the driver reports it."""
     hbm_bytes_per_s: AboveZero

@@ -48,6 +48,7 @@ class PlanMemoryJson:
     moment: Moment
     """Moment of a step at which the worst stage peaks."""
     per_stage_gib: Annotated[tuple[NotNegative, ...], Keywords(minItems=1)]
+    """Peak of each pipeline stage."""
     breakdown_gib: Parts
     """Part of the worst stage's peak -> GiB; they sum to peak_gib."""
     outside_tensors_gib: OutsideTensorsJson
@@ -77,7 +78,9 @@ class PlanReportJson(PlanJson):
     """Everything predicted for one plan."""
 
     step_seconds: AboveZero
+    """Time of an optimizer step."""
     tokens_per_second_per_gpu: AboveZero
+    """Tokens trained on, by one GPU."""
     model_tflops_per_gpu: AboveZero
     """Model FLOPs (convention: flops_convention), 10^12 per second and GPU."""
     mfu: AboveZero
@@ -91,6 +94,7 @@ class PlanReportJson(PlanJson):
     cost: NotNegative | None
     """Money for --tokens at --price; null without."""
     origin: Annotated[str, Keywords(enum=("formula", "traced", "emulated", "measured"))]
+    """Where the figures are from: formulas, or runs of this plan."""
     confidence: Confidence
 
 
@@ -117,6 +121,7 @@ class LegalPlanJson(PlanReportJson):
     """A legal plan that the caller named: as a ranked plan, and what became of it."""
 
     legal: Literal[True] = True
+    """It breaks no rule."""
     fits: bool
     """Its peak is within the limit."""
     rejected_by: Annotated[tuple[Violation, ...], Keywords(maxItems=0)] = ()
@@ -135,13 +140,19 @@ class IllegalPlanJson(PlanJson):
     """A plan that the caller named and that Megatron does not run on this cluster with this batch: no numbers."""
 
     legal: Literal[False] = False
+    """It breaks a rule."""
     fits: Literal[False] = False
+    """Not asked of such a plan."""
     rejected_by: Annotated[tuple[Violation, ...], Keywords(minItems=1)]
     """Every rule that the plan breaks."""
     shortfall_gib: Annotated[float, Keywords(const=0)] = 0.0
+    """0: not known."""
     layout_rank: None = None
+    """Null: it has no place."""
     layout_percentile: None = None
+    """Null, likewise."""
     step_ratio_to_first: None = None
+    """Null, likewise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +170,7 @@ class GpuCountJson:
     """One GPU count of --gpus-at-most."""
 
     num_gpus: Positive
+    """GPUs of this count."""
     step_seconds: AboveZero | None
     """Best step time; null when nothing fits."""
 

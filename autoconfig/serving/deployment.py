@@ -34,10 +34,15 @@ class SummaryJson:
     """Mean and percentiles: seconds, or tokens of a trace's requests."""
 
     mean: float
+    """Of all requests."""
     p50: float
+    """Half are at most this."""
     p90: float
+    """Nine in ten are at most this."""
     p95: float
+    """95 in a hundred are at most this."""
     p99: float
+    """99 in a hundred are at most this."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ class TraceSummaryJson:
     """Recorded requests."""
 
     requests: Annotated[int, Keywords(minimum=2)]
+    """Requests in the trace."""
     seconds: float
     """From the first arrival to the last; --rate stretches it."""
     input_tokens: SummaryJson
@@ -33,6 +34,7 @@ class ServeQuestionJson:
     model: str
     gpu: str
     num_gpus: Positive
+    """GPUs there are; a deployment may use fewer."""
     gpus_per_node: Positive
     """GPUs that reach each other over the link."""
     engine: str
@@ -84,16 +86,23 @@ class EngineJson:
     """One kind of engine instance."""
 
     tensor_parallel_size: Positive
+    """GPUs that share every layer."""
     pipeline_parallel_size: Positive
+    """Pipeline stages."""
     expert_parallel_size: Positive
+    """GPUs over which experts are spread."""
     attention_data_parallel_size: Positive
+    """Groups whose attention takes requests of its own."""
     weight_format: str
+    """Number format of the weights."""
     kv_cache_format: str
+    """Number format of the cache."""
     max_batch_size: Positive
     """Sequences of an instance."""
     max_num_tokens: Positive
     """Of one iteration of an attention rank."""
     num_replicas: Positive
+    """Instances of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +118,7 @@ class PrefillMemoryJson:
     runtime: float
     """Context, libraries, workspaces."""
     kv_pool: float
+    """For the cache of all sequences."""
     kept_free: float
     """What the engine leaves free."""
     kv_per_sequence: float
@@ -138,6 +148,7 @@ class DeploymentJson:
     users: Positive
     """Sequences that run at once; under a load max_batch_size leaves room for more."""
     requests_per_second: float
+    """Requests that all its engines finish."""
     tokens_per_second_per_gpu: float
     """Output tokens."""
     tokens_per_second_per_user: float | None

@@ -82,7 +82,9 @@ class Reliability:
     """How often things break, and how long it takes to be back."""
 
     mtbf_hours_per_gpu: float = DEFAULT_MTBF_HOURS_PER_GPU
+    """Mean time between failures of one GPU with its share of the node, hours."""
     checkpoint_gb_per_s_per_node: float = DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE
+    """Bandwidth at which one node writes a checkpoint, GB/s."""
     restart_seconds: float = DEFAULT_RESTART_SECONDS
     repair_hours: float = DEFAULT_REPAIR_HOURS
     spares: int | None = None

@@ -76,6 +76,7 @@ class Confidence:
     step_seconds_p5: NotNegative
     """Lower end of the 90 % band of the step time, seconds."""
     step_seconds_p95: NotNegative
+    """Its upper end."""
     fit_probability: Share
     """Chance that the plan fits, 0 to 1."""
     calibrated_on: str
@@ -123,14 +124,17 @@ class FirstPlanRecord:
     also the luckiest. Measured over promised step time."""
 
     kind: str
+    """One of FIRST_PLAN_KINDS."""
     middle: AboveZero
     """Median over the sources' medians: the promise is to be multiplied by it."""
     p5: AboveZero
     """Ends of the 90 % interval for a run of one more source."""
     p95: AboveZero
+    """Its upper end."""
     rows: Positive
     """Questions."""
     sources: Positive
+    """Publications."""
 
 
 def first_plan_kind(*, moe: bool, precision: str) -> str:

@@ -61,6 +61,7 @@ class Funnel:
     fit: Natural
     """Layouts with at least one plan within the memory limit."""
     fit_even: Natural
+    """Of these, with even stages."""
     priced: Natural
     """Plans that fit. Those that a bound of their step time rules out of the answer are counted, not priced in detail."""
     rejected_by_rule: dict[str, Positive]

@@ -31,6 +31,7 @@ class Gain:
     """What one change buys in tokens per second: ratios over today's, 1 = nothing."""
 
     change: str
+    """What there is more of, and how much."""
     same_plan_ratio: NotNegative | None
     """This plan under the change over this plan today; None where the plan is not possible then."""
     best_plan_ratio: NotNegative | None
@@ -346,7 +347,9 @@ class SwitchGain:
     """What one other switch makes of a plan's step."""
 
     change: str
+    """The switch and its other value."""
     step_seconds: AboveZero
+    """Time of the step with it."""
     ratio: AboveZero
     """Step time with it over that without."""
 

@@ -270,6 +270,9 @@ def test_docs_say_what_every_field_of_a_body_is(http):
             assert row and row[2] == html.escape(said["description"]), f"{name}.{field}"
     assert 'href="#DeploymentsBody"' in text and 'href="#Serve"' in text
     assert set(re.findall(r'href="#(\w+)"', text)) <= set(re.findall(r'id="(\w+)"', text))
+    rows = re.findall(r"<tr><td>(\w+)</td><td>[^\n]*?</td><td>([^\n]*?)</td></tr>", text.split("<h2>Fields</h2>")[1])
+    assert len(rows) == sum(len(one.get("properties", ())) for one in schemas.values()) > 1_000
+    assert [field for field, said in rows if not said.strip()] == [], "fields without a text: a docstring behind the field"
 
 
 def test_every_answer_has_the_security_headers(http):

@@ -21,17 +21,21 @@ class OperatorRow:
     """One operator of one layer and one micro-batch on one rank, 0 where it does not apply."""
 
     operator: str
+    """Its name."""
     layer: Annotated[str, Keywords(enum=LAYERS)]
     """all, dense or moe layers; encoder or decoder; of hybrids mamba, gdn, attention, mlp or moe; or head, embedding, mtp."""
     formula: str
     """Public function of time_model that priced it."""
     forward_seconds: NotNegative
+    """Its forward."""
     dgrad_seconds: NotNegative
     """Gradient of the input; for operators without weights the whole backward."""
     wgrad_seconds: NotNegative
+    """Gradient of the weights."""
     recompute_seconds: NotNegative
     """Its forward run again in backward under this plan's recomputation (of a layer that is recomputed, under full:block)."""
     forward_flops: NotNegative
+    """Multiplications and additions of the forward."""
     forward_bytes: NotNegative
     """Through HBM, or sent where the operator communicates."""
     share_of_peak: NotNegative | None
