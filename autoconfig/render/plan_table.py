@@ -28,7 +28,11 @@ def plan_table(console: Console, answer: SearchAnswer) -> None:
     reports = [ranked.report for ranked in answer.plans]
     ranks = [f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}" for one in answer.plans]
     own = [one.report for one in answer.included if one.report is not None and one.report.fits]
-    rows = [*zip(ranks, reports, strict=True), *(("+", report) for report in own)]
+    verbose = getattr(console, "verbose", False)
+    alike = {} if verbose else other_chunks(answer)
+    folded = {id(report) for group in alike.values() for report in group}
+    ranked = [(rank, report) for rank, report in zip(ranks, reports, strict=True) if id(report) not in folded]
+    rows = [*ranked, *(("+", report) for report in own)]
     degrees = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
     names = ["#", *map(str.upper, degrees), "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit"]
     names += ["days"] if reports[0].days_to_train is not None else []
@@ -39,11 +43,32 @@ def plan_table(console: Console, answer: SearchAnswer) -> None:
         line = [rank, *sizes, *figures(report), chance_text(report.confidence.fit_probability)]
         line += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         line += [f"{report.cost:,.0f}"] if report.cost is not None else []
-        cells.append([*line, also(report.plan)])
+        cells.append([*line, ",".join(filter(None, (also(report.plan), _or_chunks(alike.get(id(report), [])))))])
     show_table(console, [*names, "also"], cells, left=("also",), below=("also",), spare=SPARE)
-    if getattr(console, "verbose", False):
+    if verbose:
         for rank, report in rows:
             console.print(f"{rank} {report.plan}", markup=False, soft_wrap=True)
+
+
+def other_chunks(answer: SearchAnswer) -> dict[int, list[PlanReport]]:
+    """Of plans that the model cannot tell from the first: by the id of a report the later ones that differ in nothing but their
+    chunks (vpp)."""
+    firsts: dict[TrainPlan, PlanReport] = {}
+    found: dict[int, list[PlanReport]] = {}
+    for one in answer.plans:
+        if one.tie_group == 1:
+            first = firsts.setdefault(one.report.plan.replace(vpp=1), one.report)
+            if first is not one.report:
+                found.setdefault(id(first), []).append(one.report)
+    return found
+
+
+def _or_chunks(others: Sequence[PlanReport]) -> str:
+    """The other numbers of chunks, and the longest of their steps."""
+    if not others:
+        return ""
+    numbers, longest = ",".join(str(one.plan.vpp) for one in others), max(one.step_seconds for one in others)
+    return f"or vpp={numbers} (to {seconds_text(longest)})"
 
 
 def also(plan: TrainPlan) -> str:

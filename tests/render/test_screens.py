@@ -8,7 +8,10 @@ import screens
 from rich.text import Text
 
 import autoconfig
+from autoconfig.render.plan_table import plan_table
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table, terminal
+from autoconfig.training.answer import search
+from autoconfig.training.question import request_of
 
 COMMAND = ("autoconfig ", "--")
 """How lines begin that are there to be copied, and stay whole."""
@@ -49,6 +52,21 @@ def test_less_memory_in_a_tie_is_marked(levels, marked):
     text = printed(found.show, 4_000)
     assert [plan.rpartition(",")[2] for plan in re.findall(r"(tp=\S+) [0-9.]+ GiB at [0-9.]+ s \(=\)", text)] == marked
     assert ("= marks a tie: less memory at a step within 6%" in text) == bool(marked)
+
+
+def test_plans_of_a_tie_that_differ_in_their_chunks_share_a_row():
+    asked = {"model": "llama3-70b", "gpus": 64, "fix": {"tp": 8, "cp": 1, "mbs": 1}, "top": 8}
+    answer = search(request_of({**asked, "gpu": "h100", "calibration": "none"}))
+    plans = [one.report.plan for one in answer.plans]
+    alike = {plan.replace(vpp=1): [one.vpp for one in plans if one.replace(vpp=1) == plan.replace(vpp=1)] for plan in plans}
+    assert len(alike) < len(plans) and all(one.tie_group == 1 for one in answer.plans)
+    rows = printed(lambda console: plan_table(console, answer), 4_000).splitlines()[1:]
+    assert len(rows) == len(alike)
+    for row, (first, *others) in zip(rows, alike.values(), strict=True):
+        assert row.split()[3] == str(first)
+        assert f"or vpp={','.join(map(str, others))} (to " in row if others else "or vpp" not in row
+    whole = printed(lambda console: plan_table(console, answer), 4_000, verbose=True).splitlines()[1:]
+    assert len(whole) == 2 * len(plans) and "or vpp" not in "".join(whole)
 
 
 def test_a_terminal_is_measured_once_for_all_lines(monkeypatch):
