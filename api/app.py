@@ -159,7 +159,8 @@ async def _http_problem(request: HttpRequest, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if status == 405:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
-    return problem(status, str(error.detail), headers=headers)
+    detail = "no such path; GET /docs lists them" if status == 404 else str(error.detail)
+    return problem(status, detail, headers=headers)
 
 
 def _methods(request: HttpRequest) -> set[str]:

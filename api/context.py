@@ -265,7 +265,7 @@ def require_json(request: HttpRequest) -> None:
     """No content type counts as JSON. Raises RefusedError."""
     kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
     if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise RefusedError(415, "send the body as application/json")
+        raise RefusedError(415, "send the body as application/json (curl: -H 'content-type: application/json')")
 
 
 async def own_calibration(request: HttpRequest) -> OwnCalibration | None:

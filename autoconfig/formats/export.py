@@ -8,7 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.formats.fine_tuning import FINE_TUNING_FILES, fine_tuning_command, fine_tuning_texts, trl_differs, trl_texts
+from autoconfig.formats.fine_tuning import (
+    FINE_TUNING_FILES,
+    fine_tuning_command,
+    fine_tuning_texts,
+    trl_differs,
+    trl_texts,
+    with_length,
+)
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.trl import SFT
 from autoconfig.megatron.export import plan_text
@@ -85,7 +92,7 @@ def export_texts(
         texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report, slurm)
     if slurm and SBATCH_SCRIPT not in texts:
         raise InputError(f"{slurm[0]} is for a batch script, and this export has none: leave it out")
-    return texts
+    return with_length(texts, None if report is None else report.steps_to_train)
 
 
 def _too_large(plan: TrainPlan, report: PlanReport) -> str:

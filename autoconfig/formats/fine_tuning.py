@@ -4,7 +4,7 @@ or context parallelism TRL's configuration with PEFT's adapters, and accelerate'
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +46,16 @@ def trl_texts(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
     if odd := trl.refused(scenario, plan):
         raise UnsupportedError(f"TRL cannot say {', '.join(odd)}; plan.json holds the plan")
     return _files_of_trl(scenario, plan)
+
+
+RUN_LENGTH = {OVERRIDES: "train.train_iters={}", SFT: "max_steps: {}"}
+"""File -> its line for a number of optimizer steps (TrainingConfig.train_iters; transformers.TrainingArguments.max_steps)."""
+
+
+def with_length(texts: Mapping[str, str], steps: int | None) -> dict[str, str]:
+    """The texts with the steps of the tokens that were asked for; None: none were, and the trainer's own number holds."""
+    lines = {} if steps is None else {file: f"{line.format(steps)}\n" for file, line in RUN_LENGTH.items()}
+    return {file: text + lines.get(file, "") for file, text in texts.items()}
 
 
 def _files_of_trl(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:

@@ -29,7 +29,7 @@ def _tokens(given: str | float) -> float:
     tokens = parse_count(given, "tokens") if isinstance(given, str) else given
     if 0 < tokens < LEAST_BARE_TOKENS and str(given).strip()[-1:].isdigit():
         units = f"{tokens:.6g}B, {tokens:.6g}M or {tokens:.6g}K"
-        raise ValueError(f"{str(given)[:20]!r} without a unit is {tokens:,.6g} tokens: say {units}")
+        raise ValueError(f"'{tokens:.6g}' without a unit is {tokens:,.6g} tokens: say {units}")
     return tokens
 
 

@@ -195,7 +195,10 @@ def test_a_body_without_a_length_is_limited_too(http):
 
 
 def test_other_content_types(http):
-    assert http.post("/v1/plans", content=b"a=1", headers={"content-type": "text/plain"}).status_code == 415
+    plain = http.post("/v1/plans", content=b"a=1", headers={"content-type": "text/plain"})
+    assert plain.status_code == 415 and "-H 'content-type: application/json'" in plain.json()["detail"]
+    nothing = http.get("/v1/plan")
+    assert nothing.status_code == 404 and "GET /docs lists them" in nothing.json()["detail"]
 
 
 def test_nothing_fits_is_an_answer(http):

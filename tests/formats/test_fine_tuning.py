@@ -10,10 +10,12 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import LORA_MODULES
 
 from autoconfig.formats.check import check_file, read_any
+from autoconfig.formats.export import export_texts
 from autoconfig.formats.fine_tuning import fine_tuning_texts, trl_texts
 from autoconfig.formats.projections import BY_TYPE, modules_named, named_modules
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest
+from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import request_of, understand
 
 LORA = {"model": "llama3-8b", "gpus": 4, "peft": "lora"}
@@ -60,6 +62,18 @@ def test_one_gpu_holds_the_model_trl_trains_it():
     assert sft["gradient_checkpointing"] is True and sft["max_length"] == 2048 and sft["packing"] is False
     assert launch["distributed_type"] == "MULTI_GPU" and launch["num_processes"] == 4
     assert yaml.safe_load(texts("tp=1,mbs=1,fsdp=3")["accelerate.yaml"])["fsdp_config"]["fsdp_reshard_after_forward"] is True
+
+
+def test_a_run_over_the_tokens_asked_for_has_their_steps():
+    """2e8 tokens in steps of 2,048 x 128 are 762.9 steps."""
+    scenario, plan = question().scenario, parse_plan("tp=1,mbs=2,recompute=full:uniform:1", 4)
+    assert scenario.workload.tokens_per_step == 2048 * 128
+    found = export_texts(scenario, plan, report_plan(scenario, plan, Money(tokens=2e8)), "megatron")
+    assert overrides(found["overrides.txt"])["train.train_iters"] == "763"
+    assert yaml.safe_load(found["sft.yaml"])["max_steps"] == 763
+    assert read_any(found["sft.yaml"], CheckRequest()).plan == plan.replace(dist_opt=False)
+    without = export_texts(scenario, plan, report_plan(scenario, plan), "megatron")
+    assert "train_iters" not in without["overrides.txt"] and "max_steps" not in without["sft.yaml"]
 
 
 NAMES = {

@@ -87,5 +87,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         f"micro-batch {plan.mbs} and gradient accumulation {steps}: the trainer's per_device_train_batch_size and "
         "gradient_accumulation_steps",
     )
-    text = f"# {head(scenario, plan)}\n" + yaml.safe_dump(values(scenario, plan), sort_keys=False)
+    several = "# on each machine: its own machine_rank, and main_process_ip, the address of machine 0\n"
+    top = f"# {head(scenario, plan)}\n" + several * (scenario.cluster.num_nodes > 1)
+    text = top + yaml.safe_dump(values(scenario, plan), sort_keys=False)
     return Written(file_name="accelerate.yaml", text=text, unsaid=unsaid)
