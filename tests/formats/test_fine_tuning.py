@@ -177,6 +177,12 @@ def test_a_search_of_adapters_exports_what_it_names_bridge(autoconfig, tmp_path)
     assert refused.exit_code == 2 and "--export writes Megatron-Bridge's overrides for adapters" in refused.stderr
 
 
+def test_plans_that_fit_and_that_a_format_cannot_say_are_no_misfits(autoconfig, tmp_path):
+    asked = ("search", "--model", "mixtral-8x7b", "--gpus", "16", "--gpu", "h200", "--format", "trl")
+    run = autoconfig.run(*asked, "--export", str(tmp_path / "x"))
+    assert run.exit_code == 3 and "trl can say none of the plans that fit" in run.stderr and "nothing fits" not in run.stderr
+
+
 def test_why_there_are_no_files_of_trl_is_said(autoconfig, tmp_path):
     made = autoconfig.run("search", "--model", "llama3-70b", "--gpus", "8", "--peft", "lora", "--export", str(tmp_path / "run"))
     assert "note: no sft.yaml: TRL cannot say tp=" in made.stdout and not (tmp_path / "run" / "sft.yaml").exists()
