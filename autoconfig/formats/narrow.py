@@ -58,5 +58,5 @@ def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
         lines.append(f"priced as software {writer.software}, as {form} runs its layers (--software names another)")
     lines += [f"left out: {plan}: {form} cannot say {'; '.join(words)}" for plan, words in refused.items() if words]
     if kept and (unsaid := writer.write(scenario, kept[0].report.plan).unsaid):
-        lines.append(f"not in a {form} file: {'; '.join(unsaid)}")
+        lines.append(f"not in the {form} file: {'; '.join(unsaid)}")
     return replace(answer, plans=kept), lines
