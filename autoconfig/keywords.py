@@ -23,7 +23,7 @@ class _Common(TypedDict, total=False):
     decoder_seq_length: int | str
     packed_length: int | str
     global_batch_size: int | str
-    memory_margin: float
+    memory_margin: float | str
     tokens: float | str
     price: float
     power_limit: float
@@ -148,13 +148,13 @@ class DeploymentsKeywords(TypedDict, total=False):
     goal: str
     fix: str | Sequence[str] | Mapping[str, Any]
     include: str | Sequence[str] | Mapping[str, Any]
-    prefix_hit: float
+    prefix_hit: float | str
     draft_tokens: int | str
-    acceptance: float
+    acceptance: float | str
     imbalance: float
     disaggregated: bool
     chunked_prefill: bool
-    kv_memory_ratio: float
+    kv_memory_ratio: float | str
     price: float
     calibration: str
     top: int | str
@@ -200,7 +200,7 @@ class PredictKeywords(TypedDict, total=False):
     core_release: str
     seq_length: int | str
     global_batch_size: int | str
-    memory_margin: float
+    memory_margin: float | str
     dispatcher: str
     cuda_graphs: str
     ep_overlap: bool
@@ -223,7 +223,7 @@ class CheckKeywords(TypedDict, total=False):
     core_release: str
     seq_length: int | str
     global_batch_size: int | str
-    memory_margin: float
+    memory_margin: float | str
     fit_chance: float | str
     dispatcher: str
     cuda_graphs: str

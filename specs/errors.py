@@ -119,12 +119,13 @@ MIB = 2**20
 SECONDS_PER_DAY = 86_400.0
 
 _SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_WITH_COMMAS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 _COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)\s*", re.IGNORECASE)
 
 
 def parse_count(text: str, what: str = "count") -> float:
-    """`"300b"`, `"1.5T"`, `"2e12"` or `"4096"` as a number (K, M, B, T are powers of 1,000). Raises InputError."""
-    match = _COUNT.fullmatch(text)
+    """`"300b"`, `"1.5T"`, `"2e12"` or `"4,096"` as a number (K, M, B, T are powers of 1,000). Raises InputError."""
+    match = _COUNT.fullmatch(text.replace(",", "") if _WITH_COMMAS.fullmatch(text) else text)
     value = float(match[1]) * _SUFFIX[match[2].lower()] if match else math.nan
     if not match or not math.isfinite(value) or value <= 0:
         raise InputError(f"{what} {text!r} is not a positive number; write it like 4096, 300B or 1.5T")
@@ -151,9 +152,6 @@ def _may_be_several(text: str) -> bool:
     numbers = [int(group) for group in groups]
     grows = all(0 < low < high <= MOST_BETWEEN_COUNTS * low for low, high in pairwise(numbers))
     return grows and not any(group.startswith("0") for group in groups)
-
-
-_WITH_COMMAS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
 
 
 def whole_number(given: object, field: str) -> int:

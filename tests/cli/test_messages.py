@@ -204,6 +204,16 @@ def test_tokens_whose_billions_were_left_out_are_asked_about(autoconfig):
         api.search(model="1.7b", gpus=8, tokens=300)
     for given in ("0.3K", "100000", "1e5", 3e11):
         assert field_values([TOKENS], {"tokens": given}) == {"tokens": parse_count(str(given))}
+    assert parse_count("300,000,000,000") == 3e11 and TOKENS.value("300,000") == 3e5
+
+
+@pytest.mark.parametrize("name", ["memory_margin", "fit_chance", "prefix_hit", "acceptance", "kv_memory_ratio"])
+def test_a_share_may_be_in_percent(name):
+    field = next(one for one in (*QUESTION, *SEARCH, *SERVING) if one.name == name)
+    assert field.value("12.5%") == field.value(0.125) == field.value("0.125") == 0.125
+    for given, says in (("90", "for percent write 90%"), ("half", "write it like 0.9 or 90%")):
+        with pytest.raises(InputError, match=says):
+            field.value(given)
 
 
 def test_a_number_is_read_alike_on_the_command_line_and_in_python(autoconfig):
