@@ -248,7 +248,7 @@ def test_counts_and_types_may_be_lists():
 
 
 @pytest.mark.parametrize(("ask", "field", "says"), [
-    (lambda: autoconfig.search(**KEYWORDS, memory_margin=2.0), "memory_margin", "memory_margin 2.0: give the share"),
+    (lambda: autoconfig.search(**KEYWORDS, memory_margin=1.5), "memory_margin", "memory_margin 1.5: give the share"),
     (lambda: autoconfig.search(gpus=8), "model", "say model 175b"),
     (lambda: autoconfig.search(model="1.7b", gpus=8, gpus_at_most=8), "gpus", "gpus N (exactly N) or gpus_at_most N"),
     (lambda: autoconfig.search(model="1.7b", gpus=8, gpu="h10"), "gpu", "unknown GPU 'h10'"),
