@@ -89,8 +89,11 @@ class TrainerRun:
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
 
-def model_named(document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model") -> ModelSpec:
-    """The model of --model, else the catalogue's of this name; no path of the file is opened. Raises InputError."""
+def model_named(
+    document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model", *, whole: bool = False
+) -> ModelSpec:
+    """The model of --model, else the catalogue's of this name, or (but for `whole` names, which end in a size that counts) the
+    one that the name begins with; no path of the file is opened. Raises InputError."""
     if document.request.model is not None:
         model, notes = resolve_model(document.request.model, like=document.request.like)
         assumed += [*notes, f"model {model.name} (--model)"]
@@ -102,7 +105,7 @@ def model_named(document: Document, name: str | None, assumed: list[str], asked:
     try:
         model = load_model(name)
     except InputError:
-        found = model_in(name)
+        found = None if whole else model_in(name)
         if found is None:
             raise InputError(
                 f"model {name[:80]!r}: the catalogue does not hold it, and no file that another file names is opened: say "

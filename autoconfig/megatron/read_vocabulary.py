@@ -240,7 +240,7 @@ def _said_in(path: str) -> Iterator[int]:
         match = re.fullmatch(r"(?:.*-)?tokenizer(?:-.*)?-([1-9][0-9]{3,5})(?:\.[a-z]+)?", part)
         if match is not None:
             yield int(match[1])
-        match = re.fullmatch(r".*[-.]([1-9][0-9]{1,2})k\.(?:model|json|vocab\.json)", part)
+        match = re.fullmatch(r".*[a-z.-]([1-9][0-9]{1,2})k\.(?:model|json|vocab\.json)", part)
         if match is not None:
             yield int(match[1]) * 1000
 
@@ -280,6 +280,8 @@ def _entries(text: str) -> Iterator[tuple[str, int]]:
 
 def tokenizer_entries(text: str) -> int | None:
     """Entries of the vocabulary of a tokenizer's name or path; None where it says none that is known."""
+    for number in _said_in(text):
+        return number
     for _, number in _entries(text):
         return number
     if (model := model_in(text)) is not None:
