@@ -89,6 +89,11 @@ class TrainerRun:
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
 
+_ADAM = re.compile(r"(?:(?:cpu|fused|distributed|megatron|onebit|zeroone)_?)*adamw?|mcore_distributed_optim|null|none")
+"""Adam's names in GPT-NeoX, nanotron, NeMo 1 and 2 and Megatron-Bridge."""
+OTHER_STATE = "another optimizer than Adam keeps other state; priced as Adam"
+
+
 def model_named(
     document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model", *, whole: bool = False
 ) -> ModelSpec:
@@ -121,6 +126,12 @@ def needed(value: int | None, section: Section, path: str, what: str = "") -> in
     if value is None:
         raise InputError(f"{path} is not in the file{what}: add it, or say --set {path}=N")
     return value
+
+
+def other_optimizer(section: Section, *paths: str) -> str:
+    """The optimizer that the file names, where its state is another one than Adam's two moments; else empty."""
+    name = section.word(*paths) or ""
+    return "" if not name or _ADAM.fullmatch(name.lower()) else name
 
 
 def record(

@@ -155,3 +155,17 @@ def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, l
             read_script(text, megatron_program())
     else:
         assert read_script(text, megatron_program()).num_gpus
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus", "node"),
+    [("--include localhost:0,1,2,3", 4, 4), ("-i w-0:0,1", 2, 2), ('--include="w0:4,5,6,7@w1:0,1,2,3"', 8, 4)],
+)
+def test_deepspeed_starts_a_process_on_each_gpu_that_it_includes(option, gpus, node):
+    """malteos/bigscience-Megatron-DeepSpeed-oxw, run.sh: its two GPUs were asked for."""
+    found = read_script(f"deepspeed {option} --master_port 1 pretrain_gpt.py {BASE}", megatron_program())
+    assert (found.num_gpus, found.gpus_per_node) == (gpus, node)
+
+
+def test_hosts_that_deepspeed_includes_whole_have_gpus_that_the_file_does_not_say():
+    assert read_script(f"deepspeed --include w0@w1:0 pretrain_gpt.py {BASE}", megatron_program()).num_gpus is None

@@ -17,7 +17,7 @@ from itertools import pairwise
 from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.record import Document, from_words, model_named, with_lora, word
+from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -319,6 +319,8 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     if section.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", default=known.get("fsdp") == "True"):
         sharded_by = ["--data-parallel-sharding-strategy", "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
         texts += ["--use-megatron-fsdp", *sharded_by]
+    other = other_optimizer(section, "optimizer.optimizer", "optim.config.optimizer")
+    texts += ["--optimizer", other] * bool(other)
     texts += ["--optimizer-cpu-offload"] * section.flag(*paths("optimizer_cpu_offload"))
     texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
     return [word(text) for text in texts]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
-from autoconfig.formats.record import Document, TrainerRun, needed, record
+from autoconfig.formats.record import OTHER_STATE, Document, TrainerRun, needed, other_optimizer, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
@@ -65,6 +65,8 @@ def read(document: Document) -> CheckInput:
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage),
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
+    if other := other_optimizer(section, "optimizer.type"):
+        run.not_modelled.append(f"optimizer.type {other[:40]}: {OTHER_STATE}")
     if section.flag("partition_activations"):
         run.not_modelled.append("partition_activations: checkpointed inputs are divided over tensor parallelism: less memory")
     if run.accumulation is None and run.global_batch is None:
@@ -104,13 +106,14 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
         rotary_percent=section.number("rotary_pct") or 1.0 if position == "rotary" else 1.0,
         add_bias_linear=biases, parallel_attention=section.flag("gpt_j_residual"),
         untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
-        vocab_size=_vocabulary(section, assumed), make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
+        vocab_size=_vocabulary(section, assumed),
+        make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
     )  # fmt: skip
 
 
 def _vocabulary(section: Section, assumed: list[str]) -> int:
-    """Entries that the file gives, those of the tokenizer that vocab_file names, or GPT-2's. Raises InputError where a tokenizer
-    of another type bears no name that is known."""
+    """Entries that the file gives, those of the tokenizer that vocab_file names, or GPT-2's. Raises InputError where a
+    tokenizer of another type bears no name that is known."""
     if (given := section.count("padded_vocab_size", "vocab_size")) is not None:
         return given
     kind, file = section.word("tokenizer_type") or GPT2_TOKENIZERS[0], section.word("vocab_file") or ""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.argument_names import argument_name
-from autoconfig.formats.record import Document, from_words, not_known, word
+from autoconfig.formats.record import Document, from_words, not_known, other_optimizer, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
@@ -71,6 +71,8 @@ def read(document: Document) -> CheckInput:
         words.append(word("--use-distributed-optimizer"))
         words += [word("--overlap-grad-reduce")] * model.flag("optim.overlap_grad_sync", default=True)
         words += [word("--overlap-param-gather")] * model.flag("optim.overlap_param_sync")
+    if other := other_optimizer(model, "optim.name"):
+        words += [word("--optimizer"), word(other)]
     _add(words, model, "tokenizer.model", "--tokenizer-model")
     own = (model.word("tokenizer.library") or "") == "megatron"  # else the name of a Hugging Face tokenizer
     _add(words, model, "tokenizer.type", "--tokenizer-type" if own else "--tokenizer-name-or-path")
