@@ -223,3 +223,32 @@ def test_another_optimizer_is_named(text, asked, adam, other):
         for name in (adam, other)
     ]
     assert says == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("defaults:\n  - _self_\n  - train: 7b\nexperiment: {runner: {nnodes: 1}}\n", "names train/7b.yaml beside itself"),
+        ("defaults:\n  - optional over@model.cfg: null\n  - model: gpt\n  - base\n", "names model/gpt.yaml, base.yaml beside"),
+        (
+            "torchrun pretrain.py --config-path=conf --config-name=megatron_gpt "
+            "model.tensor_model_parallel_size=8 model.micro_batch_size=1 model.global_batch_size=8",
+            r"settings of megatron_gpt.yaml \(--config-name\): give that file, or: say --model",
+        ),
+    ],
+)
+def test_the_file_that_holds_the_settings_is_named(text, says):
+    with pytest.raises((InputError, UnsupportedError), match=says):
+        read(text, gpus=8)
+
+
+@pytest.mark.parametrize(("method", "says"), [("uniform", ""), ("null", ""), ("block", "NV110")])
+def test_nemos_own_selective_recomputation_takes_uniform(method, says):
+    """aws-neuron/neuronx-nemo-megatron, conf/megatron_llama_70b_config.yaml: refused with Megatron-LM's rule."""
+    more = "activations_checkpoint_granularity: selective, activations_checkpoint_num_layers: 1"
+    text = (OPTIMIZED % "adam").replace("mcore_gpt: true", f"{more}, activations_checkpoint_method: {method}")
+    if says:
+        with pytest.raises(InputError, match=says):
+            read(text)
+    else:
+        assert str(read(text).plan.recompute) == "selective:core_attn"

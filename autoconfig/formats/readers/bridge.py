@@ -83,7 +83,7 @@ def read(document: Document) -> CheckInput:
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
     notes: list[str] = []
     name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
-    model = model_named(document, name, notes, "the overrides name no recipe")
+    model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
         document = replace(document, request=replace(document.request, model=None, like=None))
     else:
@@ -283,6 +283,12 @@ def _full_name(recipe: str) -> str:
 def _recipes() -> dict[str, dict[str, str]]:
     path = resources.files("autoconfig") / "data" / "published" / "nvidia_recipes.csv"
     return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
+
+
+def _settings_file(text: str) -> str:
+    """The file of settings that a command of Hydra names (`--config-name`), which the overrides change."""
+    found = re.search(r"(?m)^[^#\n]*--config-name[= ]([\w./-]+)", text)
+    return f", but settings of {found[1].removesuffix('.yaml')[:60]}.yaml (--config-name): give that file, or" if found else ""
 
 
 def _switches(section: Section, known: dict[str, str]) -> list[Value]:

@@ -46,7 +46,16 @@ FOREIGN = {
     "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
     "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
 }  # fmt: skip
+OF_FULL = ("activations_checkpoint_method", "activations_checkpoint_num_layers")
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
+
+
+def _every_layer_alike(model: Section) -> bool:
+    """Selective recomputation with `uniform`: NeMo 1's own layers then all have it, whatever the number beside it
+    (ParallelTransformer.__init__ of nemo/collections/nlp/modules/common/megatron/transformer.py), and Megatron-Core's
+    TransformerConfig takes the method, too."""
+    selective = model.word("activations_checkpoint_granularity") == "selective"
+    return selective and (model.word(OF_FULL[0]) or "uniform") == "uniform"
 
 
 def read(document: Document) -> CheckInput:
@@ -59,7 +68,8 @@ def read(document: Document) -> CheckInput:
     for key in SAME:
         _add(words, model, key, f"--{key.replace('_', '-')}")
     for key, name in RENAMED.items():
-        _add(words, model, key, name)
+        if key not in OF_FULL or not _every_layer_alike(model):
+            _add(words, model, key, name)
     _experts(words, model)
     for key, name in SWITCHES.items():
         if model.flag(key) and name:
