@@ -346,8 +346,7 @@ class Reader:
             return True
         if elsewhere := remote(fields):
             return self._elsewhere(*elsewhere, line)
-        commands = inner_script(name, fields)
-        if commands is not None:
+        if commands := inner_script(name, fields):
             return self._inner(*commands, apart=name != "eval")
         launch = launch_of(fields, line, self.program)
         if launch is not None:

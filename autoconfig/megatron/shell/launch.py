@@ -136,9 +136,21 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
         if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
     for position, text in enumerate(texts[1:], 1):
-        if texts[position - 1] in _TAKES_TEXT and _STARTS_A_FILE.search(text) and not _PYTHON.fullmatch(texts[0]):
+        if not _STARTS_A_FILE.search(text) or _PYTHON.fullmatch(texts[0]):
+            continue
+        if texts[position - 1] in _TAKES_TEXT:
             return fields[position], fields[: position - 1], []
+        if text.partition("=")[0] in _TAKES_TEXT and (inner := _behind_equals(fields[position])):
+            return inner, fields[:position], []
     return None
+
+
+def _behind_equals(value: Value) -> Value:
+    """The value of `--wrap=TEXT`, each character where it stands; empty where the name is not plain text."""
+    first, cut = value[0], value[0].text.find("=") + 1
+    if first.unknown or not cut:
+        return ()
+    return (replace(first, text=first.text[cut:], origin=first.origin[cut:]), *value[1:])
 
 
 def source_of(value: Value, file_text: str) -> tuple[Source, dict[str, Value]]:
