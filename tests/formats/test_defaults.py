@@ -252,3 +252,11 @@ def test_nemos_own_selective_recomputation_takes_uniform(method, says):
             read(text)
     else:
         assert str(read(text).plan.recompute) == "selective:core_attn"
+
+
+@pytest.mark.parametrize("more", ["num_kv_heads: 1", "attention_type: multiquery"])
+def test_heads_that_a_fork_of_nemo_shares_are_not_passed_over(more):
+    """conf/megatron_llama_70b_config.yaml and megatron_falcon_7b_config.yaml of aws-neuron/neuronx-nemo-megatron."""
+    with pytest.raises(UnsupportedError, match=more.split(":")[0]):
+        read((OPTIMIZED % "adam").replace("mcore_gpt: true", more))
+    assert read((OPTIMIZED % "adam").replace("mcore_gpt: true", "attention_type: multihead")).plan.dp == 8

@@ -44,6 +44,7 @@ ACTIVATIONS = {
 FOREIGN = {
     "encoder": "encoders and decoders with fields of their own (T5)",
     "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
+    "num_kv_heads": "heads that only neuronx-nemo-megatron's layers share (NeMo: num_query_groups)",
     "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
 }  # fmt: skip
 OF_FULL = ("activations_checkpoint_method", "activations_checkpoint_num_layers")
@@ -64,6 +65,8 @@ def read(document: Document) -> CheckInput:
     for key, kind in FOREIGN.items():
         if model.has(key):
             raise UnsupportedError(f"{model.place(key)}: {kind} are not read; only language models of attention layers are")
+    if (kind := model.word("attention_type") or "multihead") != "multihead":
+        raise UnsupportedError(f"{model.place('attention_type')}: attention of kind {kind[:40]} is not read here")
     words: list[Value] = []
     for key in SAME:
         _add(words, model, key, f"--{key.replace('_', '-')}")
