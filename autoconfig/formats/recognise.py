@@ -107,6 +107,15 @@ def _of_json(text: str) -> tuple[str, Any]:
     return _of_mapping(values)
 
 
+def _named_by(values: dict[Any, Any]) -> str:
+    """The files that Hydra's `defaults` name: `train: 7b` is train/7b.yaml beside the file."""
+    entries = values["defaults"] if isinstance(values["defaults"], list) else []
+    pairs = [pair for entry in entries if isinstance(entry, dict) for pair in entry.items() if isinstance(pair[1], str)]
+    files = [f"{str(group).split()[-1].split('@')[0]}/{name}.yaml" for group, name in pairs if str(group).strip()]
+    files += [f"{entry}.yaml" for entry in entries if isinstance(entry, str) and entry != "_self_"]
+    return f" (it names {', '.join(file[:60] for file in files[:4])} beside itself)" if files else ""
+
+
 def _of_toml(values: Any) -> tuple[str, Any]:
     if isinstance(values, dict) and isinstance(values.get("training"), dict) and ("parallelism" in values or "model" in values):
         return "torchtitan", values
@@ -152,7 +161,7 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
         return "deepspeed", values
     for key, name, why in _OTHERS:
         if key in keys:
-            raise UnsupportedError(f"this is a file of {name}: {why}")
+            raise UnsupportedError(f"this is a file of {name}: {why}{_named_by(values) if name == 'Hydra' else ''}")
     raise UnsupportedError(
         f"no configuration that is known has the keys {', '.join(sorted(keys)[:8])}; docs/check.md lists the formats"
     )

@@ -89,8 +89,16 @@ class TrainerRun:
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
 
-def model_named(document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model") -> ModelSpec:
-    """The model of --model, else the catalogue's of this name; no path of the file is opened. Raises InputError."""
+_ADAM = re.compile(r"(?:(?:cpu|fused|distributed|megatron|onebit|zeroone)_?)*adamw?|mcore_distributed_optim|null|none")
+"""Adam's names in GPT-NeoX, nanotron, NeMo 1 and 2 and Megatron-Bridge."""
+OTHER_STATE = "another optimizer than Adam keeps other state; priced as Adam"
+
+
+def model_named(
+    document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model", *, whole: bool = False
+) -> ModelSpec:
+    """The model of --model, else the catalogue's of this name, or (but for `whole` names, which end in a size that counts) the
+    one that the name begins with; no path of the file is opened. Raises InputError."""
     if document.request.model is not None:
         model, notes = resolve_model(document.request.model, like=document.request.like)
         assumed += [*notes, f"model {model.name} (--model)"]
@@ -102,7 +110,7 @@ def model_named(document: Document, name: str | None, assumed: list[str], asked:
     try:
         model = load_model(name)
     except InputError:
-        found = model_in(name)
+        found = None if whole else model_in(name)
         if found is None:
             raise InputError(
                 f"model {name[:80]!r}: the catalogue does not hold it, and no file that another file names is opened: say "
@@ -118,6 +126,12 @@ def needed(value: int | None, section: Section, path: str, what: str = "") -> in
     if value is None:
         raise InputError(f"{path} is not in the file{what}: add it, or say --set {path}=N")
     return value
+
+
+def other_optimizer(section: Section, *paths: str) -> str:
+    """The optimizer that the file names, where its state is another one than Adam's two moments; else empty."""
+    name = section.word(*paths) or ""
+    return "" if not name or _ADAM.fullmatch(name.lower()) else name
 
 
 def record(

@@ -127,6 +127,9 @@ class NotKnown:
     text: str = ""
     """As it is written, what is not known in the words of the file."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclass
 class Section:

@@ -6,10 +6,11 @@ listed as unknown. Contradictory ones are InputErrors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autoconfig.megatron.argument_list import RELEASES, Arguments, Refusal, refusals, release_of, split_arguments
+from autoconfig.megatron.argument_list import RELEASES, Arguments, Refusal, name_hint, refusals, release_of, split_arguments
 from autoconfig.megatron.read_encoders import read_decoder_length
 from autoconfig.megatron.read_model import read_model
 from autoconfig.megatron.read_plan import PlanRead, read_numerics, read_plan, read_seq_length
@@ -135,6 +136,11 @@ def _attention_kernel(a: Arguments, modern: bool) -> str:
 
 _READ_ELSEWHERE = ("--world-size", "--local-rank", "--rank", "--deepspeed-config", "--nnodes", "--nproc-per-node")
 
+_PARALLELISM = re.compile(
+    r"-{1,2}(?!-|(?:rollout|inference|sglang|vllm|eval)-)[a-z0-9-]*-parallel(?:ism)?-(?:size|degree)[ =](?P<size>[^ ]+)"
+)
+"""An argument with a degree of parallelism in training."""
+
 _NOT_TRAINING = {
     "--num-experts-switch": "a model of switch MLPs, whose experts are not counted",
     "--out-seq-length": "text generation",
@@ -200,8 +206,7 @@ def read_arguments(
     `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
     Megatron-LM of an unknown release runs it."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
-    if odd := next((name for name in _NOT_TRAINING if arguments.has(name)), None):
-        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
+    _require_training(arguments)
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
     whole = model is None and model_name is None
     if model_name is None:
@@ -239,6 +244,21 @@ def read_arguments(
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def _require_training(a: Arguments) -> None:
+    """Raises UnsupportedError for other programs, and for an unknown argument with a degree of parallelism: the plan is then
+    another one than is read."""
+    if odd := next((name for name in _NOT_TRAINING if a.has(name)), None):
+        raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
+    for text in a.unknown:
+        match = _PARALLELISM.fullmatch(text.replace("_", "-"))
+        if match is not None and match["size"] not in ("0", "1"):
+            slip = f"; if it is a slip of {hint}, write that" if (hint := name_hint(text)) else ""
+            raise UnsupportedError(
+                f"{text[:80]}: a kind of parallelism that Megatron-LM does not know, and which plans cannot say{slip}; drop it "
+                "to check the rest"
+            )
 
 
 def with_positions(model: ModelSpec, seq_length: int, assumed: list[str]) -> ModelSpec:

@@ -20,6 +20,8 @@ SETTING = "vocab_size"
 """`--set vocab_size=N` says the vocabulary of a file that does not."""
 TOLERANCE = 0.015
 """Share of the parameters by which a guess may be wrong; beyond it the file has to say the vocabulary."""
+FAR = 0.1
+"""Share by which --vocab-size may differ from the tokenizer's entries: padding and added words."""
 SMALLEST, LARGEST = 32_000, 262_144
 """Entries of Llama 2's and of Gemma 3's tokenizer, between which those of today's models lie."""
 DOUBLE = 64_000
@@ -64,6 +66,11 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
     given = a.count("--vocab-size")
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
+        if (decided := _own_entries(a)) is not None and abs(decided / given - 1) > FAR:
+            assumed.append(
+                f"vocabulary {given} of --vocab-size, which Megatron-LM itself reads for NullTokenizer only: it takes the "
+                f"{decided} of {_plain(a, '--tokenizer-type')} where its file is the usual one: write that if so"
+            )
         return given + extra
     found = _said(a, values) or _shape(a, values) or _nothing(a, values)
     number, why = found.number, found.why
@@ -72,6 +79,13 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
     _require_alike(a, values, found)
     assumed.append(f"vocabulary {number}{why} (--vocab-size)")
     return number
+
+
+def _own_entries(a: Arguments) -> int | None:
+    """Entries of a tokenizer whose type reads one vocabulary only, and whose file has no name of its own."""
+    kind = _plain(a, "--tokenizer-type")
+    files = [text for name in TOKENIZERS if (text := _written(a, name))]
+    return None if any(_is_own(kind, file) for file in files) else _table("types").get(kind)
 
 
 def _require_alike(a: Arguments, values: dict[str, Any], found: Guess) -> None:
@@ -240,7 +254,7 @@ def _said_in(path: str) -> Iterator[int]:
         match = re.fullmatch(r"(?:.*-)?tokenizer(?:-.*)?-([1-9][0-9]{3,5})(?:\.[a-z]+)?", part)
         if match is not None:
             yield int(match[1])
-        match = re.fullmatch(r".*[-.]([1-9][0-9]{1,2})k\.(?:model|json|vocab\.json)", part)
+        match = re.fullmatch(r".*[a-z.-]([1-9][0-9]{1,2})k\.(?:model|json|vocab\.json)", part)
         if match is not None:
             yield int(match[1]) * 1000
 
@@ -280,6 +294,8 @@ def _entries(text: str) -> Iterator[tuple[str, int]]:
 
 def tokenizer_entries(text: str) -> int | None:
     """Entries of the vocabulary of a tokenizer's name or path; None where it says none that is known."""
+    for number in _said_in(text):
+        return number
     for _, number in _entries(text):
         return number
     if (model := model_in(text)) is not None:

@@ -151,3 +151,112 @@ def test_nodes_are_as_large_as_the_file_starts_processes_on_them():
         cluster = read(text).question.scenario.cluster
         assert (cluster.num_gpus, cluster.gpus_per_node) == (gpus, 4)
     assert read(swift.replace("PROC_PER_NODE=4", "PROC_PER_NODE=8")).question.scenario.cluster.gpus_per_node == 8
+
+
+NEOX = """{
+  "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 1024, "train_micro_batch_size_per_gpu": 1,
+  "make_vocab_size_divisible_by": 1,
+  "tokenizer_type": "%s", "vocab-file": "%s"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "entries"),
+    [
+        ("HFTokenizer", "neox_converted/llama3-8b-instruct/tokenizer/tokenizer.json", 128_256),
+        ("HFTokenizer", "/data/OLMo-3-1025-7B/tokenizer/tokenizer.json", 100_278),
+        ("HFTokenizer", "/data/20B_tokenizer.json", 50_277),
+        ("SPMTokenizer", "/scratch/tokenizers/reasonablespm128k.model", 128_000),
+        ("GPT2BPETokenizer", "/data/vocab.json", 50_257),
+    ],
+)
+def test_gpt_neox_has_the_vocabulary_of_the_tokenizer_that_its_file_names(kind, file, entries):
+    """tilde-nlp/llm-gpt-neox and GeodesicResearch/geodesic-gpt-neox; every file had GPT-2's before."""
+    assert read(NEOX % (kind, file), gpus=8).question.scenario.model.vocab_size == entries
+
+
+def test_gpt_neox_asks_for_a_vocabulary_that_no_name_says():
+    with pytest.raises(InputError, match=r"'/data/our_words.json' \(HFTokenizer\) is not known; say --set vocab"):
+        read(NEOX % ("HFTokenizer", "/data/our_words.json"), gpus=8)
+
+
+@pytest.mark.parametrize("flavour", ["debugmodel", "baseline_model_1b_12rank", "16B_12rank"])
+def test_a_flavour_of_torchtitan_is_no_larger_model_that_begins_alike(flavour):
+    """n-getty/torchtitan_xpu: each was read as DeepSeek-V3, 671 billion parameters."""
+    titan = TITAN.replace("qwen3_custom", "deepseek_v3").replace("0.6B", flavour)
+    with pytest.raises(InputError, match="the catalogue does not hold it"):
+        read(titan, gpus=8)
+
+
+OPTIMIZED = """
+trainer: {devices: 8, num_nodes: 1, precision: bf16}
+model: {mcore_gpt: true, num_layers: 4, hidden_size: 256, num_attention_heads: 4, encoder_seq_length: 512,
+  max_position_embeddings: 512, micro_batch_size: 1, global_batch_size: 8, optim: {name: %s}}
+"""
+BRIDGE = (
+    "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 train.global_batch_size=8 optimizer.optimizer=%s"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "adam", "other"),
+    [
+        (NEOX.replace("\n}", ', "optimizer": {"type": "%s"}}') % ("GPT2BPETokenizer", "v.json", "%s"), {}, "Adam", "Lion"),
+        (NANOTRON.replace("zero_stage: 0", "zero_stage: 0, optimizer_factory: {name: %s}"), {}, "adamW", "sgd"),
+        (OPTIMIZED, {}, "distributed_fused_adam", "adafactor"),
+        (
+            BRIDGE,
+            {
+                "model": "llama3-8b",
+                "settings": {"model.expert_model_parallel_size": "1", "train.micro_batch_size": "1", "model.seq_length": "512"},
+            },
+            "adam",
+            "dist_muon",
+        ),
+    ],
+)
+def test_another_optimizer_is_named(text, asked, adam, other):
+    """Its state was priced as Adam's without a word."""
+    says = [
+        any("another optimizer than Adam" in line for line in read(text % name, gpus=8, **asked).not_modelled)
+        for name in (adam, other)
+    ]
+    assert says == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("defaults:\n  - _self_\n  - train: 7b\nexperiment: {runner: {nnodes: 1}}\n", "names train/7b.yaml beside itself"),
+        ("defaults:\n  - optional over@model.cfg: null\n  - model: gpt\n  - base\n", "names model/gpt.yaml, base.yaml beside"),
+        (
+            "torchrun pretrain.py --config-path=conf --config-name=megatron_gpt "
+            "model.tensor_model_parallel_size=8 model.micro_batch_size=1 model.global_batch_size=8",
+            r"settings of megatron_gpt.yaml \(--config-name\): give that file, or: say --model",
+        ),
+    ],
+)
+def test_the_file_that_holds_the_settings_is_named(text, says):
+    with pytest.raises((InputError, UnsupportedError), match=says):
+        read(text, gpus=8)
+
+
+@pytest.mark.parametrize(("method", "says"), [("uniform", ""), ("null", ""), ("block", "NV110")])
+def test_nemos_own_selective_recomputation_takes_uniform(method, says):
+    """aws-neuron/neuronx-nemo-megatron, conf/megatron_llama_70b_config.yaml: refused with Megatron-LM's rule."""
+    more = "activations_checkpoint_granularity: selective, activations_checkpoint_num_layers: 1"
+    text = (OPTIMIZED % "adam").replace("mcore_gpt: true", f"{more}, activations_checkpoint_method: {method}")
+    if says:
+        with pytest.raises(InputError, match=says):
+            read(text)
+    else:
+        assert str(read(text).plan.recompute) == "selective:core_attn"
+
+
+@pytest.mark.parametrize("more", ["num_kv_heads: 1", "attention_type: multiquery"])
+def test_heads_that_a_fork_of_nemo_shares_are_not_passed_over(more):
+    """conf/megatron_llama_70b_config.yaml and megatron_falcon_7b_config.yaml of aws-neuron/neuronx-nemo-megatron."""
+    with pytest.raises(UnsupportedError, match=more.split(":")[0]):
+        read((OPTIMIZED % "adam").replace("mcore_gpt: true", more))
+    assert read((OPTIMIZED % "adam").replace("mcore_gpt: true", "attention_type: multihead")).plan.dp == 8

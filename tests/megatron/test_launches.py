@@ -13,6 +13,7 @@ from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import improved_text
+from autoconfig.megatron.shell.commands import text_of
 from autoconfig.megatron.shell.script import read_script
 
 BASE = (
@@ -155,3 +156,24 @@ def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, l
             read_script(text, megatron_program())
     else:
         assert read_script(text, megatron_program()).num_gpus
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus", "node"),
+    [("--include localhost:0,1,2,3", 4, 4), ("-i w-0:0,1", 2, 2), ('--include="w0:4,5,6,7@w1:0,1,2,3"', 8, 4)],
+)
+def test_deepspeed_starts_a_process_on_each_gpu_that_it_includes(option, gpus, node):
+    """malteos/bigscience-Megatron-DeepSpeed-oxw, run.sh: its two GPUs were asked for."""
+    found = read_script(f"deepspeed {option} --master_port 1 pretrain_gpt.py {BASE}", megatron_program())
+    assert (found.num_gpus, found.gpus_per_node) == (gpus, node)
+
+
+def test_hosts_that_deepspeed_includes_whole_have_gpus_that_the_file_does_not_say():
+    assert read_script(f"deepspeed --include w0@w1:0 pretrain_gpt.py {BASE}", megatron_program()).num_gpus is None
+
+
+@pytest.mark.parametrize("equals", ["=", " "])
+def test_sbatchs_wrap_is_the_command_of_the_job(equals):
+    job = f"sbatch --nodes=2 --ntasks-per-node=8 --wrap{equals}\"srun python pretrain_gpt.py {BASE} --global-batch-size $N\"\n"
+    found = read_script(f"N=64\n{job}", megatron_program())
+    assert found.num_gpus == 16 and text_of(found.argv[-1]) == "64"

@@ -282,3 +282,26 @@ def test_the_beginning_of_an_argument_stands_for_it():
         with pytest.raises(InputError, match=f"{name} is no argument.* ambiguous; write {whole}$"):
             split_arguments([name, "2"])
     assert split_arguments(["--moe-router-t", "2"]).unknown == ("--moe-router-t 2",)  # of several none decides a plan
+
+
+def test_parallelism_of_another_kind_is_no_plan_of_ours():
+    """axonn-ai/Megatron-AxoNN, examples/run_axonn.sh: its three kinds of tensor parallelism were called unknown, and the plan
+    without them not legal."""
+    with pytest.raises(UnsupportedError, match="--depth-tensor-model-parallel-size 8: a kind of parallelism"):
+        read("--row-tensor-model-parallel-size 1 --depth-tensor-model-parallel-size 8")
+    assert str(read("--row-tensor-model-parallel-size 1 --rollout-tensor-parallel-size 4").plan).startswith("tp=1,")
+
+
+@pytest.mark.parametrize(
+    ("more", "is_said"),
+    [
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model", True),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/our_words.model", False),
+        ("--tokenizer-type NullTokenizer", False),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model --vocab-size 32128", False),
+    ],
+)
+def test_a_vocabulary_beside_a_tokenizer_that_has_another_is_said(more, is_said):
+    """megatron/training/tokenizer: `_vocab_size_with_padding(tokenizer.vocab_size)`; --vocab-size is NullTokenizer's."""
+    said = [text for text in read(more).assumed if text.startswith("vocabulary 1000 of --vocab-size")]
+    assert bool(said) is is_said and all("the 32000 of Llama2Tokenizer" in text for text in said)

@@ -56,7 +56,14 @@ PATTERNS = [
     ('set -- a b; shift; f() { G="$*"; H=${@:2}; }; f x y z', "$* $G $H"),
     ("IFS=,; set -- a,b; unset IFS", "$# $*"),
 ]
+SEARCHED = """V='--fp16 --is-scaling-mode'
+if echo "$V" | grep -q -- "--is-scaling"; then T=1; else T=2; fi
+if echo $V | grep -qE 'bf16|fp8'; then U=1; else U=2; fi
+if ! printf '%s' "$V" | grep -qiw FP; then W=1; else W=2; fi
+echo $V | grep -q fp16 && X=1 || X=2
+"""
 TEXTS = [
+    (SEARCHED, "$T $U $W $X"),
     ("if read -r -d '' A <<E\n1\nE\nthen T=1; else T=2; fi", "$A $T"),
     ("T=; U=\nread -r -d '' A <<E && T=1\n1\nE\nread -r -d '' B <<E || U=1\n2\nE", "$A $B t$T u$U"),
     ("set -e\nread -r -d '' A <<E || true\n1\nE\nread B <<< 2\n! read -d '' C <<< 3", "$A $B $C"),

@@ -26,7 +26,6 @@ SCRIPTS = Path(__file__).parent / "scripts"
 PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
 READ = table(__file__, "public_scripts")
 REFUSED = [
-    ("deepspeed_2023_azure_175b", {}, InputError, "--gpus N"),
     ("rocm_2024_llama2_7b", {}, InputError, "commands are never run"),
     ("pai_2024_llama2_70b", {}, InputError, "--set 1=VALUE"),
     ("pai_2024_llama2_70b", {"gpus": 8}, InputError, "--set 2=VALUE"),

@@ -16,7 +16,7 @@ from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.bridge_recipes import published_recipes
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.record import Document, from_words, model_named, with_lora, word
+from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -82,7 +82,7 @@ def read(document: Document) -> CheckInput:
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
     notes: list[str] = []
     name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
-    model = model_named(document, name, notes, "the overrides name no recipe")
+    model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
         document = replace(document, request=replace(document.request, model=None, like=None))
     else:
@@ -278,6 +278,12 @@ def _full_name(recipe: str) -> str:
     return found[0] if len(found) == 1 else recipe
 
 
+def _settings_file(text: str) -> str:
+    """The file of settings that a command of Hydra names (`--config-name`), which the overrides change."""
+    found = re.search(r"(?m)^[^#\n]*--config-name[= ]([\w./-]+)", text)
+    return f", but settings of {found[1].removesuffix('.yaml')[:60]}.yaml (--config-name): give that file, or" if found else ""
+
+
 def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     """Sequence parallelism, recomputation, stages, precision, optimizer."""
 
@@ -312,6 +318,8 @@ def _switches(section: Section, known: dict[str, str]) -> list[Value]:
     if section.flag("ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", default=known.get("fsdp") == "True"):
         sharded_by = ["--data-parallel-sharding-strategy", "optim_grads_params", "--ckpt-format", "fsdp_dtensor"]
         texts += ["--use-megatron-fsdp", *sharded_by]
+    other = other_optimizer(section, "optimizer.optimizer", "optim.config.optimizer")
+    texts += ["--optimizer", other] * bool(other)
     texts += ["--optimizer-cpu-offload"] * section.flag(*paths("optimizer_cpu_offload"))
     texts += ["--grad-reduce-in-bf16"] * (not section.flag("ddp.grad_reduce_in_fp32", default=True))
     return [word(text) for text in texts]

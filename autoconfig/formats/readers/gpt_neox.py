@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
-from autoconfig.formats.record import Document, TrainerRun, needed, record
+from autoconfig.formats.record import OTHER_STATE, Document, TrainerRun, needed, other_optimizer, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.read_vocabulary import tokenizer_entries
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -17,8 +18,9 @@ from autoconfig.training.space import Constraints
 
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
 POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "sinusoidal": "none", "alibi": "alibi", "none": "none"}
-GPT_NEOX_VOCABULARY = 50_257
-"""gpt-neox's tokenizers give 50,257 words (GPT2BPETokenizer) or 50,254 (20B_tokenizer.json, HFTokenizer)."""
+GPT2_VOCABULARY = 50_257
+GPT2_TOKENIZERS = ("GPT2BPETokenizer", "HFGPT2Tokenizer")
+"""Types of megatron/tokenizer/tokenizer.py that read GPT-2's vocabulary; the first is the default (neox_args.py)."""
 
 
 WISH = Constraints(
@@ -63,6 +65,8 @@ def read(document: Document) -> CheckInput:
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage),
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
+    if other := other_optimizer(section, "optimizer.type"):
+        run.not_modelled.append(f"optimizer.type {other[:40]}: {OTHER_STATE}")
     if section.flag("partition_activations"):
         run.not_modelled.append("partition_activations: checkpointed inputs are divided over tensor parallelism: less memory")
     if run.accumulation is None and run.global_batch is None:
@@ -89,10 +93,6 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
         raise UnsupportedError(f"norm {norm!r}, pos_emb {position!r} or activation {activation!r} is not read")
     gated = activation in ("swiglu", "geglu")
     seq = section.count("max_position_embeddings") or section.count("seq_length") or 2048
-    vocabulary = section.count("padded_vocab_size", "vocab_size")
-    if vocabulary is None:
-        vocabulary = GPT_NEOX_VOCABULARY
-        assumed.append(f"vocabulary {vocabulary}: GPT-NeoX's usual tokenizers' (--set vocab_size=N)")
     biases = section.flag("use_bias_in_attn_linear", default=True)
     return ModelSpec(
         name="model of the file",
@@ -106,8 +106,25 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
         rotary_percent=section.number("rotary_pct") or 1.0 if position == "rotary" else 1.0,
         add_bias_linear=biases, parallel_attention=section.flag("gpt_j_residual"),
         untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
-        vocab_size=vocabulary, make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
+        vocab_size=_vocabulary(section, assumed),
+        make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
     )  # fmt: skip
+
+
+def _vocabulary(section: Section, assumed: list[str]) -> int:
+    """Entries that the file gives, those of the tokenizer that vocab_file names, or GPT-2's. Raises InputError where a
+    tokenizer of another type bears no name that is known."""
+    if (given := section.count("padded_vocab_size", "vocab_size")) is not None:
+        return given
+    kind, file = section.word("tokenizer_type") or GPT2_TOKENIZERS[0], section.word("vocab_file") or ""
+    named = tokenizer_entries(file)
+    if named is None and file and kind not in GPT2_TOKENIZERS:
+        raise InputError(
+            f"{section.place('vocab_file')}: the vocabulary of {file[:80]!r} ({kind[:40]}) is not known; say --set vocab_size=N"
+        )
+    number = named or GPT2_VOCABULARY
+    assumed.append(f"vocabulary {number}, that of {file[:80] if named else 'GPT-2'} (--set vocab_size=N)")
+    return number
 
 
 def _plain_attention(section: Section) -> None:

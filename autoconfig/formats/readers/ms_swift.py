@@ -28,6 +28,7 @@ OWN = (
     "report_to", "padding_free", "cached_dataset", "template", "streaming", "lazy_tokenize", "loss_scale",
     "use_distributed_optimizer", "sequence_parallel_size", "nproc_per_node", "finetune", "save_total_limit", "loss_type",
     "task_type", "save_missing_weights", "use_hf", "merge_lora", "attn_impl", "metric_for_best_model", "warmup_ratio",
+    "val_dataset",
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
 DEFAULTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
+from autoconfig.formats.record import OTHER_STATE, Document, TrainerRun, model_named, needed, other_optimizer, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.nanotron import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -35,6 +35,8 @@ def read(document: Document) -> CheckInput:
         dist_opt=stage == 1, numerics=_numerics(section), assumed=assumed,
         recompute=Recompute("full", (), "uniform", 1) if section.flag("parallelism.recompute_layer") else NONE,
     )  # fmt: skip
+    if other := other_optimizer(section, name := "optimizer.optimizer_factory.name"):
+        run.not_modelled.append(f"{name} {other[:40]}: {OTHER_STATE}")
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
     return record(document, run, section, settings, WISH)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.argument_names import argument_name
-from autoconfig.formats.record import Document, from_words, not_known, word
+from autoconfig.formats.record import Document, from_words, not_known, other_optimizer, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.megatron.check import plan_flags
@@ -44,9 +44,19 @@ ACTIVATIONS = {
 FOREIGN = {
     "encoder": "encoders and decoders with fields of their own (T5)",
     "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
+    "num_kv_heads": "heads that only neuronx-nemo-megatron's layers share (NeMo: num_query_groups)",
     "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
 }  # fmt: skip
+OF_FULL = ("activations_checkpoint_method", "activations_checkpoint_num_layers")
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
+
+
+def _every_layer_alike(model: Section) -> bool:
+    """Selective recomputation with `uniform`: NeMo 1's own layers then all have it, whatever the number beside it
+    (ParallelTransformer.__init__ of nemo/collections/nlp/modules/common/megatron/transformer.py), and Megatron-Core's
+    TransformerConfig takes the method, too."""
+    selective = model.word("activations_checkpoint_granularity") == "selective"
+    return selective and (model.word(OF_FULL[0]) or "uniform") == "uniform"
 
 
 def read(document: Document) -> CheckInput:
@@ -55,11 +65,14 @@ def read(document: Document) -> CheckInput:
     for key, kind in FOREIGN.items():
         if model.has(key):
             raise UnsupportedError(f"{model.place(key)}: {kind} are not read; only language models of attention layers are")
+    if (kind := model.word("attention_type") or "multihead") != "multihead":
+        raise UnsupportedError(f"{model.place('attention_type')}: attention of kind {kind[:40]} is not read here")
     words: list[Value] = []
     for key in SAME:
         _add(words, model, key, f"--{key.replace('_', '-')}")
     for key, name in RENAMED.items():
-        _add(words, model, key, name)
+        if key not in OF_FULL or not _every_layer_alike(model):
+            _add(words, model, key, name)
     _experts(words, model)
     for key, name in SWITCHES.items():
         if model.flag(key) and name:
@@ -71,6 +84,8 @@ def read(document: Document) -> CheckInput:
         words.append(word("--use-distributed-optimizer"))
         words += [word("--overlap-grad-reduce")] * model.flag("optim.overlap_grad_sync", default=True)
         words += [word("--overlap-param-gather")] * model.flag("optim.overlap_param_sync")
+    if other := other_optimizer(model, "optim.name"):
+        words += [word("--optimizer"), word(other)]
     _add(words, model, "tokenizer.model", "--tokenizer-model")
     own = (model.word("tokenizer.library") or "") == "megatron"  # else the name of a Hugging Face tokenizer
     _add(words, model, "tokenizer.type", "--tokenizer-type" if own else "--tokenizer-name-or-path")

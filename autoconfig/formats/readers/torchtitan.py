@@ -45,7 +45,7 @@ def read(document: Document) -> CheckInput:
     """The record. Raises InputError, UnsupportedError."""
     section = document.section()
     assumed: list[str] = []
-    model = model_named(document, _model_name(section), assumed)
+    model = model_named(document, _model_name(section), assumed, whole=True)
     at = "parallelism" if section.has("parallelism") else "experimental"
     tp = section.count(f"{at}.tensor_parallel_degree", "training.tensor_parallel_degree") or 1
     pp = section.count(f"{at}.pipeline_parallel_degree", "experimental.pipeline_parallel_degree") or 1

@@ -40,15 +40,14 @@ from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, ins
 from autoconfig.megatron.shell.expansions import said
 from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
 from autoconfig.megatron.shell.launch import remote_command as remote
-from autoconfig.megatron.shell.printed import substituted
+from autoconfig.megatron.shell.printed import searched, substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
 from autoconfig.specs.errors import InputError
 
 MAX_STEPS = 50_000
-MAX_CALLS = 12
-MAX_ROUNDS = 500
+MAX_CALLS, MAX_ROUNDS = 12, 500
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 
@@ -122,7 +121,8 @@ class Reader:
             self.functions[node.name] = node.body
             return True
         if isinstance(node, Block):
-            return self._apart(node.body) if node.apart else self.run(node.body)
+            found = searched(node.body, self.variables) if node.apart else None
+            return found if found is not None else self._apart(node.body) if node.apart else self.run(node.body)
         follow: dict[type, Callable[[Any], bool | None]] = {
             Simple: self._simple, Arithmetic: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
             Loop: self._loop, While: self._while,
@@ -346,8 +346,7 @@ class Reader:
             return True
         if elsewhere := remote(fields):
             return self._elsewhere(*elsewhere, line)
-        commands = inner_script(name, fields)
-        if commands is not None:
+        if commands := inner_script(name, fields):
             return self._inner(*commands, apart=name != "eval")
         launch = launch_of(fields, line, self.program)
         if launch is not None:

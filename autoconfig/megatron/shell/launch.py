@@ -136,9 +136,21 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
         if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
     for position, text in enumerate(texts[1:], 1):
-        if texts[position - 1] in _TAKES_TEXT and _STARTS_A_FILE.search(text) and not _PYTHON.fullmatch(texts[0]):
+        if not _STARTS_A_FILE.search(text) or _PYTHON.fullmatch(texts[0]):
+            continue
+        if texts[position - 1] in _TAKES_TEXT:
             return fields[position], fields[: position - 1], []
+        if text.partition("=")[0] in _TAKES_TEXT and (inner := _behind_equals(fields[position])):
+            return inner, fields[:position], []
     return None
+
+
+def _behind_equals(value: Value) -> Value:
+    """The value of `--wrap=TEXT`, each character where it stands; empty where the name is not plain text."""
+    first, cut = value[0], value[0].text.find("=") + 1
+    if first.unknown or not cut:
+        return ()
+    return (replace(first, text=first.text[cut:], origin=first.origin[cut:]), *value[1:])
 
 
 def source_of(value: Value, file_text: str) -> tuple[Source, dict[str, Value]]:
@@ -199,6 +211,8 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
     slurm = _slurm_beside(options, text)
     launchers = {text_of(value).rsplit("/", 1)[-1] for value in launch.before}
     per_node = _first(options, ("--nproc-per-node", "--num-gpus"))
+    if slots := _included(launch.before):
+        return sum(slots), ""
     if per_node is not None:
         nodes = _first(options, ("--nnodes", "--num-nodes"))
         if nodes is None and "deepspeed" in launchers:
@@ -225,9 +239,22 @@ def gpus_of(launch: Launch, text: str) -> tuple[int | None, str]:
 
 def node_of(launch: Launch, text: str) -> int | None:
     """GPUs of one node, where the launcher or the #SBATCH lines say them; None where they do not, or it is not known."""
+    if slots := _included(launch.before):
+        return max(slots)
     options = {name: plain_value(value) for name, value in sbatch_options(text).items()} | _launcher_options(launch.before)
     found = _first(options, ("--nproc-per-node", "--num-gpus", "--gpus-per-node", "--ntasks-per-node"))
     return None if found is None else _product(found, plain_value("1"))[0]
+
+
+def _included(words: Sequence[Value]) -> list[int]:
+    """GPUs of each host that `deepspeed --include HOST:0,1@HOST:0,1` names; none where a host has all of its own."""
+    texts = [text_of(value) for value in words]
+    if "deepspeed" not in {text.rsplit("/", 1)[-1] for text in texts}:
+        return []
+    joined = [text.partition("=")[2] for text in texts if text.startswith("--include=")]
+    hosts = next(iter([*joined, *(value for name, value in pairwise(texts) if name in ("-i", "--include"))]), "").split("@")
+    slots = [re.fullmatch(r"[\w.-]+:([0-9]+(?:,[0-9]+)*)", host.strip("\"'")) for host in hosts]
+    return [len(set(found[1].split(","))) for found in slots if found] if all(slots) else []
 
 
 def _slurm_beside(options: dict[str, Value], text: str) -> dict[str, Value]:

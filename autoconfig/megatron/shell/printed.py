@@ -33,6 +33,8 @@ from autoconfig.specs.errors import InputError
 MAX_INSIDE = 500
 _SQUEEZES = (r"s/  \+/ /g", r"s/ \+/ /g", "s/  */ /g", "s/ +/ /g", "s/  +/ /g")
 MAX_CHARACTERS = 20_000
+_LITERAL = re.compile(r"[\w =,:/|-]+")
+"""Patterns of grep that mean themselves."""
 _FORMAT = re.compile(r"%(?:%|([-0 +#]*)([0-9]{0,3})(\.[0-9]{0,2})?([sdibqeEfgGxXo]))")
 _ESCAPE = re.compile(r"\\([\\nt\"'r]|0?[0-7]{1,3})")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", '"': '"', "'": "'"}
@@ -151,6 +153,28 @@ def piped(text: str, words: Sequence[str]) -> str | None:
     return None
 
 
+def searched(steps: Sequence[Command], variables: Variables) -> bool | None:
+    """Whether `echo TEXT | grep -q WORD` finds it; None where that is not known, and for every other pipe."""
+    if isinstance(steps[0], Not):  # of the whole pipe, where the grammar has it on the first command
+        found = searched((steps[0].command, *steps[1:]), variables)
+        return None if found is None else not found
+    last = steps[-1] if len(steps) > 1 else None
+    words = [text_of(value) for word in last.words for value in _fields(word, variables)] if isinstance(last, Simple) else []
+    options = "".join(word[1:] for word in words[1:] if re.fullmatch("-[qFEiw]+", word))
+    patterns = [word for word in words[1:] if word != "--" and not re.fullmatch("-[qFEiw]+", word)]
+    if words[:1] != ["grep"] or "q" not in options or len(patterns) != 1 or not _LITERAL.fullmatch(patterns[0]):
+        return None
+    text = _through(steps[:-1], variables)
+    if text is None or reason_of(text) or ("|" in patterns[0] and "E" not in options):
+        return None
+    any_of = rf"(?<!\w)(?:{patterns[0]})(?!\w)" if "w" in options else patterns[0]
+    return re.search(any_of, text_of(text), re.IGNORECASE if "i" in options else 0) is not None
+
+
+def _fields(word: Word | Assignment, variables: Variables) -> list[Value]:
+    return fields_of(word, variables) if isinstance(word, Word) else []
+
+
 def _joined(first: Command, second: Command, variables: Variables) -> Value | None:
     """`IFS=,; echo "${NAME[*]}"`: the elements with the first character of IFS between them."""
     if not (isinstance(first, Simple) and isinstance(second, Simple) and len(first.words) == 1 and len(second.words) == 2):
@@ -259,7 +283,7 @@ def _through(steps: Sequence[Command], variables: Variables) -> Value | None:
     for number, step in enumerate(steps):
         if not isinstance(step, Simple):
             return None
-        fields = [value for word in step.words if isinstance(word, Word) for value in fields_of(word, variables)]
+        fields = [value for word in step.words for value in _fields(word, variables)]
         words = [text_of(value) for value in fields]
         if not number and words == ["cat"] and step.given is not None:
             found = value_of(step.given, variables)
