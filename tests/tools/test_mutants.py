@@ -11,7 +11,7 @@ import pytest
 
 from tools.mutants.__main__ import RECORD, RECORDED, answered, selected
 from tools.mutants.changes import ROOT, Mutant, _Mutator, mutants_of, sources
-from tools.mutants.child import OutOfTimeError
+from tools.mutants.child import BrokenError, OutOfTimeError
 
 SOURCE = '''
 """A module of 2 numbers."""
@@ -71,6 +71,7 @@ def test_a_changed_formula_fails_a_test_and_another_spelling_of_the_same_none():
 @pytest.mark.parametrize(("answers", "killer"), [
     ([{"killer": None}], None), ([{"killer": "a"}], "a"), ([OutOfTimeError("slow"), {"killer": None}], None),
     ([RuntimeError("no memory"), {"killer": "a"}], "a"), ([OutOfTimeError("slow"), OutOfTimeError("still slow")], "still slow"),
+    ([BrokenError("no memory"), BrokenError("ended with 1: {}")], "ended with 1"),
 ])  # fmt: skip
 def test_what_load_did_is_asked_again(monkeypatch, answers, killer):
     asked = []
@@ -86,7 +87,7 @@ def test_what_load_did_is_asked_again(monkeypatch, answers, killer):
     assert answered({}, 10) == killer and asked == [10, 30][: len(answers)]
 
 
-def test_a_process_that_broke_twice_is_no_kill(monkeypatch):
+def test_a_process_that_was_ended_from_outside_twice_is_no_kill(monkeypatch):
     def ask(question, cpu_s):
         raise RuntimeError("no memory")
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.mutants.changes import ROOT, Mutant, drawn, names_by_owner
-from tools.mutants.child import OutOfTimeError, ask, preload
+from tools.mutants.child import BrokenError, OutOfTimeError, ask, preload
 
 FOLDER = ROOT / "build" / "mutants"
 RECORD = ROOT / "tests" / "mutants.json"
@@ -127,7 +127,7 @@ def killer_of(mutant: Mutant, tests: Reach, names: Names, budget_s: float, last:
 
 def answered(question: dict[str, Any], cpu_s: int) -> str | None:
     """The killer that a process names. A process that ran out of time is asked again with three times as much, one that broke
-    (the machine had no memory left, say) once more: what load did is neither a kill nor a survival."""
+    or was ended from outside once more: what load did is neither a kill nor a survival."""
     for limit_s in (cpu_s, 3 * cpu_s):
         try:
             killer: str | None = ask(question, limit_s)["killer"]
@@ -136,8 +136,8 @@ def answered(question: dict[str, Any], cpu_s: int) -> str | None:
             last: RuntimeError = error
         except RuntimeError as error:
             last = error
-    if isinstance(last, OutOfTimeError):
-        return str(last)
+    if isinstance(last, OutOfTimeError | BrokenError):
+        return str(last).partition(":")[0]
     raise last
 
 

@@ -157,9 +157,13 @@ class OutOfTimeError(RuntimeError):
     """A process used up its time of the processor."""
 
 
+class BrokenError(RuntimeError):
+    """A process ended itself without an answer: with all the memory that it may have, pytest itself breaks."""
+
+
 def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
     """The answer of a process forked from this one. Raises OutOfTimeError where it took more than `cpu_s` of the processor
-    (waiting for a busy machine is no such time), RuntimeError where it broke or was ended from outside."""
+    (waiting for a busy machine is no such time), BrokenError where it broke, RuntimeError where it was ended from outside."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(question, cpu_s, sender))
@@ -172,7 +176,8 @@ def ask(question: dict[str, Any], cpu_s: int) -> dict[str, Any]:
         process.join()
         if process.exitcode == -signal.SIGXCPU:
             raise OutOfTimeError(f"no answer within {cpu_s} s of the processor") from None
-        raise RuntimeError(f"a process of pytest ended with {process.exitcode}: {question}") from None
+        kind = BrokenError if (process.exitcode or 0) > 0 else RuntimeError
+        raise kind(f"a process of pytest ended with {process.exitcode}: {question}") from None
     finally:
         process.join()
         receiver.close()
