@@ -123,6 +123,11 @@ def test_what_nemo_rl_asserts_of_micro_batches_is_refused(old, new, said):
     assert any(said in reason for reason in found.broken), found.broken
 
 
+def test_more_ranks_of_a_model_than_gpus_are_refused_before_its_micro_batches_are_looked_at():
+    found = check_text(NEMO.replace("gpus_per_node: 8, num_nodes: 2", "gpus_per_node: 2, num_nodes: 1"), {})
+    assert any("tp x pp x cp is 4, which does not divide 2 GPUs of training" in text for text in found.broken), found
+
+
 def test_nemo_rl_starts_with_other_batches_of_log_probabilities_where_it_is_told_to():
     """nemo_rl/models/policy/lm_policy.py of v0.7.0; its published recipes set the variable, which no YAML shows."""
     text = NEMO.replace("train_micro_batch_size: 4", "train_micro_batch_size: 4\n  logprob_batch_size: 8")

@@ -41,7 +41,7 @@ def broken(run: RlRun) -> list[str]:
     elif run.train_gpus % ranks == 0 and run.minibatch % (run.train_gpus // ranks):
         dp = run.train_gpus // ranks
         found.append(f"the mini-batch of {run.minibatch:,} samples does not divide over {dp} data-parallel ranks")
-    elif run.framework in ASSERTING:
+    elif run.framework in ASSERTING and run.train_gpus % ranks == 0:
         found += _uneven_micro_batches(run, run.train_gpus // ranks)
     if run.group < 2 and run.compares:
         found.append(f"{run.algorithm} compares responses of one prompt, and there is {run.group}: use a group of 2 or more")
