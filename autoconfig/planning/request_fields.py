@@ -25,8 +25,9 @@ run's billions (15 trillion are 15,000 of them)."""
 
 
 def _tokens(given: str | float) -> float:
-    """A number of tokens like 300B. Raises ValueError for a small one without a unit, whose billions were likely left out."""
-    tokens = parse_count(given, "tokens") if isinstance(given, str) else given
+    """A number of tokens like 300B. Raises ValueError for a small one without a unit, whose billions were likely left out, and
+    InputError for one that is no positive number."""
+    tokens = parse_count(str(given), "tokens")
     if 0 < tokens < LEAST_BARE_TOKENS and str(given).strip()[-1:].isdigit():
         units = f"{tokens:.6g}B, {tokens:.6g}M or {tokens:.6g}K"
         raise ValueError(f"'{tokens:.6g}' without a unit is {tokens:,.6g} tokens: say {units}")

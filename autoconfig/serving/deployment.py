@@ -148,6 +148,9 @@ BEYOND = 10
 """Requests beyond a percentile that has a limit: where so few are expected, their number has a standard deviation of 3."""
 MAX_RECORDED = 20_000
 """Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
+MAX_PREFILLED = 100_000
+"""Requests of drawn ones that are prefilled per finalist, where that many ranks hold POOLED prefill ranks."""
+POOLED = 4
 SETTLING = 2.0
 """Generations of a full queue that are not counted: the first to come are answered faster than those that follow, and come
 again beside the last ones."""
@@ -213,7 +216,7 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         count = max(min(SIMULATED, 8 * running), 4 * running)
         if question.tails:
             count = max(count, math.ceil(needed(question) / 0.75) + (0 if question.rate else 4 * running))
-        together = _together(one, ranks, MAX_RECORDED // count) if disaggregated else 1
+        together = _together(one, ranks, MAX_PREFILLED // count) if disaggregated else 1
         most, chosen, count = count, 1, count * together
         rate = (question.rate or (one.requests_per_s if disaggregated else 0.0)) * together / ranks
         arrival = poisson_arrivals(rate, count, rng) if rate else _spread(count, running, one.requests_per_s / ranks, rng)
@@ -234,12 +237,14 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
 
 def _together(one: DeploymentReport, ranks: int, most: int) -> int:
     """Of the `ranks` of decode instances those whose requests are simulated with their share of the prefill ranks, which see
-    the requests of all: at most `most` (and at least one), of these the number whose share is nearest to whole ranks."""
+    the requests of all: at most `most`, and so many that POOLED prefill ranks are among them, as fewer wait longer; of these
+    the number whose share is nearest to whole ranks."""
     prefill = _prefill_ranks(one)
+    most = max(most, math.ceil(min(POOLED, prefill) * ranks / prefill))
     if ranks <= most:
         return ranks
-    shares = {some: prefill * some / ranks for some in range(max(most, 1), max(most // 2, 1) - 1, -1)}
-    return min(shares, key=lambda some: abs(max(round(shares[some]), 1) / shares[some] - 1.0))
+    shares = {some: prefill * some / ranks for some in range(most, most // 2, -1) if prefill * some / ranks >= 1.0}
+    return min(shares, key=lambda some: abs(round(shares[some]) / shares[some] - 1.0))
 
 
 def _prefill_ranks(one: DeploymentReport) -> int:
@@ -267,11 +272,14 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     table = IterationTable(job, most_length=question.workload.longest_tokens)
     sent = transfer_seconds(question, plan) * isl / question.lengths.isl
     free = [0.0] * max(round(_prefill_ranks(one) * share), 1)
-    ready, hit = np.empty_like(arrival), question.lengths.cached
-    for i, (time, tokens) in enumerate(zip(arrival.tolist(), isl.tolist(), strict=True)):
-        prompt = max(tokens * (1.0 - hit), 1.0)
-        own = table.seconds(0.0, 1.0, 1.0, prompt, tokens, cached=hit) + job.constants.request_s
-        done = max(time, heapq.heappop(free)) + own
+    slower = len(free) / (_prefill_ranks(one) * share)  # as busy as all are, where the share is no whole number of ranks
+    lengths, which = np.unique(isl, return_inverse=True)
+    hit = question.lengths.cached
+    own = [table.seconds(0.0, 1.0, 1.0, max(tokens * (1.0 - hit), 1.0), tokens, cached=hit) for tokens in lengths.tolist()]
+    service = (slower * (np.array(own) + job.constants.request_s))[which]
+    ready = np.empty_like(arrival)
+    for i, (time, seconds) in enumerate(zip(arrival.tolist(), service.tolist(), strict=True)):
+        done = max(time, heapq.heappop(free)) + seconds
         heapq.heappush(free, done)
         ready[i] = done
     return ready + sent
