@@ -94,7 +94,7 @@ LIMITS: list[tuple[str, Callable[[float], object], float | None, float, float]] 
     ("GPUs", lambda n: cluster_of(H100, n, gpus_per_node=1), 1, 1_000_000, 1),
     ("GPUs of a node", lambda n: cluster_of(H100, 8, gpus_per_node=8 if n == 8 else n, link_domain_size=1), 1, math.inf, 1),
     ("link domain", lambda n: cluster_of(H100, 8, link_domain_size=n), 1, math.inf, 1),
-    *((f"cluster {key}", lambda x, key=key: cluster_of(H100, 8, **{key: x}), 1e-9, 1e20, 1e-9)
+    *((f"cluster {key}", lambda x, key=key: cluster_of(H100, 8, **{key: x}), 1, 1e20, 1e-9)
       for key in ("link_bytes_per_s", "nic_bytes_per_s", "memory_bytes", "hbm_bytes_per_s")),
     ("power of an H100, 700 W", lambda x: cluster_of(H100, 8, power_limit_watts=x), 245, 700, 1e-6),
     *((f"GPU {key}", lambda n, key=key: gpu_from_mapping({**RAW_GPU, key: n}), 1, 10**20 - 1, 1)

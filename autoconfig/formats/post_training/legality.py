@@ -53,7 +53,8 @@ def _uneven_micro_batches(run: RlRun, dp: int) -> list[str]:
     found, longest, said = [], run.prompt_cap + run.response_cap, set()
     training = PassBatch(tokens_per_gpu=run.tokens_per_gpu, mbs=0 if run.tokens_per_gpu else run.mbs)
     asked = [("", training, run.minibatch // dp, "mini-batch")]
-    for name, batch in (("log-probabilities: ", run.forward), ("the reference: ", run.reference_forward)):
+    policy = None if run.no_policy_pass else run.forward
+    for name, batch in (("log-probabilities: ", policy), ("the reference: ", run.reference_forward)):
         asked += [(name, batch, run.prompts * run.group // dp, "step")] if batch else []
     for name, batch, each, of in asked:
         if batch in said:
