@@ -223,6 +223,25 @@ def test_tensorrt_llm_hands_its_cache_over(exported):
     assert "deepseek-v3-64-tp2" not in exported["trtllm-1.2"]  # attention data parallelism of tp 2 has no argument
 
 
+@pytest.mark.parametrize("between", [",", " ", ", "])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_router_takes_instances_parted_by_commas_or_blanks(exported, monkeypatch, engine, between):
+    folder = exported[engine]["llama3-70b-8-disaggregated"][2]
+    given = {"PREFILL": ["one:8000", "two:8001"], "DECODE": ["three:8000", "four:8001", "five:8002"]}
+    for name, instances in given.items():
+        monkeypatch.setenv(name, between.join(instances))
+    _, words = arguments_of(folder / "router.sh")
+    if engine == "trtllm-1.2":
+        router = yaml.safe_load((folder / "router.yaml").read_text(encoding="utf-8"))
+        found = [router[servers]["urls"] for servers in ("context_servers", "generation_servers")]
+    else:
+        found = [
+            [words[at + 1].removeprefix("http://") for at, word in enumerate(words) if word == kind]
+            for kind in ("--prefill", "--decode")
+        ]
+    assert found == list(given.values())
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_instance_on_several_nodes(exported, engine):
     folder = exported[engine]["deepseek-v3-64"][2]
