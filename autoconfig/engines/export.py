@@ -29,7 +29,7 @@ def router_script(question: ServeQuestion, prefill: EnginePlan, decode: EnginePl
     for name, plan in (("PREFILL", prefill), ("DECODE", decode)):
         ours = " ".join(f"localhost:{first[name] + number}" for number in range(plan.replicas))
         given = f"${{{name}:-{ours}}}" if here else f"${{{name}:?set {name} to host:port of its {plan.replicas} instances}}"
-        lines.append(f'read -ra {name.lower()} <<< "{given}"')
+        lines += [f'{name}="{given}"', f'read -ra {name.lower()} <<< "${{{name}//,/ }}"']  # commas and blanks part them
     ports = {"FIRST_PORT": FIRST_PORT, "BOOTSTRAP": SGLANG_BOOTSTRAP_PORT}
     return "\n".join(lines) + "\n" + filled_template(f"router.{question.engine.framework}.sh", **ports)
 

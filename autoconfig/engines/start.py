@@ -77,6 +77,17 @@ def length(question: ServeQuestion, plan: EnginePlan) -> int:
     return wanted if kv_sequence_bytes(question.model, plan, question.engine, wanted) <= pool else longest
 
 
+def whole_prompt_tokens(question: ServeQuestion, plan: EnginePlan) -> int:
+    """Tokens of an iteration of an engine that refuses a prompt beyond them: those of the plan, and where prompts are not cut
+    room for the longest one, cached or not, with slack.
+
+    TensorRT-LLM 1.3, llmapi/llm.py, _check_arguments (not on decode instances); megatron-core 0.19.2, dynamic_engine.py.
+    """
+    if question.chunked:
+        return plan.tokens
+    return max(plan.tokens, min(int(question.workload.longest_input) + LENGTH_SLACK, length(question, plan)))
+
+
 def nodes_of(question: ServeQuestion, plan: EnginePlan) -> int:
     """Nodes of one instance."""
     return -(-plan.tp * plan.pp * plan.adp // question.gpus_per_node)
@@ -145,7 +156,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--pp_size": plan.pp,
         "--ep_size": plan.ep if question.model.is_moe else None,
         "--max_batch_size": most,
-        "--max_num_tokens": plan.tokens,
+        "--max_num_tokens": plan.tokens if kind == "decode" else whole_prompt_tokens(question, plan),
         "--max_seq_len": length(question, plan),
         "--extra_llm_api_options": f'"$(dirname "$0")/{kind}.yaml"',
     }
@@ -258,7 +269,7 @@ def megatron(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--inference-dynamic-batching-max-requests": _seats(kind, plan, plan.pp),
         "--inference-max-seq-length": length(question, plan),
         "--inference-dynamic-batching": True,
-        "--inference-dynamic-batching-max-tokens": plan.tokens,
+        "--inference-dynamic-batching-max-tokens": whole_prompt_tokens(question, plan),
         "--enable-chunked-prefill": question.chunked,
         "--port": '"$PORT"',
     }

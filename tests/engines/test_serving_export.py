@@ -12,7 +12,7 @@ from autoconfig.specs.errors import UnsupportedError
 from tables import tabled
 
 from autoconfig.engines.export import export_texts, longest_text, run_command
-from autoconfig.engines.start import sglang, trtllm, vllm
+from autoconfig.engines.start import megatron, sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
 from tools.judge.engine_arguments import arguments_of
@@ -221,6 +221,44 @@ def test_tensorrt_llm_hands_its_cache_over(exported):
     for servers, plan in (("context_servers", one.plan.prefill), ("generation_servers", one.plan.decode)):
         assert router[servers]["num_instances"] == len(router[servers]["urls"]) == plan.replicas
     assert "deepseek-v3-64-tp2" not in exported["trtllm-1.2"]  # attention data parallelism of tp 2 has no argument
+
+
+@pytest.mark.parametrize("between", [",", " ", ", "])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_router_takes_instances_parted_by_commas_or_blanks(exported, monkeypatch, engine, between):
+    folder = exported[engine]["llama3-70b-8-disaggregated"][2]
+    given = {"PREFILL": ["one:8000", "two:8001"], "DECODE": ["three:8000", "four:8001", "five:8002"]}
+    for name, instances in given.items():
+        monkeypatch.setenv(name, between.join(instances))
+    _, words = arguments_of(folder / "router.sh")
+    if engine == "trtllm-1.2":
+        router = yaml.safe_load((folder / "router.yaml").read_text(encoding="utf-8"))
+        found = [router[servers]["urls"] for servers in ("context_servers", "generation_servers")]
+    else:
+        found = [
+            [words[at + 1].removeprefix("http://") for at, word in enumerate(words) if word == kind]
+            for kind in ("--prefill", "--decode")
+        ]
+    assert found == list(given.values())
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "kind"),
+    [(trtllm, "--max_num_tokens", "prefill"), (trtllm, "--max_num_tokens", "serve"),
+     (megatron, "--inference-dynamic-batching-max-tokens", "serve")],
+)  # fmt: skip
+@pytest.mark.parametrize("cached", [0.0, 0.8])
+def test_a_whole_prompt_with_slack_is_not_refused(exported, write, name, kind, cached):
+    """Both engines count all of a prompt, cached or not, against the tokens of an iteration where they do not cut it."""
+    question, one, _ = exported["trtllm-1.2"]["llama3-8b-whole"]
+    question = replace(question, lengths=replace(question.lengths, cached=cached))
+    longest = int(question.workload.longest_input)
+    plan = one.plan.decode.replace(kv="bf16", tokens=512)
+    assert write(question, kind, plan).options[name] == longest + 128 > 512
+    assert write(question, kind, plan.replace(tokens=longest + 200)).options[name] == longest + 200
+    assert write(replace(question, chunked=True), kind, plan).options[name] == 512
+    if write is trtllm:  # what a prefill instance has prefilled is not counted
+        assert write(question, "decode", plan).options[name] == 512
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -112,6 +112,9 @@ def judge(folder: Path, serve: click.Command, options: Options) -> list[str]:
         except (click.ClickException, ValueError) as refused:  # pydantic's ValidationError is a ValueError
             wrong.append(f"{script}: refused: {refused}")
             continue
+        tokens = given["max_num_tokens"]
+        if not read["enable_chunked_prefill"]:
+            tokens = min(tokens, plan["max_num_tokens"])  # more: room for a longer prompt, which is not cut
         ranks = plan["attention_data_parallel_size"] * plan["pipeline_parallel_size"]
         found = {
             "tp x adp": given["tensor_parallel_size"],
@@ -119,7 +122,7 @@ def judge(folder: Path, serve: click.Command, options: Options) -> list[str]:
             "adp": given["tensor_parallel_size"] if read["enable_attention_dp"] else 1,
             "ep": given["moe_expert_parallel_size"] or 1,
             "sequences a rank": given["max_batch_size"] * plan["pipeline_parallel_size"],
-            "tokens a rank": given["max_num_tokens"],
+            "tokens a rank": tokens,
             "fp8 cache": read["kv_cache_config"].dtype == "fp8",
         }
         print(f"{script}: {found}")
