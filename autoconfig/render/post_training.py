@@ -111,7 +111,7 @@ def show_check(console: Console, found: RlCheck) -> None:
     """The whole answer of `rl check`."""
     run = found.run
     console.print(
-        f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm} on "
+        f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on "
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
     )
     show_assumptions(console, run.notes)
@@ -150,7 +150,7 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "version": found.version,
         "back_end": found.run.back_end,
         "model": found.job.policy.name if found.job else found.run.model,
-        "algorithm": found.run.algorithm,
+        "algorithm": found.run.algorithm_said,
         "assumed": list(found.run.notes),
         "unknown_keys": list(found.unknown),
         "cannot_run": list(found.broken),

@@ -105,6 +105,32 @@ def test_what_is_written_reads_back_as_the_same_placement(framework):
         same_after_reading(framework, *case)
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "near"),
+    [
+        ("", "rollout.tp", ""),
+        ("", "rollout.n", "actor_rollout_ref.rollout.n?"),
+        ("model_name_or_path: qwen2.5-1.5b\nnum_generations: 8\nuse_vllm: true\n", "num_generation", "num_generations?"),
+    ],
+)
+def test_a_key_that_set_gives_is_one_of_the_framework(tmp_path, text, key, near):
+    file = tmp_path / "file"
+    file.write_text(text or VERL)
+    found = CliRunner().invoke(cli, ["rl", "check", str(file), "--gpus", "8", "--set", f"{key}=1"])
+    said = " ".join(found.stdout.split())
+    assert found.exit_code == 2 and f"Unknown key {key}: " in said and f"has no such key{'; ' * bool(near)}{near}" in said
+    assert check_text(VERL, {"set": ["GPUS=16", "actor_rollout_ref.rollout.n=4"]}).unknown == ()
+
+
+def test_a_key_that_hydra_adds_is_not_read():
+    """But for one of verl's dataclasses, which takes no other (verl/utils/config.py, omega_conf_to_dataclass)."""
+    found = check_text(VERL.replace('"$@"', "+my.key=3 '++trainer.mine=4'"), {})
+    unread = [note.split()[0] for note in found.run.notes if "not read" in note]
+    assert (found.unknown, unread) == ((), ["my.key", "trainer.mine"])
+    refused = check_text(VERL.replace('"$@"', "my.key=3 +actor_rollout_ref.actor.mine=4"), {})
+    assert [text.partition(":")[0] for text in refused.unknown] == ["my.key", "actor_rollout_ref.actor.mine"]
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_what_is_written_has_known_keys_and_is_legal(framework):
     for _, placement, texts in random_cases(framework, 3, seed=7):

@@ -192,6 +192,8 @@ def test_files_that_contradict_themselves_on_gpus_are_refused(tmp_path):
 def test_grpo_without_a_kl_term_is_said_to_be_priced_as_dapo():
     kept, without = (check_text(text, {}).run for text in (VERL, VERL.replace("use_kl_loss=True", "use_kl_loss=False")))
     assert (kept.algorithm, without.algorithm) == ("grpo", "dapo")
+    assert (kept.algorithm_said, without.algorithm_said) == ("grpo", "grpo")
+    assert check_text(VERL.replace("=grpo", "=gpg"), {}).run.algorithm_said == "gpg"
     assert [any("priced as dapo" in note for note in run.notes) for run in (kept, without)] == [False, True]
 
 

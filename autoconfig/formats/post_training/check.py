@@ -12,7 +12,7 @@ import yaml
 
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.inherit import whole_values
-from autoconfig.formats.post_training.keys import key_types, lacking_keys, unknown_keys, version_of
+from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
@@ -71,13 +71,15 @@ class _Input:
     """Keys of a file that stands alone: it names no defaults to lie over."""
     notes: tuple[str, ...] = ()
     """On the program that the file starts."""
+    asked: tuple[str, ...] = ()
+    """Keys that the caller sets, which are no variables of the file."""
 
 
 def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[_Input, RlRun]:
     """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
     settings = read_settings(tuple(given.get("set") or ()))
     shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
-    document = _recognise(text, folder, shell)
+    document = replace(_recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
     section = document.section
     section.flat |= {key: yaml.safe_load(said) for key, said in settings.items() if key not in shell or key in section.flat}
     notes: list[str] = []
@@ -275,9 +277,13 @@ def check_text(
         run.notes.append(f"gpu {gpu.name}")
     version = version_of(run.framework, given.get("version") or run.version)
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
-    names = [key for key in names if key in document.section.text or key.rpartition(".")[2] in document.section.text]
+    written = document.section.text
+    names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
     names = [key for key in names if key not in run.other_keys]
-    unknown = unknown_keys(run.framework, run.back_end, version, names, document.section.text)
+    said = unknown_keys(run.framework, run.back_end, version, names, written)
+    added = added_keys(run.framework, [text.partition(":")[0] for text in said], written)
+    unknown = [text for text in said if text.partition(":")[0] not in added]
+    run.notes += [f"{key} is a key of the caller's own (+): not read" for key in added]
     odd = [*unknown, *_types(run.framework, document.section)]
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:

@@ -17,6 +17,8 @@ FREE = re.compile(
     r"|^(hydra|env|ray_kwargs|reward\w*|custom_reward_function|data|logger|defaults|reward_model|critic\.model)\b"
 )
 """Mappings into which users may put keys of their own, and what says nothing of placement."""
+OF_CLASSES = re.compile(r"(actor_rollout_ref\.(actor|rollout|ref|model)|critic|algorithm)\.")
+"""Sections whose `_target_` in verl/trainer/config (0.9.1) is a dataclass, which raises at a key that hydra's `+` adds."""
 
 
 @cache
@@ -53,6 +55,13 @@ def lacking_keys(framework: str, version: str, given: Iterable[str]) -> list[str
     return [key for key in wanted if not any(one == key or one.startswith(f"{key}.") for one in there)]
 
 
+def added_keys(framework: str, unknown: Iterable[str], text: str) -> list[str]:
+    """Of keys that a release does not take, those that hydra's `+KEY` in `text` adds where nothing refuses them."""
+    if framework != "verl":
+        return []
+    return [key for key in unknown if not OF_CLASSES.match(key) and re.search(rf"(?<![\w.+])\+\+?{re.escape(key)}=", text)]
+
+
 def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[str]:
     """What is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the file, in
     which hydra's `+KEY` adds one."""
@@ -72,6 +81,7 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
         elif digits:
             found.append(f"{key}: not yet in {framework} {version}; {releases[digits.index('1')]} has it")
         else:
-            near = difflib.get_close_matches(key, [k for k, d in table.items() if d[at] == "1"], n=1, cutoff=0.8)
+            taken = [k for k, d in table.items() if d[at] == "1"]
+            near = [k for k in taken if k.endswith(f".{key}")] or difflib.get_close_matches(key, taken, n=1, cutoff=0.8)
             found.append(f"{key}: {framework} {version} has no such key" + (f"; {near[0]}?" if near else ""))
     return found

@@ -94,6 +94,7 @@ def read(section: Section) -> RlRun:
         lora_rank=_lora_rank(section, megatron),
         notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
     )
+    run.algorithm_word = "grpo"
     _ends(section, run)
     _engine(section, run)
     _passes(section, run, packs, micro)

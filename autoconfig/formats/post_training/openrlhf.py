@@ -118,6 +118,7 @@ def read(section: Section) -> RlRun:
         compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
     )
+    run.algorithm_word = estimator if algorithm == "dapo" else ""
     run.engine_sleeps, run.forward = section.flag("vllm.enable_sleep"), _forward(section, dynamic, usual[1])
     _note(section, run, together)
     return run

@@ -43,6 +43,7 @@ class RlRun:
     model: str
     """As the file names it, or of the plan."""
     algorithm: str
+    """Ours, whose passes it has."""
     nodes: int
     """Of training."""
     gpus_per_node: int
@@ -109,10 +110,17 @@ class RlRun:
     """What a file that is written names as the model; empty: not known, and asked for."""
     notes: list[str] = field(default_factory=list)
     """What was assumed."""
+    algorithm_word: str = ""
+    """The file's for `algorithm`, where it is another."""
 
     @property
     def train_gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    @property
+    def algorithm_said(self) -> str:
+        """As the file names it."""
+        return self.algorithm_word or self.algorithm
 
     @property
     def engine_gpus(self) -> int:

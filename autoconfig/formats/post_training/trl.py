@@ -57,6 +57,7 @@ def read(section: Section, gpus: int | None, version: str = VERSION) -> RlRun:
         back_end="fsdp",
         model=model,
         algorithm="grpo" if beta else "dapo",
+        algorithm_word="grpo",
         nodes=1 if gpus < 8 or gpus % 8 else gpus // 8,
         gpus_per_node=gpus if gpus < 8 or gpus % 8 else 8,
         rollout_gpus=tp if use_vllm and mode == "server" else 0,

@@ -100,6 +100,7 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     )
     eager = not load_framework("verl").graphs(f"verl {version}", engine)
     run.graphs = not section.flag(f"{ROLLOUT}.enforce_eager", default=eager)
+    run.algorithm_word = estimator if algorithm == "dapo" else ""
     run.no_reference, run.other_keys = not kl and algorithm in ("ppo", "rloo"), other
     _note(section, run, estimator)
     if alone and not run.rollout_gpus:
