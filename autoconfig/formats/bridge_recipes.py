@@ -17,13 +17,13 @@ def published_recipes() -> dict[str, dict[str, str]]:
     return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 
-_FULL = re.compile(r"(.+)_(?:peft|sft)_[0-9]+gpu_h100_bf16_config")
+_FULL = re.compile(r"(.+)_(?:peft|sft|pretrain)_[0-9]+gpu_h100_bf16_config")
 
 
-def fine_tuning_recipe(model: str, task: str) -> str:
-    """The name by which run_recipe.py loads the recipe of a catalogue model for `task`, peft or sft; empty where there is none.
-    Its plain recipes are the bf16 ones on H100, which megatron/bridge/recipes/*/*.py export without GPUs and precision as they
-    were called before 0.5."""
+def recipe_of(model: str, task: str) -> str:
+    """The name by which run_recipe.py loads the recipe of a catalogue model for `task`, peft, sft or pretrain; empty where
+    there is none. Its plain recipes are the bf16 ones on H100, which megatron/bridge/recipes/*/*.py export without GPUs and
+    precision as they were called before 0.5."""
     aliases = model_aliases()
     for name, row in published_recipes().items():
         match = _FULL.fullmatch(name) if row["kind"] == "library" and row["task"] == task else None

@@ -8,7 +8,7 @@ from autoconfig.specs.errors import InputError
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
-from autoconfig.formats.bridge_recipes import fine_tuning_recipe
+from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
 
@@ -73,8 +73,17 @@ RECIPES = {"qwen2.5-0.5b": "qwen25_500m", "llama3.1-70b": "llama31_70b", "qwen3-
 @pytest.mark.parametrize(("model", "stem"), RECIPES.items())
 def test_a_model_has_the_recipe_of_its_name(model, stem):
     """As megatron/bridge/recipes/*/h100/*.py define them at 067f987d, where `--recipe` finds them by these names, too."""
-    for task in ("peft", "sft"):
-        assert fine_tuning_recipe(model, task) == (f"{stem}_{task}_config" if stem else "")
+    for task in ("peft", "sft", "pretrain"):
+        assert recipe_of(model, task) == (f"{stem}_{task}_config" if stem else "")
+
+
+def test_a_plan_of_pretraining_starts_a_recipe_of_pretraining(tmp_path):
+    """Its model is found in a script, too, which has the sizes and no name."""
+    said("search", "--model", "qwen3-30b-a3b", "--gpus", 32, "--gpu", "h200", "--tokens", "500B", "--export", tmp_path)
+    for name in ("plan.json", "train.sh"):
+        text = said("convert", tmp_path / name, "--format", "bridge")
+        assert "--recipe qwen3_30b_a3b_pretrain_config $(grep" in text and " dataset.sequence_length=4096 " in text
+        assert "not in the file: length of the run: train.train_iters" in text
 
 
 def test_a_shell_asks_for_the_recipe_of_a_model_that_has_none(tmp_path):

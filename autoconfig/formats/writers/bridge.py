@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoconfig.formats.bridge_recipes import fine_tuning_recipe
+from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import overlap_arguments
@@ -128,9 +128,10 @@ def command(scenario: Scenario, file: str) -> str:
     launch = f"torchrun --nnodes {cluster.num_nodes} --nproc-per-node {min(cluster.num_gpus, cluster.gpus_per_node)}"
     if last := cluster.num_nodes - 1:
         launch += f' --node-rank "${{NODE_RANK:?0 to {last}}}" --master-addr "${{MASTER_ADDR:?host of node 0}}"'
-    task = "peft" if scenario.numerics.peft != "none" else "sft"
+    tuned = "peft" if scenario.numerics.peft != "none" else "sft"
+    task = tuned if fine_tunes(scenario) else "pretrain"
     asked = f"${{RECIPE:?no {task} recipe of this model is known: name one of megatron/bridge/recipes}}"
-    recipe = fine_tuning_recipe(scenario.model.name, task) or f'"{asked}"'
+    recipe = recipe_of(catalogue_name(scenario.model), task) or f'"{asked}"'
     return f"{launch} scripts/training/run_recipe.py --recipe {recipe} $(grep -v '^#' {file})"
 
 
@@ -140,6 +141,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
     unsaid = (
         f"model {scenario.model.name}: the recipe's",
         f"{scenario.cluster.num_gpus} GPUs: torchrun's --nnodes and --nproc-per-node",
+        "length of the run: train.train_iters, in steps; without it the recipe's",
     )
     text = "\n".join(
         [
