@@ -242,9 +242,14 @@ def test_what_verl_runs_beside_and_is_not_priced_is_said(more, said):
     assert not any(said in note for note in check_text(VERL, {}).run.notes)
 
 
-def test_padding_stays_where_megatrons_section_says_so():
-    text = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.use_remove_padding=False"
-    assert placed(text)[1].tokens_per_gpu == 0 and placed(VERL)[1].tokens_per_gpu > 0
+def test_padding_is_the_models_key_whatever_megatrons_section_says():
+    """verl 0.9.1, workers/engine_workers.py: "we use the one defined in model"."""
+    text = f"{VERL} model_engine=megatron"
+    removes = [
+        read_file(f"{text} {key}.use_remove_padding=False", {})[1].removes_padding
+        for key in ("actor_rollout_ref.actor.megatron", "actor_rollout_ref.model")
+    ]
+    assert removes == [True, False]
 
 
 def test_engines_whose_log_probabilities_count_save_the_trainer_a_pass():

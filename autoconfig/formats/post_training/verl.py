@@ -27,7 +27,8 @@ ESTIMATORS = {
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
 """Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""
-PADDING = {"fsdp": "actor_rollout_ref.model.use_remove_padding", "megatron": f"{ACTOR}.megatron.use_remove_padding"}
+PADDING = "actor_rollout_ref.model.use_remove_padding"
+"""Of every back end: workers/engine_workers.py of 0.9.1 writes it over what the engine's section says."""
 PASS = "log_prob_micro_batch_size"
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 OWN_ROLLOUT = ("rollout.", "async_training.")
@@ -53,12 +54,10 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     estimator = section.word("algorithm.adv_estimator") or "gae"
     if estimator not in ESTIMATORS:
         raise InputError(f"algorithm.adv_estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
-    algorithm = ESTIMATORS[estimator]
     if section.flag("distillation.enabled"):
         raise UnsupportedError(OF_A_TEACHER)
     kl = section.flag(f"{ACTOR}.use_kl_loss") or section.flag("algorithm.use_kl_in_reward")
-    if algorithm == "grpo" and not kl:
-        algorithm = "dapo"
+    algorithm = "dapo" if ESTIMATORS[estimator] == "grpo" and not kl else ESTIMATORS[estimator]
     model = section.word("actor_rollout_ref.model.path")
     if model is None:
         raise InputError("actor_rollout_ref.model.path is not in the file: say --model NAME")
@@ -94,7 +93,7 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         engine_sleeps=section.flag(f"{ROLLOUT}.free_cache_engine", default=True),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
         reference_waits=section.flag(f"{REF}.{'megatron' if kind == 'megatron' else 'fsdp_config'}.param_offload"),
-        removes_padding=section.flag(PADDING[kind], default=True),
+        removes_padding=section.flag(PADDING, default=True),
         staleness=max(stale, 1) if "async" in mode else int(bool(other)),
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
