@@ -11,6 +11,7 @@ from autoconfig.memory_model.activations import (
     kept_by_operator,
     kept_under_selective,
     norm_statistics,
+    recomputed_layers_per_chunk,
     returning_layers,
 )
 from autoconfig.memory_model.after_step import STAYS, allocated_after_step, unsplit_bytes
@@ -52,6 +53,11 @@ def test_a_router_keeps_logits_probabilities_and_map_and_the_places_of_routed_to
 def test_uniform_recomputation_keeps_an_input_of_a_last_short_group_too(layers, group, kept):
     recompute = SimpleNamespace(granularity="full", method="uniform", num_layers=group)
     assert checkpoints_per_chunk(recompute, np.array([layers])).tolist() == [kept]
+
+
+@pytest.mark.parametrize("count", [checkpoints_per_chunk, recomputed_layers_per_chunk, returning_layers])
+def test_only_full_recomputation_keeps_checkpoints_and_runs_layers_again(count):
+    assert count(Recompute.parse("selective:core_attn"), np.array([4, 8])).tolist() == [0, 0]
 
 
 def test_sharded_data_parallelism_holds_two_whole_layers():
