@@ -43,7 +43,7 @@ def plan_table(console: Console, answer: SearchAnswer) -> None:
         line = [rank, *sizes, *figures(report), chance_text(report.confidence.fit_probability)]
         line += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         line += [f"{report.cost:,.0f}"] if report.cost is not None else []
-        cells.append([*line, ",".join(filter(None, (also(report.plan), _or_chunks(alike.get(id(report), [])))))])
+        cells.append([*line, ",".join(filter(None, (also(report.plan), _or_chunks(report, alike.get(id(report), [])))))])
     show_table(console, [*names, "also"], cells, left=("also",), below=("also",), spare=SPARE)
     if verbose:
         for rank, report in rows:
@@ -63,12 +63,13 @@ def other_chunks(answer: SearchAnswer) -> dict[int, list[PlanReport]]:
     return found
 
 
-def _or_chunks(others: Sequence[PlanReport]) -> str:
-    """The other numbers of chunks, and the longest of their steps."""
+def _or_chunks(first: PlanReport, others: Sequence[PlanReport]) -> str:
+    """The other numbers of chunks, and the longest of their steps; the shortest where all are shorter than the first's."""
     if not others:
         return ""
-    numbers, longest = ",".join(str(one.plan.vpp) for one in others), max(one.step_seconds for one in others)
-    return f"or vpp={numbers} (to {seconds_text(longest)})"
+    numbers, steps = ",".join(str(one.plan.vpp) for one in others), [one.step_seconds for one in others]
+    slower = max(steps) >= first.step_seconds
+    return f"or vpp={numbers} ({'to' if slower else 'from'} {seconds_text(max(steps) if slower else min(steps))})"
 
 
 def also(plan: TrainPlan) -> str:

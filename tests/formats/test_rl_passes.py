@@ -85,6 +85,7 @@ def test_each_pass_takes_the_time_of_its_own_micro_batch():
     [
         (VERL.replace(f"{REF}_micro_batch_size_per_gpu=2", ""), "neither actor_rollout_ref.ref.log_prob_micro"),
         (f"{VERL} {ROLLOUT}_micro_batch_size=64", "are both given"),
+        (f"{VERL} actor_rollout_ref.actor.ppo_micro_batch_size=16", "actor.ppo_micro_batch_size are both given"),
         (VERL.replace("per_gpu=16", "per_gpu=24"), "log-probabilities: micro-batches of 24 samples do not divide the 256"),
         (f"{PACKING} {ROLLOUT}_use_dynamic_bsz=False", "verl 0.9.1 wants both alike"),
         (f"{PACKING} {REF}_max_token_len_per_gpu=1024", "the reference: a packed micro-batch holds 1,024 tokens"),

@@ -2,13 +2,14 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 import screens
 from rich.text import Text
 
 import autoconfig
-from autoconfig.render.plan_table import plan_table
+from autoconfig.render.plan_table import _or_chunks, plan_table
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table, terminal
 from autoconfig.training.answer import search
 from autoconfig.training.question import request_of
@@ -127,3 +128,13 @@ def test_a_table_loses_nothing_that_is_not_said():
     narrow = printed(draw, 26).splitlines()
     assert narrow[1].split() == ["a", "1", "2"] and narrow[2] == "    tp=1,pp=2" and len(narrow) == 5
     assert "Not on this screen: second" in " ".join(printed(draw, 18).split())
+
+
+def test_of_rows_with_other_chunks_the_end_that_is_further_off_is_named():
+    """A plainer plan stands first, and those behind it may be faster."""
+    first = SimpleNamespace(step_seconds=56.9)
+    for steps, said in (((57.1, 56.8), "(to 57.10 s)"), ((56.84, 56.87), "(from 56.84 s)")):
+        pairs = zip(steps, (2, 5), strict=True)
+        others = [SimpleNamespace(step_seconds=one, plan=SimpleNamespace(vpp=vpp)) for one, vpp in pairs]
+        assert _or_chunks(first, others) == f"or vpp=2,5 {said}"
+    assert _or_chunks(first, []) == ""

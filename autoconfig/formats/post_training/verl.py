@@ -122,8 +122,9 @@ def _passes(section: Section, run: RlRun, dynamic: bool, version: str) -> None:
                 f"neither {at}.{PASS}_per_gpu nor {at}.{PASS} is given, and samples are not packed (use_dynamic_bsz): give the "
                 "first"
             )
-        if not dynamic and section.has(f"{at}.{PASS}_per_gpu") and section.has(f"{at}.{PASS}"):
-            run.refused.append(f"{at}.{PASS}_per_gpu and {at}.{PASS} are both given: leave the second out")
+    for at in (f"{ACTOR}.ppo_micro_batch_size", *(f"{at}.{PASS}" for at in (ROLLOUT, REF))):
+        if not dynamic and section.has(f"{at}_per_gpu") and section.has(at):
+            run.refused.append(f"{at}_per_gpu and {at} are both given: leave the second out")
     packs = bool(run.forward.tokens_per_gpu)
     if version == VERSION and packs != dynamic:  # asserted in verl/workers/engine_workers.py of 0.9.1
         run.refused.append(
