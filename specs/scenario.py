@@ -181,6 +181,7 @@ Dropout = Annotated[float, Keywords(minimum=0, exclusiveMaximum=1)]
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
     """Types of the run, in Megatron's words. Raises InputError for values that do not exist."""
+
     precision: Annotated[str, Keywords(enum=CHOICES["precision"])] = "bf16"
     """bf16, fp16, fp8 or nvfp4 (GEMMs of the layers in fp8 or fp4, the rest in bf16) or fp32."""
     fp8_recipe: Annotated[str, Keywords(enum=CHOICES["fp8_recipe"])] = "delayed"

@@ -119,9 +119,7 @@ print("clean")
 
 
 def probe(*modules: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_planner_modules_import_without_torch():

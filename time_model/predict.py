@@ -177,6 +177,7 @@ def forward_seconds(scenario: Scenario, layouts: Layouts) -> Column:
     total = (total + rows.p2p / 2.0) * straggler_ratio(rows.num_gpus, job.software.straggler_growth)
     return np.asarray(total * job.factors.step)
 
+
 @dataclass(frozen=True, kw_only=True)
 class LayerCosts:
     """[kind]: seconds of one layer and micro-batch on each row, [n, R] or [n]."""

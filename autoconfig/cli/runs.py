@@ -305,4 +305,3 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
         show_scaling(console(), answer)
     if all(point.report is None for point in answer.points):
         ctx.exit(EXIT_NOTHING_FITS)
-

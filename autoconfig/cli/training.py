@@ -41,6 +41,8 @@ PLAN_KEYS = {
     "sp": "", "fsdp": "", "recompute": "",
 }  # fmt: skip
 """Key of a plan -> Megatron's argument, where it is the same number."""
+
+
 def _plan_options(command: Any) -> Any:
     """`--tp 8` and `--tensor-model-parallel-size 8` for `--fix tp=8`."""
     for key, megatron in reversed(PLAN_KEYS.items()):
@@ -323,4 +325,3 @@ def _show_export(export: Export, *, err: bool = False) -> None:
     if export.note:
         click.echo(f"note: {export.note}", err=err)
     click.echo(f"run: {export.command}", err=err)
-

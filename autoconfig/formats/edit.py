@@ -276,7 +276,7 @@ def _inserted(text: str, section: yaml.MappingNode, path: list[str], value: str)
     start = text.rfind("\n", 0, first.start_mark.index) + 1
     before = text[start : first.start_mark.index]
     if section.flow_style and not before.strip() and len(path) == 1:
-        return f"{text[:start]}{before}\"{path[0]}\": {value},\n{text[start:]}"
+        return f'{text[:start]}{before}"{path[0]}": {value},\n{text[start:]}'
     if section.flow_style or before.strip():
         raise InputError("a section that is written in one line takes no new setting")
     if str(first.value).startswith("--"):

@@ -346,8 +346,7 @@ class Refusal:
 RELEASES = tuple(f"0.{minor}" for minor in range(4, 20))
 """Of megatron-core, oldest first; the last is the one that judges."""
 OF_THE_MODEL = frozenset(
-    f"--{name}"
-    for name in ("position-embedding-type", "num-experts", "multi-latent-attention", "moe-router-score-function")
+    f"--{name}" for name in ("position-embedding-type", "num-experts", "multi-latent-attention", "moe-router-score-function")
 )
 """Arguments that a model which is named elsewhere brings."""
 REFUSED_PAIR = "AC025"

@@ -16,7 +16,9 @@ from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 
 _KINDS = {
     "a hybrid whose layers are given by ratios": (
-        "--hybrid-attention-ratio", "--hybrid-mlp-ratio", "--full-attention-interval",
+        "--hybrid-attention-ratio",
+        "--hybrid-mlp-ratio",
+        "--full-attention-interval",
     ),
     "a hybrid with sizes of MindSpeed's own": ("--mamba-expand", "--mamba-d-conv", "--mamba-d-ssm"),
     "a model with experts that do nothing (LongCat)": ("--num-zero-experts",),
@@ -27,7 +29,12 @@ _KINDS = {
     "a retrieval model": ("--retro-add-retriever",),
     "attention with a local filter or a router (Yuan 2.0)": ("--use-lf-gate", "--use-attention-router"),
     "compressed or multi-stream attention (DeepSeek-V4)": (
-        "--kv-compress", "--enable-mhc", "--compress-ratios", "--csa-compress-ratios", "--o-groups", "--n-hash-layers",
+        "--kv-compress",
+        "--enable-mhc",
+        "--compress-ratios",
+        "--csa-compress-ratios",
+        "--o-groups",
+        "--n-hash-layers",
     ),
     "a run whose arguments lie in a YAML file": ("--yaml-cfg",),
 }
@@ -37,8 +44,11 @@ ROTARY_BASE = 10_000
 LATENT = ("--multi-latent-attention", "--multi-head-latent-attention", "--qk-nope-head-dim")
 """Megatron-LM's word, MindSpeed's older one, and a size that nothing else has (Pai-Megatron-Patch)."""
 ROTARY = (
-    "--use-rotary-position-embeddings", "--use-rope", "--rope-scaling-factor",
-    "--use-llama2-rotary-position-embeddings", "--use-mistral-rotary-position-embeddings",
+    "--use-rotary-position-embeddings",
+    "--use-rope",
+    "--rope-scaling-factor",
+    "--use-llama2-rotary-position-embeddings",
+    "--use-mistral-rotary-position-embeddings",
 )
 """Switches of rotary positions: Megatron-LM's, its forks' and Pai-Megatron-Patch's."""
 UNLEARNED = ("--no-position-embedding", "--no-learned-position-embeddings", "--use-alibi-mask")

@@ -149,7 +149,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         console.print(
             f"  runner-up {escape(str(other.plan))}: "
             f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",
-            )
+        )
     for line in answer.sensitivity:
         console.print(f"  {escape(line)}")
     show_parts(console, best)

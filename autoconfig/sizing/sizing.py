@@ -127,9 +127,7 @@ def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None
         why = points[0].why_not or "no plan at any of these GPU counts"
         raise InputError(f"{points[0].num_gpus:,} GPUs: {why}; give other counts, or {option('gpus_per_node')}")
     fewest = _fewest([*points, *refined], request.days)
-    return ScalingAnswer(
-        question=question, request=request, points=tuple(points), kept=kept, fewest=fewest, every_count=every
-    )
+    return ScalingAnswer(question=question, request=request, points=tuple(points), kept=kept, fewest=fewest, every_count=every)
 
 
 class _Curve:
@@ -212,9 +210,7 @@ REACH = 1.15
 powers of two (of nodes) within them: an assumption (tests/sizing/test_fewest.py holds the answer against all counts)."""
 
 
-def _fewest_of_all(
-    curve: _Curve, points: Sequence[ScalingPoint], request: ScalingRequest
-) -> tuple[list[ScalingPoint], bool]:
+def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: ScalingRequest) -> tuple[list[ScalingPoint], bool]:
     """(the fewest GPUs that meet the deadline, where they are fewer than those of `points`; whether all counts were tried).
 
     Throughput does not only grow with the count, so every count of whole nodes that could meet the deadline is tried, least

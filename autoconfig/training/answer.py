@@ -79,10 +79,7 @@ def _why_first(report: PlanReport, ranking: Ranking) -> str:
     place = "fastest" if behind <= 0.0005 else f"{behind:.1%} behind the fastest, which no model tells apart, and plainer,"
     priced = ranking.funnel.priced
     chosen = f"{place} of {priced:,} plans that fit" if priced != 1 else "the only plan that fits"
-    return (
-        f"{chosen} ({largest_parts(report)} of the step), "
-        f"{free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
-    )
+    return f"{chosen} ({largest_parts(report)} of the step), {free:.1f} GiB below the limit on stage {report.worst_stage.stage}"
 
 
 def _trade(report: PlanReport, first: PlanReport) -> str:

@@ -71,5 +71,3 @@ def in_order(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
     size = ranking.peak_bytes - (0.0 if sort_by == "memory" else ranking.limit_bytes)
     smallest = np.lexsort((ranking.step_seconds, size))
     return smallest[first_positions(ranking.space.layout_id[ranking.row[smallest]])]
-
-

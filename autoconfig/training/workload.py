@@ -30,7 +30,6 @@ class Asked(Protocol):
     def global_batch_size(self) -> int | None: ...
 
 
-
 def trains_adapters(numerics: Mapping[str, object]) -> bool:
     """Whether adapters are trained. Raises InputError for fields of adapters where they are refused."""
     fields = [name for name in ("lora_rank", "lora_target_modules") if numerics.get(name) is not None]

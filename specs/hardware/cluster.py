@@ -305,9 +305,7 @@ class ClusterSpec:
             )
         rates = (self.link_bytes_per_s, self.nic_bytes_per_s, self.memory_bytes, self.hbm_bytes_per_s)
         if not all(1 <= value <= MAX_BYTES for value in rates):
-            raise InputError(
-                f"link, network and memory bandwidth and memory must be from 1 to {MAX_BYTES:g} bytes (a second)"
-            )
+            raise InputError(f"link, network and memory bandwidth and memory must be from 1 to {MAX_BYTES:g} bytes (a second)")
         if self.power_limit_watts is not None:
             _check_power(self.power_limit_watts, self.gpu)
 

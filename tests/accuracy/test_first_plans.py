@@ -82,6 +82,7 @@ def test_the_record_is_of_tuned_short_questions_by_kind() -> None:
 
 def test_an_answer_shows_the_record_of_its_kind() -> None:
     request = Request(model="llama3-8b", gpus=8, gpu="h100", numerics={"precision": "bf16"}, top=1)
+
     def shown(request: Request) -> FirstPlanRecord | None:
         answer = search(request)
         return record_for(answer.question.scenario, answer.plans[0].report)

@@ -270,8 +270,10 @@ def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (("completion", "bash"), "_AUTOCONFIG_COMPLETE=bash_source"), (("train", "--gpus", "8"), "autoconfig search"),
-        (("inference",), "autoconfig deployments"), (("grpo", "--model", "x"), "autoconfig rl"),
+        (("completion", "bash"), "_AUTOCONFIG_COMPLETE=bash_source"),
+        (("train", "--gpus", "8"), "autoconfig search"),
+        (("inference",), "autoconfig deployments"),
+        (("grpo", "--model", "x"), "autoconfig rl"),
         (("predict", "no-such.csv"), "no-such.csv cannot be read"),
         *(((name, *SMALL), "Missing argument 'PLAN'. Write it like tp=8,pp=2,mbs=1") for name in ("explain", "export")),
     ],

@@ -188,12 +188,12 @@ def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
     for changed, said in (
         (text.replace('CMD="$CMD $CLI_OVERRIDES"', 'CMD="$CMD $(cat more)"'), "may hold any setting"),
         (text.replace("exit 1", "exit"), "ends with the exit"),
-        (text.replace("$CONTAINER_IMAGE\" ]", "$TP\" ]").replace("IFS=',' read -r TP", "IFS=',' read -r X"), "to be filled in"),
+        (text.replace('$CONTAINER_IMAGE" ]', '$TP" ]').replace("IFS=',' read -r TP", "IFS=',' read -r X"), "to be filled in"),
         (text.replace("${MODEL_NAME}_sft", "$(date)_sft"), "--recipe is not known"),
     ):
         with pytest.raises(InputError, match=said):
             read_any(changed, CheckRequest())
-    short = text.replace("train.micro_batch_size=$MICRO_BATCH_SIZE", "").replace("_config\"", "_config -mb 2\"")
+    short = text.replace("train.micro_batch_size=$MICRO_BATCH_SIZE", "").replace('_config"', '_config -mb 2"')
     assert read_any(short, CheckRequest()).plan.mbs == 2
     other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest(settings=EXPERTS))
     assert [line for line in other.question.assumed if "nemotron_3_nano_sft_mine_config is not known" in line]

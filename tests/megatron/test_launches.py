@@ -174,6 +174,6 @@ def test_hosts_that_deepspeed_includes_whole_have_gpus_that_the_file_does_not_sa
 
 @pytest.mark.parametrize("equals", ["=", " "])
 def test_sbatchs_wrap_is_the_command_of_the_job(equals):
-    job = f"sbatch --nodes=2 --ntasks-per-node=8 --wrap{equals}\"srun python pretrain_gpt.py {BASE} --global-batch-size $N\"\n"
+    job = f'sbatch --nodes=2 --ntasks-per-node=8 --wrap{equals}"srun python pretrain_gpt.py {BASE} --global-batch-size $N"\n'
     found = read_script(f"N=64\n{job}", megatron_program())
     assert found.num_gpus == 16 and text_of(found.argv[-1]) == "64"

@@ -306,9 +306,7 @@ def submit(service, folder: Path, *question: str) -> subprocess.CompletedProcess
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, ROOT / "examples" / "slurm_submit.py", "--service", service.url, "--folder", folder]
-    return subprocess.run(
-        [*command, *question], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return subprocess.run([*command, *question], env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def queued(job: str) -> str:

@@ -140,9 +140,17 @@ def test_files_of_other_models(name):
 
 
 def test_names_of_models():
-    sizes = [
-        f"{n}{unit}" for unit in ("m", "b") for n in (9, 10, 49, 52, 126, 299, 345, 999)
-    ] + ["1.3b", "2.2b", "5b", "13b", "39.1b", "1t", "7.5t", "100t", "101t"]
+    sizes = [f"{n}{unit}" for unit in ("m", "b") for n in (9, 10, 49, 52, 126, 299, 345, 999)] + [
+        "1.3b",
+        "2.2b",
+        "5b",
+        "13b",
+        "39.1b",
+        "1t",
+        "7.5t",
+        "100t",
+        "101t",
+    ]
     words = [
         "llama3-8",
         "llama3",

@@ -75,9 +75,7 @@ def test_a_run_without_a_plan_says_whose_it_takes(predicted: dict[str, Predictio
     ({"dec_layers": ""}, "dec_layers: empty or 0"),
     ({"family": "", "model": "foo"}, "none of t5, mt5, bert"),
 ])  # fmt: skip
-def test_one_odd_row_keeps_its_line_and_the_others_are_predicted(
-    changes: dict[str, str], said: str, tmp_path: Path
-) -> None:
+def test_one_odd_row_keeps_its_line_and_the_others_are_predicted(changes: dict[str, str], said: str, tmp_path: Path) -> None:
     rows = [{**ROWS["TB-003"], **changes}, ROWS["TB-003"]]
     odd, good = predict_file(write(tmp_path / "in.csv", rows), tmp_path / "out.csv")[0]
     assert said in odd.note and odd.peak_gib is None and odd.id == good.id == "TB-003" and good.peak_gib

@@ -227,8 +227,14 @@ def test_start_scripts_name_no_format_and_only_options_that_the_engine_has(engin
         ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers"),
         ({"quant_method": "bitsandbytes"}, "one of them must be true"),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing"),
-        ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
-          "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, "caches of 8 bits of type float"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 8}}},
+                "kv_cache_scheme": {"num_bits": 8, "type": "int"},
+            },
+            "caches of 8 bits of type float",
+        ),
         ({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["FusedMoE"]}}}, "target 'FusedMoE'"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": None}}}, "weights is null"),

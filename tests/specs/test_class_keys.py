@@ -37,7 +37,9 @@ def test_two_numbers_of_experts_are_refused():
 @pytest.mark.parametrize(
     ("kind", "outer", "inner", "tied"),
     [
-        ("mistral3", True, False, True), ("mistral3", False, True, False), ("llava", False, True, True),
+        ("mistral3", True, False, True),
+        ("mistral3", False, True, False),
+        ("llava", False, True, True),
         ("llava", True, None, True),
     ],
 )
@@ -81,10 +83,14 @@ def test_depths_that_a_family_counts_are_not_called_left_out():
 @pytest.mark.parametrize(
     ("kind", "inner", "says"),
     [
-        ("mistral3", None, "then ties the embeddings: they are counted apart"), ("mistral3", True, ""),
+        ("mistral3", None, "then ties the embeddings: they are counted apart"),
+        ("mistral3", True, ""),
         ("fast_vlm", None, "the class of fast_vlm in transformers 5.23 then does what is not known here"),
-        ("idefics3", True, "then does not tie the embeddings: they are counted once"), ("llava", True, ""),
-        ("llava", False, ""), ("llava", None, ""), ("unknown_vl", False, ""),
+        ("idefics3", True, "then does not tie the embeddings: they are counted once"),
+        ("llava", True, ""),
+        ("llava", False, ""),
+        ("llava", None, ""),
+        ("unknown_vl", False, ""),
     ],
 )
 def test_a_tie_that_a_multi_modal_file_does_not_say_is_told_where_its_class_has_another(kind, inner, says):
@@ -229,8 +235,9 @@ def test_a_number_of_experts_under_a_name_of_other_families_is_refused(said):
     whole = {key: value for key, value in COUNTS["qwen2_moe"][0].items() if key != "num_experts"}
     with pytest.raises(InputError, match=r"which Qwen2MoeForCausalLM of transformers does not read.*give num_experts"):
         model_from_mapping({**whole, **said}, "f", "m")
-    assert total_parameters(model_from_mapping({**whole, **said, "num_experts": 8, **dict.fromkeys(said, 8)}, "f", "m")) == (
-        COUNTS["qwen2_moe"][1]
+    assert (
+        total_parameters(model_from_mapping({**whole, **said, "num_experts": 8, **dict.fromkeys(said, 8)}, "f", "m"))
+        == (COUNTS["qwen2_moe"][1])
     )
 
 

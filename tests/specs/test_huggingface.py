@@ -247,8 +247,6 @@ def assert_model_or_error(path: Path) -> None:
         assert isinstance(model, ModelSpec) and total_parameters(model) > 0
 
 
-
-
 OF_RELEASE_4 = json.loads((Path(__file__).parent / "configs_of_transformers_4.json").read_text(encoding="utf-8"))["files"]
 
 

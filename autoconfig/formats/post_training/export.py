@@ -42,9 +42,7 @@ def not_written(framework: str, algorithm: str) -> str:
     if wanted in written:
         return ""
     others = f", or {option('framework')} {' or '.join(able)}" if able else ""
-    return (
-        f"no file of {name} {version} is written for {wanted}; use {option('algorithm')} {' or '.join(written)}{others}"
-    )
+    return f"no file of {name} {version} is written for {wanted}; use {option('algorithm')} {' or '.join(written)}{others}"
 
 
 def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:

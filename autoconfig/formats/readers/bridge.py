@@ -121,9 +121,7 @@ def read(document: Document) -> CheckInput:
     unknown = tuple(f"{path} {str(section.flat[path])[:40]}" for path in unused if not HARMLESS.fullmatch(path))
     ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
     said_by_script = script.notes if script is not None else ()
-    return replace(
-        answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown)
-    )
+    return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
 
 
 def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[list[Value], ModelSpec]:
