@@ -110,12 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def load_torch() -> Any:
-    """The torch module. Raises InputError where it is not installed."""
+    """The torch module. Raises InputError where it, or scipy for the tables, is not installed."""
     try:
+        importlib.import_module("scipy")
         return importlib.import_module("torch")
     except ImportError as error:
         raise InputError(
-            f"torch cannot be imported by {sys.executable} ({error}): {INSTALL}, or run this with a Python that has "
+            f"torch and scipy cannot be imported by {sys.executable} ({error}): {INSTALL}, or run this with a Python that has "
             "it and hand the file to autoconfig with --gpu-table FILE"
         ) from error
 

@@ -19,6 +19,7 @@ from autoconfig.planning.request_fields import PROFILE, SLURM
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.usual_words import usual
 from autoconfig.specs.errors import AutoconfigError, InputError, option_name
+from autoconfig.specs.extras import missing_package
 from autoconfig.specs.json_record import json_text
 
 Written = TypeVar("Written")
@@ -166,14 +167,14 @@ def load(module: str, name: str) -> click.Command:
 class _Missing(click.Command):
     """A command whose packages are not installed."""
 
-    def __init__(self, name: str, package: str) -> None:
+    def __init__(self, name: str, error: InputError) -> None:
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        super().__init__(name, context_settings=settings, help="Needs: pip install 'megatron-autoconfig[serve]'.")
-        self.package = package
+        super().__init__(name, context_settings=settings, help=f"{error}.")
+        self.error = error
 
     def invoke(self, ctx: click.Context) -> None:
         """Raises InputError."""
-        raise InputError(f"autoconfig {self.name} needs {self.package}: pip install 'megatron-autoconfig[serve]'")
+        raise self.error
 
 
 class _Commands(Mapping[str, click.Command]):
@@ -184,9 +185,7 @@ class _Commands(Mapping[str, click.Command]):
         try:
             return load(module, attribute)
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.split(".")[0] == "autoconfig":
-                raise
-            return _Missing(name, error.name)
+            return _Missing(name, missing_package(error, f"autoconfig {name}"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(COMMANDS))
@@ -233,6 +232,8 @@ class _Group(click.Group):
         try:
             try:
                 return super().invoke(ctx)
+            except ModuleNotFoundError as error:
+                raise missing_package(error) from None
             finally:
                 clear_progress()
         except KeyboardInterrupt:

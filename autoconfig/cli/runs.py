@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -288,6 +289,7 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
     plot = given["plot"]
     if plot is not None:
         check_output_path(Path(plot), PLOT_SUFFIXES)
+        importlib.import_module("matplotlib")  # not in a plain install
     answer = scale(scaling_request(given), progress())
     clear_progress()
     if plot is not None:

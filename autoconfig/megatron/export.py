@@ -23,6 +23,7 @@ from autoconfig.specs.json_record import (
     record_of,
     to_json,
 )  # fmt: skip
+from autoconfig.specs.json_schema import violations
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.plan import TrainPlan, parse_plan
@@ -183,14 +184,10 @@ def _no_number(text: str) -> None:
 
 def check_schema(body: Mapping[str, Any]) -> None:
     """Raises InputError naming the field that breaks `autoconfig/schemas/plan.schema.json`."""
-    import jsonschema  # a tenth of a second: only where a plan file is read
-
-    checker = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=checker)(schema("plan"))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(body))
-    if error is not None:
-        where = ".".join(map(str, error.absolute_path)) or "the file"
-        raise InputError(f"plan file: {where}: {error.message[:200]}; write it again with `autoconfig export`, or put it right")
+    rule = schema("plan")
+    for where, wrong in violations(body, rule, rule):
+        again = "write it again with `autoconfig export`, or put it right"
+        raise InputError(f"plan file: {where[:200] or 'the file'}: {wrong[:200]}; {again}")
 
 
 def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None:

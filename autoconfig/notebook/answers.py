@@ -32,6 +32,7 @@ from autoconfig.runs.table import Cells
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment_json import DeploymentJson, ServeJson, serve_json
 from autoconfig.sizing.sizing import ScalingAnswer
+from autoconfig.specs.extras import missing_package
 from autoconfig.specs.json_record import to_json
 from autoconfig.training.answer import Explanation, SearchAnswer
 
@@ -81,11 +82,18 @@ class Answered(Generic[Record]):
         return html.screen(repr(self))
 
 
+def pandas() -> Any:
+    """Return pandas, which a plain install leaves out. Raises InputError naming the extra."""
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise missing_package(error, "a frame") from None
+    return pd
+
+
 def frame(records: Sequence[Any]) -> pd.DataFrame:
     """A row for each record, a column for each field; those of a record in it as `memory.peak_gib`."""
-    import pandas as pd
-
-    return pd.json_normalize([to_json(record) for record in records])
+    return pandas().json_normalize([to_json(record) for record in records])
 
 
 class SearchFound(Answered[SearchJson]):
@@ -125,8 +133,7 @@ class ComparedFound(Answered[SimpleNamespace]):
     @cached_property
     def plans(self) -> pd.DataFrame:
         """The best plan of each search, with its GPU and precision in front; searches where nothing fits have none."""
-        import pandas as pd
-
+        pd = pandas()
         fitting = [found.record for found in self.searches if found.record.plans]
         asked = [{"gpu": r.cluster.gpu, "num_gpus": r.cluster.num_gpus, "precision": r.numerics.precision} for r in fitting]
         return pd.concat([pd.DataFrame(asked), frame([record.plans[0] for record in fitting])], axis=1)
@@ -248,8 +255,7 @@ class PredictedFound:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """A row for each of the table, with the columns that the command writes; NaN where there is no prediction."""
-        import pandas as pd
-
+        pd = pandas()
         rows = pd.DataFrame([one.cells() for one in self.predictions])
         texts = {"id", "pred_note", *(name for name in rows if not _is_number(rows[name]))}
         return rows.assign(**{name: pd.to_numeric(rows[name]) for name in rows if name not in texts})
@@ -279,6 +285,4 @@ def table_file(table: str | Path | pd.DataFrame) -> Iterator[Path]:
 
 def _is_number(cells: Any) -> bool:
     """Whether every cell of a column is empty or a number."""
-    import pandas as pd
-
-    return bool(pd.to_numeric(cells.replace("", "0"), errors="coerce").notna().all())
+    return bool(pandas().to_numeric(cells.replace("", "0"), errors="coerce").notna().all())

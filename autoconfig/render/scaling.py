@@ -1,4 +1,4 @@
-"""A ScalingAnswer as a table with a plot in the terminal, and as JSON."""
+"""A ScalingAnswer as a table with bars in the terminal, as JSON, and as a picture."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.bar import Bar
 from rich.console import Console
 from rich.markup import escape
-from rich.text import Text
+from rich.table import Table
 
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import show_assumptions, show_table
@@ -20,7 +21,7 @@ from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, NotNegative, Positive, record_of
 from autoconfig.training.remedies import OtherBatch
 
-PLOT_HEIGHT = 16
+BAR_WIDTH = 50
 MIN_POINTS = 2
 
 
@@ -110,7 +111,7 @@ def _point_json(point: ScalingPoint) -> ScalingPointJson:
 
 
 def show_scaling(console: Console, answer: ScalingAnswer) -> None:
-    """What was asked, the table, the plot, the deadline."""
+    """What was asked, the table, in a terminal the bars, the deadline."""
     scenario = answer.question.scenario
     workload = scenario.workload
     console.print(
@@ -123,7 +124,7 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     _table(console, answer)
     rates = {gpu: _curve(answer, gpu) for gpu in answer.kept}
     if console.is_terminal and max(len(curve) for curve in rates.values()) >= MIN_POINTS:
-        console.print(Text.from_ansi(_terminal_plot(rates, console.width)))
+        _bars(console, rates)
     for point in answer.points:
         if point.other_batch is not None:
             console.print(f"{point.num_gpus:,} x {point.gpu}, another batch: {escape(str(point.other_batch))}")
@@ -200,19 +201,14 @@ def _curve(answer: ScalingAnswer, gpu: str) -> list[tuple[int, float]]:
     return [(p.num_gpus, tokens_per_second(p) or 0.0) for p in answer.points if p.gpu == gpu and p.report is not None]
 
 
-def _terminal_plot(rates: dict[str, list[tuple[int, float]]], width: int) -> str:
-    import plotext
-
-    plotext.clear_figure()
-    plotext.theme("clear")
-    plotext.plotsize(min(width, 100), PLOT_HEIGHT)
+def _bars(console: Console, rates: dict[str, list[tuple[int, float]]]) -> None:
+    """Print the tokens per second of every count of GPUs as a bar."""
+    most = max(rate for curve in rates.values() for _, rate in curve)
+    table = Table("GPUs", "", "tokens/s", box=None)
     for gpu, curve in rates.items():
-        if curve:
-            plotext.plot([x for x, _ in curve], [y for _, y in curve], label=gpu, marker="braille")
-    plotext.xlabel("GPUs")
-    plotext.title("tokens per second")
-    drawn: str = plotext.build()
-    return drawn
+        for count, rate in curve:
+            table.add_row(f"{count:,} x {gpu}", Bar(most, 0, rate, width=BAR_WIDTH), f"{rate:,.0f}")
+    console.print(table)
 
 
 def draw(answer: ScalingAnswer, target: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -23,9 +27,6 @@ from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
 from autoconfig.training.remedies import Remedy
 from autoconfig.training.rules import RULE_TEXT
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TABLE_SUFFIXES = (".parquet", ".csv")
 COUNTS_SHOWN, LESS_SHOWN = 4, 3
@@ -309,35 +310,45 @@ def _memory_table(report: PlanReport, width: int) -> Table:
 
 
 def check_table_path(path: Path) -> None:
-    """`check_output_path` for ranked tables."""
+    """`check_output_path` for ranked tables; parquet needs packages that a plain install leaves out (ModuleNotFoundError)."""
     check_output_path(path, TABLE_SUFFIXES)
+    if path.suffix.lower() == ".parquet":
+        importlib.import_module("pandas")
+        importlib.import_module("pyarrow")
 
 
-def ranking_table(ranking: Ranking) -> pd.DataFrame:
-    """Every plan that fits, fastest first: Megatron's names, step seconds, memory. One row per plan."""
-    import pandas as pd
-
-    layouts, scenario = ranking.space.layouts, ranking.scenario
-    texts = [str(option) for option in ranking.options]
-    columns: dict[str, object] = {"rank": range(1, len(ranking.row) + 1)}
+def ranking_table(ranking: Ranking) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of every plan that fits, fastest first: Megatron's names, step seconds, memory."""
+    layouts, scenario, count = ranking.space.layouts, ranking.scenario, len(ranking.row)
+    columns: dict[str, npt.NDArray[Any]] = {"rank": np.arange(1, count + 1)}
     for short, long in SHORT_TO_LONG.items():
         if short == "recompute":
-            columns[long] = pd.Categorical.from_codes(ranking.option, categories=texts)
+            columns[long] = np.array([str(option) for option in ranking.options], dtype=object)[ranking.option]
         else:
             columns[long] = getattr(layouts, short)[ranking.row]
-    columns["global_batch_size"] = scenario.workload.global_batch_size
+    columns["global_batch_size"] = np.full(count, scenario.workload.global_batch_size)
     columns["step_seconds"] = ranking.step_seconds
     columns["tokens_per_second_per_gpu"] = scenario.workload.tokens_per_step / ranking.step_seconds / scenario.cluster.num_gpus
     columns["peak_gib"] = ranking.peak_bytes / GIB
     columns["limit_gib"] = ranking.limit_bytes / GIB
-    return pd.DataFrame(columns)
+    return columns
 
 
 def write_table(ranking: Ranking, path: Path) -> None:
     """The whole ranked table as .parquet or .csv. Raises FileError."""
     check_table_path(path)
-    table = ranking_table(ranking)
+    columns = ranking_table(ranking)
     if path.suffix.lower() == ".csv":
-        write_atomically(path, lambda file: table.to_csv(file, index=False))
+        write_atomically(path, lambda file: _write_csv(columns, file))
     else:
-        write_atomically(path, lambda file: table.to_parquet(file, index=False))
+        import pandas as pd
+
+        plans = pd.DataFrame(columns).astype({"recompute": "category"})
+        write_atomically(path, lambda file: plans.to_parquet(file, index=False))
+
+
+def _write_csv(columns: Mapping[str, npt.NDArray[Any]], path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(columns)
+        rows.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))

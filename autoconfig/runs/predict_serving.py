@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, number_text
 from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.costs import constant_vector, iteration_seconds
@@ -239,7 +239,7 @@ def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> 
     step = -np.sign(excess(0.0)) * np.log(RATED_STEP)
     for i in range(RATED_STEPS):
         if excess(i * step) * excess((i + 1) * step) <= 0:
-            return loop(float(brentq(excess, i * step, (i + 1) * step, xtol=RATED_PRECISION)))
+            return loop(root(excess, i * step, (i + 1) * step, RATED_PRECISION))
     return loop(0.0)
 
 

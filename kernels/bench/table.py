@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
-from scipy.interpolate import RegularGridInterpolator
-from scipy.optimize import nnls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +126,8 @@ def held_out_error(points: Points, table: dict[str, Any]) -> dict[str, Any] | No
     axes = [np.log(axis) for axis in table["axes"].values()]
     if not points or min(len(axis) for axis in axes) < 2:
         return None
+    from scipy.interpolate import RegularGridInterpolator  # not in a plain install
+
     lookup = RegularGridInterpolator(axes, np.log(np.array(table["efficiency"])))
     keys = np.array(list(points), dtype=np.float64)
     inside = np.stack([np.clip(np.log(keys[:, i]), axis[0], axis[-1]) for i, axis in enumerate(axes)], axis=1)
@@ -182,6 +182,8 @@ def score_gemm_rate(points: Points, peak: float) -> tuple[float, float] | None:
         dims.setdefault(float(head_dim), []).append(peak * seconds / flops)
     if not dims:
         return None
+    from scipy.optimize import nnls
+
     d = np.array(list(dims))
     slowness = np.array([np.median(values) for values in dims.values()])
     solution = nnls(np.stack([np.ones_like(d), 1.0 / d], axis=1) / slowness[:, None], np.ones_like(d))[0]
@@ -201,6 +203,8 @@ def collective_terms(points: Points, kind: str, ranks: int) -> tuple[float, floa
     mine = [(float(key[2]), t) for key, (t, _, _) in points.items() if key[0] == kind and key[1] == ranks]
     if len(mine) < 2:
         return None
+    from scipy.optimize import nnls
+
     total, seconds = np.array(sorted(mine)).T
     columns = [np.ones_like(total), ring_factor(kind, ranks) * total, np.sqrt(total)]
     if kind == "p2p" or len(mine) < 4:
