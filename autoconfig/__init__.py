@@ -62,6 +62,7 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
             from autoconfig.planning import request_fields
             from autoconfig.planning.resolve import check_names
             from autoconfig.specs.errors import InputError
+            from autoconfig.specs.extras import missing_package
 
             known = (field for group in groups for field in getattr(request_fields, group) if field.name not in but)
             own = {
@@ -74,6 +75,8 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
             except InputError as error:
                 error.args = (error.text,)
                 raise
+            except ModuleNotFoundError as error:
+                raise missing_package(error) from None
 
         return asked
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from autoconfig.planning.export_files import MADE_BY
-from autoconfig.planning.schemas import schema
+from autoconfig.planning.schemas import schema, violations
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.hardware.local_gpu import find_gpu
@@ -23,7 +23,6 @@ from autoconfig.specs.json_record import (
     record_of,
     to_json,
 )  # fmt: skip
-from autoconfig.specs.json_schema import violations
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.plan import TrainPlan, parse_plan

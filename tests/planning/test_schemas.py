@@ -7,12 +7,11 @@ import random
 import jsonschema
 import numpy as np
 import pytest
-from autoconfig.specs.json_schema import violations
 from autoconfig.specs.roots import root
 from scipy.optimize import brentq
 
 from autoconfig.megatron.export import plan_text
-from autoconfig.planning.schemas import schema
+from autoconfig.planning.schemas import schema, violations
 from autoconfig.training.answer import explain
 
 WRONG = (
