@@ -1,5 +1,5 @@
-"""The published JSON Schemas of answers and files (`autoconfig/schemas/`, written by `python -m tools.schemas`), and what a value
-breaks of one, for the keywords that they use."""
+"""The published JSON Schemas of answers and files (`autoconfig/schemas/`, written by `python -m tools.schemas`), and what a
+value breaks of one, for the keywords that they use."""
 
 from __future__ import annotations
 
