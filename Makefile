@@ -57,7 +57,7 @@ services:
 lint: $(DEV)
 	$(BIN)/python -m ruff check .
 	@PYTHONPATH=. $(BIN)/python -P specs/import_path.py >/dev/null
-	@ln -sfn ../../tools $(LINKS)/tools
+	@ln -sfn ../../tools ../../validation $(LINKS)/
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
@@ -66,8 +66,8 @@ lint: $(DEV)
 JUDGED = tests/judge $(shell grep -rl 'mark\.judge' tests --include='test_*.py')
 judge: $(JUDGE) $(JUDGE_RL)
 	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile -m 'judge and not soak' $(JUDGED)
-	$(JUDGE_BIN)/python -m tools.judge.page
-	$(JUDGE_BIN)/python -m tools.judge.families
+	$(JUDGE_BIN)/python -m validation.judge.page
+	$(JUDGE_BIN)/python -m validation.judge.families
 
 # With BASE, a revision: the wall time of a whole search beside that revision's.
 bench: $(DEV)
@@ -80,23 +80,23 @@ else
 endif
 
 tables: $(DEV)
-	$(BIN)/python -m tools.distil.operator_tables
-	$(BIN)/python -m tools.distil.serving
+	$(BIN)/python -m validation.distil.operator_tables
+	$(BIN)/python -m validation.distil.serving
 
 calibration: $(DEV)
-	$(BIN)/python tools/fit_published.py
+	$(BIN)/python -m validation.fit.fit_published
 
 profiling-docs: $(DEV)
-	$(BIN)/python -m tools.profiling_docs
+	$(BIN)/python -m validation.replay.profiling_docs
 
 inference-docs: $(DEV)
 	$(BIN)/python docs/generate_inference.py
 
 accuracy: $(DEV)
-	$(BIN)/python -m tools.first_plan_record
-	$(BIN)/autoconfig validate --docs docs/accuracy.md
-	$(BIN)/python -m tools.published_errors
-	$(BIN)/autoconfig validate --rl --docs docs/post_training.md
+	$(BIN)/python -m validation.fit.first_plan_record
+	$(BIN)/python -m validation.sheets.pages docs/accuracy.md
+	$(BIN)/python -m validation.fit.published_errors
+	$(BIN)/python -m validation.sheets.post_training
 
 # Measurements on a GPU, with a Python that has torch (GPU_PYTHON), not .venv: a container's torch and Transformer Engine stay in
 # use. Stopped at 8 minutes or by Ctrl-C, the same command goes on. FLAGS='--device cpu --set tiny' tries it without a GPU.
@@ -157,11 +157,11 @@ $(JUDGE): pyproject.toml setup.py
 	@touch $@
 
 # Real parsers of post-training frameworks, beside the judge's torch and transformers, whose folder its path names.
-$(JUDGE_RL): $(JUDGE) tools/judge/post_training.txt
+$(JUDGE_RL): $(JUDGE) validation/judge/post_training.txt
 	$(JUDGE_BIN)/python -m venv --clear $(JUDGE_RL_VENV)
 	@$(JUDGE_BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > \
 		"$$($(JUDGE_RL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/judge.pth"
-	$(JUDGE_RL_VENV)/bin/python $(PIP_INSTALL) --no-deps -r tools/judge/post_training.txt
+	$(JUDGE_RL_VENV)/bin/python $(PIP_INSTALL) --no-deps -r validation/judge/post_training.txt
 	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-NOT_SHIPPED = ("autoconfig", "tools")
+NOT_SHIPPED = ("autoconfig", "tools", "validation")
 beside = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py") if path.parent.name not in NOT_SHIPPED)
 packages = [*find_packages(include=["autoconfig", "autoconfig.*"])]
 for folder in beside:

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 if TYPE_CHECKING:
     import pandas as pd
 
-    from autoconfig.accuracy.serving import ServingValidation
-    from autoconfig.accuracy.validate import Validation
     from autoconfig.formats.convert import Converted
     from autoconfig.formats.export import Export
     from autoconfig.keywords import (
@@ -241,30 +239,12 @@ def predict_serving(table: str | Path | pd.DataFrame) -> PredictedFound:
 
 
 @_question()
-def validate(
-    *,
-    leave_one_source_out: bool = False,
-    leave_one_model_out: bool = False,
-    decisions: bool = False,
-    memory: bool = False,
-    headlines: bool = False,
-) -> Validation:
-    """The published runs predicted, and how far off we are: `autoconfig validate`."""
-    from autoconfig.accuracy import validate as accuracy
-    from autoconfig.specs.errors import InputError
+def validate(*, gpu_runs: str | Path | None = None) -> dict[str, Any]:
+    """How far off we are on published runs, and beside the results of `make gpu`: `autoconfig validate --json`."""
+    from autoconfig.calibration import gpu_runs as own
+    from autoconfig.render.validation import validation_json
 
-    if leave_one_source_out and leave_one_model_out:
-        raise InputError("give either leave_one_source_out or leave_one_model_out, not both")
-    sections = accuracy.Sections(decisions=decisions, memory=memory, headlines=headlines)
-    return accuracy.validate("source" if leave_one_source_out else "model" if leave_one_model_out else None, sections)
-
-
-@_question()
-def validate_serving(*, seen: bool = False) -> ServingValidation:
-    """The published serving runs predicted with constants held out from their source: `autoconfig validate --inference`."""
-    from autoconfig.accuracy.serving import validate_inference
-
-    return validate_inference(held_out=not seen)
+    return validation_json(own.gpu_runs(Path(gpu_runs) if gpu_runs else None))
 
 
 @_question()

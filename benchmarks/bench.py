@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
+from validation.published import published_rows
+
 QUESTION = [
     *("search", "--model", "175b", "--gpus", "1024", "--gpu", "a100-80gb", "--seq-length", "2048"),
     *("--global-batch-size", "1536"),
@@ -98,7 +100,6 @@ def prediction_rate() -> None:
     """Rows of a table of runs that `autoconfig predict` answers in a second: the published rows again and again with other
     batches, so that no question is asked twice; incomplete plans among them are completed by a search."""
     from autoconfig.runs.predict import predict_rows
-    from autoconfig.runs.training_row import published_rows
 
     base, rows = list(published_rows()), []
     for number in range(PREDICTED_ROWS):

@@ -20,7 +20,6 @@ WIDTH = "124"
 ONE_GPU = "--top 1 --isl 1024 --osl 1024"
 EXAMPLES = {
     "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
-    "accuracy": "validate --inference",
     "falcon": f"deployments --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
 }
 PARETO_SHOWN = 3

@@ -12,7 +12,7 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-NOT_SHIPPED = ("autoconfig", "tools")
+NOT_SHIPPED = ("autoconfig", "tools", "validation")
 """Folders of a checkout that are no subpackages; setup.py says the same."""
 
 

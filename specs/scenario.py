@@ -341,7 +341,7 @@ def userbuffers_know(model: ModelSpec, numerics: Numerics, stack: SoftwareStack)
 
     Dense models without multi-latent attention: Transformer Engine has buffers for qkv, proj, fc1 and fc2 only
     (transformer_engine/pytorch/module/base.py, initialize_ub), and NVIDIA's recipes leave it off in every mixture of experts
-    (autoconfig/data/published/nvidia_recipes.csv, column tpovl). Megatron-LM refuses it in deterministic mode (validate_args).
+    (autoconfig/data/bridge_recipes.csv, column tpovl). Megatron-LM refuses it in deterministic mode (validate_args).
     """
     plain = not (model.is_moe or model.multi_latent_attention or numerics.deterministic)
     return plain and stack.time.tp_overlap_share > 0

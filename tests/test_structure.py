@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SHIPPED = [
-    "autoconfig",
-    *sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name not in ("autoconfig", "tools")),
-]
+BESIDE = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
+NOT_SHIPPED = ("tools", "validation")
+SHIPPED = [name for name in BESIDE if name not in NOT_SHIPPED]
 MAX_MODULES, MAX_LINES, MAX_FUNCTION_LINES = 15, 420, 60
 LONG_MODULES = {
     "specs/models/huggingface_families.py": "one function for each family of models, and their table",
@@ -30,7 +29,7 @@ def files():
     """Every file with its tree."""
     return {
         path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"))
-        for folder in (*SHIPPED, "tools", "tests", "benchmarks")
+        for folder in (*SHIPPED, "tools", "validation", "tests", "benchmarks")
         for path in sorted((ROOT / folder).rglob("*.py"))
     }
 
@@ -94,7 +93,7 @@ PLANNER = tuple(
     sorted(
         path.parent.name
         for path in (*ROOT.glob("*/__init__.py"), *(ROOT / "autoconfig").glob("*/__init__.py"))
-        if path.parent.name not in ("autoconfig", "tools", "trainer", "kernels", "api")
+        if path.parent.name not in ("autoconfig", "tools", "validation", "trainer", "kernels", "api")
     )
 )
 FORMULA_TESTS = ("specs", "memory_model", "time_model")
@@ -156,7 +155,6 @@ def test_groups_of_tests_keep_to_one_worker(request):
     assert request.node.nodeid.endswith("@imports") is bool(grouped)
 
 
-NAMES = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if path.parent.name != "tools")
 WHEEL_PROBE = """
 import importlib.metadata, autoconfig, autoconfig.kernels, autoconfig.specs, kernels
 from autoconfig.specs.models.model_catalogue import load_model
@@ -178,7 +176,7 @@ def wheel(tmp_path_factory):
     copy = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
-    for folder in (*NAMES, "tools"):
+    for folder in BESIDE:
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(copy / "dist"), ".", cwd=copy)
     (found,) = (copy / "dist").iterdir()
@@ -188,7 +186,7 @@ def wheel(tmp_path_factory):
 def test_it_holds_the_tree_and_one_name(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [
-        path for folder in NAMES for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
+        path for folder in SHIPPED for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
     ]
     places = [path.relative_to(ROOT) for path in files]
     assert packed == {str(place if place.parts[0] == "autoconfig" else "autoconfig" / place) for place in places}

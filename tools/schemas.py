@@ -23,7 +23,6 @@ from pydantic_core import core_schema
 
 from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.post_training.answer_json import RlJson
-from autoconfig.render.audit import AuditJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.model import ModelCountJson
@@ -34,7 +33,6 @@ from autoconfig.serving.deployment_json import ServeJson
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "autoconfig" / "schemas"
 ANSWERS: dict[str, tuple[str, Any]] = {
-    "audit": ("autoconfig audit --json", AuditJson),
     "check": ("autoconfig check --json", CheckJson),
     "convert": ("autoconfig convert --json", ConvertedJson),
     "emulate": ("autoconfig emulate --json", EmulateJson),

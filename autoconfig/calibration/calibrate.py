@@ -1,4 +1,4 @@
-"""`autoconfig calibrate`: a calibration from measured runs; the shipped one is made so from the published runs."""
+"""`autoconfig calibrate`: a calibration from measured runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.calibration.observe import Run, fit, observe, published_runs, refine, run_of, useful_for_calibration
+from autoconfig.calibration.observe import Run, observe, refine, run_of
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.predict import read_table
 from autoconfig.runs.table import Row, cell
@@ -22,12 +22,6 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.hardware.operator_table import gpu_of_table, local_folder, read_operator_table, write_operator_table
 from autoconfig.specs.import_path import with_import_path
 from autoconfig.specs.scenario import MOST, NAMES, Calibration
-
-
-def published_calibration() -> Calibration:
-    """Fitted on the published runs that `observe.useful_for_calibration` lets in."""
-    runs = [run for run in published_runs().runs if useful_for_calibration(run)]
-    return _named(fit([observe(run) for run in runs], ""), "published", runs)
 
 
 def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calibration, int]:
@@ -44,7 +38,7 @@ def calibrate_file(source: Path, base: Calibration | None = None) -> tuple[Calib
 
 def calibrate_runs(runs: Sequence[Run], base: Calibration | None = None) -> Calibration:
     """`base`, else the shipped calibration, refined with a cluster's own runs; its version names them."""
-    return _named(refine(base or shipped(), [observe(run) for run in runs], ""), "runs", runs)
+    return named(refine(base or shipped(), [observe(run) for run in runs], ""), "runs", runs)
 
 
 MAX_REASONS = 5
@@ -85,7 +79,7 @@ def duplicates(runs: Sequence[Run]) -> list[str]:
     return [f"id {name} names {count} runs; each counts" for name, count in counts.items() if count > 1]
 
 
-def _named(calibration: Calibration, kind: str, runs: Sequence[Run]) -> Calibration:
+def named(calibration: Calibration, kind: str, runs: Sequence[Run]) -> Calibration:
     """With a version: the number of runs behind it and a hash of their ids, times and plans and of what was made of them."""
     lines = [f"{run.case.id} {run.measured_s:.6g} {run.case.plan}" for run in runs]
     for entry in calibration.entries:

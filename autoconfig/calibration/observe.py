@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.runs.sources import as_training_row, recipe_row_of_2026, source_of
 from autoconfig.runs.table import NO, Row, cell
-from autoconfig.runs.training_row import Case, measured_step_seconds, published_rows, read_case
-from autoconfig.specs.errors import AutoconfigError, InputError
+from autoconfig.runs.training_row import Case, measured_step_seconds, read_case
+from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.scenario import MOST, NAMES, POOL, Calibration, Entry, Factors, OwnRuns, Scenario
-from autoconfig.time_model.hardware.efficiency import entry_of, parents
+from autoconfig.specs.scenario import MOST, NAMES, Calibration, Entry, Factors, OwnRuns, Scenario
+from autoconfig.time_model.hardware.efficiency import entry_of
 from autoconfig.time_model.predict import estimate_step_time
 
 PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
@@ -91,7 +88,7 @@ def refine(base: Calibration, observations: Sequence[Observation], version: str)
         mine = [o for o in observations if (o.architecture, o.generation, "moe" if o.moe else "dense") == key]
         start = _start(base, mine[0])
         width = {**PRIOR_LOG_SD, "step": UNKNOWN_CLUSTER_LOG_SD}
-        entry = _fit_one(mine, start, key, width)
+        entry = fit_one(mine, start, key, width)
         entries[key] = replace(entry, own=_own_runs(mine, entry, width))
     return Calibration(version=version, entries=tuple(entries.values()))
 
@@ -113,65 +110,7 @@ def _start(base: Calibration, run: Observation) -> npt.NDArray[np.float64]:
     return np.zeros(len(NAMES)) if entry is None else np.log([getattr(entry.factors, name) for name in NAMES])
 
 
-def fit(observations: Sequence[Observation], version: str) -> Calibration:
-    """Entries for every (architecture, generation, dense or moe) that has runs: parents before children, dense before moe. The
-    GPUs of an architecture share them: what tells them apart is their datasheet and the clock that their power allows."""
-    entries: dict[Key, Entry] = {}
-    for architecture in sorted({o.architecture for o in observations}):
-        here = [o for o in observations if o.architecture == architecture]
-        dense = [o for o in here if not o.moe]
-        entries[architecture, POOL, "dense"] = _pool(dense, architecture)
-        for moe, generation in sorted({(o.moe, o.generation) for o in here}, key=lambda key: (key[0], _depth(key[1]), key[1])):
-            mine = [o for o in here if (o.moe, o.generation) == (moe, generation)]
-            pool = _pool([o for o in dense if o.generation != generation], architecture)
-            prior = _prior(architecture, generation, moe, entries, pool)
-            kind = "moe" if moe else "dense"
-            entries[architecture, generation, kind] = _fit_one(mine, prior, (architecture, generation, kind))
-    return Calibration(version=version, entries=tuple(entries.values()))
-
-
-def _pool(rows: Sequence[Observation], architecture: str) -> Entry:
-    """What stands in for a generation without ancestors: the median step factor over the generations, each the median of its
-    sources, drawn towards 1 by the prior as by one more generation."""
-    medians = []
-    for generation in sorted({row.generation for row in rows}):
-        mine = [row for row in rows if row.generation == generation]
-        by_source = [
-            np.median([r.log_ratio for r in mine if r.source == source]) for source in sorted({r.source for r in mine})
-        ]
-        medians.append(float(np.median(by_source)))
-    value = float(np.median([*medians, 0.0]))
-    return Entry(
-        architecture=architecture,
-        generation=POOL,
-        factors=Factors(step=float(np.exp(value))),
-        log_sd={**PRIOR_LOG_SD, "step": PRIOR_LOG_SD["step"]},
-        sources=tuple(sorted({row.source for row in rows})),
-    )
-
-
-def _depth(generation: str) -> int:
-    depth, parent = 0, parents().get(generation)
-    while parent is not None:
-        depth, parent = depth + 1, parents().get(parent)
-    return depth
-
-
-def _prior(architecture: str, generation: str, moe: bool, entries: Mapping[Key, Entry], pool: Entry) -> npt.NDArray[np.float64]:
-    """Logarithms of the factors to start from: for moe the same generation's dense entry; the nearest ancestor; the pool."""
-    found, wanted = pool, generation if moe else parents().get(generation)
-    while wanted is not None:
-        candidates = [entries.get((architecture, wanted, kind)) for kind in (("moe", "dense") if moe else ("dense",))]
-        known = [entry for entry in candidates if entry is not None]
-        if known:
-            found = known[0]
-            break
-        wanted = parents().get(wanted)
-    own = OF_THE_MIXTURE if moe and found.kind == "dense" else ()
-    return np.log([1.0 if name in own else getattr(found.factors, name) for name in NAMES])
-
-
-def _fit_one(
+def fit_one(
     rows: Sequence[Observation], prior: npt.NDArray[np.float64], key: Key, width: Mapping[str, float] | None = None
 ) -> Entry:
     """Posterior mode by reweighted least squares; its spread says which factors the rows determine."""
@@ -207,7 +146,6 @@ def _fit_one(
 
 
 MIN_PARAMETERS = 1e9
-NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,62 +162,9 @@ class Run:
         return total_parameters(self.case.scenario.model) > MIN_PARAMETERS
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """A row that has no prediction to compare, and why."""
-
-    id: str
-    source: str
-    gpu: str
-    reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedRuns:
-    """Every row of the tables that ship: runs with a whole plan and a time, and the others with the reason."""
-
-    runs: tuple[Run, ...]
-    dropped: tuple[Dropped, ...]
-
-
-@cache
-def published_runs() -> PublishedRuns:
-    """All published tables, NVIDIA's rows in the columns of the first."""
-    runs: list[Run] = []
-    dropped: list[Dropped] = []
-    for row, reason in every_published_row():
-        found = reason or run_of(row)
-        if isinstance(found, Run):
-            runs.append(found)
-        else:
-            reason = _without_particulars(found).removeprefix("it ")
-            dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
-    return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
-
-
-def every_published_row() -> Iterator[tuple[Row, str]]:
-    """(row in the columns of training_measurements.csv, reason why it cannot be read or an empty text)."""
-    yield from ((row, "") for name in ("training_measurements", "cloud_measurements") for row in published_rows(name))
-    tables = (("nvidia_training_measurements", as_training_row), ("nvidia_training_2026", recipe_row_of_2026))
-    for name, read in tables:
-        for row in published_rows(name):
-            if cell(row, "task") == "inference":
-                continue
-            gpu = cell(row, "system") or cell(row, "gpu")
-            try:
-                yield read(row), ""
-            except InputError as error:
-                yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": gpu}, str(error)
-
-
 def gpu_name(row: Row) -> str:
     """The GPU as the row names it."""
     return cell(row, "gpu").removeprefix("DGX-") or "not said"
-
-
-def _without_particulars(reason: str) -> str:
-    """So that like reasons are counted together."""
-    return re.split(r"[:;(]|, (?:use|known)", re.sub(r"'[^']*'", "...", reason))[0].strip()[:90]
 
 
 def run_of(row: Row) -> Run | str:
@@ -319,10 +204,3 @@ def observe(run: Run) -> Observation:
         log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
         shares=shares_of(parts),
     )
-
-
-def useful_for_calibration(run: Run) -> bool:
-    """Above 1B parameters, from a published source for it, with a time that needs no guess of a FLOPs convention."""
-    row = run.row
-    direct = cell(row, "metric_step_s") or cell(row, "metric_tokens_per_s_per_gpu") or cell(row, "flops_convention")
-    return bool(run.large and direct and "calibrate" in source_of(run.case.source).use)

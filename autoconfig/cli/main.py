@@ -121,14 +121,14 @@ FIRST_SENTENCE = 200
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),
-    "What you have": ("check", "convert", "audit"),
+    "What you have": ("check", "convert"),
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
     "Lists": ("model", "models", "gpus", "software", "rules"),
     "Service": ("serve", "worker", "keys"),
 }
 _MODULES = {
-    "megatron": ("audit", "check", "convert", "emulate", "trace"),
+    "megatron": ("check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
     "runs": ("calibrate", "engines", "gpus", "model", "models", "predict", "rules", "scaling", "software", "validate"),
     "service": ("keys", "serve", "worker"),
@@ -141,9 +141,9 @@ COMMANDS = {name: f"{module}:{name}_command" for module, names in _MODULES.items
 FORMS = {
     "--inference": (
         "serving",
-        {"search": "deployments_command", "predict": "predict_inference", "validate": "validate_inference_command"},
+        {"search": "deployments_command", "predict": "predict_inference"},
     ),
-    "--rl": ("post_training", {"predict": "predict_rl", "validate": "validate_rl_command"}),
+    "--rl": ("post_training", {"predict": "predict_rl"}),
 }
 """Flag -> module, and by name the command's form that the flag asks for: of serving and of post-training."""
 
@@ -154,8 +154,18 @@ OTHER_WORDS = {
     **dict.fromkeys(("finetune", "fine-tune", "lora"), "fine-tuning is autoconfig search --peft lora"),
     **dict.fromkeys(("inference", "infer", "deploy", "vllm"), "serving is autoconfig deployments"),
     **dict.fromkeys(("post-training", "rlhf", "grpo", "ppo"), "post-training is autoconfig rl"),
+    "audit": "recipes of Megatron-Bridge are audited by `python -m validation.judge.audit` in a checkout",
 }
 """What others call a command -> which one it is."""
+_LEAVE_OUT = tuple(f"--leave-one-{what}-out" for what in ("source", "model", "pair", "release"))
+_OF_VALIDATE = ("--inference", "--rl", "--seen", "--docs", "--html", "--decisions", "--memory", "--headlines", "--first-plans")
+REMOVED = {
+    "validate": (
+        {*_OF_VALIDATE, *_LEAVE_OUT},
+        "validate prints the summary that ships, and docs/accuracy.md every published run (`make accuracy` in a checkout)",
+    ),
+}
+"""Command -> options that it had, and what does their work now."""
 
 
 def load(module: str, name: str) -> click.Command:
@@ -207,6 +217,9 @@ class _Group(click.Group):
         if (hint := OTHER_WORDS.get(args[0])) is not None:
             raise click.UsageError(f"No such command '{args[0]}'; {hint}.", ctx)
         name, command, rest = super().resolve_command(ctx, args)
+        gone, now = REMOVED.get(name or "", (set(), ""))
+        if removed := {word.partition("=")[0] for word in rest} & gone:
+            raise click.UsageError(f"{name} has no {min(removed)} any more: {now}.", ctx)
         for flag, (module, forms) in FORMS.items():
             if name and flag in rest:
                 if name not in forms:

@@ -1,4 +1,4 @@
-"""Commands for those who come with a Megatron-LM config: `check` and `audit`."""
+"""Commands for those who come with a Megatron-LM config."""
 
 from __future__ import annotations
 
@@ -82,40 +82,6 @@ def convert_command(file: Path, as_json: bool, **given: Any) -> None:
         click.echo(f"{found.source.plan} is in {output}.", err=True)
     for text in found.unsaid:
         click.echo(f"not in the file: {text}", err=True)
-
-
-@click.command("audit")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--quick", is_flag=True, help="Leave out whether a recipe could be faster.")
-@click.option("--output", metavar="FILE.csv", help="Write one row a recipe to this file.")
-@json_option
-def audit_command(file: Path, quick: bool, output: str | None, as_json: bool) -> None:
-    """Check every recipe of a CSV table: can it run at its own GPU count, does it fit, could it be faster.
-
-    The columns are those of NVIDIA's recipes (docs/check.md). Exit code 0: audited; 2: the table cannot be read.
-
-    autoconfig audit nvidia_recipes.csv --output audited.csv
-    """
-    from autoconfig.accuracy.audit import audit_file
-    from autoconfig.render.audit import audit_json, check_csv_path, show_audit, write_csv
-
-    if output is not None:
-        check_csv_path(Path(output))
-    audit = audit_file(file, quick=quick, progress=_progress)
-    if output is not None:
-        write_csv(audit, Path(output))
-    if as_json:
-        print_json(audit_json(audit))
-    else:
-        show_audit(console(), audit)
-
-
-def _progress(done: int, total: int) -> None:
-    """One line that counts on a terminal; elsewhere a line for each tenth of a table that takes a while."""
-    if sys.stderr.isatty():
-        click.echo(f"\r{done} of {total} recipes", nl=done + 1 == total, err=True)
-    elif total >= LONG_TABLE and done % -(-total // 10) == 0:
-        click.echo(f"{done} of {total} recipes", err=True)
 
 
 python_option = click.option(

@@ -33,7 +33,7 @@ rl_flag = click.option("--rl", is_flag=True, help="Runs of post-training: GRPO, 
 def predict_rl(rl: bool, table: Path, output: Path, calibration: str | None) -> None:
     """Predict every post-training run of a CSV table: seconds of a step with its band and by phase, and whether it fits.
 
-    TABLE has the columns of autoconfig/data/published/post_training_measurements.csv; measured columns, kind and notes are
+    TABLE has the columns of autoconfig/data/run_tables.toml (columns.post_training); measured columns, kind and notes are
     never read. What a row does not say is assumed, and pred_note says so. Exit code 2 where no row could be predicted.
     """
     from autoconfig.runs.predict_post_training import predict_file
@@ -46,24 +46,6 @@ def predict_rl(rl: bool, table: Path, output: Path, calibration: str | None) -> 
     clear_progress()
     reasons = [p.note if p.failed else None for p in predictions]
     say_predicted(output, "post-training", reasons, warning)
-
-
-@click.command("validate")
-@rl_flag
-@click.option("--docs", type=click.Path(path_type=Path), metavar="PAGE.md", help="Also write the tables into this page.")
-@json_option
-def validate_rl_command(rl: bool, docs: Path | None, as_json: bool) -> None:
-    """Predict the published runs of post-training with constants that have not seen their model, and after one measured step;
-    print the errors, the bars and what is called wrong."""
-    from autoconfig.accuracy.post_training import report, validate_rl, validation_json, write_page
-
-    found = validate_rl()
-    if docs is not None:
-        write_page(docs, found)
-    if as_json:
-        print_json(validation_json(found))
-    else:
-        console().print(report(found), markup=False, highlight=False, soft_wrap=True)
 
 
 @click.group("rl", invoke_without_command=True)

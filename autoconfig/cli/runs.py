@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -28,7 +28,7 @@ def predict_command(ctx: click.Context, /, file: Path, output: Path | None, cali
     """Predict every run of a CSV table, or the run of a file that `check` reads: step time with its band, throughput, memory,
     chance to fit.
 
-    TABLE has the columns of autoconfig/data/published/training_measurements.csv; measured columns and notes are never read.
+    TABLE has the columns of autoconfig/data/run_tables.toml (columns.training); measured columns and notes are never read.
     An empty cell means what the release, GPU and model usually run with; sp is on where tp is above 1 with megatron-core,
     NeMo and Megatron-Bridge, and with mixtures of experts. The column pred_note says what was assumed, which rules a plan
     breaks, and why a row has no prediction. FILE is a launch script or a trainer's configuration; the other options say
@@ -97,7 +97,7 @@ def calibrate_command(
 ) -> None:
     """Make a calibration from your own measured runs (three rows already help), or measure this machine.
 
-    MEASUREMENTS has the columns of autoconfig/data/published/training_measurements.csv, with one of metric_step_s,
+    MEASUREMENTS has the columns of autoconfig/data/run_tables.toml (columns.training), with one of metric_step_s,
     metric_tokens_per_s_per_gpu, metric_tflops_per_gpu, metric_mfu. --calibration names the one to start from.
     `autoconfig calibrate --gpu local` measures the GPU (or CPU) here, in eight minutes or less.
     """
@@ -156,58 +156,25 @@ def _calibrate_machine(gpu_table: Path | None, output: Path | None, budget: str 
 
 
 @click.command("validate")
-@click.option("--leave-one-source-out", "left_out", flag_value="source", help="Constants that have not seen the run's source.")
-@click.option("--leave-one-model-out", "left_out", flag_value="model", help="Constants that have not seen the run's model.")
-@click.option("--leave-one-pair-out", "left_out", flag_value="pair", help="Constants that have not seen the model on its GPU.")
-@click.option("--leave-one-release-out", "left_out", flag_value="release", help="Constants that have not seen the release.")
-@click.option(
-    "--decisions", is_flag=True, help="Also rankings of measured plans and NVIDIA's published plans (a minute or two)."
-)
-@click.option("--memory", is_flag=True, help="Also peak memory and out-of-memory verdicts.")
-@click.option("--headlines", is_flag=True, help="Also the field's headline results beside ours.")
-@click.option("--first-plans", is_flag=True, help="Also what our first plan promises beside the best published run (minutes).")
-@json_option
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write one page with plots to FILE.")
-@click.option("--docs", type=click.Path(path_type=Path), metavar="FILE", help="Write docs/accuracy.md (everything) to FILE.")
 @click.option(
     "--gpu-runs", type=click.Path(path_type=Path), metavar="DIR", help="Also the results of make gpu; default: benchmarks/gpu."
 )
-def validate_command(
-    left_out: Literal["source", "model", "pair", "release"] | None,
-    as_json: bool,
-    html: Path | None,
-    docs: Path | None,
-    gpu_runs: Path | None,
-    **sections: bool,
-) -> None:
-    """Predict the published runs that ship with the project and print how far off we are, by source and GPU."""
-    from autoconfig.accuracy.validate import Sections, validate, validation_json
-    from autoconfig.specs.files import check_output_path
+@json_option
+def validate_command(gpu_runs: Path | None, as_json: bool) -> None:
+    """Print how far off we are on published runs, by class of run, and beside the results of make gpu.
 
-    for path, suffixes in ((html, (".html", ".htm")), (docs, (".md",))):
-        if path is not None:
-            check_output_path(path, suffixes)
-    if docs is not None:
-        from autoconfig.accuracy.pages import write_docs
+    Every published run and its error: docs/accuracy.md.
+    """
+    from autoconfig.calibration import gpu_runs as own
+    from autoconfig.render.validation import class_rows, run_rows, validation_json
 
-        written = write_docs(docs, progress())
-        clear_progress()
-        click.echo(f"written to {', '.join(map(str, written))}")
-        return
-    found = validate(left_out, Sections(**sections), progress(), gpu_runs)
-    clear_progress()
-    if html is not None:
-        from autoconfig.accuracy.pages import page
-        from autoconfig.specs.files import write_text
-
-        write_text(html, page(found))
-        click.echo(f"plots and tables written to {html}", err=True)
+    runs = own.gpu_runs(gpu_runs)
     if as_json:
-        print_json(validation_json(found))
-    else:
-        from autoconfig.accuracy.sheets import show_validation
-
-        show_validation(console(), found)
+        print_json(validation_json(runs))
+        return
+    show_rows("classes", class_rows(), as_json)
+    if runs:
+        show_rows("gpu_runs", run_rows(runs), as_json)
 
 
 def _listing(name: str, rows: str, text: str, example: str) -> click.Command:

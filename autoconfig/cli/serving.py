@@ -121,7 +121,7 @@ def _check_question(given: dict[str, Any]) -> None:
 def predict_inference(inference: bool, table: Path, output: Path) -> None:
     """Predict every serving run of a CSV table: throughput, TTFT, TPOT, latency, whether it fits, maximum concurrency.
 
-    TABLE has the columns of autoconfig/data/published/inference_measurements.csv; measured columns and notes are never read.
+    TABLE has the columns of autoconfig/data/run_tables.toml (columns.serving); measured columns and notes are never read.
     Exit code 2 where no row could be predicted.
     """
     from autoconfig.runs.predict_serving import predict_file
@@ -134,21 +134,3 @@ def predict_inference(inference: bool, table: Path, output: Path) -> None:
     clear_progress()
     reasons = [p.note if p.failed else None for p in predictions]
     say_predicted(output, calibration, reasons, warning)
-
-
-@click.command("validate")
-@inference_flag
-@click.option("--seen", is_flag=True, help="With the shipped constants, which have seen the runs.")
-@json_option
-def validate_inference_command(inference: bool, seen: bool, as_json: bool) -> None:
-    """Predict the published serving runs with constants that have not seen their source; print the errors and the bars."""
-    from autoconfig.accuracy.serving import validate_inference, validation_json
-
-    found = validate_inference(held_out=not seen, progress=progress())
-    clear_progress()
-    if as_json:
-        print_json(validation_json(found))
-    else:
-        from autoconfig.accuracy.sheets import show_serving_validation
-
-        show_serving_validation(console(), found)

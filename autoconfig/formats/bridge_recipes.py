@@ -1,4 +1,4 @@
-"""The recipes of Megatron-Bridge that are known (autoconfig/data/published/nvidia_recipes.csv): by name, and by model."""
+"""The recipes of Megatron-Bridge that are known (autoconfig/data/bridge_recipes.csv): by name, and by model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoconfig.specs.models.model_catalogue import model_aliases
 @cache
 def published_recipes() -> dict[str, dict[str, str]]:
     """Name -> its row of the table."""
-    path = resources.files("autoconfig") / "data" / "published" / "nvidia_recipes.csv"
+    path = resources.files("autoconfig") / "data" / "bridge_recipes.csv"
     return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 

@@ -1,4 +1,4 @@
-"""Rows of a table of T5, mT5 and BERT runs (the columns of `data/published/t5_bert.csv`) in the columns of other training runs.
+"""Rows of a table of T5, mT5 and BERT runs (their columns: READ) in the columns of other training runs.
 
 What was measured and `notes` are not read. What such a table leaves out is in `data/run_tables.toml`: how Megatron-LM's
 functional tests run, by the words in their names, and NeMo's own modules otherwise; a run without a plan has the plan of its
@@ -7,12 +7,13 @@ size's default configuration.
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Sequence
 from functools import cache
+from importlib import resources
 
 from autoconfig.runs.table import CellError, Row, cell, degree, names_of, whole
-from autoconfig.runs.training_row import published_rows
 from autoconfig.specs.errors import InputError
 
 COLUMNS = frozenset({"enc_layers", "seq_enc"})
@@ -39,8 +40,10 @@ def is_encoder_table(columns: Sequence[str]) -> bool:
 
 @cache
 def default_plans() -> dict[str, Row]:
-    """Size -> its default configuration, of the table that ships."""
-    return {cell(row, "model"): row for row in published_rows("t5_bert") if cell(row, "kind") == "size_default"}
+    """Size -> the plan of its default configuration. Source: NVIDIA/NeMo-Framework-Launcher@26e42fa91d,
+    launcher_scripts/conf/training."""
+    text = (resources.files("autoconfig") / "data" / "encoder_plans.csv").read_text(encoding="utf-8")
+    return {row["model"]: row for row in csv.DictReader(text.splitlines())}
 
 
 def training_row_of(row: Row) -> dict[str, str]:

@@ -31,8 +31,8 @@ from autoconfig.runs.encoder_row import NOT_READ as ENCODER_NOT_READ
 from autoconfig.runs.encoder_row import READ as ENCODER_COLUMNS
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
 from autoconfig.runs.release_cells import software_name
-from autoconfig.runs.table import CellError, Row, TableKind, cell, flag, number_text, unread_columns
-from autoconfig.runs.training_row import Case, published_rows, read_case, read_partial
+from autoconfig.runs.table import CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
+from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
@@ -140,7 +140,7 @@ def unread(source: Path) -> str:
 @cache
 def known_columns() -> frozenset[str]:
     """Columns of the table that ships, and those that only rows of other tables have."""
-    return frozenset(next(published_rows())) | MORE_COLUMNS | NEVER_READ | set(field_names(VARIANT))
+    return columns_of("training") | MORE_COLUMNS | NEVER_READ | set(field_names(VARIANT))
 
 
 TRAINING_RUNS = TableKind(
@@ -148,7 +148,7 @@ TRAINING_RUNS = TableKind(
     known=known_columns,
     other=(is_encoder_table, training_row_of, ENCODER_COLUMNS | ENCODER_NOT_READ),
     said="a model of the catalogue by name needs no shape; the columns are those of "
-    "autoconfig/data/published/training_measurements.csv, or Megatron's names of them (global_batch_size)",
+    "autoconfig/data/run_tables.toml (columns.training), or Megatron's names of them (global_batch_size)",
     megatron_names=True,
 )
 

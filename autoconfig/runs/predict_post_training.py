@@ -15,8 +15,7 @@ from autoconfig.post_training.memory import phase_memory
 from autoconfig.post_training.phases import REST
 from autoconfig.post_training.step import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
-from autoconfig.runs.table import Row, TableKind, number_text
-from autoconfig.runs.training_row import published_rows
+from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.specs.errors import GIB, AutoconfigError
 
 if TYPE_CHECKING:
@@ -76,8 +75,8 @@ class StepPrediction:
 
 POST_TRAINING_RUNS = TableKind(
     needed=lambda columns: {"policy_model"},
-    known=lambda: frozenset(next(published_rows("post_training_measurements"))),
-    said="the columns are those of autoconfig/data/published/post_training_measurements.csv",
+    known=lambda: columns_of("post_training"),
+    said="the columns are those of autoconfig/data/run_tables.toml (columns.post_training)",
 )
 
 

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
-from autoconfig.runs.table import Row, TableKind, number_text
-from autoconfig.runs.training_row import published_rows
+from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
@@ -287,8 +286,8 @@ class ServingPrediction:
 COLUMNS = tuple(ServingPrediction(row=0).cells())
 SERVING_RUNS = TableKind(
     needed=lambda columns: NEEDED,
-    known=lambda: frozenset(next(published_rows("inference_measurements"))),
-    said="the columns are those of autoconfig/data/published/inference_measurements.csv",
+    known=lambda: columns_of("serving"),
+    said="the columns are those of autoconfig/data/run_tables.toml (columns.serving)",
 )
 
 

@@ -156,6 +156,11 @@ def names_of(section: str) -> dict[str, Any]:
     return found
 
 
+def columns_of(kind: str) -> frozenset[str]:
+    """Return the columns of a table of `kind`: training, serving or post_training runs."""
+    return frozenset(names_of("columns")[kind])
+
+
 def format_of(word: str) -> tuple[str, str]:
     """(precision, recipe of fp8, empty where the word names none) of a table's word for a number format."""
     given = word.strip().lower()

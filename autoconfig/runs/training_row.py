@@ -7,12 +7,9 @@ model's family (`autoconfig/data/model_families.json`), and the case says which.
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.runs.blank_cells import with_usual_cells
@@ -57,12 +54,6 @@ class PartialCase:
     scenario: Scenario
     constraints: Constraints
     assumed: tuple[str, ...]
-
-
-def published_rows(name: str = "training_measurements") -> Iterator[dict[str, str]]:
-    """Rows of a published table that ships with the project."""
-    path = resources.files("autoconfig") / "data" / "published" / f"{name}.csv"
-    yield from csv.DictReader(path.read_text(encoding="utf-8").splitlines())
 
 
 def _row_assumed(row: Row) -> list[str]:

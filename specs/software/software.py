@@ -248,7 +248,7 @@ class StackTime:
     """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch."""
     expert_host_seconds: float = 0.000115
     """The same per local expert under a quantised format: its launches and casts of its own; half of it in 16 bits. This and
-    the next four: python -m tools.refit_mixtures."""
+    the next four: python -m validation.fit.refit_mixtures."""
     ep_overlap_hides: float = 0.85
     """Share of dispatch and combine that the combined 1F1B schedule hides."""
     ep_overlap_host: float = 2.2

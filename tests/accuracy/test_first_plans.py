@@ -7,8 +7,11 @@ import pytest
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Numerics
 
-from autoconfig.accuracy import first_plans as module
-from autoconfig.accuracy.first_plans import (
+from autoconfig.training.answer import search
+from autoconfig.training.price import FIRST_PLAN_KINDS, FirstPlanRecord, first_plan_record, record_for
+from autoconfig.training.question import Request
+from validation.sheets import first_plans as module
+from validation.sheets.first_plans import (
     FirstPlan,
     PrintedRun,
     best_rows,
@@ -20,9 +23,6 @@ from autoconfig.accuracy.first_plans import (
     retuned,
     summaries,
 )
-from autoconfig.training.answer import search
-from autoconfig.training.price import FIRST_PLAN_KINDS, FirstPlanRecord, first_plan_record, record_for
-from autoconfig.training.question import Request
 
 PLAN = FirstPlan(
     id="X-1", source="NVIDIA DGX Cloud H100 dense", model="llama3-8b", gpu="h100-sxm-80gb", gpus=8, precision="bf16",

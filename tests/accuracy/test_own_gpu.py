@@ -9,7 +9,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.specs.job import read_job
 
-from autoconfig.accuracy.memory import COMMITTED, gpu_runs, scenario_of
+from autoconfig.calibration.gpu_runs import COMMITTED, gpu_runs, scenario_of
 from autoconfig.training.price import report_plan
 
 DEVICE = COMMITTED / "h100-sxm-80gb"

@@ -2,27 +2,27 @@
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from autoconfig.specs.scenario import NAMES
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.hardware.efficiency import entry_of
-from tables import tabled
 
-from autoconfig.accuracy.bands import band_from, banded, bands_of, coverage, weighted_quantile
-from autoconfig.accuracy.blind import LEFT_OUT, blind_bars, generic
-from autoconfig.accuracy.groups import Bar, Constants, Predicted, bars, decisions, paper_of, predictions
-from autoconfig.accuracy.headlines import FAR, headlines
-from autoconfig.accuracy.memory import best_offset
-from autoconfig.accuracy.pages import details, front_page, markdown, page, verdict
-from autoconfig.accuracy.published_plans import not_printed
-from autoconfig.accuracy.sheets import (
+from autoconfig.calibration.observe import Observation, observe, refine
+from autoconfig.training.price import Band, band_of, narrowed
+from validation.published import published_rows, published_runs, useful_for_calibration
+from validation.sheets.bands import band_from, banded, bands_of, coverage, weighted_quantile
+from validation.sheets.blind import LEFT_OUT, blind_bars, generic
+from validation.sheets.groups import Bar, Constants, Predicted, bars, decisions, paper_of, predictions
+from validation.sheets.headlines import FAR, headlines
+from validation.sheets.memory import best_offset
+from validation.sheets.pages import details, front_page, markdown, verdict
+from validation.sheets.published_plans import not_printed
+from validation.sheets.sheets import (
     error_sheet,
     headline_sheet,
     line_sheet,
@@ -32,11 +32,8 @@ from autoconfig.accuracy.sheets import (
     sheets,
     verdict_sheet,
 )
-from autoconfig.accuracy.validate import Sections, Validation, judged_lines, validate
-from autoconfig.calibration.observe import Observation, observe, published_runs, refine, useful_for_calibration
-from autoconfig.runs.sources import bars_held, blind_reading, source_of
-from autoconfig.runs.training_row import published_rows
-from autoconfig.training.price import Band, band_of, narrowed
+from validation.sheets.validate import Sections, Validation, judged_lines, validate
+from validation.sources import bars_held, blind_reading, source_of
 
 pytestmark = pytest.mark.xdist_group("validate")
 NOT_REACHED = {"25.09, mixtures of experts, without that release"}
@@ -48,7 +45,7 @@ ALONE = {"transformers-deepspeed"}
 """Stacks without a kind: no bar is held to them."""
 
 
-WITHOUT_READINGS = ("autoconfig.accuracy.validate.readings", lambda _: ())
+WITHOUT_READINGS = ("validation.sheets.validate.readings", lambda _: ())
 """Harder readings take other fits: `test_harder_readings_stand_beside` has them, in `make judge`."""
 
 
@@ -392,39 +389,8 @@ def test_the_pages_are_fresh_and_short(by_source: Validation) -> None:
         assert markdown(sheet) in (DOCS / "accuracy" / f"{name}.md").read_text(), "run make accuracy"
 
 
-def test_page_holds_everything_itself(by_source: Validation) -> None:
-    text = page(by_source)
-    assert text.count("<svg") == sum(bool(group.points) for group in by_source.groups)
-    assert not re.search(r"https?://|<script|<link|@import|url\(", text)
-    assert "NaN" not in text and "nan" not in re.findall(r'c[xy]="([^"]*)"', text)
-
-
-def test_command(
-    autoconfig: SimpleNamespace, by_source: Validation, in_sample: Validation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = {("source", Sections(memory=True)): by_source, (None, Sections()): in_sample}
-    monkeypatch.setattr("autoconfig.accuracy.validate.validate", lambda left_out, sections, *_: known[left_out, sections])
-    body = autoconfig.json("validate", "--leave-one-source-out", "--memory", "--html", str(tmp_path / "v.html"))
-    assert body["leave_out"] == "source" and body["schema_version"] == 1
-    assert body["groups"] and body["bars"] and body["coverage"] and body["memory"] and not body["headlines"]
-    assert all(math.isfinite(line["brier"]) for line in body["verdicts"])
-    shown = (tmp_path / "v.html").read_text()
-    assert shown.startswith("<!doctype html>") and "fitted without the run" in shown
-    text = autoconfig.run("validate").stdout
-    first = text.replace("\n", " ")[:400]
-    assert "has seen most of these runs" in first and "--leave-one-source-out" in first
-    assert "in-sample" in text and "SimuMax" in text
-
-
-@tabled
-def test_bad_options(options: list[str], autoconfig: SimpleNamespace) -> None:
-    result = autoconfig.run("validate", *options)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("error: ")
-
-
 def test_runs_added_after_the_formulas_are_in_no_fit_and_printed():
-    from autoconfig.accuracy.unseen import HELD, MOST, mean_error_of_short, unseen_runs
+    from validation.sheets.unseen import HELD, MOST, mean_error_of_short, unseen_runs
 
     every = unseen_runs()
     assert len(every) == 105 and not {run.id for run in every} & {run.case.id for run in published_runs().runs}

@@ -17,14 +17,16 @@ from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from autoconfig.time_model.hardware.efficiency import entry_of
 from tables import tabled, write
 
-from autoconfig.accuracy.bands import banded, bands_of
 from autoconfig.calibration import calibrate as local_benchmark
-from autoconfig.calibration.calibrate import calibrate_file, published_calibration
+from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.calibration.observe import Observation, predicted_seconds, refine
 from autoconfig.planning.calibration_file import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
-from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.runs.training_row import read_case
 from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
 from autoconfig.training.question import Request, understand
+from validation.fit.steps import published_calibration
+from validation.published import published_rows
+from validation.sheets.bands import banded, bands_of
 
 SLOWER = 1.2
 ROWS = [row for row in published_rows() if row["source"] == "Narayanan2021-Table1"]

@@ -1,4 +1,4 @@
-"""Start scripts before the flags of the engine releases that they name (tools/judge/engine_flags.csv)."""
+"""Start scripts before the flags of the engine releases that they name (validation/judge/engine_flags.csv)."""
 
 import re
 import subprocess
@@ -11,9 +11,9 @@ from autoconfig.engines import export
 from autoconfig.engines.start import WRITTEN_FOR
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
-from tools.judge.engine_arguments import arguments_of
-from tools.judge.engine_flags import refusals, table
-from tools.judge.serving_plans import deployments
+from validation.judge.engine_arguments import arguments_of
+from validation.judge.engine_flags import refusals, table
+from validation.judge.serving_plans import deployments
 
 pytestmark = pytest.mark.xdist_group("serving export")
 ENGINES = ("sglang", "vllm", "trtllm-1.2")

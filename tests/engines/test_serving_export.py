@@ -15,8 +15,8 @@ from autoconfig.engines.export import export_texts, longest_text, run_command
 from autoconfig.engines.start import megatron, sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
-from tools.judge.engine_arguments import arguments_of
-from tools.judge.serving_plans import deployments
+from validation.judge.engine_arguments import arguments_of
+from validation.judge.serving_plans import deployments
 
 pytestmark = pytest.mark.xdist_group("serving export")
 ENGINES = ("sglang", "vllm", "trtllm-1.2")

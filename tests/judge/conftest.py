@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 if _version() == "0.19.2":
-    from tools.judge.client import Judge
+    from validation.judge.client import Judge
 
     @pytest.fixture(scope="session")
     def judge():

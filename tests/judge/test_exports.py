@@ -17,8 +17,8 @@ from autoconfig.planning.export_files import write_export
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.rank import rank_plans
-from tools.judge.agreement import Case, Judged
-from tools.judge.client import launch_of
+from validation.judge.agreement import Case, Judged
+from validation.judge.client import launch_of
 
 FIRST = None
 """The plan that the search puts first."""

@@ -19,7 +19,7 @@ from autoconfig.formats.projections import BY_TYPE
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
-families = pytest.importorskip("tools.judge.families")
+families = pytest.importorskip("validation.judge.families")
 CLASSES, CONFIGS, SMALL = families.classes(), families.CONFIGS, families.SMALL
 built, loaded, variants = families.built, families.loaded, families.variants
 NO_CLASS = {"kimi_k2": "built by code of its own repository, as DeepSeek-V3"}

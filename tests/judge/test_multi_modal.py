@@ -16,8 +16,8 @@ from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes
 from autoconfig.specs.models.parameters import total_parameters
 
 pytest.importorskip("transformers")
-families = pytest.importorskip("tools.judge.families")
-multi_modal = pytest.importorskip("tools.judge.multi_modal")
+families = pytest.importorskip("validation.judge.families")
+multi_modal = pytest.importorskip("validation.judge.multi_modal")
 CONFIGS, SMALL = families.CONFIGS, families.SMALL
 TIE = multi_modal.TIE
 TYPES = sorted((set(FAMILIES) & set(CONFIGS) & set(families.classes())) | set(TEXT_TYPES))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.accuracy.audit import ILLEGAL
 from autoconfig.client import Client
 from autoconfig.engines.export import export_texts
 from autoconfig.megatron.argument_list import split_arguments
@@ -21,9 +20,10 @@ from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest
 from autoconfig.training.question import Request, understand
 from tests.api.conftest import start
-from tools.judge.client import launch_of
-from tools.judge.engine_arguments import arguments_of
-from tools.judge.page import audited_recipes, judged_recipes
+from validation.judge.audit import ILLEGAL
+from validation.judge.client import launch_of
+from validation.judge.engine_arguments import arguments_of
+from validation.judge.page import audited_recipes, judged_recipes
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch and megatron-core at import

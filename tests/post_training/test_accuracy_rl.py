@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autoconfig.accuracy.post_training import MARKS, PUBLISHED_GAIN, blind, engine_gain, fitted, report, validate_rl
-from autoconfig.calibration.post_training_fit import UNUSABLE, fit
+from validation.fit.post_training_fit import UNUSABLE, fit
+from validation.sheets.post_training import MARKS, PUBLISHED_GAIN, blind, engine_gain, fitted, report, validate_rl
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.xdist_group("post_training_accuracy")

@@ -14,8 +14,6 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 
-from autoconfig.calibration.post_training_fit import errors as measured_over_priced
-from autoconfig.calibration.post_training_fit import samples_of, scatter
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
 from autoconfig.post_training.generation import generate
 from autoconfig.post_training.job import USUAL_HOST_BYTES, Placement, PostTrainingJob
@@ -25,7 +23,9 @@ from autoconfig.post_training.passes import microbatches, pass_seconds, training
 from autoconfig.post_training.step import priced_phases, scaled
 from autoconfig.runs.post_training_row import read_case
 from autoconfig.runs.predict_post_training import predict_file, predict_rows
-from autoconfig.runs.training_row import published_rows
+from validation.fit.post_training_fit import errors as measured_over_priced
+from validation.fit.post_training_fit import samples_of, scatter
+from validation.published import published_rows
 
 JOB = PostTrainingJob(
     policy=load_model("qwen2.5-7b"),
@@ -252,7 +252,7 @@ def test_a_memory_share_that_is_not_said_holds_the_engines_weights():
 
 
 def test_one_odd_run_does_not_outweigh_the_priors():
-    from autoconfig.calibration.post_training_fit import _robust
+    from validation.fit.post_training_fit import _robust
 
     assert np.allclose(_robust(np.array([0.01, -0.01])), [0.01, -0.01], rtol=1e-3)
     assert _robust(np.array([100.0]))[0] < 5.0

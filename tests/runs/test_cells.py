@@ -18,11 +18,12 @@ from tables import tabled
 from autoconfig.runs.predict import COLUMNS, predict_rows
 from autoconfig.runs.table import check_columns, read_csv
 from autoconfig.runs.training_model import read_numerics
-from autoconfig.runs.training_row import even_ends, published_rows, read_case
+from autoconfig.runs.training_row import even_ends, read_case
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.price import NOT_LEGAL, shipped_bands
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rules import RULE_TEXT
+from validation.published import published_rows
 
 ROWS = {row["id"]: row for row in published_rows()}
 SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]

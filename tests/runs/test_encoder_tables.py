@@ -9,10 +9,10 @@ from statistics import mean, median
 import pytest
 from tables import write
 
-from autoconfig.accuracy.encoders import encoder_figures
 from autoconfig.runs.encoder_row import NOT_READ, training_row_of
 from autoconfig.runs.predict import Prediction, predict_file, predict_rows
-from autoconfig.runs.training_row import published_rows
+from validation.published import published_rows
+from validation.sheets.encoders import encoder_figures
 
 ROWS = {row["id"]: row for row in published_rows("t5_bert")}
 

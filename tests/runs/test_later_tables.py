@@ -14,8 +14,9 @@ from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import estimate_step_time
 
 from autoconfig.runs.predict import Prediction, predict_rows
-from autoconfig.runs.sources import DOUBTFUL, recipe_row_of_2026
-from autoconfig.runs.training_row import Case, published_rows, read_case
+from autoconfig.runs.training_row import Case, read_case
+from validation.published import published_rows
+from validation.sources import DOUBTFUL, recipe_row_of_2026
 
 ROW = {
     "id": "x", "source": "s", "model": "deepseek-v3", "seq": "4096", "gpu": "GB200", "gpus": "256", "precision": "mxfp8",

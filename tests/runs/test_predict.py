@@ -11,9 +11,10 @@ from autoconfig.specs.plan import parse_plan
 from tables import write
 
 from autoconfig.runs.predict import COLUMNS, never_read, predict_rows, read_table
-from autoconfig.runs.training_row import measured_step_seconds, published_rows, read_case
+from autoconfig.runs.training_row import measured_step_seconds, read_case
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.price import flops_per_step
+from validation.published import published_rows
 
 ROWS = {row["id"]: row for row in published_rows()}
 SAMPLE = [row for number, row in enumerate(ROWS.values()) if number % 61 == 0 and row["full_plan"] != "0"]

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from autoconfig.runs.predict import TRAINING_RUNS, predict_rows
-from autoconfig.runs.sources import DOUBTFUL, recipe_row_of_2026
-from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.runs.training_row import read_case
+from validation.published import published_rows
+from validation.sources import DOUBTFUL, recipe_row_of_2026
 
 COLUMNS = ("id", "task", "model", "gpu", "gpus", "precision", "seq", "gbs", "mbs", "tp", "pp", "cp", "vpp", "ep", "fsdp",
            "release")  # fmt: skip

@@ -7,12 +7,12 @@ from autoconfig.specs.software.engine import engine_names, load_engine, nearest_
 from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled
 
-from autoconfig.accuracy.serving import Judged, _fitting
 from autoconfig.runs import predict_serving as predict
 from autoconfig.runs.predict_serving import OUR_ERROR, ServingPrediction, predict_rows
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest
+from validation.sheets.serving import Judged, _fitting
 
 ROW = {
     "kind": "max_throughput", "model": "Llama-3.1-8B", "gpu": "h100", "n_gpus": "8", "tp": "8", "isl": "1000", "osl": "200",

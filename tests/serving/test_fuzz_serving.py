@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tables import table
 
-from autoconfig.accuracy.serving import published_rows
 from autoconfig.cli.serving import deployments_command
 from autoconfig.planning.request_fields import SERVING_PROFILE
 from autoconfig.planning.resolve import field_names
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import OUR_ERROR
 from tests.cli.test_fuzz import CONFIG, GARBAGE
+from validation.sheets.serving import published_rows
 
 VALUES = table(__file__, "good_values")
 OF_A_STUDY = field_names(SERVING_PROFILE)

@@ -19,8 +19,6 @@ from autoconfig.time_model.serving.tables import shipped_calibration
 from jsonschema import Draft202012Validator
 from tables import tabled, write
 
-from autoconfig.accuracy.serving import Figure, Judged, published_rows, tensor_parallel_order
-from autoconfig.calibration.serving_fit import Sample, fit, samples_of
 from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
@@ -29,7 +27,9 @@ from autoconfig.serving.deployment_json import deployment_json, serve_json
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
 from autoconfig.serving.request import ServeRequest
-from tools.judge.engine_arguments import arguments_of
+from validation.fit.serving_fit import Sample, fit, samples_of
+from validation.judge.engine_arguments import arguments_of
+from validation.sheets.serving import Figure, Judged, published_rows, tensor_parallel_order
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
 

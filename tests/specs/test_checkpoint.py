@@ -21,8 +21,8 @@ from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import cut_groups
-from tools.judge.engine_arguments import arguments_of
-from tools.judge.serving_plans import deployments
+from validation.judge.engine_arguments import arguments_of
+from validation.judge.serving_plans import deployments
 
 HERE = Path(__file__).parent
 PUBLISHED = json.loads((HERE / "quantised_checkpoints.json").read_text(encoding="utf-8"))

@@ -155,7 +155,7 @@ def count(kind, **said):
     ],
 )  # fmt: skip
 def test_a_language_model_inside_a_file_has_defaults_and_keys_of_its_own(kind, said, parameters):
-    """Counts of the classes of transformers 5.23, on the meta device (tools/judge/families.py)."""
+    """Counts of the classes of transformers 5.23, on the meta device (validation/judge/families.py)."""
     assert count(kind, **said) == parameters
 
 

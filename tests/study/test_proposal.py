@@ -12,8 +12,6 @@ from autoconfig.specs.plan import parse_plan
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from autoconfig.accuracy.replay.docs import MIN_ROWS, MIN_TIMED, fit_scatter
-from autoconfig.accuracy.replay.replay import Sweep, by_prior, by_sampler, paper, quiet_optuna, replay, replay_study, sweeps
 from autoconfig.core.emulate import COMPUTE_PARTS
 from autoconfig.study import trials as names
 from autoconfig.study.training.candidates import candidates_of
@@ -52,6 +50,8 @@ from autoconfig.study.trials import OUT_OF_MEMORY, OUTCOME, STEP_SECONDS, begin
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.rank import rank_plans
+from validation.replay.docs import MIN_ROWS, MIN_TIMED, fit_scatter
+from validation.replay.replay import Sweep, by_prior, by_sampler, paper, quiet_optuna, replay, replay_study, sweeps
 
 REQUEST = Request(
     model="gpt3-1.7b", gpus=8, gpu="a100-80gb", seq_length=1024, global_batch_size=32, architecture={"num_layers": 6}

@@ -18,16 +18,17 @@ from autoconfig.specs.software.software import load_stack
 from study_help import fake_python
 from tables import tabled
 
-from autoconfig.accuracy.memory import gpu_runs
-from autoconfig.accuracy.sheets import gpu_sheet
+from autoconfig.calibration.gpu_runs import gpu_runs
 from autoconfig.engines.export import export_texts
-from tools import gpu, refit_mixtures, release_docs
+from autoconfig.render.validation import run_rows
+from tools import gpu
 from tools.architecture import PICTURE, draw
-from tools.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
-from tools.judge.serving_plans import deployments
-from tools.judge.trtllm_source import Options, command, judge
 from tools.recorded_answers.compare import compare, diff, report, shown_lines
 from tools.recorded_answers.record import chosen, load, normalised
+from validation.fit import refit_mixtures, release_docs
+from validation.fit.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
+from validation.judge.serving_plans import deployments
+from validation.judge.trtllm_source import Options, command, judge
 
 
 def test_the_picture_is_fresh() -> None:
@@ -36,7 +37,7 @@ def test_the_picture_is_fresh() -> None:
 
 def test_the_table_of_releases_is_fresh() -> None:
     page = release_docs.PAGE.read_text(encoding="utf-8")
-    assert page == release_docs.rewritten(page), "run python -m tools.release_docs"
+    assert page == release_docs.rewritten(page), "run python -m validation.fit.release_docs"
     assert release_docs.changes(RunSettings(), RunSettings(dispatcher="deepep", ep_overlap=True)) == (
         "alltoall -> deepep, EP overlap on"
     )
@@ -205,8 +206,8 @@ def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.
         assert run.measured_gib == (found.ranks[0].peak_allocated_bytes / 2**30 if ran else None)
         assert (run.measured_seconds is not None and run.measured_seconds > 0) == ran
     assert sum(run.predicted_seconds is not None for run in runs) == 1 + 2
-    lines = gpu_sheet(runs).lines
-    assert len(lines) == 4 and sum("out of memory" in line for line in lines) == 1 and all("right" in line for line in lines)
+    lines = run_rows(runs)
+    assert [line["GiB"] for line in lines].count("out of memory") == 1 and {line["fits"] for line in lines} == {"right"}
 
 
 def test_validate_without_results_or_with_a_strange_folder(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from autoconfig.trainer.tracing.trace import trace_rank
 from tables import table, tabled
 
 from autoconfig.core.trace import Traces, compare, trace_request
-from autoconfig.runs.training_row import published_rows, read_case
+from autoconfig.runs.training_row import read_case
+from validation.published import published_rows
 
 SEQUENCE = 2048
 GPT = load_model("gpt3-5b").replace(num_layers=4)

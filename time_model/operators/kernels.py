@@ -274,7 +274,7 @@ def layer_launch_seconds(
 
     `experts`: local experts, 0 in a dense layer. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
     bits have no quantised tensors: half. One launch serves fused experts. Under the combined 1F1B schedule every node
-    runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (python -m tools.host_floor);
+    runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
     experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
     """
     experts = np.asarray(experts, dtype=np.float64)

@@ -241,7 +241,7 @@ class ServingTables:
     """`format:balance:one` (a rank that holds all experts) and `format:balance:many`: seconds of routed experts under skewed
     routing over those under even routing, by rows an expert and local experts; empty where even routing was not measured.
     balance: `bias` of each expert (DeepSeek-V3, arXiv:2412.19437, section 2.1.2) or auxiliary `loss`, which leaves more skew
-    (tools/distil/serving.py, SKEWED; that the bias is what tells the two apart is assumed)."""
+    (validation/distil/serving.py, SKEWED; that the bias is what tells the two apart is assumed)."""
     shapes: dict[str, dict[tuple[float, ...], Vector]] = field(default_factory=dict)
     """Logs of the shares of `experts` on its axis of rows, by format, then by (hidden, width, local experts), as measured."""
     latent_attention: dict[str, GridTable] = field(default_factory=dict)

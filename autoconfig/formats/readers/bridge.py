@@ -1,6 +1,6 @@
 """Overrides of Megatron-Bridge and NeMo-2 recipes: `key=value`, one a line or behind the command that starts the recipe.
 
-What a recipe sets itself is known for the published ones (autoconfig/data/published/nvidia_recipes.csv); of others every value
+What a recipe sets itself is known for the published ones (autoconfig/data/bridge_recipes.csv); of others every value
 that a plan needs must be among the overrides.
 """
 

@@ -1,0 +1,144 @@
+"""Which keys and flags each release of a post-training framework takes: writes autoconfig/data/post_training_keys.json.
+
+python -m validation.distil.post_training_keys FOLDER NEMO_RL.git, where FOLDER holds unpacked wheels: verl-0.9.1, ...,
+trl-1.16.0, ..., transformers-5.23, ..., openrlhf-0.11.2, .... Names, and the types of NeMo-RL's values, nothing else.
+What NeMo-RL requires is written by validation/distil/nemo_rl_required.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
+VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
+NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
+TRL = {"0.16.1": "4.50.3", "0.19.1": "4.57.1", "0.24.0": "4.57.1", "1.16.0": "5.23"}
+"""Each with a release of transformers of its time."""
+OPENRLHF = ("0.8.11", "0.9.10", "0.11.2")
+ENTITIES = ("actor", "critic")
+"""Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
+
+
+TRL_SOURCE = "GRPOConfig, ModelConfig, ScriptArguments of the releases, TrainingArguments of transformers 4.50.3, 4.57.1, 5.23"
+
+
+def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of everything that is no mapping, and of empty mappings."""
+    for key, value in values.items():
+        path = f"{before}{key}"
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{path}.")
+        elif not str(key).startswith("_target_"):
+            yield path, value
+
+
+def bits(sets: Iterable[set[str]]) -> dict[str, str]:
+    """Name -> one digit a release, 1 where it is there."""
+    every = list(sets)
+    return {name: "".join(str(int(name in one)) for one in every) for name in sorted(set().union(*every))}
+
+
+def verl(folder: Path, back_end: str) -> set[str]:
+    """Leaf keys of the trainer's configuration with this back end."""
+    config = folder / "verl" / "trainer" / "config"
+    name = "ppo_megatron_trainer.yaml" if back_end == "megatron" else "ppo_trainer.yaml"
+    generated = config / f"_generated_{name}"
+    text = (generated if generated.exists() else config / name).read_text(encoding="utf-8")
+    usual = yaml.safe_load((config / "ppo_trainer.yaml").read_text(encoding="utf-8"))["defaults"]
+    groups = {name for one in usual if isinstance(one, dict) for name in one if name.isidentifier()}  # model_engine=megatron
+    return groups | {path for path, _ in leaves(yaml.safe_load(text))}
+
+
+def nemo_rl(repository: Path, version: str) -> dict[str, str]:
+    """Keys that the shipped GRPO configurations of a release use, with the type of the base configuration's value."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(repository), *words], capture_output=True, text=True, check=True).stdout
+
+    found: dict[str, str] = {}
+    names = git("ls-tree", "-r", "--name-only", f"v{version}", "examples/configs").split()
+    files = [n for n in names if re.search(r"(grpo|dapo)[^/]*\.yaml$", n)]
+    base = "examples/configs/grpo_math_1B.yaml"
+    for name in [*[n for n in files if n != base], base]:
+        for path, value in leaves(yaml.safe_load(git("show", f"v{version}:{name}")) or {}):
+            if name == base or path not in found:
+                found[path] = type(value).__name__ if name == base and not str(value).startswith("$") else ""
+    declared = git("grep", "-hE", r"^    \w+: ", f"v{version}", "--", "nemo_rl").splitlines()
+    for path in (path for path, kind in found.items() if kind == "int"):  # 1 of a field that may hold 1.5
+        same = [line.split("#")[0] for line in declared if line.split(":")[0].strip() == path.rpartition(".")[2]]
+        found[path] = "float" if same and all("float" in line for line in same) else "int"
+    return found
+
+
+def fields(path: Path, *classes: str) -> set[str]:
+    """Annotated fields of dataclasses of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            found |= {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    return found
+
+
+def openrlhf(folder: Path) -> set[str]:
+    """Flags of train_ppo_ray."""
+    script = next(folder.rglob("train_ppo_ray.py")).read_text(encoding="utf-8")
+    found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", script)
+    return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
+
+
+def trl(folder: Path, version: str) -> set[str]:
+    """Fields that `trl grpo` takes."""
+    at = folder / f"trl-{version}" / "trl"
+    arguments = folder / f"transformers-{TRL[version]}" / "transformers" / "training_args.py"
+    names = fields(at / "trainer" / "grpo_config.py", "GRPOConfig") | fields(arguments, "TrainingArguments")
+    base = at / "trainer" / "base_config.py"
+    names |= fields(base, "_BaseConfig") if base.exists() else set()
+    names |= fields(at / "trainer" / "model_config.py", "ModelConfig")
+    names |= fields(at / "scripts" / "utils.py", "ScriptArguments", "DatasetMixtureConfig")
+    return names | fields(at / "scripts" / "grpo.py", "GRPOScriptArguments")
+
+
+def main(folder: Path, repository: Path) -> None:
+    """Write the file."""
+    nemo = {version: nemo_rl(repository, version) for version in NEMO_RL}
+    found = {
+        "about": "Keys of releases, a digit a release: 1 where it has the key. By validation/distil/post_training_keys.py",
+        "verl": {
+            "source": "verl/trainer/config of the wheels",
+            "versions": VERL,
+            "megatron": bits(verl(folder / f"verl-{v}", "megatron") for v in VERL),
+            "fsdp": bits(verl(folder / f"verl-{v}", "fsdp") for v in VERL),
+        },
+        "nemo-rl": {
+            "source": "examples/configs of NVIDIA-NeMo/RL at the release tags: GRPO and DAPO configurations",
+            "versions": NEMO_RL,
+            "any": bits(set(one) for one in nemo.values()),
+            **{key: value for key, value in json.loads(TARGET.read_text())["nemo-rl"].items() if key.startswith("required")},
+            "types": {key: kind for key, kind in sorted(nemo[NEMO_RL[-1]].items()) if kind},
+        },
+        "trl": {
+            "source": TRL_SOURCE,
+            "versions": list(TRL),
+            "any": bits(trl(folder, version) for version in TRL),
+        },
+        "openrlhf": {
+            "source": "openrlhf/cli/train_ppo_ray.py of the releases",
+            "versions": OPENRLHF,
+            "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
+        },
+    }
+    TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*(Path(word) for word in sys.argv[1:3]))

@@ -1,0 +1,1 @@
+"""Fits on the published tables, and the pages that print them."""

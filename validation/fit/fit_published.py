@@ -1,0 +1,88 @@
+"""`make calibration`: fits time_model/data/calibration.json on the published runs, autoconfig/data/bands.json, and the
+constants of serving engines.
+
+Deterministic: the same tables and the same models give the same files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autoconfig.planning.calibration_file import write_calibration
+from autoconfig.training.price import Band
+from validation.fit.serving_fit import fit, samples_of
+from validation.fit.steps import published_calibration
+from validation.sheets.bands import banded, bands_of
+from validation.sheets.post_training import fitted
+from validation.sheets.serving import published_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVING = ROOT / "time_model" / "data" / "serving_calibration.json"
+CALIBRATION = ROOT / "time_model" / "data" / "calibration.json"
+POST_TRAINING = ROOT / "autoconfig" / "data" / "post_training_calibration.json"
+BANDS = ROOT / "autoconfig" / "data" / "bands.json"
+ABOUT = (
+    "5 % and 95 % bounds of measured over predicted step time for a run of a new source, from published runs whose source the "
+    "constants had not seen (validation/sheets/bands.py, band_from). Written by validation/fit/fit_published.py."
+)
+
+
+def bands_json(bands: dict[str, Band]) -> dict[str, object]:
+    """What confidence.shipped_bands reads."""
+    return {
+        "about": ABOUT,
+        "bands": {
+            name: {"p5": round(band.p5, 4), "p95": round(band.p95, 4), "rows": band.rows, "sources": list(band.sources)}
+            for name, band in bands.items()
+        },
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Four significant digits everywhere."""
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    return float(f"{value:.4g}")
+
+
+def fit_engines() -> None:
+    """Fit the shipped constants of serving engines."""
+    samples, first = samples_of(published_rows())
+    found = fit(samples, first)
+    sources: dict[str, dict[str, int]] = {}
+    for sample in samples:
+        by_source = sources.setdefault(sample.engine, {})
+        by_source[sample.source] = by_source.get(sample.source, 0) + 1
+    data = {
+        "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named.",
+        "runs": sources,
+        "engines": rounded(found.engines),
+        "gpus": rounded(found.gpus),
+    }
+    SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def fit_post_training() -> None:
+    """Fit the shipped constants of post-training."""
+    data = {
+        "about": "Constants of post-training, fitted on validation/tables/post_training_measurements.csv by "
+        "validation/fit/post_training_fit.py: ln of the factors of priced phases, seconds beside them, scatter of "
+        "steps whose model was left out.",
+        "frameworks": fitted(),
+    }
+    POST_TRAINING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Write all files."""
+    write_calibration(published_calibration(), CALIBRATION)
+    BANDS.write_text(json.dumps(bands_json(bands_of(banded())), indent=1) + "\n", encoding="utf-8")
+    fit_engines()
+    fit_post_training()
+
+
+if __name__ == "__main__":
+    main()

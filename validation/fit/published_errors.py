@@ -1,0 +1,84 @@
+"""Errors on published runs with no fitted constant, by closed forms alone and with operator tables, and after calibration.
+
+`python -m validation.fit.published_errors` writes the table between the markers of docs/time_model.md; `--json` prints one
+column (`--closed-forms`: without operator tables), which is what the table is made of.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import autoconfig.time_model.job
+import numpy as np
+from autoconfig.specs.files import replace_section
+from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
+
+from autoconfig.calibration.observe import gpu_name, predicted_seconds
+from autoconfig.planning.calibration_file import shipped
+from validation.published import published_runs
+from validation.sheets.groups import Constants, predict_runs
+from validation.sources import source_of
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "time_model.md"
+BEGIN, END = "<!-- published errors: written by validation/fit/published_errors.py -->", "<!-- end of published errors -->"
+MIN_ROWS = 2
+Column = dict[str, list[float]]
+"""Group -> rows, mean error, median bias, mean error after one scalar, mean error after calibration, in %."""
+
+
+def column() -> Column:
+    """Every group of this process's model, NVIDIA's with the model left out of the calibration, others with the source."""
+    runs = [run for run in published_runs().runs if source_of(run.case.source).whole_step]
+    calibrated = {True: Constants("model"), False: Constants("source")}
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for nvidia in (True, False):
+        mine = [run for run in runs if bool(source_of(run.case.source).publisher) == nvidia]
+        for run, after in zip(mine, predict_runs(mine, calibrated[nvidia]), strict=True):
+            name = run.case.source if nvidia else f"{run.case.source}, {gpu_name(run.row)}"
+            plain = predicted_seconds(run.case.scenario, run.case.plan) / run.measured_s
+            groups.setdefault(name, []).append((plain, after.ratio + 1.0))
+    found: Column = {}
+    for name, pairs in sorted(groups.items()):
+        raw, after = np.array(pairs).T
+        if len(raw) >= MIN_ROWS:
+            scaled = raw / np.median(raw)
+            parts = (np.abs(raw - 1).mean(), np.median(raw) - 1, np.abs(scaled - 1).mean(), np.abs(after - 1).mean())
+            found[name] = [len(raw), *(round(100 * float(part), 1) for part in parts)]
+    return found
+
+
+def table(closed: Column, tables: Column) -> str:
+    """Both columns as one Markdown table."""
+    lines = ["| source (rows) | closed forms | with tables | calibrated: closed, tables |", "|---|---|---|---|"]
+    for name, (rows, *after) in tables.items():
+        before = closed[name][1:]
+        cells = [f"{mean:.1f}, {bias:+.1f} ({scalar:.1f})" for mean, bias, scalar, _ in (before, after)]
+        lines.append(f"| {name} ({rows:.0f}) | {cells[0]} | {cells[1]} | {before[3]:.1f}, {after[3]:.1f} |")
+    return "\n".join(lines)
+
+
+def stamp() -> str:
+    """What the last column was made with."""
+    return f"Shipped calibration: {shipped().version}."
+
+
+def main() -> None:
+    """Print one column, or make both and write the table."""
+    if "--closed-forms" in sys.argv:
+        setattr(autoconfig.time_model.job, "efficiency_of", formula_efficiency_of)  # noqa: B010
+    if "--json" in sys.argv:
+        print(json.dumps(column()))
+        return
+    command = [sys.executable, "-m", "validation.fit.published_errors", "--json"]
+    columns = [
+        json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
+        for more in (["--closed-forms"], [])
+    ]
+    replace_section(DOCUMENT, BEGIN, END, f"{table(*columns)}\n\n{stamp()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""The scatter of the study's prior, fitted on recorded sweeps (maximum likelihood, every paper weighing the same), and the
+replay table and picture of docs/profiling.md: `make profiling-docs`."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from html import escape
+from pathlib import Path
+
+import numpy as np
+import optuna
+from autoconfig.specs.files import replace_section
+from scipy.optimize import minimize
+
+from autoconfig.planning.progress import Progress
+from autoconfig.study.training.candidates import Candidates
+from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
+from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter_json
+from autoconfig.study.trials import Floats
+from validation.replay.replay import (
+    NOT_YET,
+    REPEATS,
+    SAMPLER_REPEATS,
+    Replay,
+    Strategy,
+    Sweep,
+    at_random,
+    by_prior,
+    by_sampler,
+    paper,
+    quiet_optuna,
+    replay,
+    replay_study,
+    sweeps,
+)
+from validation.sources import source_of
+
+MIN_ROWS = 6
+SWEEPS_PER_PAPER = 8.0
+"""What one paper weighs at most: its sweeps repeat the same few models."""
+ROWS_PER_SWEEP = 20.0
+START = Scatter(step=0.3, part=0.25, shape=0.1, plan=0.03, doublings=2.0, differences=1.0)
+START_LOG_SD = 1.0
+"""Width of the prior around START, on the logarithm of each."""
+
+
+def fit_scatter(sweeps: Sequence[Sweep]) -> Scatter:
+    """The most likely scatter of these sweeps' errors."""
+    papers = Counter(paper(sweep) for sweep in sweeps)
+    groups = [(*_timed(sweep), min(1.0, SWEEPS_PER_PAPER / papers[paper(sweep)])) for sweep in sweeps]
+    start = np.log(astuple(START))
+
+    def cost(x: Floats) -> float:
+        scatter = Scatter(**{f.name: float(value) for f, value in zip(fields(Scatter), np.exp(x), strict=True)})
+        total = 0.5 * float((((x - start) / START_LOG_SD) ** 2).sum())
+        for candidates, ratio, weight in groups:
+            total -= weight * min(1.0, ROWS_PER_SWEEP / len(ratio)) * log_likelihood(candidates, ratio, scatter)
+        return total
+
+    found = minimize(cost, start, method="Nelder-Mead", options={"maxiter": 300, "xatol": 0.01, "fatol": 0.01})
+    return Scatter(**{f.name: float(value) for f, value in zip(fields(Scatter), np.exp(found.x), strict=True)})
+
+
+def _timed(sweep: Sweep) -> tuple[Candidates, Floats]:
+    rows = np.array([row for row, step in enumerate(sweep.step_seconds) if step is not None])
+    found = sweep.candidates
+    kept = Candidates(
+        plans=tuple(found.plans[row] for row in rows),
+        params=tuple(found.params[row] for row in rows),
+        device_bytes=found.device_bytes,
+        **{
+            name: getattr(found, name)[rows]
+            for name in ("predicted_s", "shares", "sizes", "kinds", "peak_bytes", "limit_bytes")
+        },
+    )
+    measured = np.array([sweep.step_seconds[row] for row in rows], dtype=np.float64)
+    return kept, np.log(measured / kept.predicted_s)
+
+
+def write_scatter(sweeps: Sequence[Sweep], target: Path) -> None:
+    """Fit on all sweeps and write the file that ships."""
+    body = scatter_json(fit_scatter(sweeps), sorted({sweep.source for sweep in sweeps}), len(sweeps))
+    target.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+MIN_TIMED = 20
+BEGIN, END = "<!-- replay: begin, written by `make profiling-docs` -->", "<!-- replay: end -->"
+STUDY = "the study"
+CURVE_TRIALS = 30
+GP_REPEATS, GP_MAX_ASKED = 1, 60
+COLORS = ("#d62728", "#1f77b4", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyLine:
+    """One strategy on one source: trials until found, over its sweeps and seeds."""
+
+    strategy: str
+    source: str
+    sweeps: int
+    median: float
+    p90: float
+    worst: int
+    regret: tuple[float, ...]
+    settled: tuple[float, float, int] | None = None
+    """For the study: trials until it stopped, median and 90th percentile, and in how many sweeps it stopped at the best."""
+
+
+def strategies() -> dict[str, tuple[Strategy, int]]:
+    """Name -> (strategy, repeats). Optuna's GPSampler where torch is installed."""
+
+    def tpe(seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(seed=seed)
+
+    def gaussian(seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.GPSampler(seed=seed)
+
+    found = {
+        "time model's order": (by_prior, 1),
+        "random": (at_random, REPEATS),
+        "Optuna TPE (default)": (by_sampler(tpe), SAMPLER_REPEATS),
+        "Optuna TPE after the time model's first 3": (by_sampler(tpe, warm_start=3), SAMPLER_REPEATS),
+    }
+    if importlib.util.find_spec("torch") is not None:
+        found["Optuna GP"] = (by_sampler(gaussian, most_asked=GP_MAX_ASKED), GP_REPEATS)
+    return found
+
+
+def scatters(recorded: Sequence[Sweep]) -> dict[str, Scatter]:
+    """Paper -> scatter fitted without it."""
+    return {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in sorted({paper(s) for s in recorded})}
+
+
+def lines(progress: Progress) -> list[StrategyLine]:
+    """Every strategy on every source."""
+    quiet_optuna()
+    recorded = sweeps(MIN_ROWS)
+    large = [sweep for sweep in recorded if sweep.timed >= MIN_TIMED]
+    unseen = scatters(recorded)
+    progress(STUDY)
+    own = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
+    found = _by_source(STUDY, large, [[one] for one in own])
+    for name, (strategy, repeats) in strategies().items():
+        progress(name)
+        runs = [[replay(sweep, strategy, seed) for seed in range(repeats)] for sweep in large]
+        found += _by_source(name, large, runs)
+    return found
+
+
+def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Replay]]) -> list[StrategyLine]:
+    names = sorted({sweep.source for sweep in large})
+    groups = {name: [n for n, sweep in enumerate(large) if sweep.source == name] for name in names}
+    barred = [n for name in names if source_of(name).regret is not None for n in groups[name]]
+    groups["Aleph Alpha and vTrain together"] = barred
+    return [_line(strategy, source, [runs[n] for n in members]) for source, members in groups.items()]
+
+
+def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> StrategyLine:
+    flat = [one for repeats in runs for one in repeats]
+    counts = np.array([one.found_after for one in flat])
+    filled = [list(one.regret) or [NOT_YET] for one in flat]
+    curves = np.array([(regret + [regret[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for regret in filled])
+    stops = [one for one in flat if one.settled_after is not None]
+    settled = None
+    if stops:
+        after = [one.settled_after for one in stops]
+        right = sum(one.regret_at_stop <= TOLERANCE for one in stops)
+        settled = (float(np.median(after)), float(np.quantile(after, 0.9)), right)  # type: ignore[arg-type]
+    return StrategyLine(
+        strategy=strategy,
+        source=source,
+        sweeps=len(runs),
+        median=float(np.median(counts)),
+        p90=float(np.quantile(counts, 0.9)),
+        worst=int(counts.max()),
+        regret=tuple(float(value) for value in curves.mean(axis=0)),
+        settled=settled,
+    )
+
+
+def table(found: Sequence[StrategyLine]) -> str:
+    """Markdown: trials until a plan within TOLERANCE of the measured best was measured."""
+    head = "| source | sweeps | strategy | median | 90th percentile | worst |\n|---|---|---|---|---|---|\n"
+    ordered = sorted(found, key=lambda line: line.source)
+    body = "".join(
+        f"| {line.source} | {line.sweeps} | {line.strategy} | {line.median:g} | {line.p90:.3g} | {line.worst} |\n"
+        for line in ordered
+    )
+    stops = "".join(
+        f"| {line.source} | {line.sweeps} | {line.settled[0]:g} | {line.settled[1]:.3g} | "
+        f"{line.settled[2]} of {line.sweeps} |\n"
+        for line in ordered
+        if line.settled is not None
+    )
+    return (
+        f"Trials until a plan within {TOLERANCE:.0%} of the measured best was measured:\n\n{head}{body}\n"
+        f"When the study stops by itself (no unmeasured plan wins with more than {1 - CONFIDENCE:.0%}), and whether the best "
+        f"was found by then:\n\n| source | sweeps | trials, median | 90th percentile | right |\n|---|---|---|---|---|\n{stops}"
+    )
+
+
+def picture(found: Sequence[StrategyLine]) -> str:
+    """SVG: mean regret after each trial, one panel per source, one line per strategy."""
+    sources = sorted({line.source for line in found})
+    names = list(dict.fromkeys(line.strategy for line in found))
+    width, height, edge = 300, 220, 40
+    parts = []
+    for number, source in enumerate(sources):
+        left, top = (number % 3) * width, (number // 3) * height
+        parts.append(f'<text x="{left + edge}" y="{top + 16}" font-weight="bold">{escape(source)}</text>')
+        parts += _axes(left, top, width, height, edge)
+        for line in found:
+            if line.source != source:
+                continue
+            points = " ".join(
+                f"{left + edge + trial / (CURVE_TRIALS - 1) * (width - edge - 12):.1f},"
+                f"{top + height - 28 - min(value, 0.6) / 0.6 * (height - 56):.1f}"
+                for trial, value in enumerate(line.regret)
+            )
+            color = COLORS[names.index(line.strategy)]
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>')
+    rows = -(-len(sources) // 3)
+    for number, name in enumerate(names):
+        x, y = 10 + (number % 3) * width, rows * height + 18 + (number // 3) * 18
+        parts.append(f'<rect x="{x}" y="{y - 9}" width="14" height="4" fill="{COLORS[number]}"/>')
+        parts.append(f'<text x="{x + 20}" y="{y - 3}">{escape(name)}</text>')
+    size = f'width="{3 * width}" height="{rows * height + 60}"'
+    style = 'font-family="sans-serif" font-size="11" style="background:#fff"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>\n'
+
+
+def _axes(left: int, top: int, width: int, height: int, edge: int) -> list[str]:
+    bottom, right = top + height - 28, left + width - 12
+    marks = [
+        f'<line x1="{left + edge}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#999"/>',
+        f'<line x1="{left + edge}" y1="{top + 28}" x2="{left + edge}" y2="{bottom}" stroke="#999"/>',
+        f'<text x="{right}" y="{bottom + 14}" text-anchor="end">trial {CURVE_TRIALS}</text>',
+        f'<text x="{left + edge}" y="{bottom + 14}">1</text>',
+    ]
+    for value in (0.0, 0.2, 0.4, 0.6):
+        y = bottom - value / 0.6 * (height - 56)
+        marks.append(f'<text x="{left + edge - 4}" y="{y + 4:.0f}" text-anchor="end">{value:.0%}</text>')
+    return marks
+
+
+def rewrite(page: Path, svg: Path, progress: Progress) -> None:
+    """Put table and picture between the marks of the page."""
+    found = lines(progress)
+    replace_section(page, BEGIN, END, f"{table(found)}\n![Mean regret after each trial]({svg.name})")
+    svg.write_text(picture(found), encoding="utf-8")

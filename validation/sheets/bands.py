@@ -1,0 +1,317 @@
+"""Bands whose quantiles come from the other sources, and how many left-out runs they hold; harder readings of such figures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtrit
+
+from autoconfig.calibration.observe import Run, observe
+from autoconfig.planning.progress import Progress
+from autoconfig.training.price import (
+    CALIBRATED,
+    CLASSES,
+    MIN_SOURCES,
+    MOE,
+    ONE_NODE,
+    RELATED,
+    RELIABLE_ROWS,
+    SMALL,
+    Band,
+    band_of,
+)
+from validation.published import published_runs, useful_for_calibration
+from validation.sheets.groups import (
+    Constants,
+    Figures,
+    LeaveOut,
+    Predicted,
+    figures_of,
+    paper_of,
+    predict_runs,
+    predictions,
+    publisher_of,
+)
+from validation.sources import PublishedSource, harder_readings, source_of, sources
+
+POOLED = "pooled"
+UPPER = 0.95
+"""Share of runs below the upper end of a band; as many lie above its lower end."""
+ROWS_OF_A_CLASS = 100
+"""Classes with fewer rows are printed and held to nothing."""
+LARGE_RUNS = (CALIBRATED, RELATED)
+EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
+EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
+"""Class -> classes whose runs make its band; a class that is not named stands alone. The two classes of large runs scatter
+alike; small and short runs borrow from them, because one paper holds nearly all of their rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How many runs of a class lie inside bands that know other sources only."""
+
+    level: str
+    rows: int
+    sources: int
+    inside: float
+    """Share, every source with equal weight."""
+    inside_by_row: float
+    half_width: float
+    """Median of half of (p95 - p5), every row with equal weight."""
+    half_width_by_source: float
+    inside_by_weight: float
+    """Share, every unit that is left out with the weight of its runs, n / (n + RELIABLE_ROWS): of a unit of one run the share
+    is 0 or 1 and says little."""
+
+
+def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
+    """The value below which `share` of the weight lies; between values linear in the weight's midpoints."""
+    data, weight = np.asarray(values, float), np.asarray(weights, float)
+    order = np.argsort(data, kind="stable")
+    data, weight = data[order], weight[order]
+    middle = (np.cumsum(weight) - weight / 2) / weight.sum()
+    return float(np.interp(share, middle, data))
+
+
+def banded(leave_out: LeaveOut = "source") -> list[Predicted]:
+    """The published runs whose errors make bands, with constants that have not seen them."""
+    return [p for p in predictions(leave_out) if "bands" in source_of(p.source).use]
+
+
+class Scattered(Protocol):
+    """A run beside a prediction."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def log_ratio(self) -> float:
+        """log(measured / predicted step time)."""
+
+
+def band_from(predicted: Sequence[Scattered]) -> Band:
+    """Where a run of a source that nobody has seen lies: the prediction interval of a random-effects model (Higgins, Thompson
+    and Spiegelhalter 2009, J. R. Stat. Soc. A 172, section 2.2) of x = log(measured / predicted), with a scatter for each side:
+
+        ln p5, ln p95 = m -+ t sqrt(v + 2 e),   v = 2 sum w (x - m)^2 over the runs on that side,
+        e = K / (K - 1) sum over sources W^2 (mean of the source - their mean)^2
+
+    w: weight of a run, RELIABLE_ROWS, sum 1; m: weighted median; W: weight of a source; e: variance of the middle, counted by
+    source, because runs of one source err together. v falls short of a new run's scatter by e (the middle was fitted), and the
+    middle itself is unsure by e. t: quantile UPPER of Student's distribution with K - 1 degrees of freedom, K = 1 / sum W^2
+    sources in effect. One source has no scatter between sources: its own quantiles.
+    """
+    names, member = np.unique([p.source for p in predicted], return_inverse=True)
+    x = np.array([p.log_ratio for p in predicted])
+    w = 1.0 / (np.bincount(member)[member] + RELIABLE_ROWS)
+    w /= w.sum()
+    if len(names) == 1:
+        low, high = (weighted_quantile(x, w, share) for share in (1 - UPPER, UPPER))
+    else:
+        source = np.bincount(member, w)
+        effective = 1.0 / float((source**2).sum())
+        middle = weighted_quantile(x, w, 0.5)
+        means = np.bincount(member, w * x) / source
+        unsure = effective / (effective - 1) * float((source**2 * (means - np.average(means, weights=source)) ** 2).sum())
+        t = float(stdtrit(effective - 1, UPPER))
+        below, above = (2 * float((w * side**2).sum()) for side in (np.minimum(x - middle, 0), np.maximum(x - middle, 0)))
+        low, high = middle - t * np.sqrt(below + 2 * unsure), middle + t * np.sqrt(above + 2 * unsure)
+    return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(predicted), sources=tuple(map(str, names)))
+
+
+def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
+    """A band per class that has MIN_SOURCES sources of evidence, and the pooled one."""
+    found = {POOLED: band_from(predicted)}
+    for level in CLASSES:
+        rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
+        if len({p.source for p in rows}) >= MIN_SOURCES:
+            found[level] = band_from(rows)
+    return found
+
+
+def coverage(
+    predicted: Sequence[Predicted], apart: Callable[[str], str] = paper_of, unit: Callable[[str], str] | None = None
+) -> list[Coverage]:
+    """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise; shares are counted by
+    what `unit` names (the sources themselves)."""
+    unit = unit or _same
+    inside: dict[str, bool] = {}
+    width: dict[str, float] = {}
+    by_source: dict[str, list[Predicted]] = {}
+    for p in predicted:
+        by_source.setdefault(p.source, []).append(p)
+    paper = {source: apart(source) for source in by_source}
+    for source, rows in by_source.items():
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper[p.source] != paper[source]])
+        for p in rows:
+            band = band_of(p.level, bands)
+            inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
+            width[_key(p)] = (band.p95 - band.p5) / 2
+    levels = [level for level in CLASSES if any(p.level == level for p in predicted)]
+    return [_count(POOLED, predicted, inside, width, unit)] + [
+        _count(level, [p for p in predicted if p.level == level], inside, width, unit) for level in levels
+    ]
+
+
+@cache
+def by_table() -> tuple[Coverage, ...]:
+    """`coverage` of the runs whose errors make bands: constants and bands know nothing of the run's source."""
+    return tuple(coverage(banded()))
+
+
+@cache
+def by_publisher() -> tuple[Coverage, ...]:
+    """`coverage` of publishers: constants and bands know nothing of the run's publisher, and every publisher counts once,
+    however many tables it has. A class is what a planner without that publisher would say: some runs then are of unfamiliar
+    software."""
+    return tuple(coverage(banded("publisher"), publisher_of, publisher_of))
+
+
+POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
+MAX_HALF_WIDTH, MAX_HALF_WIDTH_BY_PUBLISHER = 0.14, 0.15
+
+
+def band_lines(found: Sequence[Coverage], publishers: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
+    """What bands are held to, as fields of a JudgedLine; of `publishers` the pooled line alone."""
+    for line in found:
+        low, high = POOLED_INSIDE if line.level == POOLED else CLASS_INSIDE
+        if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
+            yield {"name": f"90 % bands: {line.level}, inside", "least": low, "most": high, "reached": line.inside}
+        for equal, width in (("rows", line.half_width), ("sources", line.half_width_by_source)):
+            if line.level == POOLED:
+                name = f"90 % bands: median half-width, {equal} equal"
+                yield {"name": name, "most": MAX_HALF_WIDTH, "reached": width}
+    for line in publishers[:1]:
+        low, high = POOLED_INSIDE
+        name = "90 % bands by publisher: inside, weight n / (n + 2)"
+        yield {"name": name, "least": low, "most": high, "reached": line.inside_by_weight}
+        name = "90 % bands by publisher: median half-width"
+        yield {"name": name, "most": MAX_HALF_WIDTH_BY_PUBLISHER, "reached": line.half_width}
+
+
+def _key(predicted: Predicted) -> str:
+    return f"{predicted.source} {id(predicted.run)}"
+
+
+def _same(source: str) -> str:
+    return source
+
+
+def _count(
+    level: str, rows: Sequence[Predicted], inside: Mapping[str, bool], width: Mapping[str, float], unit: Callable[[str], str]
+) -> Coverage:
+    sources = sorted({unit(p.source) for p in rows})
+    held: dict[str, list[bool]] = {source: [] for source in sources}
+    for p in rows:
+        held[unit(p.source)].append(inside[_key(p)])
+    shares = [_mean(held[source]) for source in sources]
+    count = {source: len(held[source]) for source in sources}
+    widths = [width[_key(p)] for p in rows]
+    weights = [count[source] / (count[source] + RELIABLE_ROWS) for source in sources]
+    return Coverage(
+        level=level,
+        rows=len(rows),
+        sources=len(sources),
+        inside=_mean(shares),
+        inside_by_row=_mean(inside[_key(p)] for p in rows),
+        half_width=float(np.median(widths)),
+        half_width_by_source=weighted_quantile(widths, [1 / count[unit(p.source)] for p in rows], 0.5),
+        inside_by_weight=float(np.average(shares, weights=weights)),
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean([float(value) for value in values]))
+
+
+ONE_PUBLISHER = "{}'s tables of all GPUs left out together, constants and bands"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """One figure, as it is held to and read harder; shares."""
+
+    name: str
+    rows: int
+    usual: float
+    harder: float
+    why: str
+
+
+def readings(progress: Progress | None = None) -> list[Reading]:
+    """Every harder reading. Fits the calibration without NVIDIA, and without what the MoE rows set (some seconds)."""
+    if progress is not None:
+        progress("harder readings")
+    return list(_readings())
+
+
+@cache
+def _readings() -> tuple[Reading, ...]:
+    return (*_step_times(), *_bands())
+
+
+def _bar_sources() -> dict[str, PublishedSource]:
+    return {source.bar.name: source for source in sources() if source.bar is not None}
+
+
+def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = "") -> Figures:
+    mine = [p for p in predicted if p.run.large and (source_of(p.source) is source or re.fullmatch(also, p.source))]
+    return figures_of([(p.run.case.id, p.ratio) for p in mine])
+
+
+def _step_times() -> Iterator[Reading]:
+    for reading in harder_readings():
+        source = _bar_sources()[reading.bar]
+        mine = _usual(source)
+        harder = _large(_without(reading.zero, source) if reading.zero else mine, source, reading.also)
+        name = f"Step time, {reading.bar}"
+        yield Reading(name=name, rows=harder.rows, usual=_large(mine, source).mean, harder=harder.mean, why=reading.why)
+
+
+def _usual(source: PublishedSource) -> Sequence[Predicted]:
+    assert source.bar is not None
+    return predictions(source.bar.leave_out)
+
+
+def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:
+    """Large runs of the source, its model left out, where these times of the software are zero and the calibration is fitted
+    again."""
+
+    def plain(run: Run) -> Run:
+        scenario = run.case.scenario
+        zero: dict[str, Any] = dict.fromkeys(names, 0.0)
+        stack = replace(scenario.software, time=replace(scenario.software.time, **zero))
+        return replace(run, case=replace(run.case, scenario=replace(scenario, software=stack)))
+
+    runs = published_runs().runs
+    observed = tuple(observe(plain(run)) for run in runs if useful_for_calibration(run))
+    mine = [plain(run) for run in runs if source_of(run.case.source) is source and run.large]
+    return predict_runs(mine, Constants("model", observed=observed))
+
+
+def _bands() -> Iterator[Reading]:
+    together = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
+    publishers = " and ".join(sorted({source.publisher for source in sources()} - {""}))
+    pooled = by_publisher()[0]
+    yield Reading(
+        name="90 % bands by publisher: inside",
+        rows=pooled.rows,
+        usual=pooled.inside_by_weight,
+        harder=pooled.inside,
+        why=f"every publisher counts the same ({pooled.sources}, one of them with a single run)",
+    )
+    for line in by_table():
+        if line.level in (POOLED, MOE):
+            yield _inside(line, together[line.level].inside, ONE_PUBLISHER.format(publishers))
+    for line in by_table():
+        if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
+            yield _inside(line, line.inside_by_row, "every row counts the same, not every source")
+
+
+def _inside(line: Coverage, harder: float, why: str) -> Reading:
+    return Reading(name=f"90 % bands: {line.level}, inside", rows=line.rows, usual=line.inside, harder=harder, why=why)

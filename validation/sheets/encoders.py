@@ -1,0 +1,72 @@
+"""Published runs of T5, mT5 and BERT (validation/tables/t5_bert.csv) against the predictions of the same rows; in no fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import mean, median
+
+from autoconfig.runs.encoder_row import training_row_of
+from autoconfig.runs.predict import Prediction, predict_rows
+from autoconfig.runs.table import Row, cell, number
+from validation.published import published_rows
+
+ALLOCATED, PEAK, THROUGHPUT, SCALING = 0.02, 0.04, 0.15, 0.08
+"""At most: median of allocated bytes, median of peaks, mean error of tokens per second, largest deviation from the shape."""
+ENCODER_TOKENS = 512
+"""Of one sample: what NVIDIA's tables count (NeMo-Framework-Launcher README, section 7)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderFigure:
+    """One figure over some rows, as a share."""
+
+    name: str
+    rows: int
+    reached: float
+    most: float
+
+    @property
+    def holds(self) -> bool:
+        return self.reached <= self.most
+
+
+@cache
+def encoder_figures() -> tuple[EncoderFigure, ...]:
+    """Memory of Megatron-LM's CI runs, published throughput, and how it grows with the GPUs."""
+    rows = list(published_rows("t5_bert"))
+    found = {p.id: p for p in predict_rows([training_row_of(row) for row in rows])}
+    return (*_memory(rows, found), *_throughput(rows, found))
+
+
+def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[EncoderFigure]:
+    runs = [row for row in rows if cell(row, "kind") == "ci_golden"]
+    for name, column, most in (("allocated after the step", "mem_alloc_gib", ALLOCATED), ("peak", "mem_peak_gib", PEAK)):
+        errors = []
+        for row in runs:
+            one = found[cell(row, "id")]
+            gib, measured = one.after_step_gib if column == "mem_alloc_gib" else one.peak_gib, number(row, column)
+            if gib and measured:
+                errors.append(abs(gib / measured - 1.0))
+        yield EncoderFigure(name=f"Megatron-LM CI, {name}: median", rows=len(errors), reached=median(errors), most=most)
+
+
+def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[EncoderFigure]:
+    ratios: dict[tuple[str, bool], list[float]] = {}
+    for row in rows:
+        rate, gpus = _tokens_per_second(row), number(row, "gpus")
+        predicted = found[cell(row, "id")].tokens_per_second_per_gpu
+        if cell(row, "kind") == "published_training" and rate and gpus and predicted:
+            ratios.setdefault((cell(row, "model"), bool(cell(row, "gbs"))), []).append(predicted * gpus / rate)
+    errors = [abs(1.0 / ratio - 1.0) for group in ratios.values() for ratio in group]
+    yield EncoderFigure(name="Published step time: mean error", rows=len(errors), reached=mean(errors), most=THROUGHPUT)
+    scaled = [group for (_, batch), group in ratios.items() if not batch]
+    shapes = [abs(ratio / mean(group) - 1.0) for group in scaled for ratio in group]
+    yield EncoderFigure(name="Shape of scaling: largest deviation", rows=len(shapes), reached=max(shapes), most=SCALING)
+
+
+def _tokens_per_second(row: Row) -> float | None:
+    """Of the encoder's tokens, from the rate or the step as published."""
+    batch, seconds = number(row, "gbs"), number(row, "step_s")
+    return number(row, "tokens_per_s") or (batch * ENCODER_TOKENS / seconds if batch and seconds else None)
