@@ -8,10 +8,6 @@ from autoconfig.memory_model.activations import KeptLayer, Number, Shape
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import Scenario
 
-USUAL_SEQUENCE = 8_192
-"""The longest sequence of NVIDIA's recipes that graph attention (catalogue/software/releases.csv). Masks grow with its square:
-a longer question that names no graphs is taken to leave attention out of them (131,072 tokens would need 4 GiB a layer)."""
-
 
 def graph_masks(shape: Shape) -> Number:
     """T s: the attention mask, one byte a pair, that Transformer Engine's graph of `attn` has among its static inputs for every
@@ -27,7 +23,6 @@ def graph_masks(shape: Shape) -> Number:
 def beside_graphs(scenario: Scenario, kind: str, shape: Shape, recompute: Recompute, layer: KeptLayer) -> KeptLayer:
     """The layer with what the graphs that run beside this recomputation hold for it."""
     attends = not scenario.model.is_hybrid or kind == "attention"
-    named = scenario.given.cuda_graphs is not None or scenario.workload.seq_length <= USUAL_SEQUENCE
-    if not (attends and named) or "attn" not in scenario.settings().beside(recompute).cuda_graphs:
+    if not attends or "attn" not in scenario.settings().beside(recompute).cuda_graphs:
         return layer
     return replace(layer, kept={**layer.kept, "graph_masks": graph_masks(shape)})

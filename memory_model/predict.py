@@ -302,14 +302,15 @@ def dispatch_buffer_bytes(scenario: Scenario, layouts: Layouts) -> Number:
 
     Source: deepseek-ai/DeepEP, branch hybrid-ep (buffer allocation); no measured peak.
     """
-    model, settings = scenario.model, scenario.settings()
-    if not model.is_moe or settings.dispatcher != "hybridep":
+    model = scenario.model
+    registered = layouts.where(lambda settings: model.is_moe and settings.dispatcher == "hybridep")
+    if not registered.any():
         return np.zeros(len(layouts))
     tokens = layouts.mbs * scenario.workload.seq_length / layouts.cp / np.where(layouts.sp, layouts.tp, 1)
     domains = np.ceil(layouts.ep * layouts.etp / scenario.cluster.link_domain_size)
     token_bytes = model.expert_width * scenario.numerics.activation_bytes
     inside = layouts.ep * tokens * (token_bytes + 8.0 * (model.num_moe_experts or 0))
-    return np.where(layouts.ep > 1, inside + (domains - 1.0) * tokens * token_bytes, 0.0)
+    return np.where(registered & (layouts.ep > 1), inside + (domains - 1.0) * tokens * token_bytes, 0.0)
 
 
 def model_parallel_reserved_bytes(stack: StackMemory, tp: Number, pp: Number) -> Number:

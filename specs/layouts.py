@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from autoconfig.specs.errors import PlanError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import pattern_letters
 from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.run_settings import RunSettings, Switches
 
 IntColumn = npt.NDArray[np.int64]
 BoolColumn = npt.NDArray[np.bool_]
@@ -44,6 +45,10 @@ class Layouts:
     num_gpus: IntColumn
     """Of the run."""
     global_batch_size: IntColumn
+    switches: IntColumn
+    """Number of the row's settings in `choices`."""
+    choices: tuple[RunSettings, ...] = (RunSettings(),)
+    """What the rows' runs switch on (`resolve_settings`): few distinct settings."""
 
     @property
     def num_microbatches(self) -> IntColumn:
@@ -55,7 +60,23 @@ class Layouts:
 
     def take(self, rows: Any) -> Layouts:
         """The rows that an index array, mask or slice selects."""
-        return Layouts(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+        return Layouts(**{name: getattr(self, name)[rows] for name in COLUMN_NAMES}, choices=self.choices)
+
+    def with_switches(self, switches: Switches) -> Layouts:
+        """The same rows with the settings that they run with."""
+        numbers = np.broadcast_to(switches.numbers(self.tp, self.pp, self.vpp, self.ep), self.tp.shape)
+        return replace(self, switches=numbers.astype(np.int64), choices=switches.choices)
+
+    def by_settings(self) -> list[tuple[RunSettings, IntColumn]]:
+        """(settings, the rows that run with them), of those that some row has."""
+        if len(self.choices) == 1:
+            return [(self.choices[0], np.arange(len(self)))] if len(self) else []
+        groups = ((settings, np.flatnonzero(self.switches == number)) for number, settings in enumerate(self.choices))
+        return [(settings, rows) for settings, rows in groups if len(rows)]
+
+    def where(self, holds: Callable[[RunSettings], Any]) -> npt.NDArray[Any]:
+        """[n]: what a function says of each row's settings."""
+        return np.array([holds(settings) for settings in self.choices])[self.switches]
 
     def unique(self, *names: str, also: Sequence[npt.ArrayLike] = ()) -> tuple[IntColumn, IntColumn]:
         """(first row of each distinct combination of the columns and of `also`, for every row the position of its
@@ -75,10 +96,13 @@ class Layouts:
         """Row `row` as a TrainPlan; first and last are left out where the stages are even."""
         pp, first, last = int(self.pp[row]), int(self.first[row]), int(self.last[row])
         even = model.num_layers % pp == 0 and first == last == model.num_layers // pp
-        names = {f.name for f in fields(self)} - {"first", "last", "num_gpus", "global_batch_size"}
+        names = {*COLUMN_NAMES} - {"first", "last", "num_gpus", "global_batch_size", "switches"}
         values: dict[str, Any] = {name: getattr(self, name)[row].item() for name in names}
         values |= {} if even else {"first": first, "last": last}
         return TrainPlan(**values, recompute=recompute)
+
+
+COLUMN_NAMES = tuple(f.name for f in fields(Layouts) if f.name != "choices")
 
 
 def layouts_of(
@@ -87,18 +111,18 @@ def layouts_of(
     global_batch_size: int | Sequence[int],
     num_gpus: int | Sequence[int] | None = None,
 ) -> Layouts:
-    """Columns for single plans, each with its batch and on its GPUs; as many as it occupies where they are not given. Raises
-    PlanError where stages or micro-batches are not whole numbers."""
+    """Columns for single plans with nothing switched on, each with its batch and on its GPUs; as many as it occupies where they
+    are not given. Raises PlanError where stages or micro-batches are not whole numbers."""
     batches = [global_batch_size] * len(plans) if isinstance(global_batch_size, int) else global_batch_size
     counts = [num_gpus or plan.world_size for plan in plans] if num_gpus is None or isinstance(num_gpus, int) else num_gpus
-    columns: dict[str, list[Any]] = {f.name: [] for f in fields(Layouts)}
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMN_NAMES}
     for plan, batch, gpus in zip(plans, batches, counts, strict=True):
         layers = stage_layers(model, plan)
         if batch % (plan.mbs * plan.dp):
             raise PlanError(
                 f"global batch {batch} is not a multiple of mbs x dp = {plan.mbs} x {plan.dp} = {plan.mbs * plan.dp}"
             )
-        derived = {"first": layers[0], "last": layers[-1], "global_batch_size": batch, "num_gpus": gpus}
+        derived = {"first": layers[0], "last": layers[-1], "global_batch_size": batch, "num_gpus": gpus, "switches": 0}
         for name, column in columns.items():
             column.append(derived.get(name, getattr(plan, name, None)))
     kinds: dict[str, Any] = {"sp": np.bool_, "dist_opt": np.bool_, "offload": np.float64}

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import cache
 from importlib import resources
 from math import log2
+from operator import attrgetter, methodcaller
 from typing import Any
 
+import numpy as np
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, is_release
 
@@ -44,6 +48,10 @@ class RunSettings:
     def graphed(self, part: str) -> bool:
         """Whether this part of a layer is replayed."""
         return bool(self.cuda_graphs & {part, FULL, FULL_ITERATION})
+
+    def replays(self, part: str) -> bool:
+        """Whether graphs of this part, or of the full iteration, are named."""
+        return bool(self.cuda_graphs & {part, FULL_ITERATION})
 
     @property
     def full_iteration(self) -> bool:
@@ -84,6 +92,10 @@ class GivenSettings:
     of_a_run: bool = False
     """They are those of a run that ran: no rule judges them."""
 
+    def said(self) -> dict[str, Any]:
+        """Those that are given, by name."""
+        return {f.name: value for f in fields(RunSettings) if (value := getattr(self, f.name)) is not None}
+
     def __post_init__(self) -> None:
         if self.dispatcher is not None and self.dispatcher not in DISPATCHERS:
             raise InputError(f"dispatcher {self.dispatcher!r} is not one of {', '.join(DISPATCHERS)}", field="dispatcher")
@@ -97,8 +109,8 @@ class GivenSettings:
 NOTHING_GIVEN = GivenSettings()
 FUSED = "mxfp8"
 """How GEMMs are scaled where Transformer Engine fuses a grouped MLP (GroupedMLP_CuTeGEMMSwiGLU_MXFP8, on Blackwell)."""
-OF_THE_RELEASE = ("fused_experts", "fp8_attention")
-"""Kernels that a run has because its software has them, whatever its plan."""
+FLEXIBLE = ("deepep", "hybridep")
+"""Dispatchers that send a token once to each rank or link domain."""
 
 
 def settings_of_a_run(settings: RunSettings) -> GivenSettings:
@@ -121,6 +133,45 @@ def read_graphs(text: str) -> frozenset[str]:
     return frozenset() if words in (["none"], ["0"]) else frozenset(words)
 
 
+NVIDIA = "nvidia"
+OVER_BOARDS = 8
+"""GPUs of a link domain above which DeepEP does not run (megatron-core: "only supports Ampere, Hopper, B200 and B300")."""
+USUAL_SEQUENCE = 8_192
+"""The longest sequence of NVIDIA's recipes that graph attention (catalogue/software/releases.csv). Masks grow with its square:
+a longer question leaves attention out of its usual graphs (131,072 tokens would need 4 GiB a layer)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """The switches of a question's runs: one choice for each kind of plan that they depend on."""
+
+    choices: tuple[RunSettings, ...]
+    """Without equal ones."""
+    number: tuple[int, int, int, int]
+    """Of the choice of a plan: at 1 where tp x ep is above 1, 2 more where EP overlap can run in it."""
+    given: GivenSettings
+
+    def numbers(self, tp: Number, pp: Number, vpp: Number, ep: Number) -> Number:
+        """The position in `choices` of plans with these degrees."""
+        return np.array(self.number)[np.where(tp * ep > 1, 1, 0) + np.where(overlap_can_run(pp, vpp, ep), 2, 0)]
+
+    @property
+    def widest(self) -> RunSettings:
+        """Those of a plan that every switch can run in."""
+        return self.choices[self.number[-1]]
+
+    def of(self, plan: TrainPlan) -> RunSettings:
+        """Those of one plan: beside its recomputation, usual switches give way."""
+        found = self.choices[int(self.numbers(plan.tp, plan.pp, plan.vpp, plan.ep))]
+        return replace(found.beside(plan.recompute), **self.given.said())
+
+
+def overlap_can_run(pp: Number, vpp: Number, ep: Number) -> Number:
+    """Where the combined 1F1B schedule can run: several ranks of experts, and one stage or interleaved ones (megatron-core
+    0.19.2, transformer_config.py: overlap_moe_expert_parallel_comm)."""
+    return (ep > 1) & ((pp == 1) | (vpp > 1))
+
+
 @cache
 def resolve_settings(
     given: GivenSettings,
@@ -130,30 +181,71 @@ def resolve_settings(
     *,
     precision: str,
     dropless: bool,
-    plan: TrainPlan | None = None,
-) -> RunSettings:
-    """The switches of a run in `precision` (bf16, or how a quantised format is scaled): what is given, else the recipe of
-    this model nearest to `plan` (kernels: OF_THE_RELEASE), else what most recipes of the release and GPU do, else what the
-    stack does. DeepEP gives way
-    to all-to-all where links join more than one board (Megatron-Core: "DeepEP only supports Ampere, Hopper, B200 and B300"),
-    and usual graphs of the full iteration to none where a given dispatcher's sizes are not static."""
+    seq_length: int,
+) -> Switches:
+    """The switches of runs in `precision` (bf16, or how a quantised format is scaled): what is given, else what most recipes
+    of the release have for models of this kind on such GPUs, else what the stack does; of a plan that a usual switch cannot run
+    in what is left of it. A given DeepEP gives way to all-to-all where links join more than one board, as in the software.
+    Raises InputError for kernels of another vendor."""
     _refuse_other_vendors(given, model, cluster)
-    defaults = _of_stack(model, cluster, software, dropless)
-    if software.release and model.is_moe:
-        defaults = _of_recipes(defaults, model, cluster, precision, software.release, plan)
-    said = {f.name: value for f in fields(RunSettings) if (value := getattr(given, f.name)) is not None}
-    found = replace(defaults, **said)
-    if found.dispatcher == "deepep" and cluster.link_domain_size > 8:
-        found = replace(found, dispatcher="alltoall")
-    if found.dispatcher == "hybridep" and cluster.gpu.vendor != NVIDIA:
-        found = replace(found, dispatcher="alltoall", fused_experts=False)
-    waits = model.is_moe and dropless and not found.static_sizes
-    if given.cuda_graphs is None and found.full_iteration and waits:
-        found = replace(found, cuda_graphs=frozenset())
-    return found
+    usual = None
+    if software.release:
+        usual = usual_settings(kind_of(model), cluster.gpu.id.split("-")[0], recipe_class(cluster), precision, software.release)
+    usual = _of_stack(model, cluster, software, dropless) if usual is None else usual
+    choices = []
+    for overlaps in (False, True):
+        for flexible in (False, True):
+            found = _possible(usual, given, model, cluster, precision, flexible=flexible, overlaps=overlaps)
+            found = replace(found, cuda_graphs=_graphs(found, given, model, seq_length, dropless=dropless))
+            choices.append(replace(found, **given.said() | {"dispatcher": found.dispatcher}))
+    distinct = tuple(dict.fromkeys(choices))
+    a, b, c, d = (distinct.index(choice) for choice in choices)
+    return Switches(choices=distinct, number=(a, b, c, d), given=given)
 
 
-NVIDIA = "nvidia"
+def _possible(
+    usual: RunSettings,
+    given: GivenSettings,
+    model: ModelSpec,
+    cluster: ClusterSpec,
+    precision: str,
+    *,
+    flexible: bool,
+    overlaps: bool,
+) -> RunSettings:
+    """The usual settings that model, cluster, precision and plan leave, and the dispatcher that runs."""
+    if not model.is_moe:
+        return replace(usual, dispatcher="alltoall", ep_overlap=False, fused_experts=False)
+    dispatcher = given.dispatcher or usual.dispatcher
+    if dispatcher == "deepep" and cluster.link_domain_size > OVER_BOARDS:
+        dispatcher = "alltoall"
+    if given.dispatcher is None and dispatcher in FLEXIBLE:
+        runs = flexible and (dispatcher != "hybridep" or cluster.gpu.vendor == NVIDIA)
+        dispatcher = dispatcher if runs else "alltoall"
+    overlap = overlaps and dispatcher != "allgather" and precision != "fp32" and model.mtp_num_layers <= 1
+    return replace(
+        usual,
+        dispatcher=dispatcher,
+        ep_overlap=usual.ep_overlap and overlap,
+        fused_experts=usual.fused_experts and precision == FUSED and cluster.gpu.vendor == NVIDIA,
+        fp8_output=usual.fp8_output and precision == FUSED,
+    )
+
+
+def _graphs(found: RunSettings, given: GivenSettings, model: ModelSpec, seq_length: int, *, dropless: bool) -> frozenset[str]:
+    """The usual graphs that the model has parts for and whose sizes the host knows."""
+    waits = model.is_moe and dropless
+    if found.full_iteration:
+        return frozenset() if waits and not found.static_sizes else found.cuda_graphs
+    if given.offload_layers:
+        return frozenset()
+    lacking = {"moe"} if waits else set()
+    lacking |= {"moe", "mlp"} if (found.ep_overlap if given.ep_overlap is None else given.ep_overlap) else set()
+    lacking |= {"mlp"} if 0 not in model.moe_pattern else set()
+    lacking |= set() if model.is_moe else {part for part in GRAPH_SCOPES if part.startswith("moe")}
+    lacking |= set() if "mamba" in model.layer_kinds else {"mamba"}
+    lacking |= {"attn"} if seq_length > USUAL_SEQUENCE else set()
+    return found.cuda_graphs - lacking
 
 
 def given_way(dispatcher: str | None, found: RunSettings) -> str:
@@ -189,14 +281,61 @@ def _refuse_other_vendors(given: GivenSettings, model: ModelSpec, cluster: Clust
 def _of_stack(model: ModelSpec, cluster: ClusterSpec, software: SoftwareStack, dropless: bool) -> RunSettings:
     time, wide = software.time, cluster.link_domain_size > 8
     if not model.is_moe:
-        return RunSettings(cuda_graphs=frozenset({FULL} if time.cuda_graphs else ()))
+        return RunSettings()
     dispatcher = time.moe_dispatcher_wide if wide and time.moe_dispatcher_wide else time.moe_dispatcher
     parts = ("attn", "moe_router", "moe_preprocess") if wide and time.moe_graphs_wide else ()
     return RunSettings(
         dispatcher=dispatcher,
-        cuda_graphs=frozenset({FULL} if time.cuda_graphs else parts),
+        cuda_graphs=frozenset(parts),
         ep_overlap=time.moe_ep_overlap and dropless and not wide,
     )
+
+
+def kind_of(model: ModelSpec) -> str:
+    """The kind of model that recipes are counted by: dense, mixture, or hybrid (with experts or without)."""
+    return "hybrid" if model.is_hybrid else "mixture" if model.is_moe else "dense"
+
+
+def recipe_class(cluster: ClusterSpec) -> str:
+    """Which GPUs' recipes stand for these: h100 (Hopper), b200 (Blackwell on boards of eight), gb200 (NVL72); else none."""
+    gpu = cluster.gpu
+    if gpu.architecture == "hopper":
+        return "h100"
+    if gpu.architecture != "blackwell":
+        return ""
+    return "gb200" if cluster.link_domain_size > OVER_BOARDS else "b200"
+
+
+@cache
+def usual_settings(kind: str, gpu: str, class_: str, precision: str, release: str) -> RunSettings | None:
+    """Of each switch what most pretraining recipes of the release do for models of a kind: on this GPU in this precision, else
+    on its class of GPUs (`recipe_class`), else in any precision; None where there is none. Of a model those recipes count that
+    came last, together one vote; of as many votes the later recipes'. A scope of graphs is usual that most replay: those of the
+    full iteration replay every part."""
+    release = max((known for known in _known_releases() if known <= release), default=release)
+    alive = [r for r in recipes() if (r.row["kind"], r.task) == (kind, PRETRAIN) and r.release <= release <= r.until]
+    alike = [r for r in alive if class_ and GPU_CLASS.get(r.gpu, r.gpu) == class_]
+    pools = [[r for r in some if r.precision in forms] for forms in ((precision,), {r.precision for r in alike})
+             for some in ([r for r in alike if r.gpu == gpu], alike)]  # fmt: skip
+    pool = next((pool for pool in pools if pool), [])
+    newest: dict[tuple[str, str], str] = {}
+    for r in pool:
+        newest[r.model, r.gpu] = max(r.release, newest.get((r.model, r.gpu), ""))
+    voters = sorted((r for r in pool if r.release == newest[r.model, r.gpu]), key=lambda r: r.release, reverse=True)
+    if not voters:
+        return None
+    of_model = Counter(r.model for r in voters)
+
+    def most(value: Callable[[RunSettings], Any]) -> Any:
+        votes: dict[Any, Fraction] = {}
+        for r in voters:
+            votes[value(r.settings)] = votes.get(value(r.settings), Fraction(0)) + Fraction(1, of_model[r.model])
+        return max(votes, key=lambda one: votes[one])
+
+    others = {f.name: most(attrgetter(f.name)) for f in fields(RunSettings) if f.name != "cuda_graphs"}
+    whole = most(lambda settings: settings.full_iteration)
+    parts = {part for part in GRAPH_SCOPES[:-2] if most(methodcaller("replays", part))}
+    return RunSettings(cuda_graphs=frozenset({FULL_ITERATION} if whole else parts), **others)
 
 
 @dataclass(frozen=True)
@@ -329,39 +468,6 @@ def nearest_recipe(
 
     known = current_recipes(model, gpu, precision, release, task)
     return max(enumerate(known), key=likeness)[1] if known else None
-
-
-def _of_recipes(
-    stack: RunSettings, model: ModelSpec, cluster: ClusterSpec, precision: str, release: str, plan: TrainPlan | None
-) -> RunSettings:
-    name, gpu = model.name.rstrip("*"), cluster.gpu.id.split("-")[0]
-    mine = None if plan is None else (plan.world_size, plan.tp, plan.pp, plan.cp, plan.vpp, plan.ep, plan.mbs)
-    if (recipe := nearest_recipe(name, gpu, precision, release, mine, cluster.num_gpus)) is not None:
-        current = current_recipes(name, gpu, precision, release)
-        return recipe.settings if recipe.plan == mine else _with_kernels_of_the_release(recipe, current, cluster.num_gpus)
-    newest: dict[str, RecipeSettings] = {}
-    for other in recipes():
-        if (other.gpu, other.precision) == (gpu, precision) and other.release <= release and not _dense(other):
-            newest[other.model] = other
-    return _most(stack, [r.settings for r in newest.values()])
-
-
-def _with_kernels_of_the_release(recipe: RecipeSettings, known: Sequence[RecipeSettings], gpus: int) -> RunSettings:
-    """Its settings with the kernels (OF_THE_RELEASE) that most of the known recipes switch on; where as many do not, those of
-    the recipe of the nearest number of GPUs, the later one of two."""
-    counted = [r.settings for r in sorted(reversed(known), key=lambda r: abs(log2(r.plan[0] / gpus)))]
-    return replace(recipe.settings, **{name: _usual(name, counted) for name in OF_THE_RELEASE})
-
-
-def _usual(name: str, known: Sequence[RunSettings]) -> Any:
-    return Counter(getattr(s, name) for s in known).most_common(1)[0][0]
-
-
-def _most(stack: RunSettings, known: Sequence[RunSettings]) -> RunSettings:
-    """Of each switch what most recipes do; the stack's own where there is none."""
-    if not known:
-        return stack
-    return RunSettings(**{f.name: _usual(f.name, known) for f in fields(RunSettings)})
 
 
 def without_ring(model: ModelSpec, software: SoftwareStack) -> SoftwareStack:

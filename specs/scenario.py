@@ -14,7 +14,7 @@ from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, resolve_settings, without_ring
+from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, Switches, resolve_settings, without_ring
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"
@@ -383,15 +383,22 @@ class Scenario:
     def __post_init__(self) -> None:
         object.__setattr__(self, "software", without_ring(self.model, self.software))
 
-    def settings(self, plan: TrainPlan | None = None) -> RunSettings:
-        """Every switch of the run: given, or the default of release, GPU and model (of the recipe most like `plan`)."""
-        named = (self.given, self.model, self.cluster, self.software)
+    @property
+    def switches(self) -> Switches:
+        """Every switch of the runs: given, or the default of software, GPU and model where the plan allows it."""
         return resolve_settings(
-            *named,
+            self.given,
+            self.model,
+            self.cluster,
+            self.software,
             precision=self.numerics.format.recipe or self.numerics.precision,
             dropless=self.numerics.moe_capacity_factor is None,
-            plan=plan,
+            seq_length=self.workload.seq_length,
         )
+
+    def settings(self, plan: TrainPlan | None = None) -> RunSettings:
+        """The switches of a plan, beside its recomputation; without one those of a plan that every switch can run in."""
+        return self.switches.widest if plan is None else self.switches.of(plan)
 
     def stack(self, kind: str) -> Scenario:
         """The same with `ModelSpec.stack` and its sequence; itself where there are no two stacks."""
@@ -400,9 +407,14 @@ class Scenario:
         workload = replace(self.workload, seq_length=self.workload.tokens_of(kind), decoder_seq_length=None)
         return replace(self, model=self.model.stack(kind), workload=workload)
 
-    def layouts(self, plans: Sequence[TrainPlan]) -> Layouts:
-        """The plans as columns, of the scenario's size. Raises PlanError where stages or micro-batches are not whole."""
-        return layouts_of(plans, self.model, self.workload.global_batch_size, self.cluster.num_gpus)
+    def layouts(
+        self, plans: Sequence[TrainPlan], batches: Sequence[int] | None = None, gpus: int | Sequence[int] | None = None
+    ) -> Layouts:
+        """The plans as columns, of the scenario's size, or each with its batch and on its GPUs. Raises PlanError where stages
+        or micro-batches are not whole."""
+        batch = self.workload.global_batch_size if batches is None else batches
+        size = self.cluster.num_gpus if gpus is None else gpus
+        return layouts_of(plans, self.model, batch, size).with_switches(self.switches)
 
     def read_plan(self, text: str) -> TrainPlan:
         """A plan in short form; what it leaves out is what people mean with this software. Raises PlanError."""

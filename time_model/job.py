@@ -12,7 +12,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.run_settings import RunSettings
+from autoconfig.specs.run_settings import RunSettings, overlap_can_run
 from autoconfig.specs.scenario import TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import (
@@ -208,9 +208,15 @@ NVFP4_CAST_BYTES = 5.1
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """The scenario of one estimate and what follows from it alone."""
+    """The scenario of one estimate, what its runs switch on, and what follows from both alone."""
 
     scenario: Scenario
+    settings: RunSettings
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> TrainingJob:
+        """With the switches of a plan that every switch can run in."""
+        return cls(scenario, scenario.settings())
 
     @property
     def model(self) -> ModelSpec:
@@ -343,11 +349,6 @@ class TrainingJob:
         """Experts take a fixed number of rows: shapes are known before routing."""
         return self.numerics.moe_capacity_factor is not None
 
-    @cached_property
-    def settings(self) -> RunSettings:
-        """What the run switches on beside its plan."""
-        return self.scenario.settings()
-
     @property
     def expert_load(self) -> float:
         """Rows of the busiest expert rank over a balanced load: the capacity factor, or the imbalance given or usual."""
@@ -386,9 +387,8 @@ class Shapes:
 
 
 def overlapped(layouts: Layouts, job: TrainingJob) -> Number:
-    """Where the combined 1F1B schedule can run: one stage, or interleaved ones (megatron-core 0.19.2,
-    transformer_config.py: overlap_moe_expert_parallel_comm)."""
-    return job.settings.ep_overlap & job.model.is_moe & ((layouts.pp == 1) | (layouts.vpp > 1)) & (layouts.ep > 1)
+    """Where experts' communication runs beside compute."""
+    return job.settings.ep_overlap & job.model.is_moe & overlap_can_run(layouts.pp, layouts.vpp, layouts.ep)
 
 
 def shapes_of(layouts: Layouts, job: TrainingJob) -> Shapes:

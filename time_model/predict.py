@@ -55,7 +55,7 @@ class TimeEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
-    """What the step times of n layouts under R recompute options draw on."""
+    """What the step times of n layouts, all with the same switches, under R recompute options draw on."""
 
     job: TrainingJob
     layouts: Layouts
@@ -122,6 +122,55 @@ class StepTimes:
         return np.asarray(least * ratio * (1.0 - ROUNDING))
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixedTimes:
+    """The step times of n layouts of which few differ in their switches."""
+
+    times: list[StepTimes]
+    """Of the layouts with each settings that some have."""
+    group: Index
+    """[n]: which of these."""
+    place: Index
+    """[n]: row within it."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> MixedTimes:
+        """Price the layers of every distinct shape once. Raises InputError where the GPU lacks the precision."""
+        group, place = np.zeros(len(layouts), np.int64), np.arange(len(layouts))
+        alike = layouts.by_settings()
+        times = []
+        for number, (settings, rows) in enumerate(alike):
+            some = layouts if len(alike) == 1 else layouts.take(rows)
+            times.append(StepTimes.of(TrainingJob(scenario, settings), some, recomputes))
+            group[rows], place[rows] = number, np.arange(len(rows))
+        return cls(times=times, group=group, place=place)
+
+    def seconds(self, which: Index) -> Table:
+        """[which, R]: seconds of one step."""
+        if len(self.times) == 1:
+            return self.times[0].seconds(which)
+        step = np.empty((len(which), len(self.times[0].recomputes)))
+        for number, times in enumerate(self.times):
+            mine = np.flatnonzero(self.group[which] == number)
+            step[mine] = times.seconds(self.place[which[mine]])
+        return step
+
+    def least_seconds(self, which: Index, fits: npt.NDArray[np.bool_] | None = None) -> Column:
+        """[which]: as `StepTimes.least_seconds`."""
+        if len(self.times) == 1:
+            return self.times[0].least_seconds(which, fits)
+        least = np.empty(len(which))
+        for number, times in enumerate(self.times):
+            mine = np.flatnonzero(self.group[which] == number)
+            least[mine] = times.least_seconds(self.place[which[mine]], None if fits is None else fits[mine])
+        return least
+
+    @property
+    def level(self) -> str:
+        """As `TimeEstimate.level`."""
+        return self.times[0].job.gpu.level
+
+
 def estimate_step_time(
     scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute], *, detail: bool = False
 ) -> TimeEstimate:
@@ -130,15 +179,17 @@ def estimate_step_time(
     A layer is priced once per distinct shape and gathered; pipeline, data parallelism and the optimizer are added per row.
     Legality is not checked here: a silly plan gets its price.
     """
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
-    for start in range(0, len(layouts) if recomputes else 0, ROWS_PER_TABLE):
-        times = StepTimes.of(job, layouts.take(slice(start, start + ROWS_PER_TABLE)), recomputes)
-        step[start : start + ROWS_PER_TABLE] = times.seconds(np.arange(len(times.layouts)))
+    alike = layouts.by_settings() if recomputes else []
+    for settings, rows in ((s, r[i : i + ROWS_PER_TABLE]) for s, r in alike for i in range(0, len(r), ROWS_PER_TABLE)):
+        job = TrainingJob(scenario, settings)
+        times = StepTimes.of(job, layouts if len(rows) == len(layouts) else layouts.take(rows), recomputes)
+        step[rows] = times.seconds(np.arange(len(rows)))
         for block in priced_together(job.model, times.layouts, ROWS_PER_TABLE) if detail else []:
             for name, values in step_parts(job, times.rows(block)).items():
-                parts.setdefault(name, np.zeros_like(step))[start + block] = values * job.factors.step
+                parts.setdefault(name, np.zeros_like(step))[rows[block]] = values * job.factors.step
     return TimeEstimate(
         step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {scenario.software.name}"
     )
@@ -158,7 +209,13 @@ def forward_seconds(scenario: Scenario, layouts: Layouts) -> Column:
     m S_max + (sum of the other stages) / v and the sends, S of forward alone: the bubble of a forward-only pipeline is
     (p - 1) S / v as in training (Narayanan et al. 2021, section 2.2.2). FSDP's gathers are exposed as in training.
     """
-    job = TrainingJob(scenario)
+    seconds = np.empty(len(layouts))
+    for settings, rows in layouts.by_settings():
+        seconds[rows] = _forward_seconds(TrainingJob(scenario, settings), layouts.take(rows))
+    return seconds
+
+
+def _forward_seconds(job: TrainingJob, layouts: Layouts) -> Column:
     rows = StepTimes.of(job, layouts, [NONE]).rows(np.arange(len(layouts)))
     table, index = rows.table, rows.index
     kinds = [fore[index] for fore in table.forward]

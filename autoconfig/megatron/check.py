@@ -373,7 +373,7 @@ class MissingOverlap:
 
 def with_overlaps(scenario: Scenario) -> Scenario:
     """The scenario with every overlap that its stack has; itself for software of other years, whose arguments know none."""
-    if not is_modern(scenario.software.name):
+    if not (is_modern(scenario.software.name) or scenario.software.release):
         return scenario
     time, usual = scenario.software.time, load_stack(scenario.software.name).time
     on = {field: max(getattr(time, field), getattr(usual, field)) for _, field in OVERLAPS}

@@ -224,6 +224,13 @@ def exported_gpu(text: str) -> str | None:
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 
+def exported_software(text: str) -> str | None:
+    """The software that a script which `export` wrote was priced as, from its header; None for other files."""
+    head = text[:HEADER_CHARACTERS]
+    found = re.search(r"^# .+ for megatron-core [\d.]+, priced as software (\S+)\.$", head, re.MULTILINE)
+    return found[1] if MARK in head and found else None
+
+
 def left_out_by_export(text: str) -> tuple[str, ...]:
     """What a script that `export` wrote says that it leaves out of the model; empty for other files."""
     lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
@@ -256,6 +263,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         like=request.like,
         model=model,
         software=request.software,
+        exported=exported_software(text),
         core_release=request.core_release,
         pinned=kind in PINNED,
         seq_length=request.seq_length,

@@ -85,11 +85,11 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str |
 
 
 def read_software(
-    a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], *, megatron_fsdp: bool = False
+    a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], *, modern: bool, megatron_fsdp: bool = False
 ) -> SoftwareStack:
-    """The scenario's stack with what the arguments switch on and off. Raises InputError for overlap without its condition."""
+    """The scenario's stack with what the arguments switch on and, of today's Megatron-LM (`modern`), off. Raises InputError for
+    overlap without its condition."""
     name = scenario.software.name
-    modern = is_modern(name)
     if a.has("--tp-comm-overlap") and not plan.sp:
         raise InputError(
             "--tp-comm-overlap needs --sequence-parallel and tensor parallelism above 1 (NV047); drop it or add them"
@@ -100,7 +100,8 @@ def read_software(
         overlaps=_overlaps(a, scenario, plan, assumed, megatron_fsdp) if modern else None,
         balanced_experts=a.has("--moe-router-force-load-balancing"),
     )
-    stack = replace(with_options(load_stack(name), options), supports_fp8_param_gather_with_fsdp=megatron_fsdp)
+    stack = with_options(load_stack(name), options)
+    stack = replace(stack, supports_fp8_param_gather_with_fsdp=megatron_fsdp) if plan.fsdp or megatron_fsdp else stack
     if plan.fsdp and scenario.numerics.fp8_param_gather and not megatron_fsdp:
         assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
     return stack
@@ -194,6 +195,7 @@ def read_arguments(
     like: str | None = None,
     model: ModelSpec | None = None,
     software: str | None = None,
+    exported: str | None = None,
     core_release: str | None = None,
     pinned: bool = False,
     seq_length: int | None = None,
@@ -204,7 +206,7 @@ def read_arguments(
 ) -> ArgumentsRead:
     """Scenario and plan of an argument list on a cluster; what is named is said instead of the list. Raises InputError.
     `program`: the file that is started with it; `spoken`: name and text of the file that it stands in; `pinned`: a
-    Megatron-LM of an unknown release runs it."""
+    Megatron-LM of an unknown release runs it; `exported`: the software that `export` priced it as, which says every switch."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     _require_training(arguments)
     assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
@@ -224,15 +226,19 @@ def read_arguments(
     arguments.refuse_undecided()
     batch = global_batch_size or found.global_batch_size
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
+    if software is None and core_release is None and exported is not None:
+        assumed.append(f"software {exported}, from the header that export wrote (--software)")
+        software = exported
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
+    modern = exported is not None or is_modern(stack.name)
     plain = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
     year = arguments.newest()[1] if software is None and core_release is None else 9999
     refused = refusals(arguments, as_long=seq_length is None, whole=whole, year=year)
     broken = _refused(refused, stack.name, core_release, pinned, assumed)
-    stack = read_software(arguments, plain, found.plan, assumed, megatron_fsdp=found.megatron_fsdp)
+    stack = read_software(arguments, plain, found.plan, assumed, modern=modern, megatron_fsdp=found.megatron_fsdp)
     if software is None and found.plan.sp:  # what the file gives, the software that its arguments say has
         stack = replace(stack, supports_sequence_parallel=True)
-    given = read_switches(arguments, plain, assumed, modern=is_modern(stack.name))
+    given = read_switches(arguments, plain, assumed, modern=modern)
     arguments.used.update(_READ_ELSEWHERE)
     return ArgumentsRead(
         **vars(found),

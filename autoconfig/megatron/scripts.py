@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autoconfig.megatron.switches import runnable_settings
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
 from autoconfig.planning.export_files import MARK, UNWRITTEN, quoted, remark, slug
@@ -146,7 +145,7 @@ def _script(
     lines += ["set -eu", "", *_variables(scenario, report, starts_elsewhere=bool(directives))]
     exports = environment(scenario, plan).items()
     lines += [f"unset {name}" if value is None else f"export {name}={quoted(value)}" for name, value in exports]
-    if not runnable_settings(scenario, plan).cuda_graphs:  # graphs and NCCL's buffers do not go with it
+    if not scenario.settings(plan).cuda_graphs:  # graphs and NCCL's buffers do not go with it
         lines.append("# less fragmentation than the prediction takes")
         lines.append('export PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"')
     lines += [""]
@@ -168,7 +167,8 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
     nodes = "1 node" if cluster.num_nodes == 1 else f"{cluster.num_nodes} nodes"
     lines = [
         f"{scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
-        f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19.",
+        f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19, "
+        f"priced as software {scenario.software.name}.",
         f"Plan: {plan}",
     ]
     if report is not None:

@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_model import Argument, Collector
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.run_settings import FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings
+from autoconfig.specs.run_settings import FLEXIBLE, FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS
-from autoconfig.training.plan_rules import broken_rules
-from autoconfig.training.question import odd_graphs
 
 OFF: dict[str, Any] = {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False, "fused_experts": False}
-FLEXIBLE = ("deepep", "hybridep")
-
-
-def runnable_settings(scenario: Scenario, plan: TrainPlan) -> RunSettings:
-    """The scenario's switches; defaults that Megatron does not run with this plan are off."""
-    found, given = scenario.settings(), scenario.given
-    if odd_graphs(found.cuda_graphs, scenario.model, scenario.numerics) and given.cuda_graphs is None:
-        found = replace(found, cuda_graphs=OFF["cuda_graphs"])
-    if not scenario.model.is_moe:
-        return found
-    before = broken_rules(scenario, [plan])[0]
-    for name, off in OFF.items():
-        if getattr(given, name) is None and getattr(found, name) != off:
-            asked = replace(scenario, given=replace(given, **{name: getattr(found, name)}))
-            if set(broken_rules(asked, [plan])[0]) - {*before}:
-                found = replace(found, **{name: off})
-    return found
 
 
 def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     """Of megatron-core 0.19.2, whose parser knows the parts of CUDA graphs as --cuda-graph-modules (--cuda-graph-scope until
     0.16, which it still reads)."""
-    out, model, found = Collector("overlap"), scenario.model, runnable_settings(scenario, plan)
+    out, model, found = Collector("overlap"), scenario.model, scenario.settings(plan)
     local = scenario.software.name == "megatron-local"
     if model.is_moe:
         flex = found.dispatcher in FLEXIBLE

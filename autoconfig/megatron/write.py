@@ -5,7 +5,7 @@ Every function takes any plan, legal or not: the judge must see what a broken ru
 
 from __future__ import annotations
 
-from autoconfig.megatron.switches import runnable_settings, switch_arguments
+from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write_model import PIPELINE_OF_T5, Argument, Collector, model_arguments, vocabulary_words
 from autoconfig.specs.errors import UnsupportedError, option
 from autoconfig.specs.layouts import layout_text, staged_pattern
@@ -184,7 +184,7 @@ def environment(scenario: Scenario, plan: TrainPlan) -> dict[str, str | None]:
         found["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
     if scenario.numerics.deterministic:
         found |= {"NCCL_ALGO": "Ring", "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    if runnable_settings(scenario, plan).fused_experts:
+    if scenario.settings(plan).fused_experts:
         found["NVTE_CUTEDSL_FUSED_GROUPED_MLP"] = "1"
     return found
 

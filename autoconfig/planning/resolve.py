@@ -14,11 +14,8 @@ from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
 from autoconfig.specs.run_settings import unknown_release
-from autoconfig.specs.scenario import (
-    BLACKWELL,
-    Numerics,
-)
-from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
+from autoconfig.specs.scenario import BLACKWELL, DOCUMENTED_DEFAULTS, Calibration, Numerics
+from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack, newest_release
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +143,8 @@ DEFAULT_GPU = "h100-sxm-80gb"
 OLDER_STACK = "megatron-lm-2022"
 """Runs on GPUs that the default stack does not run on."""
 CPU_STACK = "megatron-local"
+HOPPER, WORKSTATION = 9.0, 12.0
+"""Compute capabilities."""
 """Runs where there is no GPU."""
 INLINE_MODEL = "inline"
 """Name of a model that came as JSON in the question."""
@@ -262,8 +261,11 @@ def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
     return gpu
 
 
-def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
-    """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
+def read_stack(
+    name: str | None, gpu: GpuSpec, assumed: list[str], calibration: Calibration = DOCUMENTED_DEFAULTS
+) -> SoftwareStack:
+    """The stack asked for, else the one of the calibration's own runs on such GPUs, else the newest dated release where the GPU
+    is one of data centres and of its time, else the default; on GPUs that it does not run on, the last one that does."""
     if name is not None:
         stack = load_stack(name)
         assumed += unknown_release(stack)
@@ -272,11 +274,22 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
         assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
         return load_stack(CPU_STACK)
     stack = load_stack(DEFAULT_STACK)
+    newest = load_stack(newest_release())
+    mine = (entry for entry in calibration.entries if entry.own is not None)
+    own = {entry.generation for entry in mine if entry.architecture == gpu.architecture}
+    if of_the_data_centre(gpu) and (not own or newest.generation in own):
+        assumed.append(f"software {newest.name}, the newest release for {gpu.id} (--software)")
+        return newest
     if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
         older = load_stack(OLDER_STACK)
         assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
         return older
     return stack
+
+
+def of_the_data_centre(gpu: GpuSpec) -> bool:
+    """NVIDIA's Hopper and Blackwell, but for workstations' (compute capability 12)."""
+    return HOPPER <= (gpu.compute_capability or 0.0) < WORKSTATION
 
 
 def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:

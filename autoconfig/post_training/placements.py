@@ -10,7 +10,7 @@ from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.memory import ASLEEP_BYTES, TrainingMemory, training_chance, training_memory
 from autoconfig.post_training.passes import microbatches, priced, scenario_of, stage_ends, vocabulary_seconds
-from autoconfig.specs.layouts import divisors, layouts_of
+from autoconfig.specs.layouts import divisors
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
@@ -96,7 +96,7 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
     legal = [i for i, rules in enumerate(broken) if not rules]
     if not legal:
         return []
-    layouts = layouts_of([ready[i] for i in legal], job.policy, [batches[i] for i in legal], gpus)
+    layouts = scenario.layouts([ready[i] for i in legal], [batches[i] for i in legal], gpus)
     seconds = estimate_step_time(scenario, layouts, RECOMPUTES).step_seconds
     memory = estimate_memory(scenario, layouts, RECOMPUTES)
     beside = ASLEEP_BYTES if job.algorithm.generates else 0.0

@@ -34,7 +34,6 @@ from autoconfig.runs.release_cells import software_name
 from autoconfig.runs.table import CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.run_settings import release_neighbours
 from autoconfig.specs.scenario import Calibration, Scenario
@@ -271,7 +270,7 @@ def _price(
     batches = [case.scenario.workload.global_batch_size for _, _, case in members]
     gpus = [case.scenario.cluster.num_gpus for _, _, case in members]
     recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
-    layouts = layouts_of(plans, scenario.model, batches, gpus)
+    layouts = scenario.layouts(plans, batches, gpus)
     memory = estimate_memory(scenario, layouts, recomputes)
     time = estimate_step_time(scenario, layouts, recomputes)
     texts = {violation.rule: violation.text for violation in known or ()}

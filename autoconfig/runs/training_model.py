@@ -9,6 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.planning.resolve import read_stack as usual_stack
 from autoconfig.planning.resolve import usual_fp8_recipe
 from autoconfig.runs.table import (
     EP_OVERLAP,
@@ -29,10 +30,9 @@ from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
-from autoconfig.specs.run_settings import GivenSettings, read_graphs
+from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
-    DEFAULT_STACK,
     GRAD_REDUCE,
     PARAM_GATHER,
     SoftwareStack,
@@ -234,11 +234,11 @@ def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
     )
 
 
-def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
-    """The named stack with what the row says of its kernels and overlap."""
+def read_stack(row: Row, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
+    """The named stack, else a question's, with what the row says of its kernels and overlap."""
     name = cell(row, "software")
     if not name:
-        name = DEFAULT_STACK
+        name = usual_stack(None, gpu, []).name
         assumed.append(f"software {name}")
     overlap = _overlaps(row) - {EP_OVERLAP}
     stack_name = "megatron-local" if cell(row, "transformer_impl") == "local" else name
@@ -249,7 +249,6 @@ def read_stack(row: Row, assumed: list[str]) -> SoftwareStack:
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
         loss_fusion=cell(row, "loss_fusion"),
         overlaps=overlap or None,
-        cuda_graphs=bool(flag(row, "cuda_graph")),
         balanced_experts=cell(row, "moe_routing") == "balanced",
     )
     stack = with_options(load_stack(stack_name), options)
@@ -261,11 +260,14 @@ def _overlaps(row: Row) -> frozenset[str]:
     return frozenset(overlap_words(cell(row, "overlap")))
 
 
-def read_settings(row: Row, num_layers: int) -> GivenSettings:
-    """What the row says of dispatcher, CUDA graphs, overlap and offloaded activations (of as many layers as `offload_layers`
-    says, else of all but one: NV123); an empty cell is the default of release, GPU and model."""
-    graphed, scope = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope")
-    graphs = read_graphs(scope) if scope and graphed is not False else frozenset() if graphed is False else None
+def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
+    """What the row says of dispatcher, CUDA graphs (`usual_graphs` where it names no scope), overlap and offloaded activations
+    (of as many layers as `offload_layers` says, else of all but one: NV123); an empty cell is the default of release, GPU and
+    model."""
+    graphed, scope, num_layers = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope"), model.num_layers
+    graphs = None if graphed is None else frozenset[str]()
+    if graphed or (scope and graphed is None):
+        graphs = read_graphs(scope) if scope else usual_graphs(model)
     offloads = cell(row, "offload").lower() == "activations"
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,

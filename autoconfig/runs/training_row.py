@@ -68,10 +68,11 @@ def _completed_row(row: Row) -> tuple[dict[str, str], ModelSpec, SoftwareStack, 
     assumed = _row_assumed(row)
     row = in_our_words(row)
     without_cut_layout(row, assumed)
-    stack = read_stack(row, assumed)
+    gpu = _gpu(cell(row, "gpu"), _memory_gb(row))[0]
+    stack = read_stack(row, gpu, assumed)
     model = read_model(row, assumed)
-    found = with_usual_cells(row, model, stack, _gpu(cell(row, "gpu"), _memory_gb(row))[0], assumed)
-    return found, model, stack if found == row else read_stack(found, []), assumed
+    found = with_usual_cells(row, model, stack, gpu, assumed)
+    return found, model, stack if found == row else read_stack(found, gpu, []), assumed
 
 
 def read_case(row: Row) -> Case:
@@ -236,7 +237,7 @@ def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, b
         numerics=numerics,
         software=stack,
         workload=workload,
-        given=read_settings(row, model.num_layers),
+        given=read_settings(row, model),
     )
 
 

@@ -161,7 +161,8 @@ def understand(request: Request) -> Question:
     if request.architecture:
         model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
-    stack = read_stack(request.software, cluster.gpu, assumed)
+    calibration = _calibration(request)
+    stack = read_stack(request.software, cluster.gpu, assumed, calibration)
     workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
@@ -175,7 +176,7 @@ def understand(request: Request) -> Question:
         numerics=numerics,
         software=stack,
         workload=workload,
-        calibration=_calibration(request),
+        calibration=calibration,
         given=read_switches(request.switches, model, numerics),
     )
     _check_static_sizes(scenario)

@@ -23,8 +23,7 @@ from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positiv
 from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.predict import StepTimes
+from autoconfig.time_model.predict import MixedTimes
 from autoconfig.training.space import Constraints, Space, enumerate_space, legal_mask, recompute_options
 
 Ints = npt.NDArray[np.int64]
@@ -306,7 +305,7 @@ def price_plans(
     if not len(rows):
         return Priced(**PlanColumns.none().columns(), plans=0, layouts=rows, whole=True)
     with clock.phase("time"):
-        times = StepTimes.of(TrainingJob(scenario), space.layouts.take(rows), options)
+        times = MixedTimes.of(scenario, space.layouts.take(rows), options)
     pricing = _Pricing(scenario=scenario, rows=rows, memory=memory, times=times, clock=clock)
     if first is None or len(rows) <= FIRST_ROWS:
         found = pricing.with_peaks(pricing.plans(np.arange(len(rows))))
@@ -359,7 +358,7 @@ class _Pricing:
     rows: Ints
     """Layouts with a plan that fits."""
     memory: FittingPlans
-    times: StepTimes
+    times: MixedTimes
     """Of these layouts."""
     clock: PhaseClock
 
@@ -392,7 +391,7 @@ class _Pricing:
             step=step,
             peak=np.zeros_like(step),
             limit=np.zeros_like(step),
-            level=self.times.job.gpu.level,
+            level=self.times.level,
         )
 
 

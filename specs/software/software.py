@@ -225,8 +225,6 @@ class StackTime:
     """Share of hidden communication that is still exposed: it takes memory bandwidth and SMs from the kernels beside it."""
     host_floor_seconds: float = 0.0005
     """Least time of one layer's forward: what the host needs to launch it. Backward: 1.6 times as much."""
-    cuda_graphs: bool = False
-    """Layers are replayed as CUDA graphs: no host floor."""
     loss_traffic_bytes: float = 44.0
     """Traffic per logit of cross entropy, forward and backward: 44 unfused, 14 fused."""
     optimizer_extra_bytes: float = 26.0
@@ -306,6 +304,12 @@ def _releases() -> list[str]:
 
 
 @cache
+def newest_release() -> str:
+    """The last dated release that has a file."""
+    return max(name for name in software_names() if is_release(name))
+
+
+@cache
 def load_stack(name: str) -> SoftwareStack:
     """The stack with this canonical name or alias; a release without a file is priced as the one before it. Raises
     UnknownNameError with the nearest names."""
@@ -366,7 +370,6 @@ class StackOptions:
     """One of LOSS_BYTES."""
     overlaps: frozenset[str] | None = None
     """Those that are on, every other one is off: some of GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP."""
-    cuda_graphs: bool = False
     balanced_experts: bool = False
     """Every rank of experts has its share of the rows: Megatron's --moe-router-force-load-balancing."""
 
@@ -393,8 +396,6 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         time = replace(
             time, overlap_grad_reduce=GRAD_REDUCE in on, overlap_param_gather=PARAM_GATHER in on, tp_overlap_share=share
         )
-    if options.cuda_graphs:
-        time = replace(time, cuda_graphs=True)
     if options.balanced_experts:
         time = replace(time, moe_imbalance=1.0)
     return replace(stack, memory=memory, time=time)

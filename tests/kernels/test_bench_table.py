@@ -194,7 +194,7 @@ def test_kernel_generations_are_relative_to_the_measured_one(tmp_path: Path) -> 
         scenario = Scenario(
             model=load_model("llama3-8b"), cluster=cluster_of(gpu, 8), numerics=Numerics(), software=changed, workload=workload
         )
-        job = TrainingJob(scenario)
+        job = TrainingJob.of(scenario)
         rates[generation] = float(_flash_rate(job, np.array([1024.0]))[0][0])
     table = efficiency_of(gpu).tables.attention
     assert table is not None
@@ -208,7 +208,7 @@ def test_fp32_has_tables_of_its_own(tmp_path: Path) -> None:
         model=load_model("llama3-8b"), cluster=cluster_of(gpu, 2), numerics=Numerics(precision="fp32"),
         software=load_stack("megatron-local"), workload=Workload(seq_length=64, global_batch_size=2),
     )  # fmt: skip
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     assert job.table_precision(False) == "fp32" and job.gpu.tables.gemm["fp32"] is not None
     assert job.gpu.tables.attention is None and job.gpu.tables.attention_fp32 is not None
     assert job.gemm_rate(False, job.gpu.tables.gemm["fp32"]) == pytest.approx(gpu.flops_per_s["fp32"])

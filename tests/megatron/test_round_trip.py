@@ -24,7 +24,6 @@ from autoconfig.megatron.edit import edited_text
 from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
 from autoconfig.megatron.shell.script import read_script
-from autoconfig.megatron.switches import runnable_settings
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.request_fields import SWITCHES as SWITCH_FIELDS
 from autoconfig.planning.resolve import field_names
@@ -78,7 +77,7 @@ def assert_reads_back(scenario, plan, write):
     assert again.numerics == dataclasses.replace(scenario.numerics, fp8_param_gather=said_gather(scenario, plan))
     assert said(again.model) == said(scenario.model)
     assert again.software == scenario.software, str(plan)
-    assert again.settings() == runnable_settings(scenario, plan)
+    assert again.settings(plan) == scenario.settings(plan)
 
 
 @pytest.mark.parametrize(("seed", "count"), FEW_OR_MANY)

@@ -85,17 +85,17 @@ def test_long_sequences_leave_attention_out_of_graphs_that_nobody_named() -> Non
             plain, workload=Workload(seq_length=seq_length, global_batch_size=256),
             given=GivenSettings(dispatcher="hybridep", cuda_graphs=given),
         )  # fmt: skip
-        assert "attn" in asked.settings().cuda_graphs
+        assert ("attn" in asked.settings().cuda_graphs) == held
         layouts = asked.layouts([parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)])
         parts = estimate_memory(asked, layouts, [NONE], detail=True).parts
         assert ("graph_masks" in parts) == held
 
 
 def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:
-    layouts = scenario("qwen3-30b-a3b", "h100", 64, "hybridep").layouts([parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)])
-    found = dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "hybridep"), layouts)
-    assert float(found[0]) == 32 * 4096 * (2048 * 2 + 8 * 128) + 3 * 4096 * 2048 * 2
-    assert dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "deepep"), layouts).tolist() == [0.0]
+    asked = {name: scenario("qwen3-30b-a3b", "h100", 64, name) for name in ("hybridep", "deepep")}
+    plans = [parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)]
+    found = {name: dispatch_buffer_bytes(one, one.layouts(plans)).tolist() for name, one in asked.items()}
+    assert found == {"hybridep": [32 * 4096 * (2048 * 2 + 8 * 128) + 3 * 4096 * 2048 * 2], "deepep": [0.0]}
 
 
 def test_buffers_leave_less_for_tensors() -> None:

@@ -53,7 +53,7 @@ def test_steps_and_their_parts(name):
     layouts, options = scenario.layouts(plans), list(dict.fromkeys(plan.recompute for plan in plans))
     time = estimate_step_time(scenario, layouts, options, detail=True)
     assert np.allclose(sum(time.parts.values()), time.step_seconds, rtol=1e-9)
-    times = StepTimes.of(TrainingJob(scenario), layouts, options)
+    times = StepTimes.of(TrainingJob.of(scenario), layouts, options)
     every = np.arange(len(plans))
     least, most = times.least_seconds(every), times.least_seconds(every, np.ones(time.step_seconds.shape, bool))
     assert (least <= most).all() and (most <= time.step_seconds.min(axis=1)).all()

@@ -49,7 +49,7 @@ def test_a_format_that_nothing_is_known_of_is_refused_by_name() -> None:
     gpu = scenario.cluster.gpu
     for unmeasured in ("fp8", "fp4"):  # the first is scaled by mxfp8, the second has no rate at all
         numerics = scenario.numerics if unmeasured == "fp8" else replace(scenario.numerics, precision="nvfp4")
-        job = TrainingJob(replace(scenario, numerics=numerics))
+        job = TrainingJob.of(replace(scenario, numerics=numerics))
         job.__dict__["gpu"] = replace(job.gpu, quantised={"fp8": replace(job.gpu.quantised["fp8"], recipe={"delayed": 1.0})})
         with pytest.raises(InputError, match=f"what {gpu.id} reaches in"):
             _ = job.reached

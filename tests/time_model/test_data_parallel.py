@@ -32,7 +32,7 @@ def rows_of(model: ModelSpec, text: str, **numerics: Any) -> tuple[TrainingJob, 
         model=model, cluster=cluster_of(load_gpu("h100"), 64), numerics=Numerics(**numerics),
         software=load_stack("transformer-engine"), workload=Workload(seq_length=240, global_batch_size=64),
     )  # fmt: skip
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     return job, StepTimes.of(job, scenario.layouts([plan]), [NONE]).rows(np.array([0])), plan
 
 
@@ -166,9 +166,9 @@ def test_a_share_of_what_the_layers_save_is_copied():
     tokens, hidden, ffn = 8192, 4096, 14336
     layer = 8 * tokens * hidden + 8 * tokens + 2 * tokens * (2 * 4096 + 2 * 1024) + 4 * tokens * 32 + 6 * tokens * ffn
     layouts = asked.layouts([parse_plan(text, 8) for text in ("tp=1,pp=1,mbs=1,dp=8", "tp=1,pp=2,mbs=1,dp=4")])
-    found = offloaded_bytes(TrainingJob(asked), layouts, [NONE, Recompute.parse("full:uniform:1")])
+    found = offloaded_bytes(TrainingJob.of(asked), layouts, [NONE, Recompute.parse("full:uniform:1")])
     np.testing.assert_allclose(found, [[8 * layer, 0], [0, 0]], rtol=1e-12)
-    assert not offloaded_bytes(TrainingJob(offloading("h100", 0)), layouts, [NONE]).any()
+    assert not offloaded_bytes(TrainingJob.of(offloading("h100", 0)), layouts, [NONE]).any()
 
 
 def test_the_step_waits_for_a_slow_link_only():
@@ -180,7 +180,7 @@ def test_the_step_waits_for_a_slow_link_only():
         waited = float(found.parts.get("activation_offload_seconds", np.zeros((1, 1)))[0, 0])
         assert (waited > 0) == waits and ("activation_offload_seconds" in found.parts) == (layers > 0)
         assert sum(part[0, 0] for part in found.parts.values()) == pytest.approx(found.step_seconds[0, 0])
-        plain = estimate_step_time(without, layouts, [NONE]).step_seconds[0, 0]
+        plain = estimate_step_time(without, without.layouts([parse_plan("tp=1,pp=1,mbs=1,dp=8", 8)]), [NONE]).step_seconds[0, 0]
         assert (found.step_seconds[0, 0] > plain) == waits
         twice = replace(asked, workload=replace(asked.workload, global_batch_size=64))
         more = estimate_step_time(twice, twice.layouts([parse_plan("tp=1,pp=1,mbs=1,dp=8", 8)]), [NONE], detail=True)

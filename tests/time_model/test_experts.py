@@ -34,7 +34,7 @@ def _scenario(stack: SoftwareStack, gpu: str, numerics: Numerics = FP8, gpus: in
 
 
 def _job(stack: str, gpu: str, numerics: Numerics = FP8) -> TrainingJob:
-    return TrainingJob(_scenario(load_stack(stack), gpu, numerics))
+    return TrainingJob.of(_scenario(load_stack(stack), gpu, numerics))
 
 
 def _estimate(plan: str, stack: SoftwareStack, gpu: str, numerics: Numerics = FP8) -> TimeEstimate:
@@ -83,7 +83,7 @@ def test_what_permutation_moves() -> None:
 def _exchange(dispatcher: str, gpu: str, ep: int, gpus: int, model: ModelSpec = QWEN) -> tuple[float, float]:
     scenario = _scenario(load_stack("transformer-engine"), gpu, dataclasses.replace(FP8, moe_capacity_factor=1.0), gpus, model)
     scenario = dataclasses.replace(scenario, given=GivenSettings(dispatcher=dispatcher))
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     shapes = shapes_of(scenario.layouts([parse_plan(f"tp=1,pp=1,ep={ep},mbs=1", gpus)]), job)
     forward, backward, _ = expert_exchange_seconds(job, shapes)
     return float(forward[0]), float(backward[0])
@@ -300,7 +300,7 @@ def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> Non
     exposed = []
     for interference in (0.7, 0.0):
         gpu = dataclasses.replace(_job("transformer-engine", "h100").gpu, fsdp_interference=interference)
-        job = TrainingJob(scenario)
+        job = TrainingJob.of(scenario)
         job.__dict__["gpu"] = gpu
         plan = parse_plan("tp=1,pp=1,ep=8,mbs=1,fsdp=3", 64)
         layouts = scenario.layouts([plan])

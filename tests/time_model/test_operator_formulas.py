@@ -56,7 +56,7 @@ def priced(model: str, changes: str, plan: int, numerics: str) -> Case:
         workload=Workload(global_batch_size=192, **tokens),
     )  # fmt: skip
     letters = symbols(spec, NUMERICS[numerics], degrees, 240)
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     text = ",".join(f"{key}={value}" for key, value in degrees.items())
     x = shapes_of(scenario.layouts([parse_plan(text, 64)]), job)
     found = price_operators(job, x, BlockCollectives(job, x, float(spec.hidden_size)))

@@ -252,7 +252,7 @@ def test_every_quantised_format_has_its_rate_and_casts_for_every_gpu() -> None:
                     model=load_model("llama3-8b"), cluster=cluster_of(gpu, 8), numerics=numerics,
                     software=load_stack("nemo-26.06"), workload=workload,
                 )  # fmt: skip
-                reached = TrainingJob(scenario).reached
+                reached = TrainingJob.of(scenario).reached
                 assert reached.recipe[form.recipe] > 0 and reached.cast_bytes[form.recipe] >= 1, (gpu.id, form)
 
 

@@ -30,7 +30,7 @@ def scenario(model: str = "nemotron-3-nano", gpus: int = 16, gpu: str = "h100", 
 
 
 def table_of(asked: Scenario, text: str) -> LayerTable:
-    job = TrainingJob(asked)
+    job = TrainingJob.of(asked)
     plan = parse_plan(text, asked.cluster.num_gpus)
     return layer_table(job, shapes_of(asked.layouts([plan]), job), [NONE])
 
@@ -150,11 +150,11 @@ def test_delta_rule_and_gate_are_priced() -> None:
 def test_nvfp4_leaves_what_the_recipe_of_nemotron_3_leaves() -> None:
     """The last 14 of 88 layers and multi-token prediction in 16 bits, attention and latent projections too, Mamba's output
     projection in MXFP8: a step of NVFP4 is as long as one of MXFP8 within 4 %, as published (NV-0105 and 0109: 2 %)."""
-    job = TrainingJob(scenario("nemotron-3-super", 64, "gb200", precision="nvfp4"))
+    job = TrainingJob.of(scenario("nemotron-3-super", 64, "gb200", precision="nvfp4"))
     kinds = job.model.layer_kinds
     assert kept_share(job, "mamba") == pytest.approx(kinds[-14:].count("mamba") / kinds.count("mamba"))
     assert kept_share(job, "moe") > kept_share(job, "mamba") and kept_share(job, "head") == 0.0, "depths hold experts"
-    assert kept_share(TrainingJob(scenario("nemotron-3-super", 64, "gb200")), "moe") == 0.0
+    assert kept_share(TrainingJob.of(scenario("nemotron-3-super", 64, "gb200")), "moe") == 0.0
     plan = "tp=2,pp=1,ep=64,mbs=1,sp=1"
     low = scenario("nemotron-3-super", 64, "gb200", precision="nvfp4")
     mx = replace(low, numerics=Numerics(precision="fp8", fp8_recipe="mxfp8", **NO_DROPOUT))

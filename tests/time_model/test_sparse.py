@@ -35,7 +35,7 @@ def test_flops_are_those_of_the_pairs() -> None:
 def test_forward_takes_what_the_module_was_measured_to_take(gpu: str, milliseconds: float) -> None:
     """aiconfigurator-core 0.12.0: the whole module of DeepSeek-V3.2 over 8,192 tokens, in short bursts: at full clock."""
     request = Request(model="deepseek-v3.2", gpus=1024, gpu=gpu, seq_length=S, global_batch_size=1024)
-    job = TrainingJob(understand(request).scenario)
+    job = TrainingJob.of(understand(request).scenario)
     x = shapes_of(job.scenario.layouts([parse_plan("tp=1,pp=16,ep=64,mbs=1,first=4,last=1", 1024)]), job)
     starts = ("linear_q_", "linear_kv_", "linear_proj", "indexer.", "core attention", "indexer scores", "choice of keys")
     found = [op for op in price_operators(job, x, BlockCollectives(job, x, 7168.0)) if op.name.startswith(starts)]

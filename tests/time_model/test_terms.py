@@ -33,7 +33,7 @@ def job_and_shapes(text, gpus=8, model="llama3-8b", seq=32768, **numerics):
         model=load_model(model), cluster=cluster, numerics=Numerics(**numerics), software=load_stack("transformer-engine"),
         workload=Workload(seq_length=seq, global_batch_size=64),
     )  # fmt: skip
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)
 
 
@@ -78,7 +78,7 @@ def test_torchtitan_asks_for_the_kernels_of_cudnn_on_blackwell(gpu, faster):
             software=with_options(load_stack("torchtitan"), options),
             workload=Workload(seq_length=32768, global_batch_size=64),
         )  # fmt: skip
-        job = TrainingJob(scenario)
+        job = TrainingJob.of(scenario)
         seconds.append(core_attention(job, shapes_of(scenario.layouts([parse_plan("tp=1", 8)]), job)).forward[0])
     assert seconds[1] / seconds[0] == pytest.approx(faster, rel=0.02)
 
@@ -178,7 +178,7 @@ def test_unfused_attention_computes_all_scores_of_keys_and_of_values():
         model=load_model("deepseek-v2-lite"), cluster=cluster_of(load_gpu("h100"), 8), numerics=Numerics(),
         software=load_stack("megatron-lm-2022"), workload=Workload(seq_length=4096, global_batch_size=64),
     )  # fmt: skip
-    job = TrainingJob(scenario)
+    job = TrainingJob.of(scenario)
     core = core_attention(job, shapes_of(scenario.layouts([parse_plan("tp=1,ep=8", 8)]), job))
     assert core.flops[0] == 2 * (192 + 128) * 16 * 4096**2
 
@@ -193,5 +193,5 @@ def test_the_least_step_time_lacks_little_where_nothing_is_reduced(model, text, 
         model=load_model(model), cluster=cluster_of(load_gpu("h100"), 8), numerics=Numerics(),
         software=load_stack("transformer-engine"), workload=Workload(seq_length=8192, global_batch_size=batch),
     )  # fmt: skip
-    times, which = StepTimes.of(TrainingJob(scenario), scenario.layouts([parse_plan(text, 8)]), [NONE]), np.array([0])
+    times, which = StepTimes.of(TrainingJob.of(scenario), scenario.layouts([parse_plan(text, 8)]), [NONE]), np.array([0])
     assert share < times.least_seconds(which)[0] / times.seconds(which)[0, 0] <= 1

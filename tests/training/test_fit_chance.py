@@ -60,13 +60,13 @@ def test_the_ranking_is_the_whole_one_without_what_may_not_fit(scenario_of, chan
 
 
 def test_where_no_plan_is_likely_enough_the_likeliest_comes_first_with_what_would_help():
-    found = search(Request(model="llama3-70b", gpus=16))
+    found = search(Request(model="llama3-70b", gpus=16, software="transformer-engine"))
     assert not found.ranking.fit_chance_met and found.plans and found.riskier is None
     chances = [plan.report.confidence.fit_probability for plan in found.plans]
     assert chances == sorted(chances, reverse=True) and 0.5 <= chances[0] < 0.9
     helpful = [remedy for remedy in found.remedies if remedy.fits]
     assert helpful and all(remedy.still_short_gib is None or remedy.still_short_gib > 0 for remedy in found.remedies)
-    asked = search(Request(model="llama3-70b", gpus=16, fit_chance=0.5))
+    asked = search(Request(model="llama3-70b", gpus=16, software="transformer-engine", fit_chance=0.5))
     assert asked.ranking.fit_chance_met and not asked.remedies
 
 
@@ -95,7 +95,7 @@ def test_the_plainest_of_the_fastest_plans_comes_first():
 
 
 def test_the_option_over_all_edges(autoconfig):
-    asked = ("--model", "llama3-70b", "--gpus", "64", "--top", "5")
+    asked = ("--model", "llama3-70b", "--gpus", "64", "--software", "transformer-engine", "--top", "5")
     body = autoconfig.json("search", *asked)
     assert body["fit_chance"] == 0.9 and body["fit_chance_met"] and body["riskier"]["confidence"]["fit_probability"] < 0.9
     assert body["plans"][0]["confidence"]["fit_probability"] >= 0.9 and body["remedies"] == []

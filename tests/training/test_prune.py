@@ -93,7 +93,7 @@ def test_bounds_are_bounds(asked):
     np.testing.assert_array_equal(memory.fits, every.fits)
     rows = np.flatnonzero(memory.fits.any(axis=1))[::5]
     np.testing.assert_array_equal(memory.peak_bytes(rows)[memory.fits[rows]], every.peaks[rows][memory.fits[rows]])
-    times = StepTimes.of(TrainingJob(every.scenario), every.layouts, every.options)
+    times = StepTimes.of(TrainingJob.of(every.scenario), every.layouts, every.options)
     rows = np.arange(len(every.layouts))
     assert np.all(times.least_seconds(rows) <= every.steps.min(axis=1))
     least = times.least_seconds(rows, every.fits)

@@ -262,7 +262,7 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
 
 def _operators_of_stacks(job: TrainingJob, x: Shapes) -> list[Operator]:
     """Both stacks as models of their own, cross-attention, and outside of the layers what each has: one output layer."""
-    jobs = {kind: TrainingJob(job.scenario.stack(kind)) for kind in job.model.kinds}
+    jobs = {kind: TrainingJob(job.scenario.stack(kind), job.settings) for kind in job.model.kinds}
     shapes = {kind: shapes_of_stack(own, x) for kind, own in jobs.items()}
     result = []
     for kind, own in jobs.items():

@@ -45,8 +45,9 @@ class OperatorRow:
 def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
     """Every operator of a layer, the head and the embedding of `plan`, and what a layer waits for the host, longest first
     within its layer kind."""
-    job = TrainingJob(scenario)
-    shapes = shapes_of(scenario.layouts([plan]), job)
+    layouts = scenario.layouts([plan])
+    job = TrainingJob(scenario, layouts.by_settings()[0][0])
+    shapes = shapes_of(layouts, job)
     table = layer_table(job, shapes, [plan.recompute])
     rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, job, plan.recompute)
     used = [row for row in rows if row.forward_seconds + row.dgrad_seconds + row.wgrad_seconds > 0.0]

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.run_settings import kind_of
 
 TAGS = {
     "nemo-25.09": "v0.1.0rc4",
@@ -61,8 +63,8 @@ PLAN = {
 }
 TASKS = {"PRETRAIN": "pretrain", "SFT": "sft", "LORA": "lora", "PEFT": "lora"}
 COLUMNS = (
-    "model", "gpu", "precision", "software", "until", "task", *PLAN, "gbs", "seq", "dispatcher", "cuda_graphs", "ep_overlap",
-    "fused_experts", "fp8_attention", "fp8_output", "recompute", "offload_layers", "layout",
+    "model", "kind", "gpu", "precision", "software", "until", "task", *PLAN, "gbs", "seq", "dispatcher", "cuda_graphs",
+    "ep_overlap", "fused_experts", "fp8_attention", "fp8_output", "recompute", "offload_layers", "layout",
 )  # fmt: skip
 FP8_OUTPUT = ("deepseek-v3", "gpt-oss-120b")
 """In 26.06 their *_llm_pretrain.py sets fp8_output_proj where experts are fused."""
@@ -243,6 +245,7 @@ def rows_of(software: str, presets: Iterator[tuple[str, dict[str, Any]]]) -> Ite
         yield {
             "software": software,
             "model": MODELS[match[1]],
+            "kind": kind_of(load_model(MODELS[match[1]])),
             "gpu": match[3].lower(),
             "precision": PRECISIONS[match[4]],
             "task": TASKS[match[2] or "PRETRAIN"],

@@ -12,7 +12,6 @@ from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
-from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
@@ -64,7 +63,7 @@ def predict_steps(cases: Sequence[tuple[Scenario, TrainPlan]]) -> list[float]:
         settings, plans = zip(*(cases[index] for index in members), strict=True)
         recomputes = list(dict.fromkeys(plan.recompute for plan in plans))
         batches, gpus = zip(*((s.workload.global_batch_size, s.cluster.num_gpus) for s in settings), strict=True)
-        estimate = estimate_step_time(alike, layouts_of(plans, alike.model, batches, gpus), recomputes)
+        estimate = estimate_step_time(alike, alike.layouts(plans, batches, gpus), recomputes)
         for row, (index, plan) in enumerate(zip(members, plans, strict=True)):
             steps[index] = float(estimate.step_seconds[row, recomputes.index(plan.recompute)])
     return steps
