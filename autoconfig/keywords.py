@@ -32,6 +32,9 @@ class _Common(TypedDict, total=False):
     cuda_graphs: str
     ep_overlap: bool
     fused_experts: bool
+    fp8_attention: bool
+    fp8_output: bool
+    offload_layers: int | str
     fp8_recipe: str
     fp8_param_gather: bool
     grad_reduce_dtype: str
@@ -205,6 +208,9 @@ class PredictKeywords(TypedDict, total=False):
     cuda_graphs: str
     ep_overlap: bool
     fused_experts: bool
+    fp8_attention: bool
+    fp8_output: bool
+    offload_layers: int | str
     set: str | Sequence[str] | Mapping[str, Any]
 
 
@@ -229,6 +235,9 @@ class CheckKeywords(TypedDict, total=False):
     cuda_graphs: str
     ep_overlap: bool
     fused_experts: bool
+    fp8_attention: bool
+    fp8_output: bool
+    offload_layers: int | str
     set: str | Sequence[str] | Mapping[str, Any]
 
 

@@ -82,6 +82,9 @@ class GivenJson:
     cuda_graphs: tuple[str, ...] | None = None
     ep_overlap: bool | None = None
     fused_experts: bool | None = None
+    fp8_attention: bool | None = None
+    fp8_output: bool | None = None
+    offload_layers: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_model import Argument, Collector
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.run_settings import FLEXIBLE, FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings
+from autoconfig.specs.run_settings import FLEXIBLE, FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 
-OFF: dict[str, Any] = {"dispatcher": "alltoall", "cuda_graphs": frozenset(), "ep_overlap": False, "fused_experts": False}
+OFF = {f.name: f.default for f in fields(RunSettings)} | {"cuda_graphs": frozenset()}
+"""What an argument that is absent means."""
 
 
 def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
@@ -29,6 +30,9 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         biased = "attn" in found.cuda_graphs and (model.add_bias_linear or model.add_qkv_bias)
         out.add("use-transformer-engine-op-fuser", found.fused_experts, why="one kernel for an expert's GEMMs and activation")
         out.add("delay-wgrad-compute", found.ep_overlap and not local and not biased, why="weight gradients hide combine")
+    out.add("fp8-dot-product-attention", found.fp8_attention and scenario.numerics.format.quantised, why="its core in fp8")
+    out.add("fp8-output-proj", found.fp8_output, why="quantised like the layers")
+    out.add("cpu-offloading-num-layers", found.offload_layers or None, why="their activations wait in host memory")
     if found.full_iteration:
         out.add("cuda-graph-impl", FULL_ITERATION, why="the whole step is replayed")
         out.add("no-check-for-nan-in-loss-and-grad", why="the host sees no loss inside a graph")
@@ -64,6 +68,9 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, moder
         cuda_graphs=off["cuda_graphs"] if graphs is None else graphs,
         ep_overlap=(True if overlap else off["ep_overlap"]) if moe else None,
         fused_experts=(True if fused else off["fused_experts"]) if moe else None,
+        fp8_attention=True if a.has("--fp8-dot-product-attention") else off["fp8_attention"],
+        fp8_output=True if a.has("--fp8-output-proj") else off["fp8_output"],
+        offload_layers=a.count("--cpu-offloading-num-layers") or off["offload_layers"],
     )
 
 

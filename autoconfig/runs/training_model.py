@@ -261,19 +261,24 @@ def _overlaps(row: Row) -> frozenset[str]:
 
 
 def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
-    """What the row says of dispatcher, CUDA graphs (`usual_graphs` where it names no scope), overlap and offloaded activations
-    (of as many layers as `offload_layers` says, else of all but one: NV123); an empty cell is the default of release, GPU and
-    model."""
-    graphed, scope, num_layers = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope"), model.num_layers
+    """What the row says of its switches: dispatcher, CUDA graphs (`usual_graphs` where it names no scope), EP overlap (a
+    column of its own, else a word of `overlap`), kernels, offloaded activations (of `offload_layers`, else of all layers but
+    one: NV123); an empty cell is the default of release, GPU, model and plan."""
+    graphed, scope, layers = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope"), model.num_layers
     graphs = None if graphed is None else frozenset[str]()
     if graphed or (scope and graphed is None):
         graphs = read_graphs(scope) if scope else usual_graphs(model)
-    offloads = cell(row, "offload").lower() == "activations"
+    overlap = EP_OVERLAP in _overlaps(row) if cell(row, "overlap") else None
+    every = layers if cell(row, "offload").lower() == "activations" else None
+    offloaded = whole(row, "offload_layers", every) if cell(row, "offload_layers") or every else None
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,
         cuda_graphs=graphs,
-        ep_overlap=EP_OVERLAP in _overlaps(row) if cell(row, "overlap") else None,
-        offload_layers=min(count_of(row, "offload_layers") or num_layers, num_layers - 1) if offloads else None,
+        ep_overlap=overlap if (said := flag(row, "ep_overlap")) is None else said,
+        fused_experts=flag(row, "fused_experts"),
+        fp8_attention=flag(row, "fp8_attention"),
+        fp8_output=flag(row, "fp8_output"),
+        offload_layers=None if offloaded is None else min(offloaded, layers - 1),
     )
 
 

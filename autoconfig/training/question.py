@@ -24,7 +24,7 @@ from autoconfig.planning.resolve import (
 )
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
-from autoconfig.specs.json_record import Keywords, record_of
+from autoconfig.specs.json_record import Keywords, Natural, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
@@ -283,6 +283,17 @@ def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics
     found = GivenSettings(**said)
     if found.fused_experts and numerics.format.recipe != FUSED:
         raise InputError(f"{option('fused_experts')} needs {option('precision')} {FUSED}")
+    if found.fp8_attention and not numerics.format.quantised:
+        raise InputError(f"{option('fp8_attention')} needs {option('precision')} fp8, mxfp8 or nvfp4")
+    if found.fp8_output and numerics.format.recipe != FUSED:
+        raise InputError(f"{option('fp8_output')} needs {option('precision')} {FUSED} (NV135)")
+    if not 0 <= (found.offload_layers or 0) < model.num_layers:
+        raise InputError(
+            f"{option('offload_layers')} {found.offload_layers}: give 0 to {model.num_layers - 1} of {model.name}'s "
+            f"{model.num_layers} layers (NV123)"
+        )
+    if found.offload_layers and (found.cuda_graphs or frozenset()) - {FULL_ITERATION}:
+        raise InputError(f"{option('offload_layers')} excludes {option('cuda_graphs')} of parts of a layer (NV145)")
     if found.ep_overlap and model.mtp_num_layers > 1:
         raise InputError(f"{option('ep_overlap')} takes at most one layer of multi-token prediction (NV082)")
     if found.cuda_graphs and (broken := odd_graphs(found.cuda_graphs, model, numerics)):
@@ -317,8 +328,11 @@ def assumed_switches(scenario: Scenario) -> list[str]:
         "cuda_graphs": f"{graphs_text(found)} (--cuda-graphs)",
         "ep_overlap": f"{'' if found.ep_overlap else 'no '}EP overlap (--ep-overlap)",
         "fused_experts": f"experts {'' if found.fused_experts else 'not '}fused (--fused-experts)",
+        "fp8_attention": f"attention {'' if found.fp8_attention else 'not '}in fp8 (--fp8-attention)",
+        "fp8_output": f"output layer {'' if found.fp8_output else 'not '}in fp8 (--fp8-output)",
     }
-    usual = [text for name, text in words.items() if getattr(given, name) is None]
+    idle = {"fp8_attention", "fp8_output"} if not scenario.numerics.format.quantised else set()
+    usual = [text for name, text in words.items() if getattr(given, name) is None and name not in idle]
     return said + ([f"{', '.join(usual)}, as {scenario.software.name} runs mixtures of experts"] if usual else [])
 
 
@@ -334,6 +348,12 @@ class RunSettingsJson:
     """Dispatch and combine run beside the compute of another micro-batch."""
     fused_experts: bool
     """One kernel for the experts' GEMM, activation and quantisation."""
+    fp8_attention: bool
+    """Attention's core is quantised."""
+    fp8_output: bool
+    """The output layer's GEMM is quantised like those of the layers."""
+    offload_layers: Natural
+    """Layers whose saved activations wait in host memory."""
     given: tuple[str, ...]
     """Those that were given; the others are defaults of release, GPU and model."""
     priced_as: str

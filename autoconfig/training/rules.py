@@ -353,6 +353,16 @@ def flexible_dispatcher(s: Scenario, c: Columns) -> Mask:
     return (c["tp"] * c["ep"] > 1) | s.given.of_a_run | (s.given.dispatcher not in ("deepep", "hybridep"))
 
 
+@_rule("NV036", "pp")
+def activation_offload(s: Scenario, c: Columns) -> Mask:
+    """Offloaded activations need one pipeline stage."""
+    return (c["pp"] == 1) | (not _asks_offload(s))
+
+
+def _asks_offload(s: Scenario) -> bool:
+    return bool(s.given.offload_layers) and not s.given.of_a_run
+
+
 def _asks_overlap(s: Scenario) -> bool:
     return bool(s.given.ep_overlap) and not s.given.of_a_run
 
@@ -380,6 +390,8 @@ def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
     graphs = (given.cuda_graphs or frozenset()) - {FULL_ITERATION} if not given.of_a_run else frozenset()
     if _asks_overlap(scenario) and (recompute.granularity == "full" or "moe" in modules):
         return "NV081"
+    if _asks_offload(scenario) and recompute.granularity != "none":
+        return "NV122"
     if graphs and recompute.granularity == "full":
         return "NV146"
     if "moe_router" in graphs and "moe" in modules:

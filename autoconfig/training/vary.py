@@ -19,6 +19,8 @@ VALUES: dict[str, tuple[str | bool, ...]] = {
     "cuda_graphs": ("none", "attn,moe_router,moe_preprocess", "full_iteration"),
     "ep_overlap": (True, False),
     "fused_experts": (True, False),
+    "fp8_attention": (True, False),
+    "fp8_output": (True, False),
 }
 """What each switch is tried with, in this order."""
 MAX_ROUNDS = 3

@@ -159,7 +159,7 @@ def test_the_three_largest_parts_of_a_step_are_named():
 
 
 @pytest.mark.parametrize(("gpu", "said"), [
-    ("h100", "with nemo on hopper"), ("a100", "with megatron-core on ampere"), ("v100-32gb", "no measured runs on volta"),
+    ("h100", "with nemo on hopper"), ("v100-32gb", "no measured runs on volta"),
 ])  # fmt: skip
 def test_runs_behind_the_constants_are_named_where_there_are_any(gpu, said):
     assert said in _evidence(understand(Request(model="llama3-8b", gpus=8, gpu=gpu)).scenario)
