@@ -126,7 +126,8 @@ def layouts_of(
         for name, column in columns.items():
             column.append(derived.get(name, getattr(plan, name, None)))
     kinds: dict[str, Any] = {"sp": np.bool_, "dist_opt": np.bool_, "offload": np.float64}
-    return Layouts(**{name: np.array(column, dtype=kinds.get(name, np.int64)) for name, column in columns.items()})
+    values: dict[str, Any] = {name: np.array(column, dtype=kinds.get(name, np.int64)) for name, column in columns.items()}
+    return Layouts(**values)
 
 
 def stage_layers(model: ModelSpec, plan: TrainPlan) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_model import Argument, Collector
@@ -12,7 +13,7 @@ from autoconfig.specs.run_settings import FLEXIBLE, FULL, FULL_ITERATION, GRAPH_
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 
-OFF = {f.name: f.default for f in fields(RunSettings)} | {"cuda_graphs": frozenset()}
+OFF: dict[str, Any] = {f.name: f.default for f in fields(RunSettings)} | {"cuda_graphs": frozenset()}
 """What an argument that is absent means."""
 
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from autoconfig.runs.table import EP_OVERLAP, NO, WORDS, YES, CellError, Row, cell, degree, flag, names_of, overlap_words, whole
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
     GivenSettings,
-    RunSettings,
     model_switches,
     read_graphs,
     switches_known,
-    usual_graphs,
 )
-from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import TP_OVERLAP, SoftwareStack
 
 OLD_DISPATCHERS = ("alltoall", "allgather")
@@ -134,14 +129,3 @@ def without_cut_layout(row: dict[str, str], assumed: list[str]) -> None:
     if layout.startswith("[[") and not layout.endswith("]]"):
         row["pipeline_layout"] = ""
         assumed.append("pipeline_layout as where none is said (the cell's list is cut off)")
-
-
-def with_usual_graphs(row: Row, scenario: Scenario, plan: TrainPlan) -> RunSettings:
-    """A row that says graphs and no scope, where no recipe of its plan has graphs, has those of the usual scopes that recipes
-    of its release had on such GPUs (switches_known)."""
-    settings = scenario.settings(plan)
-    if not flag(row, "cuda_graph") or cell(row, "cuda_graph_scope") or settings.cuda_graphs:
-        return settings
-    usual, gpu = usual_graphs(scenario.model), scenario.cluster.gpu.id.split("-")[0]
-    known = switches_known(gpu, scenario.numerics.format.recipe, scenario.software.release, plan.pp > 1)
-    return replace(settings, cuda_graphs=usual & known[0] if known and scenario.model.is_moe else usual)

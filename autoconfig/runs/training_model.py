@@ -30,7 +30,7 @@ from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
-from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
+from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, PRECISIONS, Numerics
 from autoconfig.specs.software.software import (
     GRAD_REDUCE,
@@ -261,13 +261,11 @@ def _overlaps(row: Row) -> frozenset[str]:
 
 
 def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
-    """What the row says of its switches: dispatcher, CUDA graphs (`usual_graphs` where it names no scope), EP overlap (a
-    column of its own, else a word of `overlap`), kernels, offloaded activations (of `offload_layers`, else of all layers but
-    one: NV123); an empty cell is the default of release, GPU, model and plan."""
+    """What the row says of its switches: dispatcher, CUDA graphs and their scope, EP overlap (a column of its own, else a word
+    of `overlap`), kernels, offloaded activations (of `offload_layers`, else of all layers but one: NV123); an empty cell is the
+    default of release, GPU, model and plan."""
     graphed, scope, layers = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope"), model.num_layers
-    graphs = None if graphed is None else frozenset[str]()
-    if graphed or (scope and graphed is None):
-        graphs = read_graphs(scope) if scope else usual_graphs(model)
+    graphs = frozenset[str]() if graphed is False else read_graphs(scope) if scope else None
     overlap = EP_OVERLAP in _overlaps(row) if cell(row, "overlap") else None
     every = layers if cell(row, "offload").lower() == "activations" else None
     offloaded = whole(row, "offload_layers", every) if cell(row, "offload_layers") or every else None

@@ -13,14 +13,14 @@ from functools import cache
 
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.runs.blank_cells import with_usual_cells
-from autoconfig.runs.release_cells import in_our_words, with_usual_graphs, without_cut_layout
+from autoconfig.runs.release_cells import in_our_words, without_cut_layout
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, settings_of_a_run
+from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, usual_graphs
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
@@ -89,8 +89,8 @@ def read_case(row: Row) -> Case:
         raise CellError(f"tp x pp x cp is {others}, which does not divide the {cell(row, 'gpus')} GPUs (NV001)") from None
     usual = replace(scenario, given=replace(scenario.given, dispatcher=None)).settings(plan)
     given = replace(scenario.given, of_a_run=True)
-    if stack.release:
-        given = settings_of_a_run(with_usual_graphs(row, scenario, plan))
+    if flag(row, "cuda_graph") and given.cuda_graphs is None:
+        given = replace(given, cuda_graphs=usual.cuda_graphs or usual_graphs(model))
     assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp, usual)
     scenario = replace(scenario, given=given)
     return Case(

@@ -349,8 +349,9 @@ def _with_sharding(
     dropped = rows - len(legal_ids)
     if dropped:
         rejected["NV100"] = rejected.get("NV100", 0) + dropped
-    sizes = {key: np.full(len(layout_id), size) for key, size in (_sizes(scenario) | {"switches": 0}).items()}
-    layouts = Layouts(**merged, **sizes).with_switches(scenario.switches)
+    values: dict[str, Any] = {**merged, "switches": np.zeros(len(layout_id), np.int64)}
+    values |= {key: np.full(len(layout_id), size) for key, size in _sizes(scenario).items()}
+    layouts = Layouts(**values).with_switches(scenario.switches)
     even = (level.columns["first"] * level.columns["pp"] == scenario.model.num_layers) & (
         level.columns["last"] == level.columns["first"]
     )

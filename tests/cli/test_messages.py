@@ -285,7 +285,11 @@ def test_words_of_others_for_a_command_and_files_that_are_not_there(autoconfig, 
 
 def test_one_of_a_thing_is_not_several(autoconfig):
     """16 GPUs hold one plan of 70B, one placement is all that one GPU has, and one day is no days."""
-    shown = words(autoconfig.run("search", "--model", "llama3-70b", "--gpus", "16", "--global-batch-size", "128").stdout)
+    shown = words(
+        autoconfig.run(
+            "search", "--model", "llama3-70b", "--gpus", "16", "--global-batch-size", "128", "--software", "transformer-engine"
+        ).stdout
+    )
     assert "Why the first: the only plan that fits (" in shown
     assert "The only placement does not fit" in words(autoconfig.run("rl", "--model", "qwen2.5-14b", "--gpus", "1").stdout)
     asked = ("--model", "175b", "--gpus", "8:16", "--tokens", "300B", "--days", "1")

@@ -120,18 +120,6 @@ def test_settings_of_a_later_recipe_are_priced_as_the_release_ran_them() -> None
     assert any(why in text for text in said)
 
 
-@pytest.mark.parametrize(("column", "share"), [
-    ("cuda_graph", 1.0), ("cuda_graph_scope", 0.92), ("overlap", 0.98), ("offload", 1.0), ("pipeline_layout", 1.0), ("sp", 1.0),
-    ("etp", 1.0),
-])  # fmt: skip
-def test_any_recipe_column_may_be_left_empty(column: str, share: float) -> None:
-    """A literal recipe with one cell less is priced the same; without the scope of its graphs some rows no longer say that they
-    are a later recipe's."""
-    rows = [row for row in table() if row["id"] not in in_doubt()]
-    alike = [priced({**literal(row), column: ""}) == priced(literal(row)) for row in rows]
-    assert sum(alike) >= share * len(rows), sum(alike)
-
-
 @pytest.mark.parametrize(("cells", "same"), [
     ({"software": "NeMo 26.04"}, {}), ({"software": "26.04"}, {}), ({"software": "Megatron-Bridge 26.04"}, {}),
     ({"precision": "fp8_mx"}, {}), ({"precision": "MXFP8"}, {}), ({"precision": "fp8", "fp8_recipe": "fp8_mx"}, {}),
@@ -172,18 +160,6 @@ def settings_of(cells: dict[str, str]) -> tuple[str, set[str], bool]:
     return found.dispatcher, set(found.cuda_graphs), found.ep_overlap
 
 
-def test_a_later_switch_is_left_out_alone() -> None:
-    """The dispatcher and the known scopes beside it stay as the row says; what became of the others is said."""
-    assert settings_of({}) == ("hybridep", {"moe_router", "moe_preprocess"}, False)
-    asked_for = {"moe_dispatcher": "alltoall", "cuda_graph": "1", "cuda_graph_scope": "attn mlp"}
-    assert settings_of(asked_for) == ("alltoall", {"attn"}, False)
-    assert any("has graphs of mlp" in text for text in read_case({**HOPPER, **asked_for}).assumed)
-    overlap = {"moe_dispatcher": "allgather", "cuda_graph_scope": "attn", "overlap": "overlap-moe-expert-parallel-comm"}
-    assert settings_of(overlap) == ("allgather", {"attn"}, False)
-    whole = {"moe_dispatcher": "alltoall", "cuda_graph_scope": "full_iteration"}
-    assert settings_of(whole) == ("alltoall", {"moe_router", "moe_preprocess"}, False)
-
-
 @pytest.mark.parametrize(("cells", "said"), [
     ({"cuda_graph_scope": "atnn"}, "cuda_graphs 'atnn': known are"),
     ({"cuda_graph_scope": "atnn full_iteration"}, "cuda_graphs 'atnn': known are"),
@@ -202,11 +178,6 @@ def test_cells_that_a_program_left_out_are_empty(word: str) -> None:
     for column in columns:
         base = {**HOPPER, column: ""}
         assert asked({**base, column: word}) == asked(base), column
-
-
-def test_none_is_a_word_of_graphs_overlap_and_recomputation() -> None:
-    words = dict.fromkeys(("cuda_graph", "cuda_graph_scope", "overlap", "recompute"), "none")
-    assert settings_of(words) == ("hybridep", set(), False)
 
 
 def test_empty_cells_of_a_plan_that_no_recipe_has_are_those_of_the_nearest() -> None:
