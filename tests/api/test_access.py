@@ -32,7 +32,7 @@ from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
 from tests.api.conftest import ROOT, Running, environment
 
-pytestmark = pytest.mark.xdist_group("api")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 OPEN = {"/", "/page/{name}", "/docs", "/healthz", "/readyz"}
 """Static files of the page, which a person needs to type the key in; the list of endpoints; probes, which hold no key."""
 

@@ -24,7 +24,7 @@ from autoconfig.render.html import media_type, page_text, served_names
 from autoconfig.training.answer import explain
 from autoconfig.training.question import Request
 
-pytestmark = pytest.mark.xdist_group("api")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 QUESTION = {"model": "175b", "gpus": 64, "gpu": "h100-sxm-80gb", "fix": ["tp=8"], "top": 3}
 OPTIONS = ["--model", "175b", "--gpus", "64", "--gpu", "h100-sxm-80gb"]
 POLICY = "content-security-policy"

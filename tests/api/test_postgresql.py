@@ -19,7 +19,7 @@ from dbos import DBOSClient
 
 from tests.api.conftest import QUESTION, ROOT, begin_worker, ended, run_with_kills, start, wait_for
 
-pytestmark = pytest.mark.xdist_group("service-postgresql")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 
 
 def test_one_kill(database):

@@ -35,7 +35,7 @@ from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
 from tests.api.conftest import ROOT, Running, begin_worker, copied, ended, start, wait_for
 
-pytestmark = pytest.mark.xdist_group("service-postgresql")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 QUESTION = {
     "model": "gpt3-1.7b", "gpus": 8, "gpu": "a100-80gb", "seq_length": 1024, "global_batch_size": 8,
     "software": "megatron-local", "num_layers": 4, "fix": ["recompute=none"], "max": ["pp=2"],

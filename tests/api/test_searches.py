@@ -27,7 +27,7 @@ from autoconfig.planning.request_fields import SEARCH
 from autoconfig.planning.resolve import field_names
 from tests.api.conftest import QUESTION, begin_worker, ended, run_with_kills, wait_for
 
-pytestmark = pytest.mark.xdist_group("api")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 
 
 @pytest.fixture(scope="module")

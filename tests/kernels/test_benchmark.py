@@ -26,7 +26,7 @@ from tables import tabled
 ROOT = Path(__file__).parents[2]
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-pytestmark = pytest.mark.xdist_group("kernels benchmark")
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("kernels benchmark")]
 TINY = SETS["tiny"]
 TINY_RUN = ("--device", "cpu", "--set", "tiny", "--ranks", "1")
 

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import QUESTION, ask, chosen, link, rows, serious, settled, shorts, too_wide
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 
 def test_from_the_question_to_the_downloaded_config(asked, pages, tmp_path):

@@ -15,7 +15,7 @@ from autoconfig.training.answer import search
 from autoconfig.training.question import Request
 from tests.page.conftest import SERVE_OPTIONS, chosen, plans, rows, serious, settled, shorts, too_wide
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"viewport": {"width": 320, "height": 640}}])

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from tests.api.conftest import services  # noqa: F401 (a fixture)
 from tests.page.conftest import SERVE, ask, plans, serious, too_wide
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 
 @pytest.fixture(scope="module")

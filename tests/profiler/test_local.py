@@ -23,6 +23,8 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
 
+pytestmark = pytest.mark.service
+
 LIMIT_S = 60.0
 
 

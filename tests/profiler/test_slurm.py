@@ -26,7 +26,7 @@ from tests.api.conftest import start
 LIMIT_S = 600.0
 SHARED = ("--oversubscribe",)
 """Jobs of these tests run beside each other on one node."""
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 
 @pytest.fixture(scope="module")

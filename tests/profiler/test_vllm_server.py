@@ -22,6 +22,8 @@ from job_help import make_job, wait_for, wait_until
 
 from autoconfig.study.serving.work import HAS_VLLM, serving_command
 
+pytestmark = pytest.mark.service
+
 STAND_IN = Path(__file__).parents[1] / "helpers" / "openai_stand_in.py"
 VLLM_PYTHON = os.environ.get("AUTOCONFIG_VLLM_PYTHON", sys.executable)
 """An interpreter that may have vLLM: it wants an environment of its own."""

@@ -35,6 +35,8 @@ from autoconfig.study.this_machine import TABLE, forget_operators, operator_tabl
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
+pytestmark = pytest.mark.service
+
 PROFILE = ("--profile", "--study", "s")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="make test installs megatron-core")
 

@@ -19,7 +19,7 @@ from autoconfig.study.storage import open_storage, open_study, opened
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
-pytestmark = pytest.mark.xdist_group("storages")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("storages")]
 WRITERS = 5
 
 

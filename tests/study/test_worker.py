@@ -48,6 +48,8 @@ from autoconfig.study.work import FULL
 from autoconfig.study.worker import Listener
 from autoconfig.training.question import Request
 
+pytestmark = pytest.mark.service
+
 
 class Stop(Exception):
     """The search is killed here."""

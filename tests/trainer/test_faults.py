@@ -19,7 +19,7 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torchrun")]
 ROOT = Path(__file__).parents[2]
 TINY = ModelSpec(
     name="tiny", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,

@@ -16,6 +16,8 @@ from autoconfig.specs.scenario import Workload, endless_recomputation
 from autoconfig.trainer.host import limits
 from autoconfig.trainer.tracing.memory_log import MemoryLog
 
+pytestmark = pytest.mark.torch
+
 KIB = 1024
 
 

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
 
+pytestmark = pytest.mark.torch
+
 
 def schedule(pp: int, vpp: int, stage: int, m: int) -> tuple[int, list[int]]:
     """(warm-up forward passes of the stage, model chunk of each of its forward passes)."""

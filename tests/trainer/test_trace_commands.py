@@ -18,7 +18,7 @@ from tables import tabled
 
 from autoconfig.planning.schemas import schema
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torchrun")]
 ROOT = Path(__file__).parents[2]
 TINY = {
     "num_layers": 4, "hidden_size": 128, "num_attention_heads": 8, "num_query_groups": 4, "kv_channels": 16,
