@@ -13,6 +13,7 @@ from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from small_models import scenario as small
 
 
 def scenario(model: str, gpu: str, gpus: int, dispatcher: str) -> Scenario:
@@ -91,13 +92,6 @@ def test_long_sequences_leave_attention_out_of_graphs_that_nobody_named() -> Non
         assert ("graph_masks" in parts) == held
 
 
-def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:
-    layouts = scenario("qwen3-30b-a3b", "h100", 64, "hybridep").layouts([parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)])
-    found = dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "hybridep"), layouts)
-    assert float(found[0]) == 32 * 4096 * (2048 * 2 + 8 * 128) + 3 * 4096 * 2048 * 2
-    assert dispatch_buffer_bytes(scenario("qwen3-30b-a3b", "h100", 64, "deepep"), layouts).tolist() == [0.0]
-
-
 def test_buffers_leave_less_for_tensors() -> None:
     hybrid, plain = (scenario("deepseek-v3", "gb200", 256, name) for name in ("hybridep", "alltoall"))
     plan = parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)
@@ -105,3 +99,17 @@ def test_buffers_leave_less_for_tensors() -> None:
     buffers = float(dispatch_buffer_bytes(hybrid, hybrid.layouts([plan]))[0])
     assert limits[1] - limits[0] == pytest.approx(buffers / 1.03, rel=1e-3)
     assert dataclasses.replace(plain, given=hybrid.given) == hybrid and np.isfinite(limits).all()
+
+
+@pytest.mark.parametrize(("text", "tokens", "domains"), [
+    ("ep=8", 4096, 1), ("ep=16,mbs=2", 8192, 2), ("ep=8,etp=2,tp=2,sp=1", 2048, 2), ("ep=8,tp=2,sp=0", 4096, 1),
+    ("ep=4,cp=4", 1024, 1), ("tp=2,sp=1", 2048, 0),
+])  # fmt: skip
+def test_registered_buffers_of_hybridep(text, tokens, domains):
+    """Of every rank of the group its tokens' 16-bit channels and 8 bytes an expert; channels of every further domain of 8."""
+    asked, plain = small("moe", seq=4096, given={"dispatcher": "hybridep"}), small("moe", seq=4096)
+    layouts = asked.layouts([parse_plan(text, 16)])
+    ep = int(layouts.ep[0])
+    expected = ep * tokens * (2 * 96 + 8 * 16) + (domains - 1) * tokens * 2 * 96 if domains else 0
+    assert dispatch_buffer_bytes(asked, layouts)[0] == expected
+    assert dispatch_buffer_bytes(plain, layouts)[0] == 0 == dispatch_buffer_bytes(small("gpt", seq=4096), layouts)[0]

@@ -21,7 +21,7 @@ from autoconfig.specs.models.model_catalogue import (
     model_names,
     resolve_model,
 )
-from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.parameters import norms_apart, total_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 from tables import table, tabled
@@ -251,3 +251,28 @@ def test_the_epsilon_of_norms_is_written_as_the_model_has_it() -> None:
     model = load_model("llama3-8b")
     assert huggingface_config(model.replace(norm_epsilon=3e-6))["rms_norm_eps"] == 3e-6
     assert huggingface_config(model.replace(norm_epsilon=None))["rms_norm_eps"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "fused", "apart"),
+    [
+        ("llama3-8b", "dense", True, (0.0, 0.0)),
+        ("llama3-8b", "dense", False, (0.5, 0.5)),
+        ("mixtral-8x7b", "moe", True, (0.0, 0.5)),
+        ("deepseek-v3", "moe", True, (0.5, 0.5)),
+        ("deepseek-v3", "dense", True, (0.5, 0.0)),
+        ("nemotron-3-nano", "mamba", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "moe", True, (0.0, 1.0)),
+        ("nemotron-3-nano", "mamba", False, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", False, (1.0, 0.0)),
+        ("nemotron-3-nano", "moe", False, (0.0, 1.0)),
+        ("qwen3-next-80b-a3b", "gdn", True, (0.0, 0.0)),
+        ("qwen3-next-80b-a3b", "gdn", False, (1.0, 0.0)),
+        ("t5-11b", "decoder", True, (0.0, 0.0)),
+        ("t5-11b", "encoder", False, (0.5, 0.5)),
+        ("t5-11b", "decoder", False, (1 / 3, 1 / 3)),
+    ],
+)
+def test_norms_that_are_modules_of_their_own(model, kind, fused, apart):
+    assert norms_apart(load_model(model), kind, fused) == apart
