@@ -29,7 +29,7 @@ from tools.mutants.child import BrokenError, OutOfTimeError, ask, preload
 FOLDER = ROOT / "build" / "mutants"
 RECORD = ROOT / "tests" / "mutants.json"
 TESTS = (
-    "recorded", "memory_model", "time_model", "specs", "training", "planning", "serving", "sizing", "runs", "calibration",
+    "memory_model", "time_model", "specs", "training", "planning", "serving", "sizing", "runs", "calibration",
     "megatron/test_check.py", "trainer/test_schedules.py",
 )  # fmt: skip
 """Of tests/: what runs in one process, without servers."""
@@ -83,7 +83,7 @@ def selected(mutant: Mutant, tests: Reach, names: Names, budget_s: float) -> lis
         for test, (seconds, owners) in tests.items()
         if wanted.intersection(map(tuple, owners)) or any(name in _text(_file(test)) for name in named)
     }
-    own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/", "tests/recorded/"
+    own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/", "tests/planning/"
     called = {owner.split(".")[-1] for _, owner in wanted}.union(named)
 
     def far(test: str) -> bool:
