@@ -36,6 +36,7 @@ def containers() -> dict[str, dict]:
     return {container["name"]: container for pod in pods for container in pod["containers"]}
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_units_are_accepted(unit, tmp_path):
     assert shutil.which("systemd-analyze"), "run tools/install_services.sh"

@@ -121,12 +121,14 @@ def probe(*modules: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", PROBE, *modules], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.service
 def test_planner_modules_import_without_torch():
     assert {"specs", "time_model", "training", "cli"} < set(PLANNER)
     done = probe(*(f"autoconfig.{package}" for package in PLANNER))
     assert done.stdout.strip() == "clean", done.stderr
 
 
+@pytest.mark.service
 def test_the_probe_notices():
     done = probe("autoconfig.kernels")
     assert done.returncode != 0 and "planning imported autoconfig.kernels" in done.stderr
@@ -183,6 +185,7 @@ def wheel(tmp_path_factory):
     return found
 
 
+@pytest.mark.service
 def test_it_holds_the_tree_and_one_name(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     files = [
@@ -192,6 +195,7 @@ def test_it_holds_the_tree_and_one_name(wheel):
     assert packed == {str(place if place.parts[0] == "autoconfig" else "autoconfig" / place) for place in places}
 
 
+@pytest.mark.service
 def test_both_packages_of_kernels_are_there(wheel, tmp_path):
     target = tmp_path / "target"
     run("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))

@@ -376,12 +376,14 @@ def test_the_benchmark_is_started_as_a_process_with_these_options(
 
 
 # Both environments are tested: a plain one has no torch (the message), that of `make test` has it (the real run below).
+@pytest.mark.service
 @pytest.mark.skipif(HAS_TORCH, reason="the message where torch is missing needs an environment without it")
 def test_without_torch_the_benchmark_says_so(autoconfig: SimpleNamespace, table: Path) -> None:
     done = autoconfig.process("calibrate", "--gpu", "local")
     assert done.returncode == 2 and b"torch cannot be imported" in done.stderr and b"Traceback" not in done.stderr
 
 
+@pytest.mark.service
 @pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="a real benchmark needs torch; make test installs it")
 def test_one_command_and_gpu_local_works(autoconfig: SimpleNamespace, table: Path) -> None:

@@ -168,6 +168,7 @@ def test_every_command_has_help_and_every_option_a_text(autoconfig, command, fla
     assert found.help
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("command", ["search", "explain", "export", "deployments"])
 def test_the_help_of_many_options_is_a_screen(autoconfig, command):
     for environment in ({"COLUMNS": "80"}, {}):
@@ -223,6 +224,7 @@ def test_search_inference_is_deployments_for_one_release(autoconfig):
     assert strip(old.stdout) == strip(new.stdout) and new.stderr == "" and "autoconfig deployments" in old.stderr
 
 
+@pytest.mark.service
 def test_a_shell_completes_names(autoconfig):
     typed = {"_AUTOCONFIG_COMPLETE": "bash_complete", "COMP_WORDS": "autoconfig search --model llama3-7", "COMP_CWORD": "3"}
     assert "plain,llama3-70b" in autoconfig.process(text=True, env={**os.environ, **typed}).stdout
@@ -319,6 +321,7 @@ def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
 # Real processes
 
 
+@pytest.mark.service
 def test_real_processes_print_and_end_as_in_process(autoconfig):
     good = autoconfig.process("search", *SMALL, "--json")
     assert (good.returncode, good.stderr) == (0, b"")
@@ -330,6 +333,7 @@ def test_real_processes_print_and_end_as_in_process(autoconfig):
     assert autoconfig.process("search", *NOTHING_FITS).returncode == 3
 
 
+@pytest.mark.service
 def test_no_process_looks_for_garbage_among_what_it_loaded(autoconfig):
     """Three searches through all objects at the end, and one for every 700 new ones, were an eighth of a search's time."""
     seen = "print(gc.get_freeze_count() > 10_000, *(count['collections'] for count in gc.get_stats()))"
@@ -340,6 +344,7 @@ def test_no_process_looks_for_garbage_among_what_it_loaded(autoconfig):
     assert frozen == b"True" and int(young) < 40 and int(old) == 0
 
 
+@pytest.mark.service
 def test_bytes_that_are_no_text_are_refused_or_printed_but_never_a_crash(autoconfig, tmp_path):
     config = os.fsencode(tmp_path) + b"/m\xff\xfe.json"
     with open(config, "w") as file:
@@ -351,6 +356,7 @@ def test_bytes_that_are_no_text_are_refused_or_printed_but_never_a_crash(autocon
         assert done.returncode in (0, 2) and b"Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.service
 def test_a_reader_that_has_enough_is_no_error(autoconfig):
     command = f"set -o pipefail; {sys.executable} -m autoconfig models | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=autoconfig.root, capture_output=True, timeout=300, check=False,
@@ -358,6 +364,7 @@ def test_a_reader_that_has_enough_is_no_error(autoconfig):
     assert done.returncode == 0 and done.stderr == b""
 
 
+@pytest.mark.service
 def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
@@ -404,6 +411,7 @@ pandas.DataFrame.to_csv = slow
 """
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("slow", [SLOW_SEARCH, SLOW_WRITE], ids=["search", "write"])
 def test_ctrl_c_ends_with_130_without_a_traceback_or_half_a_file(autoconfig, tmp_path, slow):
     code = slow + "\nfrom autoconfig.cli.main import main\nmain()"

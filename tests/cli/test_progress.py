@@ -44,6 +44,7 @@ def run(seconds):
     return said.decode()
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("seconds", "seen"), [(0.0, False), (3.2, True)])
 def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
     said = run(seconds)
@@ -51,6 +52,7 @@ def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
     assert not said.strip(" \r\n") or said.rstrip("\n").endswith(" \r")
 
 
+@pytest.mark.service
 def test_a_pipe_sees_no_bar():
     command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", "2.6"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""

@@ -35,11 +35,13 @@ def functions():
     }
 
 
+@pytest.mark.service
 def test_importing_it_loads_nothing_heavy():
     code = f"import autoconfig, sys; autoconfig.__version__; print(sorted(set(sys.modules) & set({HEAVY!r})))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.service
 def test_an_answer_loads_pandas_where_a_frame_is_asked_for():
     code = (
         f"import autoconfig, sys; a = autoconfig.search(**{KEYWORDS!r}); a.best.step_seconds; a._repr_html_(); "

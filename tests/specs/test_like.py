@@ -204,6 +204,7 @@ def fetched(home, case="there"):
     return done.stdout.strip()
 
 
+@pytest.mark.service
 def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     pytest.importorskip("huggingface_hub")
     assert fetched(tmp_path).startswith("FileError --download: config.json of some-org/New-7B cannot be fetched (")
@@ -215,6 +216,7 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     assert fetched(tmp_path).startswith("New-7B 32 model New-7B is read from the config.json of some-org/New-7B, as downloaded")
 
 
+@pytest.mark.service
 def test_without_the_client_the_message_says_what_to_install(tmp_path):
     assert "needs the package huggingface_hub: pip install huggingface_hub" in fetched(tmp_path, "missing")
 

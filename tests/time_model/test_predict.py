@@ -229,6 +229,7 @@ def test_empty_layouts_give_an_empty_table() -> None:
     assert found.step_seconds.shape == (0, len(FULL))
 
 
+@pytest.mark.service
 def test_a_million_pairs_a_second_and_no_slow_imports() -> None:
     plans: list[TrainPlan] = [parse_plan(text, 1024) for text in DENSE if "," in text]
     layouts: Layouts = USUAL.layouts(plans)

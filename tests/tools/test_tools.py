@@ -233,6 +233,7 @@ def test_a_job_without_a_result_is_named_and_the_others_run(tmp_path: Path, monk
     assert said.count("no result: tiny gpt3-126m") == 4 and "exit code 1, trainer: no such thing" in said
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("part", "python", "said"), [("kernels", "/no/such/python", "make gpu needs a Python with torch")])
 def test_make_says_what_it_needs(part: str, python: str, said: str) -> None:
     command = ["make", "-s", "gpu", f"PART={part}", f"GPU_PYTHON={python}"]
