@@ -61,6 +61,7 @@ def judged(scripts):
     assert files and done.returncode == 0, done.stdout
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("question", SERVED, ids=lambda question: " ".join(map(str, question.values())))
 def test_the_six_serving_questions(question, engine, tmp_path):
@@ -68,6 +69,7 @@ def test_the_six_serving_questions(question, engine, tmp_path):
     judged(started(found.question, found.reports[0], tmp_path))
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_kind_of_deployment(engine, tmp_path, monkeypatch):
     """Disaggregated ones and those on several nodes too, there of the first node and of another."""

@@ -48,6 +48,7 @@ def options(folder, script="serve.sh"):
     return read
 
 
+@pytest.mark.service
 def test_every_script_is_sound_shell(exported):
     scripts = [path for cases in exported.values() for _, _, folder in cases.values() for path in folder.glob("*.s[hb]*")]
     assert len(scripts) > 100
@@ -67,6 +68,7 @@ SERVED = [
 """With and without limits, odd numbers of GPUs."""
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("question", SERVED, ids=lambda question: " ".join(map(str, question.values())))
 def test_the_first_deployment_meets_its_limits_and_its_scripts_are_sound(question, tmp_path):
     found = answer(request_of({**question, "simulate": 0, "top": 1}))
@@ -134,6 +136,7 @@ def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails,
     assert (said.get("--metric-percentiles"), said.get("--goodput")) == (percentiles, good)
 
 
+@pytest.mark.service
 def test_the_benchmark_says_what_it_needs_before_it_starts(exported, tmp_path):
     question, one, _ = exported["sglang"]["llama3-8b-whole"]
     script = tmp_path / "benchmark.sh"
@@ -151,6 +154,7 @@ def test_a_job_of_decode_instances_names_the_port_of_its_script(exported):
     assert "FIRST_PORT (8000)" in (folder / "prefill.sbatch").read_text(encoding="utf-8")
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ["vllm", "trtllm-1.2"])
 def test_a_job_finds_its_scripts_from_any_folder(exported, engine, tmp_path):
     """sbatch keeps a copy of the batch script alone and starts it where it was called."""

@@ -43,6 +43,7 @@ def exported(request, scenario_of):
     return scenario, parse_plan(text, 8)
 
 
+@pytest.mark.service
 def test_scripts_are_valid_shell(exported, tmp_path):
     scenario, plan = exported
     for name, write in ((TORCHRUN_SCRIPT, torchrun_script), (SBATCH_SCRIPT, sbatch_script)):

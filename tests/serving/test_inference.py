@@ -389,6 +389,7 @@ def test_the_commands(autoconfig, rows, tmp_path):
     assert found[2]["pred_fits"] == "" and found[2]["pred_note"].startswith("not predicted")
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ["trtllm-1.2", "vllm", "sglang", "megatron"])
 def test_scripts_are_sound_shell_and_may_be_written_again(autoconfig, tmp_path, engine):
     folder = tmp_path / "run"
