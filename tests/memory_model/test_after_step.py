@@ -10,6 +10,7 @@ from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from tables import tabled
 
 from autoconfig.training.question import Request, understand
 
@@ -58,16 +59,12 @@ def test_blocks_by_hand():
     assert unsplit_bytes(layers, 2, (4, 4, 4), 2) == 0.5 * 2**20  # no weights; three times 6.5 MiB of 20
 
 
-@pytest.mark.parametrize(("capability", "deterministic", "mib"), [
-    (9.0, False, 32), (8.9, False, 8.125), (None, False, 8.125), (8.0, True, 32), (10.0, False, 32),
-])  # fmt: skip
+@tabled
 def test_workspaces_of_cublas(capability, deterministic, mib):
     assert cublas_workspace_bytes(capability, deterministic) == mib * MIB
 
 
-@pytest.mark.parametrize(("mebi", "lost"), [
-    (1.0, 0), (1.01, 0), (9.99, 0), (10.0, 0), (10.25, 1.75), (10.99, 1.01), (11.0, 1), (11.5, 0.5), (12.0, 0), (18.99, 1.01),
-])  # fmt: skip
+@tabled
 def test_what_blocks_lose(mebi, lost):
     """One tensor of so many MiB: from 1 MiB on in a segment of 20, from 10 on in one of its own of whole 2 MiB; what is left
     is lost where it is no more than 1 MiB."""

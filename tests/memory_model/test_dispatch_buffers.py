@@ -14,6 +14,7 @@ from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from small_models import scenario as small
+from tables import tabled
 
 
 def scenario(model: str, gpu: str, gpus: int, dispatcher: str) -> Scenario:
@@ -101,10 +102,7 @@ def test_buffers_leave_less_for_tensors() -> None:
     assert dataclasses.replace(plain, given=hybrid.given) == hybrid and np.isfinite(limits).all()
 
 
-@pytest.mark.parametrize(("text", "tokens", "domains"), [
-    ("ep=8", 4096, 1), ("ep=16,mbs=2", 8192, 2), ("ep=8,etp=2,tp=2,sp=1", 2048, 2), ("ep=8,tp=2,sp=0", 4096, 1),
-    ("ep=4,cp=4", 1024, 1), ("tp=2,sp=1", 2048, 0),
-])  # fmt: skip
+@tabled
 def test_registered_buffers_of_hybridep(text, tokens, domains):
     """Of every rank of the group its tokens' 16-bit channels and 8 bytes an expert; channels of every further domain of 8."""
     asked, plain = small("moe", seq=4096, given={"dispatcher": "hybridep"}), small("moe", seq=4096)

@@ -26,6 +26,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from small_models import MODELS
 from small_models import scenario as small
+from tables import tabled
 
 H100, B200 = load_gpu("h100"), load_gpu("b200")
 NUMERICS = Numerics()
@@ -92,9 +93,7 @@ def test_gradients_and_their_copies():
     assert [float(fsdp_unit_bytes(100.0, 100.0, half, fsdp)) for fsdp in (3, 2)] == [100 * 2 * (2 + 2), 100 * 2 * 2]
 
 
-@pytest.mark.parametrize(("untied", "depths", "pp", "copies"), [
-    (False, 0, 1, 0), (True, 0, 1, 1), (False, 0, 2, 1), (True, 0, 2, 1), (True, 1, 2, 2), (False, 1, 2, 1), (True, 1, 1, 1),
-])  # fmt: skip
+@tabled
 def test_parameters_of_the_first_and_the_last_stage(untied, depths, pp, copies):
     """1,024 padded words of 96 channels; a norm of 2 x 96."""
     model = GPT.replace(untie_embeddings_and_output_weights=untied, mtp_num_layers=depths)
@@ -133,10 +132,7 @@ def test_frozen_layers_that_are_whole_have_no_gradients(fsdp, of_weights, of_ada
     assert found == layer * of_weights + adapters * of_adapters
 
 
-@pytest.mark.parametrize("text", [
-    "tp=1,pp=1,ep=8", "tp=4,pp=1,ep=8,sp=1", "tp=4,pp=2,ep=2,etp=2,sp=1", "tp=2,pp=1,cp=4,ep=8,sp=1", "tp=8,pp=1,ep=1,sp=1",
-    "tp=8,pp=2,ep=4,etp=1,sp=1",
-])  # fmt: skip
+@tabled
 def test_all_gpus_together_hold_the_optimizers_state_of_each_parameter_once(text):
     """12 bytes of each, however it is sharded; norms and routers, 0.01 %, are whole on each tensor-parallel rank."""
     plan, model = parse_plan(text, 64), load_model("mixtral-8x7b")

@@ -320,10 +320,7 @@ def test_sparse_attention_is_read_with_its_indexer(tmp_path: Path) -> None:
     assert total_parameters(model) - total_parameters(dense) == 61 * per_layer
 
 
-@pytest.mark.parametrize("changes", [
-    {"indexer_types": ["full", "shared"]}, {"index_topk_freq": 4}, {"index_topk_pattern": "FSSF"},
-    {"layer_types": ["indexed_attention", "full_attention"]}, {"q_lora_rank": None}, {"index_head_dim": 32},
-])  # fmt: skip
+@tabled
 def test_sparse_attention_that_is_not_modelled_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"take over the keys|layer_types|sparse attention needs"):
         model_from_config(write(tmp_path, {**SPARSE, "model_type": "glm_moe_dsa", **changes}))

@@ -20,6 +20,7 @@ from autoconfig.specs.models.huggingface import (
 )
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
+from tables import tabled
 
 import autoconfig
 
@@ -115,15 +116,7 @@ def test_a_type_with_the_class_of_another_is_offered_that_one():
 LLAMA = {**LLAMA3_8B, "model_type": "llama"}
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"architectures": ["MyLlamaForCausalLM"]},
-        {"architectures": ["LlamaForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}},
-        {"architectures": [], "auto_map": {"AutoModel": "some/where--modeling_my.MyModel"}},
-        {"architectures": ["LlamaForCausalLMEagle3"]},
-    ],
-)
+@tabled
 def test_a_class_that_is_not_the_types_is_said(more):
     file = {**LLAMA, **more}
     assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in config_notes(file)[0]
@@ -138,15 +131,7 @@ def test_code_of_the_files_own_for_the_types_class_is_said():
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("llama", "LlamaForCausalLM"), ("llama", "LLaMAForCausalLM"), ("phimoe", "PhiMoEForCausalLM"),
-        ("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel"),
-        ("internlm3", "InternLM3ForCausalLM"), ("kimi_k2", "DeepseekV3ForCausalLM"), ("t5", "T5WithLMHeadModel"),
-        ("ernie4_5", "Ernie4_5_ForCausalLM"), ("qwen3_5_text", "Qwen3_5ForCausalLM"), ("mt5", "MT5EncoderModel"),
-    ],
-)  # fmt: skip
+@tabled
 def test_the_names_of_a_types_own_classes_are_not_said(kind, name):
     assert not any("names" in note for note in config_notes({"model_type": kind, "architectures": [name]}))
 

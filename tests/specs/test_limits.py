@@ -38,6 +38,7 @@ from autoconfig.specs.software.checkpoint import MXFP4, NVFP4, _compressed_weigh
 from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.specs.software.software import StackMemory
 from small_models import MODELS
+from tables import tabled
 
 H100 = load_gpu("h100")
 MODEL = ModelSpec(**MODELS["gpt"])
@@ -212,11 +213,7 @@ def test_a_model_of_a_size_is_within_three_percent_of_it(size: int) -> None:
     assert total_parameters(gpt3_style(size)) == pytest.approx(size, rel=0.03)
 
 
-@pytest.mark.parametrize(("name", "bare"), [
-    ("model.layers.0.mlp", "layers.0.mlp"), ("model.language_model.layers.0.mlp", "layers.0.mlp"), ("lm_head", "lm_head"),
-    ("language_model.model.lm_head", "lm_head"), ("layers.0.model", "layers.0.model"), ("model", "model"),
-    ("thinker.model", "model"), ("mlp.model.x", "mlp.model.x"),
-])  # fmt: skip
+@tabled
 def test_wrappers_in_front_of_a_module_are_taken_off(name: str, bare: str) -> None:
     assert _bare(name) == bare
 

@@ -76,20 +76,7 @@ def test_spellings_of_published_tables(spelling: str, name: str) -> None:
     assert load_model(spelling).name == name
 
 
-@pytest.mark.parametrize(
-    ("name", "base", "rotary_base", "positions", "untied"),
-    [
-        ("Qwen/Qwen2.5-Math-1.5B-Instruct", "qwen2.5-1.5b", 10_000, 4_096, False),
-        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b", 10_000, 4_096, True),
-        ("Qwen/Qwen2.5-Math-72B", "qwen2.5-72b", 10_000, 4_096, True),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "qwen2.5-1.5b", 10_000, 131_072, True),
-        ("DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b", 10_000, 131_072, True),
-        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b", 5_000_000, 262_144, False),
-        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b", 10_000_000, 262_144, True),
-        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b", 5_000_000, 262_144, True),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b", 10_000_000, 262_144, True),
-    ],
-)
+@tabled
 def test_kin_of_the_same_shape_turns_otherwise(name: str, base: str, rotary_base: int, positions: int, untied: bool) -> None:
     """rope_theta, positions and ties of config.json, written here a second time; the shapes are the base's."""
     model, kin = load_model(name), load_model(base)

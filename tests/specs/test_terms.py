@@ -36,6 +36,7 @@ from autoconfig.specs.software.checkpoint import ALGORITHMS, _algorithm
 from autoconfig.specs.software.engine import KV_BYTES, RELEASED, WEIGHT_BYTES, _month, _release, supports
 from autoconfig.specs.software.software import StackTime
 from small_models import MODELS
+from tables import tabled
 
 PUBLISHED = Path(__file__).parents[1] / "time_model" / "published" / "narayanan_table1.csv"
 
@@ -165,10 +166,7 @@ def test_two_of_robertas_positions_are_none():
     assert model_from_mapping(config, "roberta", "roberta").default_seq_length == 64
 
 
-@pytest.mark.parametrize(("model_type", "key"), [
-    ("gpt2", "n_inner"), ("gptj", "n_inner"), ("codegen", "n_inner"), ("gpt_bigcode", "n_inner"),
-    ("gpt_neo", "intermediate_size"),
-])  # fmt: skip
+@tabled
 def test_an_mlp_is_four_times_as_wide_where_its_width_is_left_out(model_type, key):
     config = {name: value for name, value in CONFIGS[model_type][0].items() if name != key}
     assert model_from_mapping(config, model_type, model_type).ffn_hidden_size == 4 * 96
@@ -179,11 +177,7 @@ def test_shared_experts_have_a_limit():
         model_from_mapping(CONFIGS["dots1"][0] | {"n_shared_experts": 100_001}, "config.json", "model")
 
 
-@pytest.mark.parametrize(("key", "most"), [
-    ("link_gb_per_s", 100_000), ("nic_gbit_per_s_per_gpu", 100_000), ("nic_gbit_per_s", 100_000), ("memory_gib", 100_000),
-    ("memory_bandwidth", 1000), ("power_limit", 100_000), ("num_gpus", 1_000_000), ("gpus_per_node", 1024),
-    ("link_domain_size", 1_000_000), ("nics_per_node", 1024),
-])  # fmt: skip
+@tabled
 def test_numbers_of_a_cluster_that_are_not_believed(key, most):
     with pytest.raises(InputError, match=f"{key}={most * 3 // 2} must be .*(at most|from 1 to) {most:,}$"):
         cluster_from_mapping({"gpu": "h100", "num_gpus": 8, key: most * 3 // 2})
@@ -235,13 +229,7 @@ def test_latent_attention_needs_all_of_its_widths(key):
         ModelSpec(**{**MODELS["mla"], key: 0})
 
 
-@pytest.mark.parametrize(("model_type", "key", "name", "value"), [
-    ("qwen3_moe", "num_experts_per_tok", "moe_router_topk", 8), ("qwen2_moe", "num_experts_per_tok", "moe_router_topk", 4),
-    ("qwen3_moe", "moe_intermediate_size", "moe_ffn_hidden_size", 768),
-    ("qwen2_moe", "moe_intermediate_size", "moe_ffn_hidden_size", 1408),
-    ("qwen2_moe", "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", 5632),
-    ("xglm", "ffn_dim", "ffn_hidden_size", 4096),
-])  # fmt: skip
+@tabled
 def test_what_a_config_leaves_out_is_the_default_of_transformers_class(model_type, key, name, value):
     """Qwen2MoeConfig, Qwen3MoeConfig and XGLMConfig of transformers 5."""
     config = {other: given for other, given in CONFIGS[model_type][0].items() if other != key}
@@ -286,13 +274,7 @@ def test_a_stack_of_which_nothing_is_said_slows_nothing_down():
     assert stack.tp_overlap_share == stack.p2p_overlap_share == stack.optimizer_seconds_per_rank == 0
 
 
-@pytest.mark.parametrize(("change", "legal"), [
-    ({"lora_rank": 1}, True), ({"lora_rank": 0}, False), ({"lora_rank": 65_536}, True), ({"lora_rank": 65_537}, False),
-    ({"moe_imbalance": 1.0}, True), ({"moe_imbalance": 0.99}, False), ({"moe_imbalance": 1000.0}, True),
-    ({"moe_imbalance": 1000.1}, False), ({"moe_capacity_factor": 1000.0}, True), ({"moe_capacity_factor": 1000.1}, False),
-    ({"moe_capacity_factor": 0.0}, False), ({"moe_capacity_factor": 0.1}, True), ({"hidden_dropout": 0.0}, True),
-    ({"hidden_dropout": 1.0}, False), ({"attention_dropout": -0.1}, False), ({"attention_dropout": 0.9}, True),
-])  # fmt: skip
+@tabled
 def test_limits_of_numerics(change, legal):
     if legal:
         Numerics(**change)

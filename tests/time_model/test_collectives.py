@@ -28,11 +28,10 @@ from autoconfig.time_model.job import (
     tensor_group,
 )
 from autoconfig.time_model.step.rows import embedding_gradient_seconds, reduction_communication
+from tables import tabled
 
 
-@pytest.mark.parametrize(("size", "stride", "domain", "local", "domains"), [
-    (8, 1, 8, 8, 1), (16, 1, 8, 8, 2), (4, 4, 8, 2, 2), (4, 16, 8, 1, 4), (1, 64, 8, 1, 1), (6, 2, 8, 4, 2), (3, 3, 8, 2, 2),
-])  # fmt: skip
+@tabled
 def test_members_of_a_group_in_a_domain(size, stride, domain, local, domains):
     found = group_of(size, stride, domain)
     assert (float(found.local), float(found.domains)) == (local, domains)

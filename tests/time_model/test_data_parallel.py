@@ -37,6 +37,7 @@ from autoconfig.time_model.step.rows import (
     pipeline_bubble_seconds,
 )
 from small_models import MODELS
+from tables import tabled
 
 PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
 PLANS = [f"tp={tp},pp={pp},cp={cp},mbs=1,sp={int(tp > 1)},{more}" for tp, pp, cp in ((1, 1, 1), (4, 2, 2), (2, 4, 1))
@@ -120,8 +121,7 @@ def test_sharded_frozen_weights_are_gathered_and_gradients_are_those_of_adapters
     assert 0 < rows.fsdp_outside[0] <= whole.fsdp_outside[0], "the embedding and the head are gathered, too"
 
 
-@pytest.mark.parametrize("text", ["tp=1,pp=1,ep=8,mbs=1", "tp=4,pp=2,ep=4,etp=2,mbs=1,sp=1", "tp=2,pp=1,ep=16,mbs=1,sp=1",
-                                  "tp=1,pp=1,ep=8,mbs=1,fsdp=3", "tp=4,pp=2,ep=4,mbs=1,sp=1,dist_opt=0"])  # fmt: skip
+@tabled
 def test_experts_are_reduced_over_their_own_ranks(text: str) -> None:
     model = ModelSpec(**{**MODELS["moe"], **PLAIN, "moe_shared_expert_intermediate_size": 0,
                          "untie_embeddings_and_output_weights": True})  # fmt: skip
@@ -214,10 +214,7 @@ def test_sends_of_a_step(pp, vpp, overlap, seconds):
     assert block_recomputed_layers(10.0, 2.0, 3) == 6 and block_recomputed_layers(5.0, 2.0, 3) == 5
 
 
-@pytest.mark.parametrize(("compute", "buckets", "pp", "vpp", "late"), [
-    (100.0, 4, 1, 1, 2.0), (3.0, 4, 1, 1, 5.0), (100.0, 1, 1, 1, 8.0), (100.0, 0, 1, 1, 8.0), (3.0, 4, 2, 2, 2.5),
-    (1.0, 4, 2, 4, 6.0),
-])  # fmt: skip
+@tabled
 def test_reductions_beside_the_last_backward(compute, buckets, pp, vpp, late):
     """8 s in buckets: one is late, the others hide; of v chunks 1/v of that, never less than what p micro-batches leave; a
     quarter of what is hidden is exposed."""

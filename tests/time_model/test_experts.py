@@ -20,6 +20,7 @@ from autoconfig.time_model.operators.listing import OperatorRow, explain_operato
 from autoconfig.time_model.operators.moe import expert_exchange_seconds, expert_rows, permute_bytes, places_reached
 from autoconfig.time_model.operators.operator import GemmShape, fp8_casts
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
+from tables import tabled
 
 QWEN = load_model("qwen3-30b-a3b")
 FP8 = Numerics(precision="fp8", fp8_param_gather=True, grad_reduce_dtype="bf16", attention_dropout=0.0, hidden_dropout=0.0)
@@ -90,16 +91,7 @@ def _counted_copies(domains: int, experts: int, topk: int = 8) -> float:
     return domains * (1 - math.comb(experts - experts // domains, topk) / math.comb(experts, topk))
 
 
-@pytest.mark.parametrize(
-    ("dispatcher", "ranks", "dispatch_gb_s", "combine_gb_s"),
-    [
-        ("hybridep", 16, 71.71, 62.95),
-        ("hybridep", 32, 57.69, 57.46),
-        ("hybridep", 64, 49.97, 49.77),
-        ("deepep", 32, 58, 57),
-        ("deepep", 64, 51, 50),
-    ],
-)
+@tabled
 def test_over_the_network_dispatchers_reach_the_rates_of_their_tables(
     dispatcher: str, ranks: int, dispatch_gb_s: float, combine_gb_s: float
 ) -> None:
@@ -152,16 +144,7 @@ def test_overlap_hides_a_share_of_the_exchange_where_its_schedule_can_run() -> N
         assert with_it == pytest.approx(share * without)
 
 
-@pytest.mark.parametrize(
-    ("recompute", "scope", "left"),
-    [
-        ("full:uniform:1", "attn moe_router moe_preprocess", "none"),
-        ("full:block:3", "attn", "none"),
-        ("full:uniform:1", "full_iteration", "full_iteration"),
-        ("selective:moe", "attn moe_router moe_preprocess", "attn"),
-        ("selective:layernorm", "attn moe_router", "attn moe_router"),
-    ],
-)
+@tabled
 def test_recomputation_runs_without_the_graphs_that_megatron_refuses_beside_it(recompute: str, scope: str, left: str) -> None:
     plan = "tp=1,pp=2,ep=8,mbs=1"
     asked, without = (
@@ -264,10 +247,7 @@ def test_fsdp_of_experts_over_the_network_leaves_the_gpu_to_its_kernels() -> Non
     assert 0.0 < one_a_node < 0.35  # nearly all bytes are experts', on a ring of one card a node
 
 
-@pytest.mark.parametrize(("dispatcher", "local", "padded", "each"), [
-    ("alltoall", 1, False, 8), ("alltoall", 2, False, 16), ("alltoall", 2, True, 20), ("deepep", 4, False, 6),
-    ("deepep", 4, True, 10), ("hybridep", 4, True, 6), ("allgather", 4, True, 12),
-])  # fmt: skip
+@tabled
 def test_copies_of_a_permuted_row(dispatcher, local, padded, each):
     assert permute_bytes(dispatcher, np.float64(local), padded=padded) == each
 

@@ -25,7 +25,7 @@ from autoconfig.time_model.operators.kernels import clock_ratio
 from autoconfig.time_model.operators.listing import explain_operators
 from autoconfig.time_model.predict import StepTimes, TimeEstimate, estimate_step_time
 from small_models import MODELS
-from tables import table
+from tables import table, tabled
 
 GPT3 = load_model("gpt3-175b")
 FULL = [
@@ -296,10 +296,7 @@ def test_two_stacks_share_one_output_layer_and_each_has_its_final_norm(model, st
     assert all(row.recompute_seconds == row.forward_seconds for row in rows if row.layer not in ("head", "embedding"))
 
 
-@pytest.mark.parametrize(("model", "text", "batch", "share"), [
-    ("llama3-8b", "tp=2,pp=4,mbs=1,sp=1", 4, 0.8), ("llama3-8b", "tp=2,pp=4,vpp=4,mbs=1,sp=1", 8, 0.75),
-    ("llama3.2-1b", "tp=8,mbs=1,sp=1", 64, 0.97),
-])  # fmt: skip
+@tabled
 def test_the_least_step_time_lacks_little_where_nothing_is_reduced(model, text, batch, share):
     """One replica: sends, the optimizer and a first and last stage with more than layers is all that the bound leaves out."""
     scenario = Scenario(

@@ -34,6 +34,7 @@ from autoconfig.time_model.serving.steady import (
 )
 from autoconfig.time_model.serving.tables import AllReduceTable
 from small_models import MODELS
+from tables import tabled
 
 H100, H200, B200 = load_gpu("h100"), load_gpu("h200"), load_gpu("b200")
 HBM, PEAK = H100.hbm_bytes_per_s, H100.flops_per_s["bf16"]
@@ -191,9 +192,7 @@ def test_states_of_an_engine():
     assert decode_seconds(job, 5.0) == pytest.approx(5 * 2 * state / 2 / 0.8e6 + 2 * 5e-6)
 
 
-@pytest.mark.parametrize(("sizes", "decode", "rows"), [
-    ((), 7, 7), ((1, 4, 8), 4, 4), ((1, 4, 8), 5, 8), ((1, 4, 8), 8, 8), ((1, 4, 8), 9, 9), ((1, 4, 8), 0, 1),
-])  # fmt: skip
+@tabled
 def test_sequences_that_a_captured_graph_computes(sizes, decode, rows):
     assert float(graph_rows(sizes, np.float64(decode))) == rows
 
@@ -203,10 +202,7 @@ def test_measured_heads(channels, dim):
     assert head_dim(GPT.replace(kv_channels=channels)) == dim
 
 
-@pytest.mark.parametrize(("known", "found"), [
-    (("nvfp4:64", "fp8:64"), "nvfp4:64"), (("fp8:64", "bf16:64"), "fp8:64"), (("bf16:64", "fp8:128"), "bf16:64"),
-    (("fp8:128", "bf16:128"), "fp8:128"), (("bf16:128",), "bf16:128"),
-])  # fmt: skip
+@tabled
 def test_the_nearest_measured_cache(known, found):
     assert cache_table(dict.fromkeys(known), "nvfp4", 64) == found
 
@@ -219,10 +215,7 @@ def test_an_engines_matrix_units():
     assert ideal.peak(B200, "int4") == B200.flops_per_s["bf16"] and ideal.peak(H100, "fp8_block") == H100.flops_per_s["fp8"]
 
 
-@pytest.mark.parametrize(("running", "drafted", "chunked", "prompts"), [
-    (0, 0, False, 10), (100, 0, False, 9), (350, 1, False, 3), (10_000, 0, False, 2), (100, 0, True, 9), (50, 0, True, 9.5),
-    (10_000, 1, True, 2.5),
-])  # fmt: skip
+@tabled
 def test_prompts_beside_running_sequences(running, drafted, chunked, prompts):
     """Prompts of 100 tokens in a budget of 1,000, of which decoding takes 750 at most."""
     lengths = SimpleNamespace(prompt=100.0, drafted=drafted)
