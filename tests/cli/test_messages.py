@@ -14,6 +14,7 @@ from autoconfig.specs.errors import (
 )
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
+from tables import tabled
 
 import autoconfig as api
 from autoconfig.cli.main import COMMANDS, load
@@ -31,8 +32,7 @@ def words(text):
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("chance, text", [(0.896, "89%"), (0.9, "90%"), (0.999, "99.9%"), (0.9989, "99.8%"), (0.99985, "99.9%"),
-                                          (0.99995, "100%"), (0.0, "0%"), (0.99, "99%")])  # fmt: skip
+@tabled
 def test_a_chance_is_never_rounded_up(chance, text):
     assert chance_text(chance) == text
 
@@ -185,8 +185,7 @@ def test_the_usual_words_name_fields_that_there_are():
         api.search(seq=4096)
 
 
-@pytest.mark.parametrize("text, number", [("1,024", 1024), ("16,384", 16384), ("100,000", 100_000), ("24,576", 24576),
-                                          ("256,512", None), ("64,128", None), ("128,256,512", None)])  # fmt: skip
+@tabled
 def test_two_counts_of_gpus_are_no_thousands(text, number):
     if number is not None:
         assert whole_number(text, "gpus") == number

@@ -121,14 +121,7 @@ def test_every_sequence_of_the_plan_has_a_seat(exported, write, name, seats):
     assert seats * {140: 4, 70: 8, 560: 1}[seats] >= plan.batch
 
 
-@pytest.mark.parametrize(
-    ("tails", "percentiles", "good"),
-    [
-        ({}, None, None),
-        ({"ttft_p95": 2.0, "tpot_p99": 0.05}, "95,99", "ttft:2000 tpot:50"),
-        ({"tpot_p99": 0.05}, "99", "tpot:50"),
-    ],
-)
+@tabled
 def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails, percentiles, good):
     question, one, _ = exported["vllm"]["llama3-8b-whole"]
     text = export_texts(replace(question, ttft_s=None, tpot_s=None, tails=tails), one)["benchmark.sh"]
@@ -178,15 +171,7 @@ def test_a_job_finds_its_scripts_from_any_folder(exported, engine, tmp_path):
     assert not list((tmp_path / "left").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [("llama3-8b-4", "MODEL=/path/to/checkpoint bash 'my run/serve.sh'"),
-     ("deepseek-v3-64", "MODEL=/path/to/checkpoint sbatch 'my run/serve.sbatch'"),
-     ("llama3-70b-8-disaggregated", "export MODEL=/path/to/checkpoint; bash 'my run/prefill.sh' & bash 'my run/decode.sh' & "
-                                    "bash 'my run/router.sh'"),
-     ("deepseek-v3-64-disaggregated", "export MODEL=/path/to/checkpoint; sbatch 'my run/prefill.sbatch'; "
-                                      "sbatch 'my run/decode.sbatch'; then PREFILL=")],
-)  # fmt: skip
+@tabled
 def test_the_command_that_starts_all_of_it_and_the_longest_request_are_said(exported, name, first):
     question, one, folder = exported["vllm"][name]
     assert run_command(question, one, Path("my run")).startswith(first)

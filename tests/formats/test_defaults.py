@@ -2,6 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
@@ -161,16 +162,7 @@ NEOX = """{
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "file", "entries"),
-    [
-        ("HFTokenizer", "neox_converted/llama3-8b-instruct/tokenizer/tokenizer.json", 128_256),
-        ("HFTokenizer", "/data/OLMo-3-1025-7B/tokenizer/tokenizer.json", 100_278),
-        ("HFTokenizer", "/data/20B_tokenizer.json", 50_277),
-        ("SPMTokenizer", "/scratch/tokenizers/reasonablespm128k.model", 128_000),
-        ("GPT2BPETokenizer", "/data/vocab.json", 50_257),
-    ],
-)
+@tabled
 def test_gpt_neox_has_the_vocabulary_of_the_tokenizer_that_its_file_names(kind, file, entries):
     """tilde-nlp/llm-gpt-neox and GeodesicResearch/geodesic-gpt-neox; every file had GPT-2's before."""
     assert read(NEOX % (kind, file), gpus=8).question.scenario.model.vocab_size == entries
@@ -225,18 +217,7 @@ def test_another_optimizer_is_named(text, asked, adam, other):
     assert says == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("defaults:\n  - _self_\n  - train: 7b\nexperiment: {runner: {nnodes: 1}}\n", "names train/7b.yaml beside itself"),
-        ("defaults:\n  - optional over@model.cfg: null\n  - model: gpt\n  - base\n", "names model/gpt.yaml, base.yaml beside"),
-        (
-            "torchrun pretrain.py --config-path=conf --config-name=megatron_gpt "
-            "model.tensor_model_parallel_size=8 model.micro_batch_size=1 model.global_batch_size=8",
-            r"settings of megatron_gpt.yaml \(--config-name\): give that file, or: say --model",
-        ),
-    ],
-)
+@tabled
 def test_the_file_that_holds_the_settings_is_named(text, says):
     with pytest.raises((InputError, UnsupportedError), match=says):
         read(text, gpus=8)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from autoconfig.specs.errors import InputError
 from click.testing import CliRunner
+from tables import tabled
 
 from autoconfig.cli.main import cli
 from autoconfig.formats.bridge_recipes import recipe_of
@@ -102,11 +103,7 @@ def test_a_shell_asks_for_the_recipe_of_a_model_that_has_none(tmp_path):
     assert "--recipe mine_peft_config model.tensor_model_parallel_size=" in started and "--nnodes 2" in started
 
 
-@pytest.mark.parametrize(("text", "more"), [
-    ("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n", {}),
-    ('{"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "bf16": {"enabled": true}}',
-     {"gpus": 8, "global_batch_size": 64}),
-])  # fmt: skip
+@tabled
 def test_the_trainers_batch_is_set_by_its_own_name(text, more):
     given = CheckRequest(model="llama3-8b", seq_length=2048, **more)
     for name in ("per_device_train_batch_size", "micro_batch_size" if not more else "train_micro_batch_size_per_gpu"):

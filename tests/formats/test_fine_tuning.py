@@ -8,6 +8,7 @@ from autoconfig.specs.errors import GIB, InputError, UnsupportedError
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import LORA_MODULES
+from tables import tabled
 
 from autoconfig.formats.check import check_file, read_any
 from autoconfig.formats.export import export_texts
@@ -102,14 +103,7 @@ def config(folder, **values):
     return str(folder / "config.json")
 
 
-@pytest.mark.parametrize(
-    ("kind", "more", "names"),
-    [
-        ("phi3", {"hidden_act": "silu"}, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
-        ("gpt2", {"n_embd": 1024, "n_layer": 4, "n_head": 16}, ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]),
-        ("own", {"hidden_act": "silu"}, ["all-linear"]),
-    ],
-)
+@tabled
 def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
     given = {"model": config(tmp_path, model_type=kind, **more), "gpus": 2, "peft": "lora"}
     scenario = understand(request_of({**given, "like": "llama" if kind == "own" else None})).scenario
@@ -235,15 +229,7 @@ def test_every_layer_with_adapters_has_its_names():
 TRL = ("search", "--model", "llama3-8b", "--format", "trl", "--force")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora"),
-        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=3"),
-        ("--gpus", "8", "--gpu", "h100", "--packed-length", "300", "--seq-length", "4096", "--global-batch-size", "64"),
-        ("--gpus", "2", "--gpu", "h200", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=0"),
-    ],
-)
+@tabled
 def test_what_a_search_for_trl_ranks_is_what_it_writes_and_what_check_reads(autoconfig, tmp_path, more):
     """The first plan, sft.yaml with the accelerate.yaml beside it, and plan.json are the same run: step and peak within 1 %."""
     done = autoconfig.run(*TRL, *more, "--json", "--export", str(tmp_path / "run"))

@@ -13,7 +13,7 @@ import yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from command_line import run_in_process
-from tables import table
+from tables import table, tabled
 
 from autoconfig.formats import edit
 from autoconfig.formats.check import READERS, read_any
@@ -356,18 +356,7 @@ def test_torchtitans_schedules_have_their_stages(schedule, chunks):
     assert read_any(TITAN.format(schedule), CheckRequest(gpu="h100-80gb")).plan.vpp == chunks
 
 
-@pytest.mark.parametrize(
-    ("schedule", "more", "says"),
-    [
-        ("ZBVZeroBubble", "", "two stages a rank in a V"),
-        ("DualPipeV", "", "two stages a rank in a V"),
-        ("dualpipev", "pipeline_parallel_layers_per_stage = 5", "two stages a rank in a V"),
-        ("1F1C", "", "'1F1C': read are 1F1B"),
-        ("Interleaved1F1B", 'pipeline_parallel_schedule_csv = "x.csv"', "a file of its own"),
-        ("1F1B", "pipeline_parallel_layers_per_stage = 3", "1f1b has one stage a rank, and the file gives 3"),
-        ("Interleaved1F1B", "pipeline_parallel_layers_per_stage = 9", "at least two stages a rank, and the file gives 1"),
-    ],
-)
+@tabled
 def test_schedules_that_plans_cannot_say_are_refused(schedule, more, says):
     with pytest.raises(InputError, match=re.escape(says)):
         read_any(f"{TITAN.format(schedule)}{more}\n", CheckRequest(gpu="h100-80gb"))
@@ -418,14 +407,7 @@ def test_overrides_that_change_model_state_or_exchange_are_read(as_yaml):
     assert str(found.plan) == "tp=2,pp=2,ep=4,dp=16,mbs=1,sp=1,recompute=none"
 
 
-@pytest.mark.parametrize(
-    ("more", "dispatcher"),
-    [
-        ("", "hybridep"),
-        (" model.moe_flex_dispatcher_backend=deepep", "deepep"),
-        (" model.moe_token_dispatcher_type=alltoall", "alltoall"),
-    ],
-)
+@tabled
 def test_a_recipe_sets_the_dispatcher_that_no_override_says(more, dispatcher):
     recipe = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
     text = f"python run_recipe.py --recipe {recipe} train.train_iters=9 logger.log_interval=1{more}\n"
@@ -451,14 +433,7 @@ def test_a_yaml_of_overrides_is_edited_where_its_values_stand():
     assert edited["model"]["tensor_model_parallel_size"] == 4 and edited["train"] == yaml.safe_load(found.text)["train"]
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("python3 -m verl.trainer.main_ppo a.b=grpo \\\n    trainer.nnodes=1 $@\n", r"post-training \(verl"),
-        ("ray job submit -- python3 train.py --actor-num-nodes 4 --rollout-batch-size 128 --lr 1e-5\n", "post-training"),
-        ("policy: {model_name: x}\nsft: {max_num_steps: 60}\n", "NeMo-RL"),
-    ],
-)
+@tabled
 def test_post_training_is_named_and_sent_to_its_own_command(text, what):
     """verl's and slime's scripts were "no launch of Megatron-LM" and "--micro-batch-size is not in the file; add it"."""
     with pytest.raises(UnsupportedError, match=f"{what}.*autoconfig rl check"):

@@ -13,6 +13,7 @@ from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_names
 from click.testing import CliRunner
+from tables import tabled
 
 from autoconfig.cli.main import cli
 from autoconfig.formats.post_training.check import check_text, read_file
@@ -105,14 +106,7 @@ def test_what_is_written_reads_back_as_the_same_placement(framework):
         same_after_reading(framework, *case)
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "near"),
-    [
-        ("", "rollout.tp", ""),
-        ("", "rollout.n", "actor_rollout_ref.rollout.n?"),
-        ("model_name_or_path: qwen2.5-1.5b\nnum_generations: 8\nuse_vllm: true\n", "num_generation", "num_generations?"),
-    ],
-)
+@tabled
 def test_a_key_that_set_gives_is_one_of_the_framework(tmp_path, text, key, near):
     file = tmp_path / "file"
     file.write_text(text or VERL)
@@ -139,16 +133,7 @@ def test_what_is_written_has_known_keys_and_is_legal(framework):
         assert found.legal, (found.unknown, found.broken)
 
 
-@pytest.mark.parametrize(
-    ("key", "wrong", "said"),
-    [
-        ("actor_rollout_ref.rollout.tensor_model_parallel_size=2", "16", "16 GPUs, and 8 do not hold"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.6", "1.5", "above 0 and below 1"),
-        ("actor_rollout_ref.rollout.name=vllm", "foo", "'foo' does not exist"),
-        ("actor_rollout_ref.actor.ppo_mini_batch_size=128", "1024", "above the 4,096 samples"),
-        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", "3", "does not divide 8 GPUs"),
-    ],
-)
+@tabled
 def test_what_parsers_let_through_and_cannot_run_is_refused(key, wrong, said):
     name = key.partition("=")[0]
     assert key in VERL
@@ -284,10 +269,7 @@ def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
     assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
 
 
-@pytest.mark.parametrize(("times", "code", "said"), [
-    (2.0, 0, ""), (4.0, 0, "warning: generation is 4 times what is predicted"), (0.2, 0, "generation is 0.2 times"),
-    (30.0, 2, "30 times the"), (0.03, 2, "0.03 times the"),
-])  # fmt: skip
+@tabled
 def test_a_log_far_from_what_is_predicted_is_doubted_or_refused(tmp_path, times, code, said):
     run, log, out = tmp_path / "run.sh", tmp_path / "log.txt", tmp_path / "cal.json"
     run.write_text(VERL)
@@ -383,15 +365,7 @@ def test_ids_of_the_catalogue_are_read_as_the_same_model():
     assert hub_id("llama3-8b*") == hub_id("own") == ""
 
 
-@pytest.mark.parametrize(
-    ("framework", "algorithm", "said"),
-    [
-        ("trl", "ppo", "file of trl 1.16.0 is written for ppo; use --algorithm grpo or dapo, or --framework verl or openrlhf"),
-        ("nemo-rl", "rloo", "use --algorithm grpo or dapo, or --framework verl or openrlhf"),
-        ("verl", "dpo", "or leave --export out"),
-        ("areal", "grpo", "there are no files of areal; use --framework verl or nemo-rl"),
-    ],
-)
+@tabled
 def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_path, monkeypatch, framework, algorithm, said):
     monkeypatch.setattr("autoconfig.post_training.answer.answer", lambda given: pytest.fail("searched"))
     asked = (*RL, "--model", "qwen2.5-7b", "--framework", framework, "--algorithm", algorithm)

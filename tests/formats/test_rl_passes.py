@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
+from tables import tabled
 
 from autoconfig.formats.post_training import verl
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
@@ -102,22 +103,7 @@ def test_without_a_reference_its_micro_batch_is_not_asked_for():
     assert check_text(f"{PACKING} {ROLLOUT}_use_dynamic_bsz=False", {"version": "0.7.0"}).legal  # its older workers take both
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("train_micro_batch_size: 4", "train_micro_batch_size: 3", "micro-batches of 3 samples do not divide the 128"),
-        (
-            "tensor_parallel_size: 4",
-            "tensor_parallel_size: 2}\n  logprob_batch_size: 3\n  x: {a: 1",
-            "log-probabilities: micro-batches of 3 samples",
-        ),
-        (
-            "sequence_packing: {enabled: false}",
-            "sequence_packing: {enabled: true, train_mb_tokens: 8192, logprob_mb_tokens: 2048}",
-            "log-probabilities: a packed micro-batch holds 2,048 tokens, and the longest sample takes 4,096",
-        ),
-    ],
-)
+@tabled
 def test_what_nemo_rl_asserts_of_micro_batches_is_refused(old, new, said):
     assert old in NEMO and not check_text(NEMO, {}).broken
     found = check_text(NEMO.replace(old, new), {})
@@ -229,15 +215,7 @@ def test_passes_of_openrlhf_have_a_micro_batch_of_their_own():
     assert [(run.mbs, run.forward.mbs) for run in (new, old)] == [(1, 1), (4, 8)]  # defaults of their releases
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("reward_model.enable=True reward_model.enable_resource_pool=True reward_model.nnodes=2 reward_model.n_gpus_per_node=8",
-         "on 16 GPUs of its own, which are not counted"),
-        ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "fsdp_config.qat: fewer bits"),
-        ("algorithm.adv_estimator=remax", "a greedy response of every prompt"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_verl_runs_beside_and_is_not_priced_is_said(more, said):
     assert any(said in note for note in check_text(f"{VERL} {more}", {}).run.notes)
     assert not any(said in note for note in check_text(VERL, {}).run.notes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
 from autoconfig.specs.plan import NONE
+from tables import tabled
 
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
 from autoconfig.formats.post_training.inherit import whole_values
@@ -275,16 +276,7 @@ def test_what_a_script_leaves_open_is_said_with_set_and_heard():
         run_of(f"export N=TO_BE_FILLED\n{VERL} trainer.nnodes=$N")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("deepspeed --module openrlhf.cli.train_dpo --model.model_name_or_path a/b", "by dpo, .* rl --algorithm dpo"),
-        ("torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a", "by sft, .* rl --algorithm sft"),
-        ("model_name_or_path: a/b\nper_device_train_batch_size: 1\n", "`autoconfig check FILE`"),
-        ("uv run examples/run_grpo_math.py --config a.yaml policy.model_name=b", "check that file, with --set KEY=VALUE"),
-        ("dpo: {max_num_steps: 1}\npolicy: {model_name: a}\n", "rl --algorithm dpo --framework nemo-rl"),
-    ],
-)
+@tabled
 def test_files_without_generation_are_refused_with_what_reads_or_plans_them(text, said):
     with pytest.raises(UnsupportedError, match=said):
         run_of(text)

@@ -8,6 +8,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
@@ -65,11 +66,7 @@ def test_without_its_variable_one_process_has_the_one_visible_gpu():
     assert swift("", before="NNODES=2 ").plan.dp == 8
 
 
-@pytest.mark.parametrize(
-    ("fsdp", "stage", "offload"),
-    [("full_shard", 3, 0.0), ("'full_shard auto_wrap offload'", 3, 1.0), ("shard_grad_op", 2, 0.0), ("fsdp2", 3, 0.0),
-     ("no_shard", 0, 0.0)],
-)  # fmt: skip
+@tabled
 def test_words_of_fsdp_shard(fsdp, stage, offload):
     found = swift(f"--fsdp {fsdp}")
     assert (found.plan.fsdp, found.plan.offload) == (stage, offload)
@@ -88,14 +85,7 @@ def test_the_file_of_a_launcher_is_not_opened():
     assert read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=2, settings={"fsdp": "full_shard"})).plan.fsdp == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "modules"),
-    [
-        ("--target_modules all-linear", ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
-        ("--target_modules q_proj k_proj v_proj", ("linear_qkv",)),
-        ("--target_modules o_proj down_proj", ("linear_proj", "linear_fc2")),
-    ],
-)  # fmt: skip
+@tabled
 def test_which_layers_have_adapters(options, modules):
     numerics = swift(f"--train_type lora {options}").question.scenario.numerics
     assert numerics.peft == "lora" and set(numerics.lora_target_modules) == set(modules)
@@ -113,16 +103,7 @@ def test_only_what_is_known_to_change_nothing_is_called_without_effect():
     assert {"logging_steps", "warmup_ratio", "learning_rate", "system"} <= set(found.ignored)
 
 
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("--quant_bits 4", "frozen weights in fewer bits"),
-        ("--use_liger_kernel true --fsdp full_shard", "logits are never held"),
-        ("--optim adafactor", "priced as Adam, of adapters alone"), ("--attn_impl eager", "scores of all pairs"),
-        ("--use_galore true", "priced as Adam"),
-        ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_matters_and_is_not_priced_is_named(option, says):
     found = swift(option)
     assert says in " ".join(found.not_modelled) and not found.unknown
@@ -287,18 +268,7 @@ def deep(more):
     return read_any(DEEP % more, CheckRequest(gpu="h100-sxm-80gb", gpus=8, model="llama3.2-1b", seq_length=2048))
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ('"optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-4}}', "OneBitAdam: from freeze_step on"),
-        ('"optimizer": {"type": "ZeroOneAdam"}', "priced as Adam"),
-        ('"activation_checkpointing": {"partition_activations": true}', "divided over tensor-parallel ranks"),
-        ('"activation_checkpointing": {"cpu_checkpointing": true}', "wait in CPU memory"),
-        ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "moments in bf16"),
-        ('"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}', "ZenFlow"),
-        ('"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}', "quantised or pruned"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_matters_in_a_deepspeed_file_is_not_without_effect(more, says):
     found = deep(more)
     assert says in " ".join(found.not_modelled) and not found.unknown
@@ -392,15 +362,7 @@ def test_what_a_run_of_megatron_swift_says_counts():
     assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)
 
 
-@pytest.mark.parametrize(
-    ("options", "gpus", "micro", "batch"),
-    [
-        ("", 2, 1, 16),
-        ("", 32, 1, 32),
-        ("--gradient_accumulation_steps 3", 4, 1, 12),
-        ("--per_device_train_batch_size 3", 4, 3, 24),
-    ],
-)
+@tabled
 def test_batches_of_ms_swift_are_its_own(options, gpus, micro, batch):
     """examples/train/multi-node/deepspeed/train.sh was read with micro-batches of 8, the Trainer's own default."""
     found = read_any(f"NPROC_PER_NODE={gpus} {COMMAND} {options}\n", CheckRequest(gpu="h100-sxm-80gb"))

@@ -8,6 +8,7 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import FORMATS, convert, write_plan
@@ -95,19 +96,7 @@ def test_every_format_has_a_question():
     assert set(OF) | {"transformer-config"} == set(WRITERS)
 
 
-@pytest.mark.parametrize(
-    ("form", "plan", "says"),
-    [
-        ("deepspeed", "tp=2,pp=2,mbs=1", "pp=2"),
-        ("deepspeed", "tp=2,pp=1,mbs=1,sp=1", "sp=True"),
-        ("accelerate", "tp=1,pp=1,mbs=1,recompute=selective:core_attn,fsdp=3", "recompute=selective:core_attn"),
-        ("torchtitan", "tp=1,pp=1,mbs=1,recompute=full:block:3,fsdp=3", "recompute=full:block:3"),
-        ("torchtitan", "tp=1,pp=4,mbs=1,first=7,last=9", "first=7,last=9"),
-        ("nanotron", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-        ("bridge", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-        ("transformer-config", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-    ],
-)
+@tabled
 def test_what_a_format_cannot_say_is_refused_with_a_list(form, plan, says):
     scenario = understand(request_of(QUESTIONS["dense"])).scenario
     with pytest.raises(UnsupportedError) as error:
@@ -199,8 +188,7 @@ def test_the_form_of_fp8_is_the_recipes_own(recipe, form):
     assert f"fp8='{form}'" in text.replace(" ", "") and f"fp8_recipe='{recipe}'" in text.replace(" ", "")
 
 
-@pytest.mark.parametrize(("form", "more"), [("deepspeed", ("--software", "deepspeed")), ("accelerate", ()), ("nanotron", ()),
-                                            ("torchtitan", ("--software", "torchtitan")), ("bridge", ())])  # fmt: skip
+@tabled
 def test_a_search_for_a_format_offers_what_it_can_say(autoconfig, form, more):
     asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--gpu", "h100", "--seq-length", "4096", "--global-batch-size",
              "64", "--top", "5", "--format", form, *more)  # fmt: skip

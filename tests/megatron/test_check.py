@@ -9,6 +9,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
 from check_help import LEGAL, checked, script
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
@@ -106,10 +107,7 @@ def test_a_plan_file_is_checked_as_it_is(scenario_of, autoconfig, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dense", "odd", "moe", "mla"])
-@pytest.mark.parametrize("text", [
-    "tp=3,mbs=1", "tp=2,pp=2,mbs=5", "tp=2,sp=1,pp=2,vpp=7,mbs=1", "tp=16,pp=16,mbs=1,ep=3",
-    "tp=1,mbs=1,recompute=selective:moe_act+mla_up_proj", "tp=1,pp=2,mbs=1,recompute=full:block:50",
-])  # fmt: skip
+@tabled
 def test_the_nearest_legal_plan_is_legal_and_near(scenario_of, name, text):
     scenario = scenario_of(name)
     plan = parse_plan(text, 8)
@@ -168,17 +166,7 @@ def test_a_launch_with_few_arguments_is_named():
         checked(text)
 
 
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        ("accelerate launch --config_file a.yaml train.py --data x.json", "a.yaml"),
-        ("torchrun --nproc_per_node 8 \\\n run_clm.py --train_file x.json --deepspeed ds.json", "ds.json"),
-        ("trl sft --config run2/sft.yaml --model_name_or_path x # no.yaml", "run2/sft.yaml"),
-        ("FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", "sft.yaml"),
-        ("CONFIG=b.yaml\ntrl sft --config=$CONFIG data.files=x.json", "b.yaml"),
-        ("accelerate launch train.py --data x.json\n# see other.yaml", ""),
-    ],
-)
+@tabled
 def test_the_settings_file_of_another_trainer_is_asked_for(command, files):
     with pytest.raises(InputError, match="no launch of Megatron-LM was found") as error:
         checked(f"#!/bin/bash\n{command}\n")
@@ -341,20 +329,7 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
         assert "b200-180gb" in found and "of 172.4" in found, name
 
 
-@pytest.mark.parametrize(
-    ("line", "named", "gpu", "said"),
-    [
-        ("--gres=gpu:a100:8", None, "a100-80gb", "#SBATCH --gres asks for 'a100' (not a100-40gb; --gpu names another)"),
-        ("--gpus-per-node=a100:8", None, "a100-80gb", "#SBATCH --gpus-per-node asks for 'a100'"),
-        ('--gres=gpu:8 --constraint="a100&ib"', None, "a100-80gb", "#SBATCH --constraint asks for 'a100'"),
-        ("--gres=gpu:a100_40gb:8", None, "a100-40gb", "'a100_40gb'"),
-        ("--gres=gpu:8 -C a100-40g", None, "a100-40gb", "'a100-40g'"),
-        ("--gres=gpu:8 -C milan", None, "h100-sxm-80gb", "GPU h100-sxm-80gb (say --gpu"),
-        ("--gres=gpu:tesla:8", None, "h100-sxm-80gb", "asks for 'tesla', which the catalogue does not know"),
-        ("--gres=gpu:a100:8", "h200", "h200-sxm-141gb", "GPU h200 (--gpu), and #SBATCH --gres asks for 'a100'"),
-        ("--gres=gpu:a100:8", "a100-80gb", "a100-80gb", ""),
-    ],
-)
+@tabled
 def test_the_gpu_that_slurm_is_asked_for_is_priced(line, named, gpu, said):
     text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
     question = read_check(text, CheckRequest(gpu=named)).question

@@ -132,13 +132,7 @@ NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
 """Today's Megatron-LM with none of the overlaps."""
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
-    ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
-    ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
-])  # fmt: skip
+@tabled
 def test_scripts_without_overlap_arguments_are_edited(old, new):
     answer, asked = checked(script(f"{old} {NEWER}"))
     assert answer.source.question.scenario.software.name == "transformer-engine"

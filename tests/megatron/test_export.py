@@ -87,10 +87,7 @@ def test_flags_follow_the_plan(scenario_of):
     assert "--group-query-attention" not in uneven and uneven["--kv-lora-rank"] == ("512",)
 
 
-@pytest.mark.parametrize(("model", "plan", "kind"), [
-    ("gemma3-27b", "tp=4,cp=2,mbs=1,sp=1", "all_gather"), ("gpt-oss-20b", "tp=2,cp=2,mbs=1,sp=1", "a2a"),
-    ("llama3-8b", "tp=2,cp=2,mbs=1,sp=1", "p2p"),
-])  # fmt: skip
+@tabled
 def test_windows_and_sinks_go_around_no_ring(scenario_of, model, plan, kind):
     scenario = scenario_of("dense", model=model, architecture={}, gpus=8)
     found = flags(mock_arguments(scenario, parse_plan(plan, 8)))

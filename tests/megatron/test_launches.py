@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from launch_help import launch, read
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check
@@ -134,21 +135,7 @@ def test_the_folder_of_a_training_program_does_not_refuse_it():
     assert found.question.scenario.model.num_layers == 4
 
 
-@pytest.mark.parametrize(
-    ("lines", "launcher", "said"),
-    [
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=8", "starts 64 processes on a"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=4", "starts 32 processes on a"),
-        ("--nodes=4 --gres=gpu:4", "torchrun --nnodes=4 --nproc_per_node=8", r"8 processes on a node \(its launcher\)"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=32", "srun python", "8 tasks of srun, 1 each"),
-        ("--nodes=2 --gres=gpu:8", "srun torchrun --nnodes=4 --nproc_per_node=8", "32 processes.*2 nodes of 8 GPUs"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "torchrun --nnodes=4 --nproc_per_node=4", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=4", "srun torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=32", "srun --ntasks-per-node=1 torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=16", "srun -N 2 -n 8 python", ""),
-        ("--nodes=4 --ntasks-per-node=8", "srun python", ""),
-    ],
-)
+@tabled
 def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, launcher, said):
     text = f"#!/bin/bash\n#SBATCH {lines}\n{launcher} pretrain_gpt.py --num-layers 2 --hidden-size 64 --seq-length 64\n"
     if said:

@@ -6,7 +6,7 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.run_settings import GivenSettings
-from tables import tabled
+from tables import listed, tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
@@ -174,26 +174,11 @@ def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "value"),
-    [
-        ("--attention-head-type multiquery", "num_query_groups", 1),
-        ("--padded-vocab-size 1024", "padded_vocab", 1024),
-        ("--pad-vocab-size-to 1500", "padded_vocab", 1500),
-        ("--extra-vocab-size 24", "vocab_size", 1024),
-        ("--num-experts 8 --mlp-type residual", "moe_shared_expert_intermediate_size", 1024),
-        ("--num-experts 8 --moe-ffn-hidden-size 96 --num-shared-experts 2", "moe_shared_expert_intermediate_size", 192),
-        ("--num-experts 8 --moe-latent-size 64", "moe_latent_size", 64),
-        ("--num-experts 8 --first-k-dense-replace 2", "moe_layer_freq", (0, 0, 1, 1, 1, 1, 1, 1)),
-        ("--num-experts 8 --first-k-dense-replace 1 --moe-layer-freq 2", "moe_layer_freq", (0, 0, 1, 0, 1, 0, 1, 0)),
-        ("--num-experts 8 --first-k-dense-replace 1 --noop-layers 6,7", "moe_layer_freq", (0, 1, 1, 1, 1, 1)),
-        ("--noop-layers 7", "num_layers", 7),
-    ],
-)
+@tabled
 def test_what_changes_the_model_is_used(text, field, value):
     model = read(text).scenario.model
     size = -(-model.vocab_size // model.make_vocab_size_divisible_by) * model.make_vocab_size_divisible_by
-    assert (size if field == "padded_vocab" else getattr(model, field)) == value
+    assert (size if field == "padded_vocab" else listed(getattr(model, field))) == value
 
 
 def test_stages_of_mindspeed():
@@ -237,35 +222,14 @@ def test_the_older_spelling_beside_the_newer_one():
         read("--checkpoint-activations --recompute-granularity selective")
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"), ("open-r1/Qwen2.5-Math-7B-RoPE-300k", "qwen2.5-math-7b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "r1-distill-qwen-1.5b"), ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
-        ("mistralai/Mistral-Medium-3.5", None), ("mistralai/Mistral-7B-v0.1", "mistral-7b"), ("/models/mistral", "mistral-7b"),
-        ("mistralai/Mistral-Large-3-675B-Instruct-2512", None), ("tiiuae/falcon-mamba-7b", None),
-        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"), ("Qwen/Qwen3-8B-AWQ", "qwen3-8b"),
-    ],
-)  # fmt: skip
+@tabled
 def test_which_model_a_name_is_of(name, model):
     """Of two models in one name none is taken, nor a model whose name says no size, where more stands behind it."""
     found = model_in(name)
     assert (found.name if found else None) == model
 
 
-@pytest.mark.parametrize(
-    ("name", "entries"),
-    [
-        ("tiiuae/Falcon3-Mamba-7B-Base", 65_024), ("tiiuae/Falcon3-7B-Base", 131_072), ("tiiuae/Falcon-H1-7B-Base", None),
-        ("LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct", 102_400), ("LGAI-EXAONE/EXAONE-4.5-33B", None),
-        ("ibm-granite/granite-3.1-8b-instruct", 49_155), ("ibm-granite/granite-3b-code-base", None),
-        ("BAAI/AquilaChat2-34B-16K", 100_008), ("BAAI/Aquila-135M", None), ("distill-llama-2-7b", 32_000),
-        ("mistralai/Mistral-Large-Instruct-2411", 32_768), ("mistralai/Mistral-Large-3-675B-Instruct-2512", None),
-        ("mistralai/Ministral-8B-Instruct-2410", 131_072), ("mistralai/Mistral-Medium-3.5", None),
-    ],
-)  # fmt: skip
+@tabled
 def test_a_family_ends_where_its_vocabulary_does(name, entries):
     """As published in the config.json of each; None where kin has another one, or none is published."""
     assert tokenizer_entries(name) == entries
@@ -292,15 +256,7 @@ def test_parallelism_of_another_kind_is_no_plan_of_ours():
     assert str(read("--row-tensor-model-parallel-size 1 --rollout-tensor-parallel-size 4").plan).startswith("tp=1,")
 
 
-@pytest.mark.parametrize(
-    ("more", "is_said"),
-    [
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model", True),
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/our_words.model", False),
-        ("--tokenizer-type NullTokenizer", False),
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model --vocab-size 32128", False),
-    ],
-)
+@tabled
 def test_a_vocabulary_beside_a_tokenizer_that_has_another_is_said(more, is_said):
     """megatron/training/tokenizer: `_vocab_size_with_padding(tokenizer.vocab_size)`; --vocab-size is NullTokenizer's."""
     said = [text for text in read(more).assumed if text.startswith("vocabulary 1000 of --vocab-size")]

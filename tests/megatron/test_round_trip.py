@@ -183,9 +183,7 @@ def test_models_without_arguments_are_refused(name):
         torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
 
 
-@pytest.mark.parametrize(("change", "reason"), [
-    ({"num_layers": 40}, "different depths"), ({"output_layer_bias": False}, "no bias"), ({"num_tokentypes": 2}, "type"),
-])  # fmt: skip
+@tabled
 def test_what_pretrain_t5_does_not_build_is_refused(change, reason):
     scenario = understand(Request(model="t5-3b", gpus=8, gpu="h100")).scenario
     with pytest.raises(UnsupportedError, match=reason):

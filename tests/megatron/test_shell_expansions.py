@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from autoconfig.specs.errors import InputError
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check_input import CheckRequest, read_check
@@ -122,14 +123,7 @@ def test_a_read_up_to_the_end_of_its_text_fails(before):
         read_script(before + LAUNCH, megatron_program())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "set -- --tensor-model-parallel-size 8\n{} $*",
-        'run() {{ {} "${{@:2}}"; }}\nrun 8 --tensor-model-parallel-size 8',
-        'run() {{ {} "${{@/#/--}}"; }}\nrun tensor-model-parallel-size=8',
-    ],
-)
+@tabled
 def test_words_that_are_handed_over_reach_the_plan(text):
     launch = LAUNCH.strip().replace("python", "torchrun --nproc_per_node 8").replace("attention-heads 4", "attention-heads 8")
     assert read_check(text.format(launch), CheckRequest(gpu="h100")).plan.tp == 8
@@ -187,17 +181,7 @@ def test_a_loop_over_the_scripts_arguments_takes_those_that_set_names():
         read_check(script, CheckRequest(gpus=1, settings={"1": "--other"}))
 
 
-@pytest.mark.parametrize(
-    ("head", "start", "given", "node"),
-    [
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {}, 4),
-        ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=4\n", "srun python", {}, 4),
-        ("", "torchrun --nnodes 2 --nproc_per_node 8", {}, 8),
-        ("", "torchrun --nproc_per_node 4", {}, 4),
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {"gpus_per_node": 8}, 8),
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {"gpu": "gh200"}, 4),
-    ],
-)
+@tabled
 def test_the_nodes_are_the_scripts(head, start, given, node):
     """Four GPUs a node, as Leonardo and the Alps have, were priced as eight under one switch."""
     text = f"#!/bin/bash\n{head}{LAUNCH.strip().replace('python', start, 1)} --global-batch-size 16\n"

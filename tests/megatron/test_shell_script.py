@@ -91,11 +91,7 @@ def test_bash_says_the_same(tmp_path, before, arguments, tp):
     assert words[words.index("--tensor-model-parallel-size") + 1] == str(tp), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("before", "line"),
-    [("set -e\nfalse", 2), ("set -euo pipefail\ntest 1 -eq 2", 2), ("set -o errexit\nf() { [ 1 = 2 ]; }\nf", 2),
-     ("set -e\n((X=0))", 2), ("set -e\nreadonly X=1\nX=2", 3)],
-)  # fmt: skip
+@tabled
 def test_set_e_ends_a_script_as_in_bash(before, line):
     done = subprocess.run(["bash", "-c", f"{before}\necho goes on"], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode and not done.stdout
@@ -332,14 +328,7 @@ def test_generation_evaluation_and_multimodal_programs_are_refused(program, argu
         read(launch(arguments=argument).replace("pretrain_gpt.py", program))
 
 
-@pytest.mark.parametrize(("given", "size"), [
-    ("--vocab-file $DATA/gpt2-vocab.json", 50257), ("--tokenizer-name-or-path google/mt5-base", 250100),
-    ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-model /data/mt_nlg_256k.model", 256000),
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/My-Llama-3.1-8B-tuned/", 128256),
-    ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /x/nemotron_mini.model", 256000), ("", 50257),
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 152064),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model $HOME/tokenizer.model", 32000),
-])  # fmt: skip
+@tabled
 def test_a_tokenizer_that_is_known_is_no_guess(given, size):
     found = read(launch("", given).replace("--vocab-size 1000", ""))
     assert any(f"vocabulary {size}" in text for text in found.question.assumed)

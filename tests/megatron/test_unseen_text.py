@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from tables import tabled
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 
@@ -46,14 +47,7 @@ def test_text_that_is_not_seen_may_set_any_variable_in_front_of_it(line):
     assert read(f"TP=2\n{line}", TP="4").plan.tp == 4, "what the caller says holds"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'eval "$(conda shell.bash hook)"', "eval $(/opt/conda/bin/micromamba shell hook -s bash)", 'eval "$(ssh-agent -s)"',
-        "source <(conda shell.bash hook)", 'cat conf | while read k v; do eval "$k=$v"; done', '(eval "$(cat conf)")',
-        "export TMP_DIR=$(mktemp -d)", "printf '%s' \"$(cat conf)\"", 'eval "TP=2"', 'read -t "$(cat seconds)" LINE',
-    ],
-)  # fmt: skip
+@tabled
 def test_what_sets_up_the_shell_or_runs_beside_the_script_sets_nothing(line):
     assert read(f"TP=2\n{line}").plan.tp == 2
 
@@ -105,14 +99,7 @@ def test_second_names_of_variables_are_followed_as_bash_does(text):
     assert read(text).plan.tp == int(shown)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '[[ -n "$SLURM_JOB_ID" ]] && TP=8', 'if [ -n "$SLURM_JOB_ID" ]; then TP=8; fi', 'test -n "$PBS_JOBID" && TP=8',
-        '[ -z "$SLURM_JOB_ID" ] || TP=8', 'case "$SLURM_JOB_ID" in "") ;; *) TP=8;; esac', "TP=${SLURM_JOB_ID:+8}",
-        'if [[ "$HOSTNAME" == node* ]]; then TP=8; fi', 'if [ "$USER" = me ]; then TP=8; fi', "[ $SLURM_NNODES -gt 1 ] && TP=8",
-    ],
-)  # fmt: skip
+@tabled
 def test_whether_a_scheduler_runs_the_script_is_not_known(line):
     with pytest.raises(InputError, match=r"--set (SLURM|PBS|HOST|USER)"):
         read(f"TP=2\n{line}")
@@ -209,16 +196,7 @@ def test_an_argument_in_between_is_asked_for():
     assert handed(f"shift\n{LAUNCH} {TP} $1", **{"2": "4"}).plan.tp == 4
 
 
-@pytest.mark.parametrize(
-    ("before", "why"),
-    [
-        ("set -- $EXTRA 8 2\nshift", "left by shift is not known: $EXTRA"),
-        ("f() { shift; X=$1; }\nf $EXTRA 8 2\nset -- $X", "$EXTRA"),
-        ("set -- a $(nproc) 4\nshift 2", r"$(nproc)"), ('set -- "$@" 4 2\nshift', "$@"),
-        ("f() { set -- $2; X=$1; }\nf $EXTRA 8\nset -- $X", "stands behind $EXTRA, which may be no word or several"),
-        ("f() { X=${2:-8}; }\nf $EXTRA\nset -- $X", "stands behind $EXTRA"), ("set -- $(cat opts) 4\nset -- $#", "$#"),
-    ],
-)  # fmt: skip
+@tabled
 def test_positions_behind_what_may_be_several_words_are_not_known(before, why):
     """Bash with EXTRA="" and with EXTRA="a b" has another word there."""
     with pytest.raises(InputError, match=re.escape(why)):

@@ -11,6 +11,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model_catalogue import load_model
 from click.testing import CliRunner
 from rich.console import Console
+from tables import tabled
 
 import autoconfig
 from autoconfig.cli.main import cli
@@ -99,28 +100,7 @@ def test_nothing_fits_is_exit_3_with_the_nearest_and_a_remedy():
     assert asked("--model", "llama3-70b", "--gpus", "8").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"model": "no-such-model"}, "no-such-model"),
-        ({"model": "t5-3b"}, "encoder"),
-        ({"model": "bert-110m", "algorithm": "sft"}, "encoder"),
-        ({"model": "qwen3-30b-a3b", "framework": "trl"}, "verl or nemo-rl"),
-        ({"model": None}, "model"),
-        ({"gpus": 0}, "gpus"),
-        ({"algorithm": "alphazero"}, "grpo"),
-        ({"framework": "torchrl"}, "verl"),
-        ({"framework": "verl@0.1"}, "verl 0.1 is not known: use verl@0.9.1, or one of 0.4.1"),
-        ({"framework": "trl@99"}, "use trl@1.16.0"),
-        ({"minibatch": 33}, "minibatch 33 does not divide the 8,192 samples of a step, in whole prompts of 16: use 32 or 64"),
-        ({"minibatch": 33, "framework": "nemo-rl"}, "use 32 or 64"),
-        ({"minibatch": 10_000}, "above the 8,192 samples"),
-        ({"group_size": 1}, "compares responses of one prompt; use 2 or more"),
-        ({"response_length": 9000}, "cap of 8,192"),
-        ({"staleness": 99}, "staleness"),
-        ({"group_size": 0}, "group_size"),
-    ],
-)
+@tabled
 def test_bad_questions_are_refused_with_what_is_allowed(wrong, said):
     with pytest.raises(InputError, match=said):
         autoconfig.rl(**{**SEVEN, **wrong})

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tables import tabled
 
 from autoconfig.render.listings import model_rows
 from autoconfig.render.model import describe
@@ -33,10 +34,7 @@ def test_an_unknown_code(autoconfig, code, near):
     assert done.exit_code == 2 and near in done.output
 
 
-@pytest.mark.parametrize(("asked", "names"), [
-    (("models", "LLAMA3", "70b"), ["llama3-70b", "llama3.1-70b"]), (("engines", "sglang"), ["sglang"]),
-    (("gpus", "h100"), ["h100-nvl-94gb", "h100-pcie-80gb", "h100-sxm-80gb"]),
-])  # fmt: skip
+@tabled
 def test_a_list_is_narrowed_by_words(autoconfig, asked, names):
     listed = json.loads(autoconfig.run(*asked, "--json").stdout)[asked[0]]
     assert [next(iter(row.values())) for row in listed][: len(names)] == names

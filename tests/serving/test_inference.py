@@ -54,12 +54,7 @@ def test_the_best_comes_first_and_meets_the_limits():
     assert speeds[0] >= 0.98 * found.deployments.tokens_per_s_per_gpu[within].max()
 
 
-@pytest.mark.parametrize("asked", [
-    {"gpus": 1, "isl": 1000, "osl": 500},
-    {"gpus": 1, "isl": 1000, "osl": 500, "ttft_s": 0.5, "tpot_s": 0.02},
-    {"gpus": 1, "isl": 4000, "osl": 300, "ttft_s": 1.0, "tpot_s": 0.03},
-    {"model": "llama3-70b", "gpu": "h200", "gpus": 8, "isl": 1000, "osl": 500, "ttft_s": 2.0, "tpot_s": 0.05},
-])  # fmt: skip
+@tabled
 def test_the_rate_named_beside_a_full_queue_is_served(asked):
     """A full queue's throughput and the answer under a load do not contradict each other: the rate that is named has one."""
     question = replace(SMALL, **asked)

@@ -150,10 +150,7 @@ def test_tokens_of_a_full_queue_are_as_far_apart_as_tpot_says():
     assert latency.itl_seconds.mean == pytest.approx(latency.tpot_seconds.mean, rel=0.03)
 
 
-@pytest.mark.parametrize(("gpu", "fix", "named"), [
-    ("h200-sxm-141gb", (), "weights in mxfp4 (as published)"), ("b200-180gb", (), "weights in mxfp4 (as published)"),
-    ("h200-sxm-141gb", ("weights=bf16",), "cache in fp8 where"),
-])  # fmt: skip
+@tabled
 def test_the_format_of_a_published_checkpoint_is_called_by_its_name(gpu, fix, named):
     question = understand(ServeRequest(model="gpt-oss-120b", gpus=8, gpu=gpu, isl=4000, osl=1000, fix=fix))
     said = next(text for text in question.assumed if "whatever it costs in quality" in text)
@@ -339,10 +336,7 @@ def test_messages_of_the_command_line(autoconfig):
     assert shown.exit_code == 0 and "per million output tokens" in shown.stdout
 
 
-@pytest.mark.parametrize(("name", "odd", "plain"), [
-    ("ttft", 50, 10), ("ttft_p95", "50", "10"), ("ttft_p99", "10.1", "11s"), ("tpot", 50, 1), ("tpot_p95", "1.5", "1.5s"),
-    ("tpot_p99", 2.0, "80ms"),
-])  # fmt: skip
+@tabled
 def test_a_limit_without_a_unit_that_nobody_waits_for_is_asked_about(name, odd, plain):
     asked = {"model": "llama3-8b", "gpus": 1}
     assert getattr(request_of({**asked, name: plain}), f"{name}_s") <= 11.0

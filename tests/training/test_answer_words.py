@@ -14,6 +14,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.scenario import OwnRuns
 from small_models import MODELS, scenario
+from tables import tabled
 
 from autoconfig.training import remedies
 from autoconfig.training.answer import _layout_rank, part_words, reason_for, signed_seconds
@@ -47,9 +48,7 @@ def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", [
-    "tp=2,pp=2,vpp=4", "tp=2,pp=2,first=3,last=5", "tp=2,cp=2", "tp=1,fsdp=3", "block", "two modules",
-])  # fmt: skip
+@tabled
 @pytest.mark.parametrize(("behind", "first"), [(1.03, 1), (1.0301, 0)])
 def test_a_plain_plan_comes_before_an_unusual_one_that_is_3_percent_faster(odd, behind, first, monkeypatch):
     lists = {"block": Recompute.parse("full:block:2"), "two modules": Recompute.parse("selective:mlp+layernorm")}
@@ -106,13 +105,7 @@ def report(step, peak=30.0, limit=70.0, fits=True):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("position", "step", "said"), [
-    (0, 1.0, "fastest of 1,234 plans that fit (GEMMs 80 % of the step), 40.0 GiB below the limit on stage 0"),
-    (0, 1.02, "2.0% behind the fastest, which no model tells apart, and plainer, of 1,234"),
-    (1, 1.5, "50.0% slower than the first"),
-    (1, 0.9, "10.0% faster than the first"), (1, 1.0004, "as fast as the first"), (1, 1.0006, "0.1% slower than the first"),
-    (0, 1.0004, "fastest of"), (0, 1.0006, "0.1% behind the fastest"),
-])  # fmt: skip
+@tabled
 def test_why_a_plan_has_its_place(position, step, said):
     ranking = SimpleNamespace(best=np.array([0]), step_seconds=np.array([1.0]), funnel=SimpleNamespace(priced=1234))
     assert reason_for(report(step), report(1.0), ranking, position).startswith(said)
@@ -128,17 +121,12 @@ def test_what_a_plan_lacks_is_said_in_gib():
     assert str(other) == "batch 1,024: 2,000 tokens/s/GPU, 8% more"
 
 
-@pytest.mark.parametrize(("moe", "precision", "kind"), [
-    (True, "bf16", "mixtures of experts"), (False, "bf16", "dense, 16 bits"), (False, "fp16", "dense, 16 bits"),
-    (False, "fp8", "dense, FP8 and FP4"), (False, "nvfp4", "dense, FP8 and FP4"), (True, "fp8", "mixtures of experts"),
-])  # fmt: skip
+@tabled
 def test_kinds_of_first_plans(moe, precision, kind):
     assert first_plan_kind(moe=moe, precision=precision) == kind
 
 
-@pytest.mark.parametrize(("level", "seq", "there"), [
-    ("calibrated", 32_768, True), ("calibrated", 32_769, False), ("formula only", 4096, False),
-])  # fmt: skip
+@tabled
 def test_first_plans_that_have_a_record(level, seq, there):
     said = SimpleNamespace(confidence=SimpleNamespace(level=level))
     assert (record_for(scenario(seq=seq), said) is not None) == there and record_for(scenario(), None) is None
@@ -155,16 +143,7 @@ def test_own_runs_narrow_a_band_as_a_source_that_is_no_longer_new(runs, freedom,
     assert (found.p5, found.p95) == pytest.approx((0.8**factor, 1.25**factor), rel=1e-4)
 
 
-@pytest.mark.parametrize(("model", "gpus", "cp", "entry", "level"), [
-    ("moe", 16, 8, ("te", 1), "mixture of experts"), ("moe", 16, 8, None, "formula only"),
-    ("moe", 8, 1, ("te", 0), "formula only"), ("llama3-8b", 16, 1, None, "formula only"),
-    ("llama3-8b", 16, 1, ("", 0), "formula only"), ("gpt", 16, 8, ("te", 9), "small model"),
-    ("llama3-8b", 16, 4, ("te", 9), "long context"), ("llama3-8b", 16, 3, ("te", 9), "calibrated generation"),
-    ("llama3-8b", 16, 1, ("*", 5), "unfamiliar software"), ("llama3-8b", 16, 1, ("*", 6), "related generation"),
-    ("llama3-8b", 8, 1, ("te", 1), "one node"), ("llama3-8b", 16, 1, ("te", 1), "calibrated generation"),
-    ("llama3-8b", 16, 1, ("other", 1), "related generation"), ("llama3.2-1b", 16, 1, ("te", 1), "calibrated generation"),
-    ("qwen3-0.6b", 16, 1, ("te", 1), "small model"),
-])  # fmt: skip
+@tabled
 def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
     """`entry`: its generation (te: that of the software) and how many sources it has."""
     asked = replace(scenario(gpus=gpus), model=ModelSpec(**MODELS[model]) if model in MODELS else load_model(model))
@@ -197,9 +176,7 @@ def test_keys_in_which_two_plans_differ():
     assert changed_keys(one.replace(first=2, offload=0.5, ep=2), one) == ["ep", "first", "offload"]
 
 
-@pytest.mark.parametrize(("lacks", "today", "saves"), [
-    (1.0, (2.0,), True), (2.0, (2.0,), False), (1.0, (2.0, 0.5), False), (None, (0.5, 2.0), True), (1.0, (), True),
-])  # fmt: skip
+@tabled
 def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
     tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
     assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves

@@ -11,6 +11,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, TrainPlan
 from small_models import MODELS, scenario
+from tables import tabled
 
 from autoconfig.training.plan_rules import broken_rules, layout_chunks
 from autoconfig.training.rules import RULES, recompute_fits_layers, recompute_rule
@@ -189,10 +190,7 @@ def test_recomputations_that_a_model_does_not_run(asked, recompute, rule):
     assert recompute_rule(scenario(**asked), Recompute.parse(recompute)) == rule
 
 
-@pytest.mark.parametrize(("recompute", "legal"), [
-    ("full:uniform:4", True), ("full:uniform:5", False), ("full:block:2", True), ("full:block:3", False),
-    ("selective:core_attn", True), ("none", True),
-])  # fmt: skip
+@tabled
 def test_a_group_fits_a_stage_and_a_block_a_chunk(recompute, legal):
     parsed = Recompute.parse(recompute)
     assert np.all(recompute_fits_layers(parsed, np.array([2]), np.array([4]))) == legal
@@ -235,9 +233,7 @@ def test_a_workload_that_is_not_said(model, adapters, given, seq, batch):
     assert (found.seq_length, found.global_batch_size) == (seq, batch)
 
 
-@pytest.mark.parametrize(("numerics", "trains"), [
-    ({}, False), ({"peft": "none"}, False), ({"peft": "lora"}, True), ({"lora_rank": 4}, True), ({"lora_rank": None}, False),
-])  # fmt: skip
+@tabled
 def test_adapters_are_asked_for_by_any_of_their_fields(numerics, trains):
     assert trains_adapters(numerics) == trains
     with pytest.raises(InputError, match="for adapters"):

@@ -10,7 +10,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_keys, parse_plan
-from tables import table
+from tables import table, tabled
 
 from autoconfig.training.nearest import nothing_legal
 from autoconfig.training.price import violations
@@ -350,16 +350,7 @@ def test_a_grid_too_large_to_hold_is_refused(scenario_of, monkeypatch):
         enumerate_space(scenario_of("dense"))
 
 
-@pytest.mark.parametrize(
-    ("model", "software", "offered"),
-    [
-        ("llama3-8b", None, False),
-        ("llama3-8b", "megatron-local", True),
-        ("llama3-8b", "torch-eager", False),
-        ("mixtral-8x7b", None, True),
-        ("deepseek-v3", None, True),
-    ],
-)
+@tabled
 def test_norms_are_recomputed_where_that_frees_any(model, software, offered):
     question = understand(Request(model=model, gpus=64, gpu="h100", software=software))
     found = recompute_options(question.scenario, question.constraints, 4)

@@ -10,6 +10,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
 from autoconfig.time_model.hardware.efficiency import entry_for
+from tables import listed, tabled
 
 from autoconfig.training.answer import _trade, largest_parts
 from autoconfig.training.nearest import (
@@ -29,42 +30,25 @@ from autoconfig.training.remedies import useful_batches
 from autoconfig.training.rules import RULE_TEXT, chunk_layers
 
 
-@pytest.mark.parametrize(("layers", "total", "ends"), [
-    ((8, 8, 8, 8), 32, (None, None)), ((7, 8, 8, 7), 30, (7, 7)), ((6, 8, 8, 9), 31, (6, 9)), ((32,), 32, (None, None)),
-    ((5, 9, 8, 8), 30, (5, 9)),  # uneven inside: middle stages of ceil(30 / 4) = 8, the rest shared out
-    ((5, 9, 8, 10), 32, (None, None)),  # 32 layers are even over 4 stages
-    ((0, 9, 8, 9), 26, (1, 11)),  # middle stages of 7; no stage is empty
-    ((20, 1, 2, 3), 26, (11, 1)), ((7, 8, 8, 7), 32, (None, None)),
-])  # fmt: skip
+@tabled
 def test_ends_of_the_plan_that_stands_for_a_split(layers, total, ends):
-    assert PipelineSplit(vpp=1, layers=layers).ends(total) == ends
+    assert PipelineSplit(vpp=1, layers=layers).ends(total) == tuple(ends)
 
 
-@pytest.mark.parametrize(("layers", "vpp", "embedding", "loss", "stages", "broken"), [
-    (30, 1, True, True, (7, 8, 8, 7), ()), (31, 1, True, False, (7, 8, 8, 8), ()), (31, 2, False, True, (8, 8, 8, 7), ()),
-    (32, 1, True, False, None, ("NV024",)), (30, 3, True, True, (7, 8, 8, 7), ("NV044",)),
-])  # fmt: skip
+@tabled
 def test_embedding_and_loss_count_as_a_layer(layers, vpp, embedding, loss, stages, broken):
     found = split_by_accounting(layers, 4, vpp, embedding=embedding, loss=loss)
-    assert found.broken == broken and stages in (None, found.layers)
+    assert listed(found.broken) == broken and stages in (None, listed(found.layers))
 
 
-@pytest.mark.parametrize(("text", "mtp", "layers", "vpp", "broken"), [
-    ("Ett|ttL", 0, (2, 2), 1, ()), ("Et|t|t|tL", 0, (2, 2), 2, ()), ("Ettt|tL", 0, (3, 1), 1, ()),
-    ("tt|ttL", 0, (2, 2), 1, ("NV031",)), ("Ett|tt", 0, (2, 2), 1, ("NV031",)), ("Ett|tL", 0, (2, 1), 1, ("NV031",)),
-    ("EEtt|ttL", 0, (2, 2), 1, ("NV031",)), ("Ett|ttmL", 1, (2, 2), 1, ()), ("Ett|ttL", 1, (2, 2), 1, ()),
-    ("Ett|ttmL", 0, (2, 2), 1, ("NV031",)), ("Ett|ttmL", 2, (2, 2), 1, ("NV031",)), ("Ett|ttmmL", 2, (2, 2), 1, ()),
-])  # fmt: skip
+@tabled
 def test_a_layout_of_four_layers_starts_with_the_embedding_and_ends_with_the_loss(text, mtp, layers, vpp, broken):
     """Chunks go round the two stages; depths of multi-token prediction are all there or not named."""
     found = split_of_layout(text, 2, 4, mtp)
-    assert (found.layers, found.vpp, found.broken) == (layers, vpp, broken)
+    assert listed((found.layers, found.vpp, found.broken)) == [layers, vpp, broken]
 
 
-@pytest.mark.parametrize(("first", "last", "vpp", "legal"), [
-    (8, 8, 4, True), (8, 6, 4, True), (6, 8, 4, True), (6, 6, 4, True), (5, 8, 4, False), (9, 7, 4, False), (8, 8, 3, False),
-    (8, 6, 1, True), (10, 6, 2, True), (12, 4, 4, True), (8, 4, 4, True), (7, 9, 1, True),
-])  # fmt: skip
+@tabled
 def test_stages_of_whole_chunks_or_short_ends(first, last, vpp, legal):
     """Four stages, two of 8 layers between the ends: an end is of whole chunks, or lacks at most one chunk's layers."""
     software = SimpleNamespace(supports_pipeline_layout=True)
@@ -73,12 +57,7 @@ def test_stages_of_whole_chunks_or_short_ends(first, last, vpp, legal):
     assert chunk_layers(asked, columns).tolist() == [legal]
 
 
-@pytest.mark.parametrize(("gpus", "batch", "found"), [
-    (24, 512, [504, 513]),  # 3 x 8 = 24: 21 of them; 3: 171 of them
-    (72, 512, [504, 513]), (96, 512, [480, 513]), (192, 512, [480, 513]), (24, 504, []), (64, 512, []), (88, 9, [11]),
-    (88, 8, []),  # 11 is more than a quarter away
-    (64, 1021, [1024]), (64, 1023, [1024]), (64, 1, []), (1, 7, []),
-])  # fmt: skip
+@tabled
 def test_batches_that_an_odd_number_of_gpus_divides(gpus, batch, found):
     scenario = understand(Request(model="llama3-8b", gpus=gpus, global_batch_size=batch)).scenario
     assert useful_batches(scenario) == found
@@ -130,10 +109,7 @@ def test_layers_that_do_not_divide_keep_the_stages_that_were_asked_for(asked, en
     assert nearest_legal(scenario, plan, even_only=True) == plan.replace(pp=1, dp=1024)
 
 
-@pytest.mark.parametrize(("text", "even_only", "found"), [
-    ("tp=2,pp=4,mbs=1", True, "tp=2,pp=4,mbs=1"), ("tp=2,pp=4,mbs=3,sp=1", True, "tp=2,pp=4,mbs=4,sp=1"),
-    ("tp=2,pp=4,mbs=1,first=7,last=9", True, "tp=2,pp=4,mbs=1"),
-])  # fmt: skip
+@tabled
 def test_stages_stay_even_where_the_nearest_plan_of_the_whole_space_has_even_ones(text, even_only, found):
     scenario = understand(Request(model="llama3-8b", gpus=8)).scenario
     assert _from_space(scenario, parse_plan(text, 8), even_only) == parse_plan(found, 8)
@@ -209,10 +185,7 @@ def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):
     assert (workload.seq_length, workload.global_batch_size) == (seq, batch)
 
 
-@pytest.mark.parametrize(("convention", "recompute", "passes", "per_sequence", "per_vocabulary"), [
-    ("full+recompute", "full:uniform:1", 96, 6, 16), ("full+recompute", "none", 72, 6, 12),
-    ("full", "full:uniform:1", 72, 6, 12), ("", "full:uniform:1", 72, 12, 12), ("causal", "none", 72, 12, 12),
-])  # fmt: skip
+@tabled
 def test_flops_of_a_step_are_equation_3_of_narayanan(convention, recompute, passes, per_sequence, per_vocabulary):
     """96 B s l h^2 (1 + s / 6h + V / 16lh) with recomputation; 72 and V / 12lh without; half the scores under a causal mask."""
     scenario = understand(Request(model="gpt3-175b", gpus=1024)).scenario
