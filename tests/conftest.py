@@ -71,7 +71,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     chosen = Expression.compile(config.option.markexpr)
     files = sorted(collection_path.rglob("test_*.py")) if collection_path.is_dir() else [collection_path]
-    return bool(files) and not any(chosen.evaluate(lambda name, **_: name in _marks(file)) for file in files) or None  # noqa: B023
+    return (bool(files) and not any(chosen.evaluate(lambda name, **_: name in _marks(file)) for file in files)) or None  # noqa: B023
 
 
 def _marks(file: Path) -> list[str]:

@@ -190,7 +190,7 @@ def test_a_served_model_holds_its_parameters_once(name, weights):
 
 
 def test_engines_of_the_catalogue_take_what_their_documents_say():
-    """vLLM's and SGLang's share is of the whole device, TensorRT-LLM's of what is free; only vLLM frees keys behind a window."""
+    """vLLM's and SGLang's share is of the whole device, TensorRT-LLM's of what is free; vLLM frees keys outside windows."""
     engines = {name: load_engine(name) for name in ("trtllm-0.17", "trtllm-1.2", "vllm", "sglang")}
     assert {name for name, engine in engines.items() if engine.kv_of_total} == {"vllm", "sglang"}
     assert (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from autoconfig.memory_model.activations import chunk_counts, chunks_in_flight, warmup_chunks
 from hypothesis import given
 from hypothesis import strategies as st
