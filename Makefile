@@ -61,8 +61,9 @@ services:
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 	@PYTHONPATH=. $(BIN)/python -P specs/import_path.py >/dev/null
-	@ln -sfn ../../tools ../../validation $(LINKS)/
+	@ln -sfn ../../tools ../../validation ../../benchmarks $(LINKS)/
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
@@ -79,8 +80,8 @@ bench: $(DEV)
 ifdef BASE
 	$(BIN)/python -m benchmarks.against_base $(BASE)
 else
-	$(BIN)/python benchmarks/bench.py
-	$(BIN)/python benchmarks/service_load.py
+	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m benchmarks.service_load
 	$(BIN)/python -m tools.modules_used
 endif
 
