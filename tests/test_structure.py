@@ -1,12 +1,10 @@
-"""The shape of the house, what an import loads, and the wheel."""
+"""The shape of the house, and what an import loads."""
 
 import ast
 import os
-import shutil
 import subprocess
 import sys
 import warnings
-import zipfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -151,52 +149,3 @@ def test_groups_of_tests_keep_to_one_worker(request):
     """pytest-xdist groups by a suffix of the name; without it, costly fixtures run once in each worker."""
     grouped = "PYTEST_XDIST_WORKER" in os.environ and request.config.option.loadgroup
     assert request.node.nodeid.endswith("@structure") is bool(grouped)
-
-
-WHEEL_PROBE = """
-import importlib.metadata, autoconfig, autoconfig.kernels, autoconfig.specs, kernels
-from autoconfig.specs.models.model_catalogue import load_model
-assert kernels.__version__ == importlib.metadata.version("kernels") and kernels.get_kernel
-assert load_model("llama3-8b").num_layers == 32
-print(autoconfig.__file__, autoconfig.kernels.__file__, kernels.__file__, sep="\\n")
-"""
-
-
-def run(*command: str, **options) -> str:
-    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=600, check=False, **options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy of the tree: what an earlier build left behind is not in it."""
-    copy = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    for folder in BESIDE:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(copy / "dist"), ".", cwd=copy)
-    (found,) = (copy / "dist").iterdir()
-    return found
-
-
-@pytest.mark.service
-def test_it_holds_the_tree_and_one_name(wheel):
-    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    files = [
-        path for folder in SHIPPED for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    ]
-    places = [path.relative_to(ROOT) for path in files]
-    assert packed == {str(place if place.parts[0] == "autoconfig" else "autoconfig" / place) for place in places}
-
-
-@pytest.mark.service
-def test_both_packages_of_kernels_are_there(wheel, tmp_path):
-    target = tmp_path / "target"
-    run("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))
-    (tmp_path / "elsewhere").mkdir()
-    said = run("-P", "-c", WHEEL_PROBE, cwd=tmp_path / "elsewhere", env={**os.environ, "PYTHONPATH": str(target)})
-    ours, operators, theirs = map(Path, said.split())
-    assert ours.parent == target / "autoconfig" and operators.parent == target / "autoconfig" / "kernels"
-    assert not theirs.is_relative_to(target) and not theirs.is_relative_to(ROOT / "kernels")
