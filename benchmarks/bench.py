@@ -237,10 +237,14 @@ def print_theirs(wall: float, log: str, folder: Path) -> None:
             best = next(csv.DictReader(file), None)
         if best is None:
             continue
-        layout = best.get("parallel", "") + f" batch {best['bs']}" if "bs" in best else (
-            f"{best['(p)workers']} prefill {best['(p)parallel']} to {best['(d)workers']} decode {best['(d)parallel']} "
-            f"batch {best['(d)bs']}"
-        )  # fmt: skip
+        layout = (
+            best.get("parallel", "") + f" batch {best['bs']}"
+            if "bs" in best
+            else (
+                f"{best['(p)workers']} prefill {best['(p)parallel']} to {best['(d)workers']} decode {best['(d)parallel']} "
+                f"batch {best['(d)bs']}"
+            )
+        )
         print(
             f"    {table.parent.name}, {layout}: {float(best['tokens/s/gpu']):,.0f} tokens/s/GPU, "
             f"TTFT {float(best['ttft']):,.0f} ms, TPOT {float(best['tpot']):.1f} ms"

@@ -15,6 +15,7 @@ BESIDE = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 NOT_SHIPPED = ("tools", "validation")
 SHIPPED = [name for name in BESIDE if name not in NOT_SHIPPED]
 MAX_MODULES, MANY_LINES, MAX_FUNCTION_LINES = 15, 600, 60
+MAX_UNFORMATTED = 50
 LONG_FUNCTIONS: dict[str, str] = {
     "time_model/serving/simulation.py:simulate": "one loop over one state: every step of it needs all of it",
 }
@@ -78,6 +79,12 @@ def test_functions_fit_on_a_screen_and_long_modules_are_told(shipped):
             ):
                 long.add(f"{path}:{node.name}")
     assert long - set(LONG_FUNCTIONS) == set()
+
+
+def test_few_statements_are_laid_out_by_hand():
+    """Outside the tests, whose tables of cases are."""
+    texts = [(ROOT / path).read_text(encoding="utf-8") for path in FILES if path.parts[0] != "tests"]
+    assert sum(text.count("# fmt: ") for text in texts) <= MAX_UNFORMATTED
 
 
 HEAVY = (

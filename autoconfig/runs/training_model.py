@@ -151,8 +151,12 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     if (tied := flag(row, "tied_embeddings")) is not None:
         changes["untie_embeddings_and_output_weights"] = not tied
     changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
-    cells = (("layers", "num_layers"), ("encoder_layers", "encoder_num_layers"), ("vocab", "vocab_size"),
-             ("kv_heads", "num_query_groups"))  # fmt: skip
+    cells = (
+        ("layers", "num_layers"),
+        ("encoder_layers", "encoder_num_layers"),
+        ("vocab", "vocab_size"),
+        ("kv_heads", "num_query_groups"),
+    )
     other = [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]
     if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
         other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"

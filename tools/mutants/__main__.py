@@ -192,8 +192,11 @@ def main() -> None:
     if asked.only or asked.budget != BUDGET_S or asked.sample < RECORDED:
         return
     record["seeds"][str(asked.seed)] = {
-        "mutants": len(chosen), "percent": round(share, 1), "survivors": [one.name for one in survivors], "killed": killed,
-    }  # fmt: skip
+        "mutants": len(chosen),
+        "percent": round(share, 1),
+        "survivors": [one.name for one in survivors],
+        "killed": killed,
+    }
     RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
