@@ -89,6 +89,7 @@ def test_manifests_belong_together():
         parse(["serve", "--prot", "8000"])
 
 
+@pytest.mark.service
 def test_the_probes_ask_a_real_service_without_a_key(tmp_path):
     told = containers()["service"]
     paths = [told[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]

@@ -63,13 +63,6 @@ def test_cancels_are_kept_while_a_worker_tells(database):
     engine.dispose()
 
 
-def test_ids_that_are_none_are_not_found(database):
-    engine = engine_of(database)
-    for identity in ("\0", "none", "x" * 40, "\ud800", "{" + "0" * 8 + "-" + "0" * 4 + "}"):
-        assert searches.get(engine, identity) is None
-    engine.dispose()
-
-
 def test_without_the_database_the_service_says_to_try_again(database):
     service = start(database, "--workers", "1", "--search-workers", "0")
     server, name = database.rsplit("/", 1)

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from background import started
 
-from autoconfig.cli.progress import BAR, line
-
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (
     "import sys, time; import autoconfig.training.answer as a; asked = a.search\n"
@@ -56,10 +54,3 @@ def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
 def test_a_pipe_sees_no_bar():
     command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", "2.6"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
-
-
-def test_the_bar_is_filled_by_what_is_counted():
-    assert line("3 of 12", 5).startswith("[" + "#" * 5 + " " * (BAR - 5) + "]   5 s")
-    assert line("12 of 12", 5).startswith("[" + "#" * BAR + "]")
-    assert len({line("h100, 64 GPUs", seconds) for seconds in (2.0, 2.25, 2.5)}) == 3
-    assert len(line("x" * 200, 1000)) < 80

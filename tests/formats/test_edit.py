@@ -59,14 +59,6 @@ def test_only_what_was_promised_changes(name):
         assert (new is None and shown is None) or [word.lower() for word in new] == [word.lower() for word in shown]
 
 
-def test_what_waits_in_cpu_memory_is_among_the_changes():
-    text = (Path(__file__).parent / "files" / "gpt_neox_2021_13b_zero3.yml").read_text()
-    request = CheckRequest(gpus=8)
-    edited = improved_text(check(read_any(text, request)), request)
-    assert '"cpu_offload": true' in text and '"cpu_offload": false' in edited
-    assert read_any(edited, request).plan.offload == 0.0
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_starts_what_was_promised(name):
     row = next(row for row in ROWS.values() if row[0].split(" ")[1].endswith(f"/{name}"))

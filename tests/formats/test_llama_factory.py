@@ -41,12 +41,6 @@ def test_what_a_command_line_leaves_elsewhere_is_asked_for():
         read_any(f"llamafactory-cli train {OPTIONS.replace('stage sft', 'stage dpo')}", CheckRequest(gpu="h100", gpus=8))
 
 
-def test_a_program_called_train_of_somebody_else_is_not_taken_for_it():
-    with pytest.raises(InputError) as error:
-        read_any("torchrun --nproc_per_node 8 train.py --model_name_or_path x --lr 1\n", CheckRequest(gpu="h100"))
-    assert "llama-factory" not in str(error.value)
-
-
 def test_a_command_line_is_edited():
     text = f"NPROC_PER_NODE=8 llamafactory-cli train \\\n    {OPTIONS}\n"
     new = [FlagChange(flag="per_device_train_batch_size", old=("2",), new=("1",)),
@@ -63,13 +57,3 @@ def test_files_that_are_no_training_of_hugging_faces_trainer_in_16_bits_are_refu
     text = f"model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ncutoff_len: 2048\nbf16: true\n{more}\n"
     with pytest.raises(UnsupportedError, match=says):
         read_any(text, CheckRequest(gpu="h100", gpus=8))
-
-
-def test_tasks_without_the_vocabularys_output_layer():
-    text = "NPROC_PER_NODE=2 megatron sft --model Qwen/Qwen3-8B --max_length 2048 --task_type {}"
-    with pytest.raises(UnsupportedError, match="task_type is embedding"):
-        read_any(text.format("embedding"), CheckRequest(gpu="h100"))
-    assert not read_any(text.format("causal_lm"), CheckRequest(gpu="h100")).unknown
-    plain = text.replace("megatron sft", "swift sft")
-    assert "output layer" in str(read_any(plain.format("reranker"), CheckRequest(gpu="h100")).not_modelled)
-    assert not read_any(plain.format("causal_lm"), CheckRequest(gpu="h100")).not_modelled

@@ -92,10 +92,6 @@ def test_written_files_read_back_to_the_same_plan_long(form, name, pytestconfig)
     check_round_trips(form, name, 50, None)
 
 
-def test_every_format_has_a_question():
-    assert set(OF) | {"transformer-config"} == set(WRITERS)
-
-
 @tabled
 def test_what_a_format_cannot_say_is_refused_with_a_list(form, plan, says):
     scenario = understand(request_of(QUESTIONS["dense"])).scenario
@@ -206,13 +202,6 @@ def test_a_format_and_a_fixed_key_that_it_cannot_say(autoconfig):
     assert run.exit_code == 2 and "--format deepspeed says tp=1, and --fix asks for tp=2" in run.stderr
 
 
-def test_a_deepspeed_file_is_json():
-    scenario = understand(request_of(QUESTIONS["zero"])).scenario
-    body = json.loads(write_plan(scenario, parse_plan("tp=1,pp=1,mbs=2,fsdp=3", 8), "deepspeed").text)
-    assert body["train_batch_size"] == 64 and body["gradient_accumulation_steps"] == 4
-    assert body["zero_optimization"]["stage"] == 3 and body["bf16"]["enabled"]
-
-
 def test_explain_and_include_take_a_file(autoconfig, tmp_path):
     (tmp_path / "run.sh").write_text(SCRIPT)
     found = autoconfig.json("explain", str(tmp_path / "run.sh"))
@@ -229,13 +218,3 @@ def test_explain_and_include_take_a_file(autoconfig, tmp_path):
         assert taken.exit_code == 2 and "--overlap-param-gather needs --overlap-grad-reduce" in taken.stderr
     refused = autoconfig.run("explain", str(Path(__file__)))
     assert refused.exit_code == 2 and refused.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize(("model", "named"), [("llama3-8b", "meta-llama/"), ("gpt3-22b", "gpt3-22b")])
-def test_megatron_swift_names_the_checkpoint_as_its_hub_does(model, named):
-    question = understand(request_of({"architecture": {}, **SMALL, "model": model}))
-    ranking = rank_plans(question.scenario, WRITERS["ms-swift"].wish, 0.0)
-    plan = next(plan for plan in map(ranking.plan, ranking.best) if not WRITERS["ms-swift"].refused(question.scenario, plan))
-    text = WRITERS["ms-swift"].write(question.scenario, plan).text
-    assert f'MODEL="${{MODEL:-{named}' in text
-    assert read_back("ms-swift", question.scenario, plan).question.scenario.model.name == model

@@ -94,25 +94,6 @@ def test_scripts_read_back(name: str) -> None:
     assert not any("sparse" in note for note in found.question.assumed)
 
 
-def test_a_file_without_fused_kernels_is_told_what_is_priced() -> None:
-    text = "\n".join(line for line in sparse_script().splitlines() if "--dsa-kernel-backend" not in line)
-    assert any("--dsa-kernel-backend" in note for note in read_check(text, CheckRequest(gpu="h100")).question.assumed)
-
-
-@tabled
-def test_other_variants_are_refused(old: str, new: str, why: str) -> None:
-    text = sparse_script()
-    assert old in text
-    with pytest.raises(InputError, match=why):
-        read_check(text.replace(old, new), CheckRequest(gpu="h100"))
-
-
-@tabled
-def test_training_is_refused_where_nothing_runs_it(changes: dict[str, str], why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        understand(Request(**{"model": "glm-5", "gpus": 512, "gpu": "h100", **changes}))
-
-
 @pytest.mark.parametrize(("changes", "why"), [({"engine": "megatron"}, "no sparse attention"), ({"gpu": "l40s"}, "Hopper")])
 def test_serving_is_refused_where_nothing_runs_it(changes: dict[str, str], why: str) -> None:
     with pytest.raises(InputError, match=why):

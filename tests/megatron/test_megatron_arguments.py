@@ -11,7 +11,7 @@ from tables import listed, tabled
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
-from autoconfig.megatron.read_vocabulary import model_in, tokenizer_entries
+from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
 SMALL = (
@@ -154,21 +154,6 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
     assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "text"), [("/ckpt/own_3b", "# Runs Mixtral 8x7B"), ("/ckpt/own_3b/", "TP=1 # as Mixtral"), ("tokenizer", "")]
-)
-def test_a_comment_says_no_vocabulary_of_a_tokenizer_with_a_name(tokenizer, text):
-    """Scripts are copied with their comments; only where the tokenizer is called nothing do these count."""
-    words = "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
-    words += f"--micro-batch-size 1 --global-batch-size 8 --tokenizer-type HuggingFaceTokenizer --tokenizer-model {tokenizer}"
-    cluster = cluster_of(load_gpu("a100-80gb"), 8)
-    with pytest.raises(InputError, match="comment speaks of mixtral, which has 32,000" if text else "is not known"):
-        read_arguments(words.split(), cluster, spoken=("run.sh", text))
-    code = read_arguments(words.split(), cluster, spoken=("run.sh", f"{text}\nNAME=mixtral"))
-    unnamed = read_arguments(words.replace(tokenizer, "/x/tokenizer").split(), cluster, spoken=("", "# Mixtral"))
-    assert code.scenario.model.vocab_size == unnamed.scenario.model.vocab_size == 32000
-
-
 @tabled
 def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint
@@ -203,36 +188,11 @@ def test_what_no_formula_reads_is_named_one_by_one():
     assert read("--num-distributed-optimizer-instances 2").not_modelled and not read("--optimizer adam").not_modelled
 
 
-def test_mindspeeds_words():
-    """mindspeed_llm/core/transformer/mlp.py (--gelu-tanh is gated) and transformer_block.py (layers modulo -1)."""
-    moe = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --expert-model-parallel-size 4 "
-    assert read("--gelu-tanh").scenario.model.gated_linear_unit and not read("").scenario.model.gated_linear_unit
-    dense = read(moe + "--moe-layer-freq -1 --first-k-dense-replace 2 --moe-token-dispatcher-type alltoall_seq")
-    assert dense.scenario.model.moe_pattern == (0, 0, 1, 1, 1, 1, 1, 1)
-    assert any("alltoall_seq" in line for line in dense.assumed)
-    assert all(read(moe + "--moe-layer-freq -1").scenario.model.moe_pattern)
-    with pytest.raises(UnsupportedError, match="local filter"):
-        read("--use-lf-gate")
-
-
-def test_the_older_spelling_beside_the_newer_one():
-    both = read("--checkpoint-activations --recompute-granularity full --recompute-method block --recompute-num-layers 3")
-    assert str(both.plan.recompute) == "full:block:3"
-    with pytest.raises(InputError, match="older spelling"):
-        read("--checkpoint-activations --recompute-granularity selective")
-
-
 @tabled
 def test_which_model_a_name_is_of(name, model):
     """Of two models in one name none is taken, nor a model whose name says no size, where more stands behind it."""
     found = model_in(name)
     assert (found.name if found else None) == model
-
-
-@tabled
-def test_a_family_ends_where_its_vocabulary_does(name, entries):
-    """As published in the config.json of each; None where kin has another one, or none is published."""
-    assert tokenizer_entries(name) == entries
 
 
 def test_the_beginning_of_an_argument_stands_for_it():

@@ -157,12 +157,6 @@ def test_a_script_with_getopts_is_read_as_started_without_options():
         read_check(text, CheckRequest(gpu="h100", settings={"1": "-h"}))
 
 
-def test_what_a_here_document_does_not_know_stays_unknown():
-    text = "TP=$(nproc)\nARGS=$(cat <<EOT\n--tensor-model-parallel-size $TP\nEOT\n)" + LAUNCH.replace("python", "torchrun")
-    with pytest.raises(InputError, match="nproc"):
-        read_check(text + "$ARGS", CheckRequest(gpu="h100", gpus=8))
-
-
 def test_a_launcher_of_a_cluster_is_handed_a_command_line():
     """LLM360/k2-train, scripts/pretrain_65b.sh: bcprun."""
     for option in ("-c", "--commandline"):
@@ -170,15 +164,6 @@ def test_a_launcher_of_a_cluster_is_handed_a_command_line():
         with pytest.raises(InputError, match="the launcher of line 1 does not say how many GPUs"):
             read_check(script, CheckRequest())
         assert read_check(script, CheckRequest(gpus=8)).plan.tp == 2
-
-
-def test_a_loop_over_the_scripts_arguments_takes_those_that_set_names():
-    loop = "while [[ ${#} -gt 0 ]]; do case $1 in --mbs) M=$2; shift ;; *) exit 1 ;; esac; shift; done"
-    script = f"M=3\n{loop}\n{LAUNCH.strip().replace('--micro-batch-size 1', '--micro-batch-size $M')} --global-batch-size 12\n"
-    assert read_check(script, CheckRequest(gpus=1)).plan.mbs == 3
-    assert read_check(script, CheckRequest(gpus=1, settings={"1": "--mbs", "2": "4"})).plan.mbs == 4
-    with pytest.raises(InputError, match=r"ends with the exit of line 2, .* it may want arguments, as --set 1=VALUE says them"):
-        read_check(script, CheckRequest(gpus=1, settings={"1": "--other"}))
 
 
 @tabled

@@ -148,12 +148,6 @@ def test_every_edge_takes_it(autoconfig, tmp_path):
     assert autoconfig.run("model", str(file), "--like", "llama").stdout.startswith(f"{tmp_path.name} (llama): 8,030,261,248")
 
 
-def test_python_takes_it_too():
-    assert autoconfig.model(LLAMA3_8B, like="llama").parameters == 8_030_261_248
-    with pytest.raises(InputError, match="say like llama to read it so"):
-        autoconfig.model(LLAMA3_8B)
-
-
 @pytest.mark.parametrize("before", ["", "https://hub.invalid/", "https://hub.invalid/models/", " http://hub.invalid/"])
 @pytest.mark.parametrize("behind", ["", "/", "/tree/main?x=1"])
 def test_ids_and_addresses_of_hubs(before, behind):
@@ -199,11 +193,6 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
     assert fetched(tmp_path).startswith("New-7B 32 model New-7B is read from the config.json of some-org/New-7B, as downloaded")
-
-
-@pytest.mark.service
-def test_without_the_client_the_message_says_what_to_install(tmp_path):
-    assert "needs the package huggingface_hub: pip install huggingface_hub" in fetched(tmp_path, "missing")
 
 
 def test_check_reads_a_config_of_an_unknown_type(autoconfig, tmp_path):

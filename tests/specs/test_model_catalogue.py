@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.files import replace_section
-from autoconfig.specs.models import model_catalogue
 from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.models.model_catalogue import (
     FOLDER,
     INDEX,
-    MAX_PARAMETERS,
-    MIN_PARAMETERS,
     build_index,
     gpt3_style,
     load_model,
@@ -22,8 +19,6 @@ from autoconfig.specs.models.model_catalogue import (
     resolve_model,
 )
 from autoconfig.specs.models.parameters import norms_apart, total_parameters
-from hypothesis import given
-from hypothesis import strategies as st
 from tables import table, tabled
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
@@ -32,7 +27,6 @@ EXACT = table(__file__, "published_parameters") | {"gpt-j-6b": 6_050_882_784 - G
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
 # Narayanan et al. 2021, Table 1, and the Megatron-LM README
 ROUNDED_BILLIONS = table(__file__, "rounded_billions")
-SPELLINGS = table(__file__, "model_spellings")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -71,11 +65,6 @@ def test_175b_is_that_of_the_megatron_papers() -> None:
     assert (m.default_seq_length, m.default_global_batch_size) == (2048, 1536)
 
 
-@pytest.mark.parametrize(("spelling", "name"), SPELLINGS.items())
-def test_spellings_of_published_tables(spelling: str, name: str) -> None:
-    assert load_model(spelling).name == name
-
-
 @tabled
 def test_kin_of_the_same_shape_turns_otherwise(name: str, base: str, rotary_base: int, positions: int, untied: bool) -> None:
     """rope_theta, positions and ties of config.json, written here a second time; the shapes are the base's."""
@@ -110,25 +99,6 @@ def test_the_index_is_the_files() -> None:
     assert json.loads(INDEX.read_text(encoding="utf-8")) == build_index(), "run specs.model_catalogue.write_index()"
     assert model_names() == FILES
     assert all(alias == alias.lower() and " " not in alias and "_" not in alias for alias in model_aliases())
-
-
-def test_loading_one_model_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = Path.read_text
-
-    def counting(self: Path, *args: object, **kwargs: object) -> str:
-        read.append(self.name)
-        return original(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Path, "read_text", counting)
-    model_catalogue._load.cache_clear()
-    model_catalogue._index.cache_clear()
-    load_model("175b")
-    assert read == ["index.json", "gpt3-175b.json"]
-
-
-def test_resolve_a_catalogue_name_assumes_nothing() -> None:
-    assert resolve_model("Llama-3-70B")[1] == []
 
 
 def test_resolve_a_bare_size_says_what_was_assumed() -> None:
@@ -176,44 +146,6 @@ def test_resolve_refuses_everything_else(text: str) -> None:
     assert isinstance(caught.value, InputError) and len(str(caught.value)) < 600
 
 
-@tabled
-def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden: int, heads: int) -> None:
-    model = gpt3_style(params)
-    assert (model.num_layers, model.hidden_size, model.num_attention_heads) == (layers, hidden, heads)
-    assert "Brown" in model.sources["*"] or "Narayanan" in model.sources["*"]
-
-
-def test_the_least_size_has_ten_million_parameters() -> None:
-    assert total_parameters(gpt3_style(1.0e7)) == pytest.approx(1e7, rel=0.05)
-    with pytest.raises(InputError, match="outside 10m to 100t"):
-        gpt3_style(0.999e7)
-
-
-@given(st.floats(math.log10(MIN_PARAMETERS), math.log10(MAX_PARAMETERS)))
-def test_total_is_within_five_percent(exponent: float) -> None:
-    params = min(max(10**exponent, MIN_PARAMETERS), MAX_PARAMETERS)
-    model = gpt3_style(params)
-    assert total_parameters(model) == pytest.approx(params, rel=0.05)
-    assert model.hidden_size == model.num_attention_heads * model.kv_channels
-    assert model.ffn_hidden_size == 4 * model.hidden_size
-
-
-def test_large_sizes_have_heads_for_tensor_parallelism() -> None:
-    for params in (5e9, 8e9, 30e9, 100e9, 250e9, 2e12):
-        model = gpt3_style(params)
-        assert model.num_attention_heads % 8 == 0 and model.kv_channels == 128
-
-
-def test_depth_grows_with_size() -> None:
-    depths = [gpt3_style(params).num_layers for params in (20e6, 100e6, 1e9, 10e9, 100e9, 1e12, 10e12)]
-    assert depths == sorted(depths)
-
-
-def test_the_name_says_it_is_style() -> None:
-    assert gpt3_style(13e9).name == "gpt3-style-13b"
-    assert gpt3_style(2.5e12).name == "gpt3-style-2.5t"
-
-
 @pytest.mark.parametrize("params", [0, -1, 9e6, 101e12, math.inf, math.nan])
 def test_sizes_out_of_range_are_refused_with_the_range(params: float) -> None:
     with pytest.raises(InputError, match="10m to 100t"):
@@ -225,13 +157,6 @@ def test_a_section_is_put_between_its_marks(tmp_path):
     page.write_text("before\n<begin>\nold\n<end>\nafter\n")
     replace_section(page, "<begin>", "<end>", "new\nlines")
     assert page.read_text() == "before\n<begin>\nnew\nlines\n<end>\nafter\n"
-
-
-def test_a_size_is_read_up_to_24_characters() -> None:
-    written = f"13.{'0' * 20}b"
-    assert len(written) == 24 and total_parameters(resolve_model(written)[0]) == total_parameters(resolve_model("13b")[0])
-    with pytest.raises(UnknownNameError):
-        resolve_model(f"13.{'0' * 21}b")
 
 
 def test_the_epsilon_of_norms_is_written_as_the_model_has_it() -> None:

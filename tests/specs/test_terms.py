@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.cluster_file import cluster_from_mapping
 from autoconfig.specs.job import MAX_TOKENS, Generation, ranks_of_stages
-from autoconfig.specs.json_record import _shown
-from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
@@ -34,7 +31,6 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import FORMATS, Numerics
 from autoconfig.specs.software.checkpoint import ALGORITHMS, _algorithm
 from autoconfig.specs.software.engine import KV_BYTES, RELEASED, WEIGHT_BYTES, _month, _release, supports
-from autoconfig.specs.software.software import StackTime
 from small_models import MODELS
 from tables import tabled
 
@@ -111,13 +107,6 @@ def test_numbers_that_are_none_are_unknown_names(text):
         load_model(text)
     with pytest.raises(UnknownNameError if text.count(".") > 1 else InputError):
         resolve_model(text, paths=False)
-
-
-@pytest.mark.parametrize(("text", "ambiguous"), [("h100-pcie-80g", False), ("h10", True), ("nothing", False)])
-def test_a_gpu_whose_name_is_cut_off(text, ambiguous):
-    with pytest.raises(UnknownNameError) as caught:
-        load_gpu(text)
-    assert ("ambiguous" in str(caught.value)) == ambiguous
 
 
 @pytest.mark.parametrize(("etp", "ep"), [(1, 1), (2, 1), (1, 4), (4, 2)])
@@ -205,16 +194,6 @@ def test_counts_are_positive_and_words_give_their_power_of_a_thousand():
             parse_count(text)
 
 
-def test_long_values_are_cut_where_they_are_shown():
-    assert _shown("x" * 58) == f"'{58 * 'x'}'" and _shown("x" * 59) == f"'{56 * 'x'}..."
-
-
-def test_a_result_is_written_to_be_read():
-    failed = Measurement(job_hash="0" * 64, plan="tp=1", status="failed", exit_code=1, message="told", ranks=())
-    found = measurement_text(failed)
-    assert found.startswith('{\n  "schema_version": 1,\n  "job_hash": "0000') and found.endswith("\n}\n")
-
-
 def test_a_release_has_its_own_month_and_one_outside_of_them_that_of_the_nearest():
     for name, date in RELEASED.items():
         year, month = map(int, date.split("-"))
@@ -268,12 +247,6 @@ def test_flops_of_encoder_and_decoder_by_hand(convention, seen, frozen, passes):
     assert found == pytest.approx(2 * passes * weights + 3 * 4 * 240 * pairs)
 
 
-def test_a_stack_of_which_nothing_is_said_slows_nothing_down():
-    stack = StackTime()
-    assert stack.gemm_derate == stack.pointwise_slowdown == stack.softmax_slowdown == 1
-    assert stack.tp_overlap_share == stack.p2p_overlap_share == stack.optimizer_seconds_per_rank == 0
-
-
 @tabled
 def test_limits_of_numerics(change, legal):
     if legal:
@@ -295,10 +268,6 @@ def test_bytes_of_modelopts_algorithms_with_their_scales():
     for group, each in ((0, awq), (64, 0.53125), (32, 0.5625)):
         config = {"quant_algo": "w4a16_awq"} | ({"group_size": group} if group else {})
         assert _algorithm(ConfigReader(config, "here")).bytes == each
-
-
-def test_a_signal_ends_a_job_with_128_and_its_number():
-    assert (ExitCode.INTERRUPTED, ExitCode.TERMINATED) == (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def test_ranks_that_stand_for_stages_are_the_first_and_the_last_of_each():

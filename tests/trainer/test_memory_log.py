@@ -114,13 +114,6 @@ def test_modules_own_what_their_forward_and_backward_make() -> None:
     assert {record.module for record in log.storages if log.phases[record.phase].kind == "backward"} >= {"0", "1"}
 
 
-def test_the_patch_of_resize_is_taken_back() -> None:
-    plain = torch.UntypedStorage.resize_
-    with pytest.raises(RuntimeError, match="on purpose"), MemoryLog():
-        raise RuntimeError("on purpose")
-    assert torch.UntypedStorage.resize_ is plain
-
-
 ROOT = Path(__file__).parents[2]
 GIB = 2**30
 TINY = load_model("gpt3-126m").replace(

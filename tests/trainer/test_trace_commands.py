@@ -78,16 +78,6 @@ def test_trace_says_which_stages_it_left_out(autoconfig, ready: str, monkeypatch
     assert both.exit_code == 2 and "--rank and --stages" in both.stderr
 
 
-@pytest.mark.judge  # a process that imports megatron-core for itself
-def test_trace_of_one_rank_as_a_table(autoconfig) -> None:
-    asked = ("--model", "llama3-8b", "--gpus", "8", "--num-layers", "2", "tp=8,mbs=1,sp=1", "--rank", "7")
-    ended = autoconfig.run("trace", *asked)
-    assert ended.exit_code == 0, ended.stderr
-    assert "rank 7 (stage 0) traced in" in ended.stderr
-    assert "stack transformer-engine" in ended.stdout
-    assert "linear_fc1" in ended.stdout and "…" not in ended.stdout
-
-
 @tabled
 def test_bad_questions_end_with_one_line(autoconfig, arguments: list[str], message: str) -> None:
     ended = autoconfig.run("trace", "--model", "llama3-8b", "--gpus", "8", *arguments)

@@ -11,14 +11,13 @@ import pytest
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import OwnRuns
 from small_models import MODELS, scenario
 from tables import tabled
 
 from autoconfig.training import remedies
-from autoconfig.training.answer import _layout_rank, part_words, reason_for, signed_seconds
-from autoconfig.training.nearest import changed_keys
+from autoconfig.training.answer import reason_for
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.price import (
     Band,
@@ -26,12 +25,10 @@ from autoconfig.training.price import (
     StageMemory,
     band_of,
     confidence_class,
-    first_plan_kind,
     narrowed,
     record_for,
 )
-from autoconfig.training.rank import rank_plans
-from autoconfig.training.remedies import OtherBatch, Remedy, _saves, _savings, memory_binds
+from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
 
 
@@ -87,16 +84,6 @@ def test_orders_of_an_answer():
     assert pareto_positions(ranked([], [])) == []
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(1.0, "+1.00 s"), (-1.0, "-1.00 s"), (0.9994, "+999 ms"), (-0.0123, "-12.3 ms")])
-def test_differences_have_their_unit(seconds, text):
-    assert signed_seconds(seconds) == text
-
-
-def test_parts_have_words():
-    found = {name: part_words(name) for name in ("gemm_seconds", "softmax_seconds", "pipeline_bubble_seconds")}
-    assert found == {"gemm_seconds": "GEMMs", "softmax_seconds": "softmax", "pipeline_bubble_seconds": "pipeline bubble"}
-
-
 def report(step, peak=30.0, limit=70.0, fits=True):
     parts = {"gemm_seconds": 0.8 * step}
     return SimpleNamespace(
@@ -109,21 +96,6 @@ def report(step, peak=30.0, limit=70.0, fits=True):
 def test_why_a_plan_has_its_place(position, step, said):
     ranking = SimpleNamespace(best=np.array([0]), step_seconds=np.array([1.0]), funnel=SimpleNamespace(priced=1234))
     assert reason_for(report(step), report(1.0), ranking, position).startswith(said)
-
-
-def test_what_a_plan_lacks_is_said_in_gib():
-    assert memory_binds(report(1.0), []) == ""
-    short = memory_binds(report(1.0, peak=72.5, fits=False), [])
-    assert "needs 2.5 GiB more per GPU" in short and "nothing else would buy" in short
-    assert "that does not run" in memory_binds(report(1.0, peak=72.5, fits=False), [SimpleNamespace()])
-    assert str(Remedy(change="x", fits=False, still_short_gib=3.25)) == "x: still 3.2 GiB too much"
-    other = OtherBatch(global_batch_size=1024, tokens_per_second_per_gpu=2000.4, gain=0.081, cause="")
-    assert str(other) == "batch 1,024: 2,000 tokens/s/GPU, 8% more"
-
-
-@tabled
-def test_kinds_of_first_plans(moe, precision, kind):
-    assert first_plan_kind(moe=moe, precision=precision) == kind
 
 
 @tabled
@@ -170,36 +142,10 @@ def test_the_worst_stage_decides_whether_a_plan_fits():
     assert not PlanReport.fits.fget(shown)
 
 
-def test_keys_in_which_two_plans_differ():
-    one = TrainPlan(tp=2, pp=1, dp=8, mbs=1)
-    assert changed_keys(one, one.replace(dp=4)) == [] and changed_keys(one.replace(sp=True, fsdp=2), one) == ["sp", "fsdp"]
-    assert changed_keys(one.replace(first=2, offload=0.5, ep=2), one) == ["ep", "first", "offload"]
-
-
 @tabled
 def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
     tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
     assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
-
-
-HALF, MOMENTS = {"grad_reduce_dtype": "bf16"}, {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-
-
-@pytest.mark.parametrize(("fixed", "numerics", "said"), [
-    ({}, {}, ["offload", "gradients", "moments"]), ({"offload": {0.0}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {False}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {True}, "offload": {0.5}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {True, False}}, {}, ["offload", "gradients", "moments"]), ({}, HALF, ["offload", "moments"]),
-    ({}, MOMENTS, ["offload", "gradients"]), ({}, {"precision": "fp32"}, ["offload", "gradients"]), ({}, {"peft": "lora"}, []),
-])  # fmt: skip
-def test_savings_that_are_not_in_use(fixed, numerics, said):
-    """Moments that stay whole on every rank cannot wait on the CPU; fp32 has no narrower ones."""
-    asked = SimpleNamespace(scenario=scenario(**numerics), constraints=Constraints(fixed=fixed))
-    found = list(_savings(asked))
-    assert [next(word for word in ("offload", "gradients", "moments") if word in words) for words, _, _ in found] == said
-    for words, changed, constraints in found:
-        assert (constraints.fixed == {**fixed, "offload": {1.0}}) is ("offload" in words)
-        assert (changed.numerics == asked.scenario.numerics) is ("offload" in words)
 
 
 def test_recomputation_that_is_fixed_is_all_that_is_tried_but_for_what_is_excluded():
@@ -232,12 +178,3 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
         assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
     else:
         assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
-
-
-def test_a_plan_that_was_not_searched_ranks_before_the_slower_ones():
-    ranking = rank_plans(scenario(), Constraints(), 0.0)
-    plan = ranking.plan(0)
-    odd = replace(plan, mbs=64 * plan.mbs)
-    steps = np.sort(ranking.step_seconds[ranking.best])
-    ranks = [_layout_rank(odd, seconds, ranking) for seconds in (0.0, (steps[0] + steps[1]) / 2, np.inf)]
-    assert ranks == [1, 2, len(steps) + 1] and _layout_rank(plan, steps[0], ranking) == 1
