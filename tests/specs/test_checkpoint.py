@@ -3,16 +3,18 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.module_names import linear_modules
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.checkpoint import checkpoint_of
+from autoconfig.specs.software.checkpoint import ALGORITHMS, MXFP4, NVFP4, _algorithm, _compressed_weights, checkpoint_of
 
 from autoconfig.engines.export import export_texts
 from autoconfig.serving.answer import answer
@@ -188,6 +190,7 @@ SERVED = {
 }
 
 
+@pytest.mark.judge
 @pytest.mark.xdist_group("serving export")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["one a format", "all"])
 @pytest.mark.parametrize("engine", sorted(SERVED))
@@ -248,3 +251,31 @@ def test_what_is_not_understood_is_refused(quantised, says):
         model, checkpoint = stored("llama3-8b", quantised)
         checkpoint.formats(model)
     assert says in str(error.value) and time.process_time() - start < 2
+
+
+def test_bytes_of_modelopts_algorithms_with_their_scales():
+    """fp32 for 128 x 128, a byte for 16 or 32, 16 bits for 128."""
+    found = {name: stored.bytes for name, stored in ALGORITHMS.items()}
+    blocks, nvfp4, mxfp4, awq = 1 + 4 / 16384, 0.5625, 0.53125, 0.515625
+    assert {name for name, each in found.items() if each == awq} == {"W4A16_AWQ", "W4A8_AWQ"}
+    assert {found[name] for name in ("NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "W4A8_NVFP4_FP8")} == {nvfp4}
+    assert {found[name] for name in ("MXFP4", "W4A16_MXFP4", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8")} == {mxfp4}
+    assert {found[name] for name in ("FP8_BLOCK_SCALES", "FP8_PB_WO", "FP8_PB_REAL")} == {blocks}
+    assert {found[name] for name in ("FP8", "W8A8_SQ_PER_CHANNEL", "INT8_SQ", "FP8_PER_CHANNEL_PER_TOKEN")} == {1}
+    for group, each in ((0, awq), (64, 0.53125), (32, 0.5625)):
+        config = {"quant_algo": "w4a16_awq"} | ({"group_size": group} if group else {})
+        assert _algorithm(ConfigReader(config, "here")).bytes == each
+
+
+@pytest.mark.parametrize(("group", "stored"), [(16, NVFP4), (32, MXFP4)])
+def test_four_bits_of_floats_are_told_apart_by_their_groups(group: int, stored: Any) -> None:
+    """NVFP4 has a scale of 8 bits for 16 numbers, MXFP4 for 32."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": group}
+    found = _compressed_weights(ConfigReader({"weights": weights}, "x"))
+    assert found == stored and stored.bytes == 0.5 + 1 / group
+
+
+def test_other_floats_of_four_bits_are_refused() -> None:
+    for weights in ({"num_bits": 4, "type": "float", "group_size": 64}, {"num_bits": 6, "type": "float", "group_size": 16}):
+        with pytest.raises(InputError):
+            _compressed_weights(ConfigReader({"weights": weights}, "x"))

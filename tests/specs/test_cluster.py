@@ -315,3 +315,39 @@ def test_any_bytes_give_a_file_error_or_an_input_error(tmp_path_factory, content
     path = write(tmp_path_factory.getbasetemp(), content, "fuzz" + suffix)
     with pytest.raises(InputError):
         load_cluster(path, 8)
+
+
+@tabled
+def test_numbers_of_a_cluster_that_are_not_believed(key, most):
+    with pytest.raises(InputError, match=f"{key}={most * 3 // 2} must be .*(at most|from 1 to) {most:,}$"):
+        cluster_from_mapping({"gpu": "h100", "num_gpus": 8, key: most * 3 // 2})
+
+
+H100, B200 = (load_gpu("h100"), load_gpu("b200"))
+
+
+@pytest.mark.parametrize(("share", "known"), [(0.901, True), (0.899, False), (1.099, True), (1.101, False), (1.0, True)])
+def test_a_reported_gpu_may_differ_by_a_tenth_of_its_memory(share, known):
+    def ask():
+        return match_reported_gpu("NVIDIA H100 80GB HBM3", H100.memory_bytes * share)
+
+    if known:
+        assert ask().id == H100.id
+    else:
+        with pytest.raises(InputError, match="with other memory"):
+            ask()
+
+
+@tabled
+def test_a_domain_is_of_whole_nodes(gpu, per_node, domain):
+    assert cluster_of(load_gpu(gpu), per_node, gpus_per_node=per_node).link_domain_size == domain
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (8, 1), (16, 2), (24, 3)])
+def test_nodes_in_use(gpus, nodes):
+    assert cluster_of(H100, gpus).num_nodes == nodes
+
+
+def test_a_dgx_h200_has_less_than_a_tenth_of_its_links_in_its_network():
+    cluster = cluster_of(load_gpu("h200"), 16)
+    assert cluster.link_bytes_per_s == 450e9 and cluster.nic_bytes_per_s == 400e9 / 8 and cluster.hbm_bytes_per_s == 4.8e12

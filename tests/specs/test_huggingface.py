@@ -347,3 +347,39 @@ def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
         assert said.endswith(f"{name} itself has {whole + own:,} parameters")
     assert "is not counted" in config_notes({**llama, "architectures": ["LlamaForRewardModel"]})[0]
     assert config_notes({**llama, "architectures": ["LlamaForCausalLM"]}) == []
+
+
+CONFIGS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("model_type", "change", "pattern"), [
+    ("cwm", {"layer_types": None, "sliding_window": 64}, (0, 1, 1, 1, 0)),
+    ("gpt_oss", {"layer_types": None, "sliding_window": 64}, (1, 0, 1, 0, 1)),
+])  # fmt: skip
+def test_layers_that_slide_where_no_list_says_which(model_type, change, pattern):
+    config = {key: value for key, value in (CONFIGS[model_type][0] | change).items() if value is not None}
+    assert tuple(map(int, model_from_mapping(config, model_type, model_type).sliding_pattern)) == pattern
+
+
+def test_two_of_robertas_positions_are_none():
+    config = CONFIGS["roberta"][0] | {"max_position_embeddings": 66}
+    assert model_from_mapping(config, "roberta", "roberta").default_seq_length == 64
+
+
+@tabled
+def test_an_mlp_is_four_times_as_wide_where_its_width_is_left_out(model_type, key):
+    config = {name: value for name, value in CONFIGS[model_type][0].items() if name != key}
+    assert model_from_mapping(config, model_type, model_type).ffn_hidden_size == 4 * 96
+
+
+def test_shared_experts_have_a_limit():
+    with pytest.raises(InputError, match="100000"):
+        model_from_mapping(CONFIGS["dots1"][0] | {"n_shared_experts": 100_001}, "config.json", "model")
+
+
+@tabled
+def test_what_a_config_leaves_out_is_the_default_of_transformers_class(model_type, key, name, value):
+    """Qwen2MoeConfig, Qwen3MoeConfig and XGLMConfig of transformers 5."""
+    config = {other: given for other, given in CONFIGS[model_type][0].items() if other != key}
+    config |= {"num_experts": 16, "num_local_experts": 16} if "moe" in model_type else {}
+    assert getattr(model_from_mapping(config, model_type, model_type), name) == value

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
-from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.layouts import (
     chunk_layers,
     layout_text,
@@ -30,12 +29,6 @@ from autoconfig.specs.plan import (
 from autoconfig.specs.serve_plan import MAX_VALUE, EnginePlan, ServePlan, parse_serve_plan
 from autoconfig.specs.software.engine import (
     KV_BYTES,
-    WEIGHT_BYTES,
-    engine_names,
-    load_engine,
-    module_formats,
-    supports,
-    weight_format,
 )
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -155,30 +148,6 @@ def test_reading_back_a_printed_deployment_gives_the_same(plan):
 def test_what_cannot_be_read_says_so(text):
     with pytest.raises((PlanError, InputError)):
         parse_serve_plan(text)
-
-
-def test_every_engine_loads_and_names_a_known_parent():
-    names = engine_names()
-    assert len(names) == len(set(names))
-    for name in names:
-        engine = load_engine(name)
-        assert engine.parent is None or engine.parent in names
-        assert engine.eager_iterations in ("none", "mixed", "all")
-        assert engine.sources
-    with pytest.raises(UnknownNameError):
-        load_engine("nvllm")
-
-
-def test_formats_by_checkpoint_and_gpu():
-    hopper, blackwell = load_gpu("h200"), load_gpu("b200")
-    assert module_formats(load_model("llama3-70b"), "fp8", hopper).attention == "fp8"
-    deepseek = module_formats(load_model("deepseek-v3"), "nvfp4", blackwell)
-    assert (deepseek.attention, deepseek.experts) == ("bf16", "nvfp4")
-    assert module_formats(load_model("gpt-oss-20b"), "fp8", hopper).experts == "mxfp4_weight_only"
-    assert module_formats(load_model("gpt-oss-20b"), "nvfp4", blackwell).experts == "mxfp4"
-    assert weight_format("FP4") == "nvfp4" and not supports(hopper, "nvfp4") and supports(blackwell, "nvfp4")
-    assert weight_format("W4A16_AWQ") == weight_format("awq") == "int4" and weight_format("Float16") == "bf16"
-    assert WEIGHT_BYTES["nvfp4"] == 0.5625 and WEIGHT_BYTES["int4"] == 0.515625
 
 
 def model(layers: int, freq: int | tuple[int, ...] | None = None) -> ModelSpec:

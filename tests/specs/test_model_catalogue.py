@@ -1,16 +1,22 @@
 """Every model file loads, says where its numbers come from, and sums to its published parameter count."""
 
+import csv
 import json
 import math
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.errors import AutoconfigError, CatalogueError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.files import replace_section
 from autoconfig.specs.models.huggingface import huggingface_config
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import (
+    _FAMILY,
     FOLDER,
     INDEX,
+    _build,
+    _layers_on_the_line,
+    _width_for,
     build_index,
     gpt3_style,
     load_model,
@@ -18,7 +24,9 @@ from autoconfig.specs.models.model_catalogue import (
     model_names,
     resolve_model,
 )
-from autoconfig.specs.models.parameters import norms_apart, total_parameters
+from autoconfig.specs.models.module_names import _attention
+from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token, norms_apart, total_parameters
+from small_models import MODELS
 from tables import table, tabled
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
@@ -188,3 +196,95 @@ def test_the_epsilon_of_norms_is_written_as_the_model_has_it() -> None:
 )
 def test_norms_that_are_modules_of_their_own(model, kind, fused, apart):
     assert norms_apart(load_model(model), kind, fused) == apart
+
+
+PUBLISHED = Path(__file__).parents[1] / "time_model" / "published" / "narayanan_table1.csv"
+
+
+def test_sizes_of_narayanans_table_1():
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    for row in rows:
+        model = load_model(row["model"].lower().replace("gpt-", ""))
+        assert (model.num_layers, model.hidden_size, model.num_attention_heads) == tuple(
+            int(row[name]) for name in ("layers", "hidden", "heads")
+        ), row["model"]
+        billions = float(row["model"].removeprefix("GPT-")[:-1]) * (1000 if row["model"].endswith("T") else 1)
+        assert gpt3_style(billions * 1e9).default_global_batch_size == int(row["gbs"])
+    assert len(rows) == 10
+
+
+def test_sizes_between_which_depths_are_read_are_those_of_both_papers():
+    """Brown et al. 2020, Table 2.1, with the widths that its heads of 64 to 128 make; Narayanan et al. 2021, Table 1."""
+    brown = {
+        125e6: (12, 768, 12), 350e6: (24, 1024, 16), 760e6: (24, 1536, 16), 1.3e9: (24, 2048, 16), 2.7e9: (32, 2560, 32),
+        6.7e9: (32, 4096, 32), 13e9: (40, 5120, 40), 175e9: (96, 12288, 96),
+    }  # fmt: skip
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        largest = list(csv.DictReader(lines))[-7:]
+    sizes = (18.4e9, 39.1e9, 76.1e9, 145.6e9, 310.1e9, 529.6e9, 1008e9)
+    narayanan = [tuple(int(row[name]) for name in ("layers", "hidden", "heads")) for row in largest]
+    found = {shape.parameters: (shape.num_layers, shape.hidden_size, shape.num_attention_heads) for shape in _FAMILY}
+    assert found == brown | dict(zip(sizes, narayanan, strict=True))
+
+
+@pytest.mark.parametrize(("params", "layers"), [(125e6, 12), (1.3e9, 24), (175e9, 96)])
+def test_the_width_solves_equation_2_of_narayanan(params, layers):
+    """P = 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h), with V = 51,200 and s = 2,048."""
+    h = _width_for(params, layers)
+    assert 12 * layers * h**2 * (1 + 13 / (12 * h) + (51_200 + 2_048) / (12 * layers * h)) == pytest.approx(params, rel=1e-9)
+
+
+def test_depth_between_published_sizes_is_on_their_line():
+    """6.7B and 13B have 32 and 40 layers: half way in logarithms the mean of theirs; beyond 1T the line of the last four."""
+    assert _layers_on_the_line(6.7e9) == pytest.approx(32) and _layers_on_the_line(13e9) == pytest.approx(40)
+    assert _layers_on_the_line((6.7e9 * 13e9) ** 0.5) == pytest.approx((32 * 40) ** 0.5)
+    far = _layers_on_the_line(1008e9 * 10) / 128
+    assert far == pytest.approx(10 ** (math.log(128 / 80) / math.log(1008 / 145.6)), rel=0.2)
+    assert _layers_on_the_line(1e3) == 1.0
+
+
+@pytest.mark.parametrize("text", ["1.2.3b", ".b", "..b", "gpt3-.b"])
+def test_numbers_that_are_none_are_unknown_names(text):
+    with pytest.raises(UnknownNameError):
+        load_model(text)
+    with pytest.raises(UnknownNameError if text.count(".") > 1 else InputError):
+        resolve_model(text, paths=False)
+
+
+@pytest.mark.parametrize(("etp", "ep"), [(1, 1), (2, 1), (1, 4), (4, 2)])
+def test_biases_of_experts_are_divided_as_their_columns_are(etp, ep):
+    """fc1 h x 2 f and its bias over etp, fc2 f x h over etp with a whole bias of h."""
+    found = layer_parameters(ModelSpec(**MODELS["gpt-oss"]), "moe", 1, etp, ep).experts
+    assert float(found) == 16 / ep * ((96 * 2 * 56 + 56 * 96 + 2 * 56) / etp + 96)
+
+
+@pytest.mark.parametrize(("change", "legal"), [({}, True), ({"sparkle": 1}, False), ({"name": "other"}, False)])
+def test_a_catalogue_file_has_its_own_name_and_known_keys(change, legal):
+    data = {**MODELS["gpt"], "name": "small"} | change
+    if legal:
+        assert _build(data, "small").hidden_size == 96
+    else:
+        with pytest.raises(CatalogueError, match=r"sparkle|'other'"):
+            _build(data, "small")
+
+
+@pytest.mark.parametrize(("name", "count"), [
+    ("gpt", 96 * (24 + 2 * 8) * 10 + 24 * 10 * 96),
+    ("mla", 96 * 44 + 44 * 24 * (14 + 6) + 96 * (36 + 6) + 36 * 24 * (14 + 18) + 24 * 18 * 96),
+])  # fmt: skip
+def test_modules_of_attention_hold_all_its_weights(name, count):
+    assert sum(weights for _, _, weights in _attention(ModelSpec(**MODELS[name]), "layers.0")) == count
+
+
+@pytest.mark.parametrize(("convention", "seen"), [("causal", 125), ("full", 250)])
+@pytest.mark.parametrize(("frozen", "passes"), [(False, 3), (True, 2)])
+def test_flops_of_encoder_and_decoder_by_hand(convention, seen, frozen, passes):
+    """Two layers each, 1,000 and 250 tokens; heads have 240 channels, keys and values 80 each. Of a token of the encoder:
+    4 FLOPs a pair and channel forward, twice that backward; a quarter of a decoder's token beside it."""
+    model = ModelSpec(**MODELS["t5"])
+    attention, mlp, cross = 96 * (240 + 160) + 240 * 96, 2 * 96 * 200, 96 * 240 + 240 * 96
+    weights = 2 * (attention + mlp) + 2 * 96 * 160 + 0.25 * (2 * (attention + cross + mlp) + 1000 * 96)
+    pairs = 2 * 1000 + 0.25 * 2 * (seen + 1000)
+    found = model_flops_per_token(model, 1000, convention, frozen=frozen, decoder_seq_length=250)
+    assert found == pytest.approx(2 * passes * weights + 3 * 4 * 240 * pairs)

@@ -8,28 +8,33 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
-from autoconfig.specs.scenario import OwnRuns
+from autoconfig.specs.scenario import Numerics, OwnRuns
+from autoconfig.time_model.hardware.efficiency import entry_for
 from small_models import MODELS, scenario
 from tables import tabled
 
 from autoconfig.training import remedies
-from autoconfig.training.answer import reason_for
+from autoconfig.training.answer import _trade, largest_parts, reason_for
 from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.price import (
     Band,
     PlanReport,
     StageMemory,
+    _evidence,
     band_of,
     confidence_class,
+    flops_per_step,
     narrowed,
     record_for,
 )
+from autoconfig.training.question import Request, odd_graphs, understand
 from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
+from autoconfig.training.workload import read_workload, trains_adapters
 
 
 def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=8, peaks=None, met=True):
@@ -178,3 +183,100 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
         assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
     else:
         assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
+
+
+def test_the_three_largest_parts_of_a_step_are_named():
+    parts = {"p2p_seconds": 1.0, "optimizer_seconds": 0.5, "gemm_seconds": 6.0, "fsdp_seconds": 2.5}
+    said = largest_parts(SimpleNamespace(time_parts=parts, step_seconds=10.0))
+    assert said == "GEMMs 60 %, FSDP gathers 25 %, pipeline sends 10 %"
+
+
+@pytest.mark.parametrize(("gpu", "said"), [
+    ("h100", "with megatron-core on hopper"), ("v100-32gb", "no measured runs on volta"),
+])  # fmt: skip
+def test_runs_behind_the_constants_are_named_where_there_are_any(gpu, said):
+    assert said in _evidence(understand(Request(model="llama3-8b", gpus=8, gpu=gpu)).scenario)
+
+
+def test_constants_that_no_run_determines_are_named_and_those_of_experts_only_for_mixtures():
+    for model in ("llama3-8b", "mixtral-8x7b"):
+        scenario = understand(Request(model=model, gpus=8, gpu="h100")).scenario
+        entry = entry_for(scenario, moe=scenario.model.is_moe)
+        kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or scenario.model.is_moe)]
+        said = _evidence(scenario)
+        assert said.startswith(f"calibration {scenario.calibration.version}, software {scenario.software.name}: ")
+        assert said.partition("kept near the default: ")[2] == ", ".join(kept)
+
+
+@pytest.mark.parametrize(("model", "scope", "capacity", "rule"), [
+    ("mixtral-8x7b", {"moe", "moe_router"}, 1.0, "NV147"), ("mixtral-8x7b", {"moe"}, 1.0, ""),
+    ("mixtral-8x7b", {"moe"}, None, "NV149"),
+    ("mixtral-8x7b", {"moe_preprocess"}, None, "NV148"), ("mixtral-8x7b", {"moe_router", "moe_preprocess"}, None, ""),
+    ("mixtral-8x7b", {"mlp"}, None, "NV150"), ("deepseek-v3", {"mlp"}, None, ""), ("llama3-8b", {"moe_router"}, None, "NV150"),
+    ("llama3-8b", {"attn", "mlp"}, None, ""), ("llama3-8b", {"full"}, None, ""), ("llama3-8b", {"full", "attn"}, None, "alone"),
+    ("mixtral-8x7b", {"attn", "moe", "moe_router"}, 1.0, "NV147"),
+])  # fmt: skip
+def test_graphs_that_megatron_has_not(model, scope, capacity, rule):
+    said = odd_graphs(frozenset(scope), load_model(model), Numerics(moe_capacity_factor=capacity))
+    assert rule in said and bool(rule) == bool(said)
+
+
+def test_at_most_twelve_points_of_the_front_from_the_fastest_to_the_smallest():
+    count = 40
+    ranking = SimpleNamespace(
+        row=np.arange(count), step_seconds=np.geomspace(10.0, 15.0, count), limit_bytes=np.full(count, 80.0),
+        peak_bytes=np.linspace(79.0, 20.0, count),
+    )  # fmt: skip
+    found = pareto_positions(ranking)
+    assert len(found) == 12 and found[0] == 0 and found[-1] == count - 1 and np.ptp(np.diff(found)) <= 1
+
+
+@pytest.mark.parametrize(("model", "given", "seq", "batch"), [
+    ("gpt3-175b", {}, 2048, 1536), ("deepseek-v3", {}, 4096, 15360),
+    ("gpt3-175b", {"seq_length": 4096}, 4096, 1024), ("llama3.2-1b", {}, 8192, 512),
+    ("qwen2.5-0.5b", {"seq_length": 2**23}, 2**23, 1), ("gpt3-175b", {"global_batch_size": 7}, 2048, 7),
+])  # fmt: skip
+def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):
+    """The model's own; else what it allows, at most 8,192 tokens, and about 4 million tokens a step."""
+    workload = understand(Request(model=model, gpus=1024, **given)).scenario.workload
+    assert (workload.seq_length, workload.global_batch_size) == (seq, batch)
+
+
+@tabled
+def test_flops_of_a_step_are_equation_3_of_narayanan(convention, recompute, passes, per_sequence, per_vocabulary):
+    """96 B s l h^2 (1 + s / 6h + V / 16lh) with recomputation; 72 and V / 12lh without; half the scores under a causal mask."""
+    scenario = understand(Request(model="gpt3-175b", gpus=1024)).scenario
+    b, s, layers, h, v = scenario.workload.global_batch_size, 2048, 96, 12288, scenario.model.vocab_size
+    expected = passes * b * s * layers * h**2 * (1 + s / (per_sequence * h) + v / (per_vocabulary * layers * h))
+    assert flops_per_step(scenario, convention, Recompute.parse(recompute)) == pytest.approx(expected)
+
+
+def test_two_losses_two_gains_and_the_memory_of_a_trade_are_named():
+    names = ("gemm_seconds", "p2p_seconds", "fsdp_seconds", "optimizer_seconds", "straggler_seconds", "head_seconds")
+    reports = [
+        SimpleNamespace(time_parts=dict(zip(names, parts, strict=True)), step_seconds=15.0, peak_bytes=peak * 2**30)
+        for parts, peak in (((8.0, 1.5, 1.2, 0.4, 0.7, 4.9), 42), ((6.0, 1.0, 1.0, 1.0, 1.0, 5.0), 40))
+    ]
+    assert _trade(*reports) == ": GEMMs +2.00 s; pipeline sends +500 ms; optimizer -600 ms; stragglers -300 ms; +2.0 GiB"
+
+
+ASKED = {"seq_length": None, "decoder_seq_length": None, "packed_length": None, "global_batch_size": None}
+
+
+@pytest.mark.parametrize(("model", "adapters", "given", "seq", "batch"), [
+    ("gpt", False, {}, 4096, 1024), ("gpt", True, {}, 2048, 128), ("gpt", True, {"seq_length": 64}, 64, 128),
+    ("gpt", False, {"seq_length": 2**22}, 2**22, 1), ("gpt", False, {"seq_length": 3}, 3, 1398101),
+    ("llama3-8b", True, {"global_batch_size": 3}, 2048, 3),
+])  # fmt: skip
+def test_a_workload_that_is_not_said(model, adapters, given, seq, batch):
+    """Four Mi tokens a step; adapters are trained on 128 samples of 2,048."""
+    spec = ModelSpec(**MODELS[model]) if model in MODELS else load_model(model)
+    found = read_workload(SimpleNamespace(**ASKED | given), spec, [], adapters=adapters)
+    assert (found.seq_length, found.global_batch_size) == (seq, batch)
+
+
+@tabled
+def test_adapters_are_asked_for_by_any_of_their_fields(numerics, trains):
+    assert trains_adapters(numerics) == trains
+    with pytest.raises(InputError, match="for adapters"):
+        trains_adapters({"peft": "none", "lora_rank": 4})

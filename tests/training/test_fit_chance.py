@@ -30,7 +30,10 @@ QUESTIONS = [
 ]
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: " ".join(map(str, question.values())))
+@pytest.mark.parametrize("question", [
+    pytest.param(question, marks=[pytest.mark.soak] * (number % 3 > 0), id=" ".join(map(str, question.values())))
+    for number, question in enumerate(QUESTIONS)
+])  # fmt: skip
 def test_the_first_plan_runs(question):
     found = search(Request(**question, top=3))
     assert found.plans and found.ranking.fit_chance_met
