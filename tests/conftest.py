@@ -80,7 +80,7 @@ def _marks(file: Path) -> list[str]:
     return re.findall(r"pytest\.mark\.(\w+)", found[1]) if found else []
 
 
-QUICK = {"bash", "diff", "git", "nvidia-smi"}
+QUICK = {"bash", "diff", "file", "git", "nvidia-smi"}
 """Programs that a test without a marker may start."""
 unmarked = False
 """Whether the test that runs is one: it starts nothing else and opens no connection."""
