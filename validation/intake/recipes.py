@@ -21,10 +21,12 @@ def releases() -> tuple[str, ...]:
 
 @cache
 def recipes_of(model: str, gpu: str, form: str, release: str, task: str) -> tuple[RecipeSettings, ...]:
-    """Return the recipes that a release has for a model on a GPU in a format (bf16, nvfp4, or how fp8 is scaled)."""
+    """Return the recipes that a release has for a model on a GPU in a format (bf16, nvfp4, or how fp8 is scaled); of a format
+    that has none those of the others."""
     release = max((known for known in releases() if known <= release), default=release)
-    alike = (model, gpu, form, task)
-    return tuple(r for r in recipes() if (r.model, r.gpu, r.precision, r.task) == alike and r.release <= release <= r.until)
+    alike = (model, gpu, task)
+    every = [r for r in recipes() if (r.model, r.gpu, r.task) == alike and r.release <= release <= r.until]
+    return tuple([r for r in every if r.precision == form] or every)
 
 
 def plan_of(row: Mapping[str, str]) -> tuple[int, ...]:
