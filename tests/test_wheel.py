@@ -110,8 +110,8 @@ WORK = (
     ("export", "tp=2", *SMALL, "--output", "one"), ("check", "run/train.sh"), ("check", "run/plan.json"),
     ("convert", "run/train.sh", "--format", "bridge", "--output", "config.yaml"), ("predict", "run/train.sh"),
     ("predict", "runs.csv", "--output", "predicted.csv"), ("deployments", *SMALL, "--top", "1"), ("rl", *SMALL), ("rules",),
-    ("scaling", *MODEL, "--gpus", "8:16"), ("model", "llama3-8b"), ("validate",), ("models",), ("gpus",), ("engines",), ("software",),
-    ("--help",),
+    ("scaling", *MODEL, "--gpus", "8:16"), ("model", "llama3-8b"), ("validate",), ("models",), ("gpus",), ("engines",),
+    ("software",), ("--help",),
 )  # fmt: skip
 """In order, in one folder: files of the first are read by later ones."""
 
