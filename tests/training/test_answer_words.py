@@ -19,7 +19,6 @@ from tables import tabled
 
 from autoconfig.training import remedies
 from autoconfig.training.answer import _trade, largest_parts, reason_for
-from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.price import (
     Band,
     PlanReport,
@@ -32,6 +31,7 @@ from autoconfig.training.price import (
     record_for,
 )
 from autoconfig.training.question import Request, odd_graphs, understand
+from autoconfig.training.rank import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
 from autoconfig.training.workload import read_workload, trains_adapters
@@ -56,13 +56,13 @@ def test_a_plain_plan_comes_before_an_unusual_one_that_is_3_percent_faster(odd, 
     lists = {"block": Recompute.parse("full:block:2"), "two modules": Recompute.parse("selective:mlp+layernorm")}
     options = (Recompute(), lists.get(odd, Recompute()))
     ranking = ranked([1.0, behind], ["tp=2" if odd in lists else odd, "tp=2,pp=2"], options=options, option=[1, 0])
-    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    monkeypatch.setattr("autoconfig.training.rank.replace", lambda kept, best: best)
     assert int(plainest_first(ranking)[0]) == first
 
 
 @pytest.mark.parametrize("plain", ["tp=2,pp=2,vpp=2", "tp=2,pp=4", "tp=8"])
 def test_even_stages_of_several_layers_are_plain(plain, monkeypatch):
-    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    monkeypatch.setattr("autoconfig.training.rank.replace", lambda kept, best: best)
     options = (Recompute.parse("full"), Recompute.parse("selective:core_attn"))
     assert plainest_first(ranked([1.0, 1.01], [plain, "tp=4"], options=options, option=[1, 0]))[0] == 0
 

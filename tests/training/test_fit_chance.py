@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from autoconfig.training.answer import search
-from autoconfig.training.order import PLAINER, plainest_first
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import PLAINER, plainest_first, rank_plans
 
 DENSE = [
     ("llama3-8b", 8), ("llama3-8b", 24), ("llama3-70b", 64), ("llama3-70b", 512), ("llama3.1-405b", 1024), ("gpt3-175b", 1024),
