@@ -154,10 +154,14 @@ class Walk:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below, those within a node before it: as Python evaluates them."""
-    for child in ast.iter_child_nodes(node):
+    """The nodes below, as Python evaluates them: what a node needs before it, the body of a loop behind it."""
+    body = [*node.body, *node.orelse] if isinstance(node, ast.For) else []
+    children = [child for child in ast.iter_child_nodes(node) if child not in body]
+    for child in sorted(children, key=lambda child: not isinstance(child, ast.comprehension)):
         yield from _in_order(child)
-        yield child
+    yield node
+    for child in body:
+        yield from _in_order(child)
 
 
 def _names(node: ast.AST | None) -> set[str]:
@@ -167,7 +171,8 @@ def _names(node: ast.AST | None) -> set[str]:
 def main() -> None:
     """Print the modules and their number."""
     if sys.argv[1:2] == ["--walk"]:
-        walk = Walk(*sys.argv[2:])
+        module, function, parameter = sys.argv[2:]
+        walk = Walk(module, function, parameter)
         print("\n".join(walk.steps))
         print(f"{len(walk.modules)} modules, {len(walk.climbs)} climbs")
         return
