@@ -20,7 +20,7 @@ def search(request, other):
 def unseen(request):
     return order(request)
 """,
-    "training/order.py": "def order(plans): return plans",
+    "training/rank.py": "def order(plans): return plans",
     "serving/rank.py": """
 from autoconfig.planning.names import read
 def rank(plan_number, *, plan):
