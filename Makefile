@@ -1,4 +1,4 @@
-# make demo | test | lint | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
+# make demo | fast | test | lint | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
 # use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
@@ -25,11 +25,12 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test services lint judge bench soak mutants recorded tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test services lint judge bench soak mutants figures tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
-	@echo "make test    lint and the fast tests"
+	@echo "make fast    tests of formulas, lanes, structure and edges: no server, database, browser, torch or Slurm"
+	@echo "make test    lint and all tests but the judge's and the long ones (services and a browser are installed as root)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
 	@echo "make bench   speed and memory of the planner (make bench BASE=REVISION: the search's wall time beside another revision's)"
@@ -40,15 +41,22 @@ help:
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make mutants share of small mutations of the formulas that survive the tests (writes tests/mutants.json; SAMPLE=50: a try)"
-	@echo "make recorded write the tables of recorded answers anew, after a change that was meant"
+	@echo "make figures write tests/planning/figures.txt anew, after a change that was meant"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
 	$(BIN)/autoconfig search --model 175b --gpus 1024
 
+PYTEST := $(BIN)/python -m pytest --dist loadgroup --durations=15
+# The vocabulary and the formulas, the lanes, the edges, the structure.
+FAST := specs memory_model time_model planning training serving post_training sizing core cli render notebook test_structure.py \
+	test_docs.py test_deploy.py
+fast: $(DEV)
+	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or judge or soak)' $(addprefix tests/,$(FAST))
+
 test: lint services
 	tools/install_browser.sh $(BIN)/python
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(PYTEST) -n 3
 
 # Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
 services:
@@ -56,8 +64,9 @@ services:
 
 lint: $(DEV)
 	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 	@PYTHONPATH=. $(BIN)/python -P specs/import_path.py >/dev/null
-	@ln -sfn ../../tools ../../validation $(LINKS)/
+	@ln -sfn ../../tools ../../validation ../../benchmarks $(LINKS)/
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
@@ -74,8 +83,8 @@ bench: $(DEV)
 ifdef BASE
 	$(BIN)/python -m benchmarks.against_base $(BASE)
 else
-	$(BIN)/python benchmarks/bench.py
-	$(BIN)/python benchmarks/service_load.py
+	$(BIN)/python -m benchmarks.bench
+	$(BIN)/python -m benchmarks.service_load
 	$(BIN)/python -m tools.modules_used
 endif
 
@@ -114,9 +123,9 @@ soak: $(DEV)
 	@[ -e $(JUDGE) ] || echo "the judge's random plans are left out: run make judge first"
 	@[ ! -e $(JUDGE) ] || AUTOCONFIG_SOAK_SEED=$(SEED) $(JUDGE_BIN)/python -m pytest -n 2 --dist loadgroup -m soak tests/judge
 
-# Tables of what the product answers today (tests/recorded/*.txt), after a change that was meant.
-recorded: $(DEV)
-	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 tests/recorded
+# What small searches, plans and deployments take today, after a change that was meant.
+figures: $(DEV)
+	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 tests/planning/test_figures.py
 
 # Small mutations of the pure packages, each against the tests that reach it; goes on where it was stopped. From 75 on it writes
 # tests/mutants.json. SAMPLE=0: all of them; FLAGS='--seed 17': other ones.

@@ -63,9 +63,15 @@ def _table(
 
 
 KEYS = _table(
-    "autoconfig_api_keys", empty=("revoked",),
-    id=SHORT, name=LONG, digest=sa.String(64), scopes=LONG, created=TIME, revoked=TIME,
-)  # fmt: skip
+    "autoconfig_api_keys",
+    empty=("revoked",),
+    id=SHORT,
+    name=LONG,
+    digest=sa.String(64),
+    scopes=LONG,
+    created=TIME,
+    revoked=TIME,
+)
 SEARCHES = _table(
     "autoconfig_searches", sa.UniqueConstraint("id"), sa.UniqueConstraint("owner", "idempotency_key"), key="number",
     empty=("idempotency_key", "started", "ended", "result", "problem", "spent_seconds"),
@@ -73,18 +79,34 @@ SEARCHES = _table(
     started=TIME, ended=TIME, result=sa.LargeBinary, problem=sa.LargeBinary, spent_seconds=sa.Float,
 )  # fmt: skip
 EVENTS = _table(
-    "autoconfig_search_events", key=("search_id", "number"),
-    search_id=sa.String(36), number=sa.Integer, time=TIME, kind=SHORT, data=sa.Text,
-)  # fmt: skip
+    "autoconfig_search_events",
+    key=("search_id", "number"),
+    search_id=sa.String(36),
+    number=sa.Integer,
+    time=TIME,
+    kind=SHORT,
+    data=sa.Text,
+)
 WORKERS = _table(
-    "autoconfig_workers", empty=("version", "profiles", "beaten"),
-    id=sa.String(64), beat=sa.Integer, version=sa.String(64), profiles=sa.Integer, beaten=TIME,
-)  # fmt: skip
+    "autoconfig_workers",
+    empty=("version", "profiles", "beaten"),
+    id=sa.String(64),
+    beat=sa.Integer,
+    version=sa.String(64),
+    profiles=sa.Integer,
+    beaten=TIME,
+)
 """`profiles`: 1 where the worker takes up searches that measure; `beaten`: its last beat by the database's clock."""
 MEASUREMENTS = _table(
-    "autoconfig_measurements", sa.UniqueConstraint("owner", "run"), key="number",
-    number=sa.Integer, owner=SHORT, run=LONG, body=sa.Text, created=TIME,
-)  # fmt: skip
+    "autoconfig_measurements",
+    sa.UniqueConstraint("owner", "run"),
+    key="number",
+    number=sa.Integer,
+    owner=SHORT,
+    run=LONG,
+    body=sa.Text,
+    created=TIME,
+)
 CALIBRATIONS = _table(
     "autoconfig_calibrations", key="owner", empty=("body",), owner=SHORT, revision=sa.Integer, fitted=sa.Integer, body=sa.Text
 )

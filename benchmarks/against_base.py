@@ -1,6 +1,6 @@
 """`make bench BASE=REVISION`: the time of whole searches, of a revision and of the files as they lie here, run in turn.
 
-    python -m benchmarks.against_base REVISION [RUNS]
+    python -m benchmarks.against_base REVISION [RUNS] [--smoke]      # --smoke: the last question alone, once
 
 Each has an environment of its own with the same dependencies. The machine's other work falls on both alike: what counts is the
 ratio of the medians, of wall time and of processor time. `import numpy` in a process of its own runs in turn with them.
@@ -20,9 +20,10 @@ from pathlib import Path
 
 from tools.revision import ROOT, installed
 
-QUESTIONS = (("deepseek-v3", 2048), ("qwen3-235b-a22b", 256), ("175b", 1024))
+SMOKE = "--smoke" in sys.argv[1:]
+QUESTIONS = (*(() if SMOKE else (("deepseek-v3", 2048), ("qwen3-235b-a22b", 256))), ("175b", 1024))
 """The last one's modules are counted."""
-RUNS = 15
+RUNS = 1 if SMOKE else 15
 
 
 def seconds(command: Sequence[str | Path], environment: dict[str, str], folder: Path) -> tuple[float, float]:
@@ -41,10 +42,10 @@ def main(base: str, runs: int = RUNS) -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
         commands = [stack.enter_context(installed(who, place / folder))[0] for who, folder in ((base, "a"), (None, "b"))]
-        numpy = [commands[1].parent / "python", "-P", "-c", "import numpy"]
+        numpy: list[str | Path] = [commands[1].parent / "python", "-P", "-c", "import numpy"]
         for model, gpus in QUESTIONS:
             question = ["search", "--model", model, "--gpus", str(gpus)]
-            three = [*([command, *question] for command in commands), numpy]
+            three: list[list[str | Path]] = [*([command, *question] for command in commands), numpy]
             for command in three:  # once for the bytecode, which is kept
                 seconds(command, environment, place)
             taken = [[seconds(command, environment, place) for command in three] for _ in range(runs)]
@@ -60,4 +61,5 @@ def main(base: str, runs: int = RUNS) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:3]))
+    words = [word for word in sys.argv[1:] if word != "--smoke"]
+    main(words[0], *map(int, words[1:2]))

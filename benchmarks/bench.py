@@ -1,5 +1,7 @@
 """`make bench`: how fast the planner is, and where the time goes. Figures, not tests: the machine decides them.
 
+    python -m benchmarks.bench [--smoke]      # --smoke: everything once, on small questions
+
 Every rate is given beside a baseline measured in the same run: the same plans priced one at a time through the same code.
 """
 
@@ -32,9 +34,11 @@ THEIRS = ["--model-path", "nvidia/Llama-3.1-70B-Instruct-FP8", "--total-gpus", "
 THEIR_LIMITS = ["--backend", "trtllm", "--ttft", "2000", "--tpot", "50"]
 AICONFIGURATOR = "0.12.0"
 MAX_S = 600.0
-REPEATS = 7
-SINGLE_PLANS = 200
-PREDICTED_ROWS = 10_000
+SMOKE = "--smoke" in sys.argv[1:]
+REPEATS, SINGLE_PLANS, PREDICTED_ROWS = (1, 5, 50) if SMOKE else (7, 200, 10_000)
+LARGE = () if SMOKE else (("llama3-70b", 64), ("mixtral-8x7b", 64), ("qwen3-235b-a22b", 256), ("deepseek-v3", 2048))
+PLACED = (("llama3.1-8b", 8),) if SMOKE else (("llama3.1-8b", 64), ("qwen3-235b-a22b", 256))
+SERVED = () if SMOKE else (("llama3-70b", 8), ("deepseek-v3", 64))
 
 
 def best_of(repeats: int, work: Callable[[], object]) -> float:
@@ -74,15 +78,15 @@ def whole_process() -> None:
         + ", ".join(f"{name} {seconds:.3f} s" for name, seconds in phases.items())
         + f", details and output {rest:.3f} s"
     )
-    for model, gpus in (("llama3-70b", 64), ("mixtral-8x7b", 64), ("qwen3-235b-a22b", 256), ("deepseek-v3", 2048)):
+    for model, gpus in LARGE:
         seconds, megabytes = command(["search", "--model", model, "--gpus", str(gpus), "--json"])
         print(f"  {model} on {gpus:,} H100: {seconds:.2f} s, {megabytes:.0f} MB")
 
 
 def loading() -> None:
     """One model and one file of measured operators, read anew."""
-    from autoconfig.specs.hardware.operator_table import operator_tables_of
     from autoconfig.specs.models import model_catalogue
+    from autoconfig.time_model.hardware.efficiency import operator_tables_of
 
     def model() -> None:
         model_catalogue._load.cache_clear()
@@ -148,7 +152,7 @@ def pricing_rate() -> None:
 
 def placements() -> None:
     """All placements of a post-training step beside the search of the same policy model, whole processes in turn."""
-    for model, gpus in (("llama3.1-8b", 64), ("qwen3-235b-a22b", 256)):
+    for model, gpus in PLACED:
         question = ["--model", model, "--gpus", str(gpus), "--json"]
         pairs = [(command(["search", *question])[0], command(["rl", *question])[0]) for _ in range(REPEATS)]
         search, placed = (median(side) for side in zip(*pairs, strict=True))
@@ -168,8 +172,8 @@ def serving_rate() -> None:
     found = search(question)
     rate = found.fit / seconds / 1e6
     print(f"serving, one core: {found.fit:,} deployments of {len(found.layouts)} layouts, {rate:.1f} M deployments/s")
-    for model, gpus in (("llama3-70b", 8), ("deepseek-v3", 64)):
-        arguments = ["search", "--inference", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
+    for model, gpus in SERVED:
+        arguments = ["deployments", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
         wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
         print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
     beside_aiconfigurator()
@@ -190,7 +194,7 @@ def beside_aiconfigurator() -> None:
 
 
 def ask_ours() -> None:
-    words = [sys.executable, "-m", "autoconfig", "search", "--inference", *OURS, *SHAPE, *OUR_LIMITS, "--json"]
+    words = [sys.executable, "-m", "autoconfig", "deployments", *OURS, *SHAPE, *OUR_LIMITS, "--json"]
     start = time.perf_counter()
     done = subprocess.run(words, capture_output=True, check=True, text=True)
     wall = time.perf_counter() - start
@@ -233,10 +237,14 @@ def print_theirs(wall: float, log: str, folder: Path) -> None:
             best = next(csv.DictReader(file), None)
         if best is None:
             continue
-        layout = best.get("parallel", "") + f" batch {best['bs']}" if "bs" in best else (
-            f"{best['(p)workers']} prefill {best['(p)parallel']} to {best['(d)workers']} decode {best['(d)parallel']} "
-            f"batch {best['(d)bs']}"
-        )  # fmt: skip
+        layout = (
+            best.get("parallel", "") + f" batch {best['bs']}"
+            if "bs" in best
+            else (
+                f"{best['(p)workers']} prefill {best['(p)parallel']} to {best['(d)workers']} decode {best['(d)parallel']} "
+                f"batch {best['(d)bs']}"
+            )
+        )
         print(
             f"    {table.parent.name}, {layout}: {float(best['tokens/s/gpu']):,.0f} tokens/s/GPU, "
             f"TTFT {float(best['ttft']):,.0f} ms, TPOT {float(best['tpot']):.1f} ms"

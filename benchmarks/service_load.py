@@ -1,6 +1,8 @@
 """Load on a running service: requests per second and latency, repeated and fresh questions, and the server's memory.
 
-`python benchmarks/service_load.py [load] [memory]` starts a service on a free port, asks it, prints a table and ends it.
+    python -m benchmarks.service_load [load] [memory] [--smoke]
+
+starts a service on a free port, asks it, prints a table and ends it; with --smoke everything once and shortly.
 """
 
 from __future__ import annotations
@@ -19,9 +21,11 @@ import time
 import psutil
 
 QUESTION = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
-RUNS = 5
-SECONDS = 3.0
-FRESH = 12
+SMOKE = "--smoke" in sys.argv[1:]
+RUNS, SECONDS, FRESH = (1, 0.1, 1) if SMOKE else (5, 3.0, 12)
+CLIENTS = (1,) if SMOKE else (1, 16, 64)
+FEW, MANY = (20, 40) if SMOKE else (5_000, 50_000)
+"""Requests after which the server's memory is read."""
 
 
 async def client(port: int, bodies: list[bytes], until: float, latencies: list[float]) -> None:
@@ -84,7 +88,7 @@ def main(parts: list[str]) -> None:
         process, port = start_service(folder)
         try:
             body = [[json.dumps(QUESTION).encode()]]
-            asyncio.run(load(port, 2, body, 3.0))
+            asyncio.run(load(port, 2, body, SECONDS))
             if "load" in parts:
                 speed(port, body)
             if "memory" in parts:
@@ -98,7 +102,7 @@ def speed(port: int, body: list[list[bytes]]) -> None:
     print("service: POST /v1/plans, 175B on 1,024 GPUs; medians of", RUNS, "runs")
     print(f"{'questions':<10} {'clients':>7} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
     for kind in ("repeated", "fresh"):
-        for clients in (1, 16, 64):
+        for clients in CLIENTS:
             results = []
             for run in range(RUNS if kind == "repeated" or clients == 1 else 1):
                 bodies = body if kind == "repeated" else fresh_bodies(clients, run)
@@ -110,15 +114,14 @@ def speed(port: int, body: list[list[bytes]]) -> None:
 
 def memory(port: int, pid: int, body: list[list[bytes]]) -> None:
     done, marks = 0, {}
-    for target in (5_000, 50_000):
+    for target in (FEW, MANY):
         while done < target:
-            _, latencies = asyncio.run(load(port, 16, body, 2.0))
+            _, latencies = asyncio.run(load(port, 16, body, SECONDS))
             done += len(latencies)
         marks[target] = rss_bytes(pid)
-    ratio = marks[50_000] / marks[5_000]
-    early, late = (marks[count] / 2**20 for count in (5_000, 50_000))
-    print(f"RSS after 5,000 requests {early:.0f} MiB, after 50,000 {late:.0f} MiB: x {ratio:.3f}")
+    early, late = (marks[count] / 2**20 for count in (FEW, MANY))
+    print(f"RSS after {FEW:,} requests {early:.0f} MiB, after {MANY:,} {late:.0f} MiB: x {late / early:.3f}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["load", "memory"])
+    main([word for word in sys.argv[1:] if word != "--smoke"] or ["load", "memory"])

@@ -32,8 +32,10 @@ ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, Ex
 """Exit codes that every other job here would end with too."""
 
 CORE_SAYS = "trainer: "
-CONSEQUENCES = tuple(f"{CORE_SAYS}{code.name.lower().replace('_', ' ')}: " for code in (
-    ExitCode.TERMINATED, ExitCode.INTERRUPTED, ExitCode.PEER_LOST))  # fmt: skip
+CONSEQUENCES = tuple(
+    f"{CORE_SAYS}{code.name.lower().replace('_', ' ')}: "
+    for code in (ExitCode.TERMINATED, ExitCode.INTERRUPTED, ExitCode.PEER_LOST)
+)
 """How a rank begins that only followed another one's end."""
 SEARCHED_LINES = 5_000
 """Below what the core says, torchrun prints a traceback of its own and six lines for every rank of the node."""

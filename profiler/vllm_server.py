@@ -70,9 +70,15 @@ async def load_round(port: int, model: str, prompts: list[list[int]], new: int) 
 
 async def _request(port: int, model: str, prompt: list[int], new: int) -> Answer:
     asked = {
-        "model": model, "prompt": prompt, "max_tokens": new, "temperature": 0.0, "ignore_eos": True, "stream": True,
-        "return_token_ids": True, "detokenize": False,
-    }  # fmt: skip
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": new,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "stream": True,
+        "return_token_ids": True,
+        "detokenize": False,
+    }
     start = time.perf_counter()
     first = last = start
     tokens = 0

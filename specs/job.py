@@ -85,8 +85,12 @@ class Job:
     """What `generate` is asked."""
 
     def __post_init__(self) -> None:
-        for name, allowed in (("mode", MODES), ("device", DEVICES), ("software", SOFTWARE),
-                              ("attention_kernel", ATTENTION_KERNELS)):  # fmt: skip
+        for name, allowed in (
+            ("mode", MODES),
+            ("device", DEVICES),
+            ("software", SOFTWARE),
+            ("attention_kernel", ATTENTION_KERNELS),
+        ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}")
         for name, low, high in (("steps", 1, 10**6), ("warmup_steps", 0, 10**6), ("seed", 0, 2**31 - 1)):

@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from functools import cache
 from importlib import resources
-from math import log2
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -19,7 +18,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
-from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, is_release
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 
 FULL_ITERATION, FULL = "full_iteration", "full"
 GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
@@ -163,7 +162,7 @@ class Switches:
     def of(self, plan: TrainPlan) -> RunSettings:
         """Those of one plan: beside its recomputation, usual switches give way."""
         found = self.choices[int(self.numbers(plan.tp, plan.pp, plan.vpp, plan.ep))]
-        return replace(found.beside(plan.recompute), **self.given.said())
+        return replace(found.beside(plan.recompute), **self.given.said() | {"dispatcher": found.dispatcher})
 
 
 def overlap_can_run(pp: Number, vpp: Number, ep: Number) -> Number:
@@ -370,28 +369,10 @@ def _recipe(row: Mapping[str, str]) -> RecipeSettings:
     return RecipeSettings(model, gpu, precision, since, row["until"], row["task"], plan, settings, row)
 
 
-def _month(release: str) -> float:
-    """Months of a release nemo-YY.MM[.point] since 2000; a point release is taken as half a month later."""
-    year, month, *point = release.removeprefix("nemo-").split(".")
-    return 12 * int(year) + int(month) + (0.5 if point else 0.0)
-
-
 @cache
 def _known_releases() -> tuple[str, ...]:
     """Releases that some recipe names, oldest first."""
     return tuple(sorted({r.release for r in recipes()} | {r.until for r in recipes()}))
-
-
-@cache
-def release_neighbours(release: str) -> tuple[str, str, float] | None:
-    """(release before, release after, share of the way between them by date) of a release that no recipe names; None for one
-    that is known, or before the first or behind the last."""
-    known = _known_releases()
-    if not is_release(release) or release in known or not known[0] < release < known[-1]:
-        return None
-    before, after = max(k for k in known if k < release), min(k for k in known if k > release)
-    way = (_month(release) - _month(before)) / (_month(after) - _month(before))
-    return before, after, min(1.0, max(0.0, way))
 
 
 def unknown_release(software: SoftwareStack) -> list[str]:
@@ -399,75 +380,11 @@ def unknown_release(software: SoftwareStack) -> list[str]:
     if not software.priced_as:
         return []
     said = f"software {software.name}, of which nothing is known here, priced as {software.priced_as} (--software)"
-    if neighbours := release_neighbours(software.release):
-        before, after, share = neighbours
-        said += f" with the settings of {before}; a row of a table (predict) lies {share:.0%} of the way from it to {after}"
     return [said]
 
 
 GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}
 """GPU -> the one of its generation and kind of node that stands for both."""
-
-
-def _kin(gpu: str, other: str) -> bool:
-    return GPU_CLASS.get(gpu, gpu) == GPU_CLASS.get(other, other)
-
-
-@cache
-def current_recipes(model: str, gpu: str, precision: str, release: str, task: str = PRETRAIN) -> tuple[RecipeSettings, ...]:
-    """The recipes of a model that a release has, or the nearest release before it: of this GPU, else of its class (GPU_CLASS);
-    of this precision, else of any; in the order of the table. A release that no recipe names has those of the one before it."""
-    release = max((known for known in _known_releases() if known <= release), default=release)
-    known = [r for r in recipes() if (r.model, r.task) == (model, task) and _kin(r.gpu, gpu) and r.release <= release]
-    known = [r for r in known if r.gpu == gpu] or known
-    known = [r for r in known if r.precision == precision] or known
-    last = max((r.until for r in known), default="")
-    return tuple(r for r in known if r.until >= min(last, release))
-
-
-@cache
-def switches_known(gpu: str, precision: str, release: str, pipelined: bool) -> tuple[frozenset[str], bool] | None:
-    """CUDA-graph scopes that a mixture's recipe has had on a GPU of this class in this precision up to a release, and whether
-    one with (without) a pipeline has had EP overlap; None where no recipe says, or the release is younger than the table."""
-    if release > _known_releases()[-1]:
-        return None
-    alike = [r for r in recipes() if not _dense(r) and _kin(r.gpu, gpu) and r.precision == precision and r.release <= release]
-    overlap = any(r.settings.ep_overlap for r in alike if (r.plan[2] > 1) == pipelined)
-    return (frozenset().union(*(r.settings.cuda_graphs for r in alike)), overlap) if alike else None
-
-
-@cache
-def model_switches(model: str, gpu: str, release: str) -> tuple[RunSettings, ...]:
-    """Settings of all recipes that a model has had on GPUs of this class up to a release."""
-    return tuple(r.settings for r in recipes() if r.model == model and _kin(r.gpu, gpu) and r.release <= release)
-
-
-def _dense(recipe: RecipeSettings) -> bool:
-    return recipe.model.startswith("llama")
-
-
-def nearest_recipe(
-    model: str,
-    gpu: str,
-    precision: str,
-    release: str,
-    plan: tuple[int, ...] | None,
-    gpus: int | None = None,
-    task: str = PRETRAIN,
-) -> RecipeSettings | None:
-    """Of `current_recipes` the one whose plan (PLAN_COLUMNS) is most like `plan`: each degree that is the same counts one, and
-    GPUs at most one against it (a half at twice as many, one from four times on); of two alike the one of a nearer number of
-    GPUs, then the later one. Without a plan that of the nearest number of `gpus`."""
-
-    def likeness(item: tuple[int, RecipeSettings]) -> tuple[float, ...]:
-        number, recipe = item
-        same = 0 if plan is None else sum(a == b for a, b in zip(recipe.plan[1:], plan[1:], strict=True))
-        count = gpus if plan is None else plan[0]
-        doublings = abs(log2(recipe.plan[0] / count)) if count else 0.0
-        return same - min(1.0, doublings / 2.0), -doublings, number
-
-    known = current_recipes(model, gpu, precision, release, task)
-    return max(enumerate(known), key=likeness)[1] if known else None
 
 
 def without_ring(model: ModelSpec, software: SoftwareStack) -> SoftwareStack:

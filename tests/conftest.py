@@ -8,7 +8,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # and as torch does
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # containers set it, and each of our processes would compile the tree again
 
 import gc
+import re
 import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +20,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.mark.expression import Expression
 from autoconfig.specs.scenario import Scenario
 
 from autoconfig.training.question import Request, understand
@@ -27,6 +31,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pipe is as wide as it says
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages
+TIERS = {"service", "browser", "torch", "slurm", "judge", "soak"}
+"""Markers of tests that `make fast` leaves out (pyproject.toml says what each is)."""
 MAX_ID = 100
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}
 MODELS = {
@@ -58,9 +64,52 @@ for profile, examples in (("few", 40), ("soak", 5_000)):
 hypothesis.settings.load_profile("soak" if "AUTOCONFIG_SOAK" in os.environ else "few")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are marked as a whole are not read where `-m "not ..."` leaves them out: what they import takes longer than
+    the tests that are left."""
+    if not config.option.markexpr.startswith("not "):
+        return None
+    chosen = Expression.compile(config.option.markexpr)
+    files = sorted(collection_path.rglob("test_*.py")) if collection_path.is_dir() else [collection_path]
+    return (bool(files) and not any(chosen.evaluate(lambda name, **_: name in _marks(file)) for file in files)) or None  # noqa: B023
+
+
+def _marks(file: Path) -> list[str]:
+    """Tiers that the line or lines `pytestmark = ...` of a file name."""
+    found = re.search(r"^pytestmark = (\[\n.*?^\]|[^\n]*)", file.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(r"pytest\.mark\.(\w+)", found[1]) if found else []
+
+
+QUICK = {"bash", "diff", "file", "git", "nvidia-smi"}
+"""Programs that a test without a marker may start."""
+unmarked = False
+"""Whether the test that runs is one: it starts nothing else and opens no connection."""
+
+
+def _guarded(act: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(this: Any, what: Any, *more: Any, **options: Any) -> Any:
+        program = Path(os.fsdecode(what if isinstance(what, str | bytes | os.PathLike) else what[0])).name
+        assert not unmarked or program in QUICK, f"a test without a marker has to do with {what}: @pytest.mark.service"
+        return act(this, what, *more, **options)
+
+    return guard
+
+
+for owner, name in ((subprocess.Popen, "__init__"), (socket.socket, "connect"), (socket.socket, "bind")):
+    setattr(owner, name, _guarded(getattr(owner, name)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    global unmarked
+    unmarked = TIERS.isdisjoint(mark.name for mark in item.iter_markers())
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """A test that fails, or whose fixture does, leaves no process behind."""
+    global unmarked
+    unmarked = False
     if (background := sys.modules.get("background")) is not None:
         background.end_all()
 

@@ -36,6 +36,7 @@ def containers() -> dict[str, dict]:
     return {container["name"]: container for pod in pods for container in pod["containers"]}
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_units_are_accepted(unit, tmp_path):
     assert shutil.which("systemd-analyze"), "run tools/install_services.sh"
@@ -88,6 +89,7 @@ def test_manifests_belong_together():
         parse(["serve", "--prot", "8000"])
 
 
+@pytest.mark.service
 def test_the_probes_ask_a_real_service_without_a_key(tmp_path):
     told = containers()["service"]
     paths = [told[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]

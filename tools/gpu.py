@@ -161,8 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(prog="python -P -m tools.gpu", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    result = argparse.ArgumentParser(
+        prog="python -P -m tools.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     result.add_argument("--part", choices=PARTS, required=True)
     result.add_argument("--budget", type=benchmark.duration, default=470.0, metavar="TIME", help="like 8m; default 470s")
     result.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "gpu", metavar="DIR")

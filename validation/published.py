@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from autoconfig.specs.errors import InputError
-
 from autoconfig.calibration.observe import Run, gpu_name, run_of
-from autoconfig.runs.table import Row, cell
-from validation.sources import as_training_row, recipe_row_of_2026, source_of
+from autoconfig.runs.table import cell
+from validation.sources import source_of
 
 TABLES = Path(__file__).parent / "tables"
-NO_CATALOGUE_MODEL = "NVIDIA, model not in the catalogue"
+STEP_TABLES = ("training_measurements", "cloud_measurements", "nvidia_training_measurements", "nvidia_training_2026")
 
 
 def published_rows(name: str = "training_measurements") -> Iterator[dict[str, str]]:
@@ -42,34 +40,25 @@ class PublishedRuns:
     dropped: tuple[Dropped, ...]
 
 
+def step_rows() -> Iterator[dict[str, str]]:
+    """Yield the rows of the tables that fits are made on."""
+    for table in STEP_TABLES:
+        yield from published_rows(table)
+
+
 @cache
 def published_runs() -> PublishedRuns:
-    """All published tables, NVIDIA's rows in the columns of the first."""
+    """Return every run of the tables that fits are made on."""
     runs: list[Run] = []
     dropped: list[Dropped] = []
-    for row, reason in every_published_row():
-        found = reason or run_of(row)
+    for row in step_rows():
+        found = run_of(row)
         if isinstance(found, Run):
             runs.append(found)
         else:
             reason = _without_particulars(found).removeprefix("it ")
             dropped.append(Dropped(id=cell(row, "id"), source=cell(row, "source"), gpu=gpu_name(row), reason=reason))
     return PublishedRuns(runs=tuple(runs), dropped=tuple(dropped))
-
-
-def every_published_row() -> Iterator[tuple[Row, str]]:
-    """(row in the columns of training_measurements.csv, reason why it cannot be read or an empty text)."""
-    yield from ((row, "") for name in ("training_measurements", "cloud_measurements") for row in published_rows(name))
-    tables = (("nvidia_training_measurements", as_training_row), ("nvidia_training_2026", recipe_row_of_2026))
-    for name, read in tables:
-        for row in published_rows(name):
-            if cell(row, "task") == "inference":
-                continue
-            gpu = cell(row, "system") or cell(row, "gpu")
-            try:
-                yield read(row), ""
-            except InputError as error:
-                yield {**row, "id": cell(row, "model"), "source": NO_CATALOGUE_MODEL, "gpu": gpu}, str(error)
 
 
 def _without_particulars(reason: str) -> str:

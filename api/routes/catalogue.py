@@ -106,15 +106,29 @@ def router() -> APIRouter:
         }
         page = {200: {"description": "A page.", "content": {JSON: {"schema": listed}}}, **HELD}
         add(
-            found, f"/v1/{name}", "read", _listing(name), page, {"parameters": PAGE_PARAMETERS},
-            problems={422: "limit or cursor cannot be used."}, tags=["catalogue"], summary=f"The {name} of the catalogue.",
-        )  # fmt: skip
+            found,
+            f"/v1/{name}",
+            "read",
+            _listing(name),
+            page,
+            {"parameters": PAGE_PARAMETERS},
+            problems={422: "limit or cursor cannot be used."},
+            tags=["catalogue"],
+            summary=f"The {name} of the catalogue.",
+        )
     one = {200: {"description": "The model.", "content": {JSON: {"schema": schema("model")}}}, **HELD}
     named = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
     add(
-        found, "/v1/models/{name}", "read", model, one, named,
-        problems={422: "No such model, or one that cannot be planned."}, tags=["catalogue"], summary="One model's parameters.",
-    )  # fmt: skip
+        found,
+        "/v1/models/{name}",
+        "read",
+        model,
+        one,
+        named,
+        problems={422: "No such model, or one that cannot be planned."},
+        tags=["catalogue"],
+        summary="One model's parameters.",
+    )
     yes = {200: {"description": "Yes.", "content": {JSON: {"schema": _STATUS}}}}
     text = {200: {"description": "Prometheus' text format.", "content": {"text/plain": _TEXT}}}
     for path, probe in (("/healthz", healthz), ("/readyz", readyz)):  # open: probes have no key, and learn the status alone

@@ -19,7 +19,7 @@ from autoconfig.api.context import (
     require_json,
     respond,
     service_of,
-)  # fmt: skip
+)
 from autoconfig.api.http import PAGE_PARAMETERS, bounds_of, query_parameter
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, of_error
 from autoconfig.api.routes.answers import BODY_PROBLEMS, PLANS_EXAMPLE, Responses, add, answered, body_of

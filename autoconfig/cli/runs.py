@@ -29,10 +29,9 @@ def predict_command(ctx: click.Context, /, file: Path, output: Path | None, cali
     chance to fit.
 
     TABLE has the columns of autoconfig/data/run_tables.toml (columns.training); measured columns and notes are never read.
-    An empty cell means what the release, GPU and model usually run with; sp is on where tp is above 1 with megatron-core,
-    NeMo and Megatron-Bridge, and with mixtures of experts. The column pred_note says what was assumed, which rules a plan
-    breaks, and why a row has no prediction. FILE is a launch script or a trainer's configuration; the other options say
-    what it does not. Exit code 2 where no row could be predicted.
+    What a row says is priced as it says it, and an empty cell is what `explain` takes where nothing is said. The column
+    pred_note says what was assumed, which rules a plan breaks, and why a row has no prediction. FILE is a launch script or
+    a trainer's configuration; the other options say what it does not. Exit code 2 where no row could be predicted.
 
     autoconfig predict pretrain.sh --gpus 64
     """

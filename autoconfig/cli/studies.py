@@ -139,9 +139,13 @@ def _nothing_fits(ctx: click.Context) -> Iterator[None]:
 
 
 def report(
-    kind: StudyKind[Any, Any], session: Session[Any], save_calibration: str | None, reason: str, as_json: bool,
+    kind: StudyKind[Any, Any],
+    session: Session[Any],
+    save_calibration: str | None,
+    reason: str,
+    as_json: bool,
     price: float | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """What a session's study found, printed as JSON or not at all, and the file of what was learned."""
     found = kind.found(session, price)
     if as_json:
@@ -321,13 +325,19 @@ def list_command(folder: Path, storage: str | None, as_json: bool) -> None:
     with opened(existing_storage(folder, storage)) as found:
         rows = [
             {
-                "name": s.name, "kind": s.kind, "model": s.model, "gpus": s.gpus, "trials": s.trials, "measured": s.measured,
-                "running": s.running, "best_step_seconds": s.best_step_seconds,
+                "name": s.name,
+                "kind": s.kind,
+                "model": s.model,
+                "gpus": s.gpus,
+                "trials": s.trials,
+                "measured": s.measured,
+                "running": s.running,
+                "best_step_seconds": s.best_step_seconds,
                 "best_tokens_per_s_per_gpu": s.best_tokens_per_s_per_gpu,
                 "started": s.started.isoformat(timespec="seconds") if s.started else None,
             }
             for s in list_studies(found)
-        ]  # fmt: skip
+        ]
     if as_json or rows:
         show_rows("studies", rows if as_json else [_readable(row) for row in rows], as_json)
     else:

@@ -46,8 +46,13 @@ PLAN_KEYS = {
 def _plan_options(command: Any) -> Any:
     """`--tp 8` and `--tensor-model-parallel-size 8` for `--fix tp=8`."""
     for key, megatron in reversed(PLAN_KEYS.items()):
-        field = Field(key, f"As --fix {key}={'none' if key == 'recompute' else 8}; repeat for more.", many=True, group="plan",
-                      metavar="SPEC" if key == "recompute" else "N")  # fmt: skip
+        field = Field(
+            key,
+            f"As --fix {key}={'none' if key == 'recompute' else 8}; repeat for more.",
+            many=True,
+            group="plan",
+            metavar="SPEC" if key == "recompute" else "N",
+        )
         command = option(field, *([megatron] if megatron else []))(command)
     return command
 

@@ -291,9 +291,7 @@ STARTS: dict[str, Callable[[ServeQuestion, str, EnginePlan], Start]] = {
 
 def benchmark(port: int, options: Mapping[str, object]) -> str:
     """vLLM's serving benchmark against the server or router at `port` of this machine (all speak OpenAI's protocol)."""
-    head: Sequence[tuple[str, object]] = (
-        ("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"')
-    )  # fmt: skip
+    head: Sequence[tuple[str, object]] = (("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"'))
     needs = (
         "# The client is vLLM's, whatever engine serves: pip install vllm",
         "command -v vllm >/dev/null || { echo 'this needs vllm bench serve: pip install vllm' >&2; exit 127; }",

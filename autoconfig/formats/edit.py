@@ -26,9 +26,14 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
 ANCHORS = (
-    "tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "num_layers", "model_parallel_size",
-    "pipe_parallel_size", "per_device_train_batch_size",
-)  # fmt: skip
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "micro_batch_size",
+    "num_layers",
+    "model_parallel_size",
+    "pipe_parallel_size",
+    "per_device_train_batch_size",
+)
 """Beside these a setting goes that the file does not have."""
 CHECKPOINTING = "gradient checkpointing"
 

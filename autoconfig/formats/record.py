@@ -147,9 +147,15 @@ def record(
     if run.gpus is not None and run.gpus != gpus:
         assumed.append(f"{gpus:,} GPUs (--gpus); the file says {run.gpus:,}")
     asked = Request(
-        model=run.model.name, gpus=gpus, gpu=request.gpu, cluster=request.cluster, gpus_per_node=request.gpus_per_node,
-        memory_margin=request.memory_margin, fit_chance=request.fit_chance, own_calibration=request.own_calibration,
-    )  # fmt: skip
+        model=run.model.name,
+        gpus=gpus,
+        gpu=request.gpu,
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        memory_margin=request.memory_margin,
+        fit_chance=request.fit_chance,
+        own_calibration=request.own_calibration,
+    )
     cluster = read_cluster(asked, assumed)
     dp = max(1, gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
@@ -164,10 +170,13 @@ def record(
     first, last = run.split.ends(model.num_layers) if run.split else (None, None)
     require_format(cluster.gpu, numerics)
     scenario = Scenario(
-        model=model, cluster=cluster, numerics=numerics, software=stack,
+        model=model,
+        cluster=cluster,
+        numerics=numerics,
+        software=stack,
         workload=Workload(seq_length=seq, global_batch_size=batch, packed_length=run.packed_length),
         given=read_switches(request.switches, model, numerics),
-    )  # fmt: skip
+    )
     plan = TrainPlan(
         tp=run.tp, pp=run.pp, vpp=run.vpp, cp=run.cp, ep=run.ep, etp=run.etp, sp=run.sp and run.tp > 1, dp=dp,
         mbs=run.micro_batch,

@@ -45,10 +45,14 @@ SPELLINGS = {
 """Megatron-LM's names of today, and others that a file may have for the same: the file's own are shown and edited."""
 NOT_DEEPSPEED = frozenset(
     {
-        "--use-torch-fsdp2", "--torch-fsdp2-no-reshard-after-forward", "--no-gradient-accumulation-fusion",
-        "--use-distributed-optimizer", "--expert-tensor-parallel-size", "--cp-comm-type",
+        "--use-torch-fsdp2",
+        "--torch-fsdp2-no-reshard-after-forward",
+        "--no-gradient-accumulation-fusion",
+        "--use-distributed-optimizer",
+        "--expert-tensor-parallel-size",
+        "--cp-comm-type",
     }
-)  # fmt: skip
+)
 """Arguments that Megatron-DeepSpeed does not know: its sharding is --zero-stage."""
 MAX_COMPARED = 500
 OLDER = {

@@ -22,7 +22,7 @@ from autoconfig.specs.json_record import (
     json_text,
     record_of,
     to_json,
-)  # fmt: skip
+)
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.plan import TrainPlan, parse_plan

@@ -27,9 +27,13 @@ SMALLEST, LARGEST = 32_000, 262_144
 DOUBLE = 64_000
 """Of MAP-Neo, Yi and others, whose file SentencePiece calls tokenizer.model as well."""
 TOKENIZERS = (
-    "--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-path", "--hf-tokenizer-path", "--tokenizer-file",
+    "--tokenizer-model",
+    "--tokenizer-name-or-path",
+    "--tokenizer-path",
+    "--hf-tokenizer-path",
+    "--tokenizer-file",
     "--vocab-file",
-)  # fmt: skip
+)
 NAMES = ("--model-name", "--model-type-hf", "--pretrained-checkpoint", "--load", "--save", "--wandb-exp-name")
 SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "num_query_groups", "num_moe_experts")
 ALIKE = ("gated_linear_unit", "untie_embeddings_and_output_weights", "qk_layernorm", "add_qkv_bias", "normalization")

@@ -182,7 +182,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
             f"{report.limit_bytes / GIB:.1f} GiB, chance to fit {chance_text(confidence.fit_probability)}.",
             f"Calibration: {confidence.level}; {confidence.calibrated_on}.",
             f"Largest parts of the step: {largest_parts(report)}.",
-        ]  # fmt: skip
+        ]
         if not report.fits:
             lines.append("WARNING: this plan is predicted not to fit; it was asked for by name.")
     if plan.fsdp and numerics.fp8_param_gather:

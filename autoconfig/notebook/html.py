@@ -40,15 +40,17 @@ def search(found: SearchJson) -> str:
     points = [(one.memory.peak_gib, one.step_seconds, one.short, False) for one in found.plans]
     points += [(one.memory.peak_gib, one.step_seconds, one.short, True) for one in found.pareto]
     more = len(found.plans) - len(rows)
-    return "".join([
-        _title(head),
-        _table(("#", "step", "tokens/s/GPU", "MFU", "peak / limit GiB", "fit", "plan"), rows),
-        _note(f"{more} more in .plans") if more > 0 else "",
-        _memory(first),
-        _time(first),
-        _scatter("Plans: step time over peak memory; the frontier is filled", "peak GiB", "step seconds", points),
-        _assumed(found.assumed),
-    ])  # fmt: skip
+    return "".join(
+        [
+            _title(head),
+            _table(("#", "step", "tokens/s/GPU", "MFU", "peak / limit GiB", "fit", "plan"), rows),
+            _note(f"{more} more in .plans") if more > 0 else "",
+            _memory(first),
+            _time(first),
+            _scatter("Plans: step time over peak memory; the frontier is filled", "peak GiB", "step seconds", points),
+            _assumed(found.assumed),
+        ]
+    )
 
 
 def explanation(found: ExplanationJson) -> str:
@@ -79,14 +81,18 @@ def deployments(found: ServeJson) -> str:
     ]
     m = first.memory_gib
     parts = {"weights": m.weights, "activations": m.activations, "runtime": m.runtime, "KV cache": m.kv_pool}
-    return "".join([
-        _title(head),
-        _table(("#", "GPUs", "users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT", "deployment"), rows),
-        _bars("Memory of a GPU of the first, GiB", {"": parts}, "GiB"),
-        _bars("Decode step of the first, ms", {"": {k: 1e3 * v for k, v in first.decode_step_seconds.items()}}, "ms"),
-        _scatter("Throughput of a GPU over speed of a user; the frontier is filled", "tokens/s/user", "tokens/s/GPU", points),
-        _assumed(q.assumed),
-    ])  # fmt: skip
+    return "".join(
+        [
+            _title(head),
+            _table(("#", "GPUs", "users", "tokens/s/GPU", "tokens/s/user", "TTFT", "TPOT", "deployment"), rows),
+            _bars("Memory of a GPU of the first, GiB", {"": parts}, "GiB"),
+            _bars("Decode step of the first, ms", {"": {k: 1e3 * v for k, v in first.decode_step_seconds.items()}}, "ms"),
+            _scatter(
+                "Throughput of a GPU over speed of a user; the frontier is filled", "tokens/s/user", "tokens/s/GPU", points
+            ),
+            _assumed(q.assumed),
+        ]
+    )
 
 
 def scaling(found: ScalingJson) -> str:
@@ -103,13 +109,15 @@ def scaling(found: ScalingJson) -> str:
     head = f"{found.model.name}, global batch {found.workload.global_batch_size:,}"
     fewest = found.fewest
     answer = f"The fewest GPUs for {found.deadline_days:g} days: {fewest.num_gpus:,} x {fewest.gpu}" if fewest else ""
-    return "".join([
-        _title(head),
-        _table(("GPU", "GPUs", "step", "tokens/s", "efficiency", "days", "plan"), rows),
-        _note(answer),
-        _scatter("Tokens per second over GPUs", "GPUs", "tokens/s", points),
-        _assumed(found.assumed),
-    ])  # fmt: skip
+    return "".join(
+        [
+            _title(head),
+            _table(("GPU", "GPUs", "step", "tokens/s", "efficiency", "days", "plan"), rows),
+            _note(answer),
+            _scatter("Tokens per second over GPUs", "GPUs", "tokens/s", points),
+            _assumed(found.assumed),
+        ]
+    )
 
 
 def _memory(one: PlanReportJson) -> str:

@@ -155,9 +155,13 @@ def _table(console: Console, answer: ScalingAnswer) -> None:
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
         rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
     show_table(
-        console, ["GPU", *right, "best plan"], rows, left=("GPU", "best plan"), below=("best plan",),
+        console,
+        ["GPU", *right, "best plan"],
+        rows,
+        left=("GPU", "best plan"),
+        below=("best plan",),
         spare=("speedup", "goodput", "efficiency", "tokens/s"),
-    )  # fmt: skip
+    )
 
 
 def _days_asked(answer: ScalingAnswer) -> str:

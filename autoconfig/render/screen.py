@@ -111,9 +111,14 @@ def brief(console: Console, head: str, texts: Sequence[str], *, always: int = 0)
 
 
 def table_of(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Collection[str] = (), fold: Collection[str] = (),
-    no_wrap: bool = False, title: str | None = None,
-) -> Table:  # fmt: skip
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    fold: Collection[str] = (),
+    no_wrap: bool = False,
+    title: str | None = None,
+) -> Table:
     """A table without a box: numbers but for the columns in `left`; long texts of `fold` go on in another line."""
     table = Table(box=None, padding=(0, 1), header_style="bold", title=title, title_justify="left")
     for name in columns:
@@ -125,9 +130,15 @@ def table_of(
 
 
 def show_table(
-    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[str] = (),
-    below: Collection[str] = (), spare: Sequence[str] = (), title: str = "",
-) -> None:  # fmt: skip
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    below: Collection[str] = (),
+    spare: Sequence[str] = (),
+    title: str = "",
+) -> None:
     """A table that fits: on a narrow screen the texts of the columns `below` stand under the figures of their rows, and what is
     still too wide loses columns of `spare`, the first of them first, then those at its right, which is said."""
     if title:

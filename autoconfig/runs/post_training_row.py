@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import ceil, log2
 
 from autoconfig.memory_model.serving import weights_bytes
+from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
 from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
@@ -25,12 +27,10 @@ from autoconfig.specs.software.engine import module_formats
 
 SECONDS = ("step", "gen", "logprob", "ref", "values", "reward", "train_actor", "train_critic", "train", "weight_sync")
 RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "mfu", "peak_mem_gb")
-MEASURED = frozenset({*(f"{name}_s" for name in SECONDS), *RATES})
-NEVER_READ = MEASURED | {"id", "source", "source_ref", "kind", "notes"}
+NEVER_READ = frozenset({*(f"{name}_s" for name in SECONDS), *RATES, "id", "source", "source_ref", "kind", "notes"})
 NOTHING = ("n/a", "na", "nan", "?", "-", "null", "unknown")
 """Cells that say nothing."""
 THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
-USUAL_GPU = "h100"
 TOKENS = 1024
 """A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
 USUAL_TOKENS_PER_GPU = 8192
@@ -40,7 +40,6 @@ GRADIENT_STATE_BYTES = 6.0
 FULL = Recompute.parse("full")
 EAGER_ENGINES = ("hf", "megatron")
 """Training modules that generate: no CUDA graphs."""
-STATIC_ENGINES = (*EAGER_ENGINES, "deepspeed-inference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +96,7 @@ def read_case(row: Row) -> PostTrainingCase:
     r = _RunRow(row)
     if not r.text("policy_model"):
         raise InputError("cell policy_model is empty")
-    policy, remark = read_policy(r.text("policy_model"))
-    if remark:
-        r.assume(remark, "model" if "nearest in size" in remark or "not known" in remark else "")
+    policy = _model(r, "policy_model", "model")
     framework = _framework(r)
     gpu = _gpu(r)
     job = _job(r, policy, framework, gpu)
@@ -125,14 +122,14 @@ def _framework(r: _RunRow) -> Framework:
 
 
 def _gpu(r: _RunRow) -> GpuSpec:
+    """The first GPU of a cell that is known (`H100/H800`). Raises UnknownNameError."""
     text = r.text("gpu")
-    for name in (text, *text.split("/")):
-        try:
-            return load_gpu(name)
-        except UnknownNameError:
-            continue
-    r.assume(f"gpu {USUAL_GPU}" + (f" ({text[:40]} is not known)" if text else ""), "gpu")
-    return load_gpu(USUAL_GPU)
+    if not text:
+        r.assume(f"gpu {DEFAULT_GPU}", "gpu")
+    for name in text.split("/"):
+        with suppress(UnknownNameError):
+            return load_gpu(name or DEFAULT_GPU)
+    return load_gpu(text)
 
 
 def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> PostTrainingJob:
@@ -177,13 +174,23 @@ def _adapters(r: _RunRow) -> int:
     return USUAL_LORA_RANK
 
 
+def _model(r: _RunRow, column: str, missing: str = "") -> ModelSpec:
+    """The model that a cell names; where only its size is known, `missing` is what the row does not say. Raises
+    UnknownNameError."""
+    name = r.text(column)
+    model, likeness = read_policy(name)
+    if likeness == "of this shape":
+        r.assume(f"{column} {name[:60]} priced as {model.name}")
+    elif likeness == "nearest in size":
+        r.assume(f"architecture of {name[:60]} not known: priced as {model.name}, nearest in size", missing)
+    return model
+
+
 def _other_model(r: _RunRow, column: str, policy: ModelSpec) -> ModelSpec | None:
-    text = r.text(column)
-    if text.lower() in ("rule", "none", ""):
+    text = r.text(column).lower()
+    if text in ("rule", "none", ""):
         return policy if column == "critic_model" else None
-    if text.lower().startswith("same"):
-        return policy
-    return read_policy(text)[0]
+    return policy if text.startswith("same") else _model(r, column)
 
 
 def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
@@ -248,7 +255,8 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     engine = engine_plan(r, job, rollout if split and rollout else own)
     staleness, engine_name = _staleness(r.text("sync_mode")), r.text("rollout_engine").lower()
     tokens, forward = _micro_tokens(r, job)
-    given = _share(r)
+    share = r.positive("gpu_mem_util")
+    given = share if share is not None and share <= 1.0 else None
     placement = Placement(
         train=(plan if tokens else plan.replace(mbs=min(r.count("micro_batch") or 1, 64))).replace(offload=_cpu_optimizer(r)),
         engine=engine,
@@ -260,7 +268,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         memory_share=given or job.framework.memory_share,
         offload=r.text("offload").lower() not in ("false", "none"),
         cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,
-        continuous=engine_name not in STATIC_ENGINES,
+        continuous=engine_name not in (*EAGER_ENGINES, "deepspeed-inference"),
     )
     if given is None:
         placement = replace(placement, memory_share=share_that_holds(job, placement))
@@ -296,11 +304,6 @@ def _staleness(mode: str) -> int:
     if "async" not in mode:
         return 0
     return 1 if "1" in mode or "one" in mode else 2
-
-
-def _share(r: _RunRow) -> float | None:
-    value = r.positive("gpu_mem_util")
-    return None if value is None or value > 1.0 else value
 
 
 def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:

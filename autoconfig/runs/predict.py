@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,15 +26,11 @@ from autoconfig.planning.calibration_file import shipped
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names
-from autoconfig.runs.encoder_row import NOT_READ as ENCODER_NOT_READ
-from autoconfig.runs.encoder_row import READ as ENCODER_COLUMNS
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
-from autoconfig.runs.release_cells import software_name
 from autoconfig.runs.table import CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.run_settings import release_neighbours
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
@@ -50,30 +45,6 @@ MAX_WORKERS = 8
 MIN_ROWS_FOR_WORKERS = 2_000
 """Below it starting processes costs more than it saves."""
 ROWS_PER_BLOCK = 1_000
-MORE_COLUMNS = frozenset(
-    [
-        "encoder_layers",
-        "decoder_seq",
-        "kv_channels",
-        "etp",
-        "fp8_recipe",
-        "hidden_dropout",
-        "deterministic",
-        "cuda_graph_scope",
-        "moe_dispatcher",
-        "pipeline_layout",
-        "ep_overlap",
-        "fused_experts",
-        "fp8_attention",
-        "fp8_output",
-        "offload_layers",
-        "task",
-        "packed_length",
-        "lora_rank",
-        "lora_target_modules",
-    ]
-)
-"""Read, and not among the columns of the table that ships."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,15 +62,6 @@ class Prediction:
     """Allocated when the step has ended (Megatron-LM's mem-allocated-bytes)."""
     fits: bool | None = None
     note: str = ""
-
-    def slower(self, ratio: float) -> Prediction:
-        """The same run with a step so many times as long."""
-        band, rates = self.confidence, ("tokens_per_second_per_gpu", "tflops_per_gpu", "mfu")
-        wide = band and replace(
-            band, step_seconds_p5=band.step_seconds_p5 * ratio, step_seconds_p95=band.step_seconds_p95 * ratio
-        )
-        found: dict[str, Any] = {name: None if getattr(self, name) is None else getattr(self, name) / ratio for name in rates}
-        return replace(self, step_seconds=(self.step_seconds or 0.0) * ratio, confidence=wide, **found)
 
     def cells(self) -> dict[str, str]:
         band = self.confidence
@@ -142,16 +104,20 @@ def unread(source: Path) -> str:
 
 @cache
 def known_columns() -> frozenset[str]:
-    """Columns of the table that ships, and those that only rows of other tables have."""
-    return columns_of("training") | MORE_COLUMNS | NEVER_READ | set(field_names(VARIANT))
+    """Return the columns of a table of training runs."""
+    return columns_of("training") | NEVER_READ | set(field_names(VARIANT))
 
 
 TRAINING_RUNS = TableKind(
     needed=lambda columns: {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"},
     known=known_columns,
-    other=(is_encoder_table, training_row_of, ENCODER_COLUMNS | ENCODER_NOT_READ),
-    said="a model of the catalogue by name needs no shape; the columns are those of "
-    "autoconfig/data/run_tables.toml (columns.training), or Megatron's names of them (global_batch_size)",
+    other=(
+        is_encoder_table,
+        training_row_of,
+        columns_of("training") | columns_of("encoders") | columns_of("encoders_measured"),
+    ),
+    said="a model of the catalogue by name needs no shape; the columns are those of columns.training in "
+    "autoconfig/data/run_tables.toml, or Megatron's names of them (global_batch_size)",
     megatron_names=True,
 )
 
@@ -212,14 +178,10 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
     groups: dict[Scenario, list[_Asked]] = {}
     for number, row in enumerate(rows):
         row = {key: text for key, text in row.items() if not never_read(key)}
-        if neighbours := release_neighbours(software_name(row).lower()):
-            yield number, _between(row, neighbours, calibration)
-            continue
         try:
             if flag(row, "full_plan") is False:
                 raise InputError("the plan is not whole")
-            case = read_case(row)
-            case = replace(case, scenario=replace(case.scenario, calibration=calibration))
+            case = read_case(row, calibration)
             alike = case.scenario.on(num_gpus=case.scenario.cluster.gpus_per_node).with_batch(1)  # columns of the layouts
             groups.setdefault(alike, []).append((number, row, case))
         except CellError as error:
@@ -228,22 +190,6 @@ def _predict_distinct(rows: Sequence[Row], calibration: Calibration) -> Iterator
             yield number, _completed(row, str(error), calibration)
     for scenario, members in groups.items():
         yield from _predict_group(scenario, members)
-
-
-def _between(row: Row, neighbours: tuple[str, str, float], calibration: Calibration) -> Prediction:
-    """A run on a release that nothing is known of: as on the one before it, its step between those of both by date."""
-    before, after, share = neighbours
-    asked = [{**row, "software": release} for release in (before, after)]
-    (first, second), name = predict_rows(asked, calibration), cell(row, "software")
-    if not first.step_seconds or not second.step_seconds:
-        return replace(first, note=f"{first.note}; software {name}, of which nothing is known here, read as {before}")
-    step = first.step_seconds ** (1.0 - share) * second.step_seconds**share
-    ratio = step / first.step_seconds
-    said = (
-        f"software {name}, of which nothing is known here, priced between {before} ({first.step_seconds:.4g} s) and {after} "
-        f"({second.step_seconds:.4g} s), {share:.0%} of the way by date"
-    )
-    return replace(first.slower(ratio), note="; ".join(text for text in (first.note, said) if text))
 
 
 def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tuple[int, Prediction]]:
@@ -344,8 +290,8 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
     """The best legal completion of a plan that is not whole; its band reaches to the median of all that fit."""
     row_id = cell(row, "id")
     try:
-        partial = read_partial(row)
-        scenario = replace(partial.scenario, calibration=calibration)
+        partial = read_partial(row, calibration)
+        scenario = partial.scenario
         ranking = rank_plans(scenario, partial.constraints)
     except AutoconfigError as error:
         reasons = dict.fromkeys((reason, str(error)))

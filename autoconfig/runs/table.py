@@ -157,7 +157,7 @@ def names_of(section: str) -> dict[str, Any]:
 
 
 def columns_of(kind: str) -> frozenset[str]:
-    """Return the columns of a table of `kind`: training, serving or post_training runs."""
+    """Return the columns of a table of `kind`: training, encoders, serving or post_training runs."""
     return frozenset(names_of("columns")[kind])
 
 

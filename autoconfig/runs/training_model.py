@@ -1,46 +1,27 @@
-"""The model, numerics and software of a row of a table of runs."""
+"""The model of a row of a table of runs."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.planning.resolve import read_stack as usual_stack
-from autoconfig.planning.resolve import usual_fp8_recipe
 from autoconfig.runs.table import (
-    EP_OVERLAP,
     CellError,
     Row,
     cell,
     count_of,
     degree,
     flag,
-    format_of,
-    number,
-    overlap_words,
     whole,
 )
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
-from autoconfig.specs.run_settings import GivenSettings, read_graphs
-from autoconfig.specs.scenario import FP8_RECIPES, PRECISIONS, Numerics
-from autoconfig.specs.software.software import (
-    GRAD_REDUCE,
-    PARAM_GATHER,
-    SoftwareStack,
-    StackOptions,
-    StackTime,
-    load_stack,
-    with_options,
-)
 
 
 @cache
@@ -170,14 +151,20 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     if (tied := flag(row, "tied_embeddings")) is not None:
         changes["untie_embeddings_and_output_weights"] = not tied
     changes = {key: value for key, value in changes.items() if getattr(known, key) != value}
-    cells = (("layers", "num_layers"), ("encoder_layers", "encoder_num_layers"), ("vocab", "vocab_size"),
-             ("kv_heads", "num_query_groups"))  # fmt: skip
+    cells = (
+        ("layers", "num_layers"),
+        ("encoder_layers", "encoder_num_layers"),
+        ("vocab", "vocab_size"),
+        ("kv_heads", "num_query_groups"),
+    )
     other = [f"{key} {changes[name]}, not {getattr(known, name)}" for key, name in cells if name in changes]
     if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
         other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"
     if other:
         assumed.append(f"{known.name} with {', '.join(other)}")
-    return known.replace(published_parameters=None, **changes) if changes else known
+    if changes.keys() - {"max_position_embeddings"}:
+        changes["published_parameters"] = None
+    return known.replace(**changes) if changes else known
 
 
 def _encoder_layers(known: ModelSpec, row: Row, layers: int) -> int:
@@ -232,156 +219,3 @@ def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
         moe_ffn_hidden_size=ffn if experts else 0,
         **traits,
     )
-
-
-def read_stack(row: Row, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
-    """The named stack, else a question's, with what the row says of its kernels and overlap."""
-    name = cell(row, "software")
-    if not name:
-        name = usual_stack(None, gpu, []).name
-        assumed.append(f"software {name}")
-    overlap = _overlaps(row) - {EP_OVERLAP}
-    stack_name = "megatron-local" if cell(row, "transformer_impl") == "local" else name
-    if overlap and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER} and load_stack(stack_name).release:
-        overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
-    options = StackOptions(
-        attention_kernel=cell(row, "attention_kernel"),
-        fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
-        loss_fusion=cell(row, "loss_fusion"),
-        overlaps=overlap or None,
-        balanced_experts=cell(row, "moe_routing") == "balanced",
-    )
-    stack = with_options(load_stack(stack_name), options)
-    shard = cell(row, "optimizer_shard")
-    return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
-
-
-def _overlaps(row: Row) -> frozenset[str]:
-    return frozenset(overlap_words(cell(row, "overlap")))
-
-
-def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
-    """What the row says of its switches: dispatcher, CUDA graphs and their scope, EP overlap (a column of its own, else a word
-    of `overlap`), kernels, offloaded activations (of `offload_layers`, else of all layers but one: NV123); an empty cell is the
-    default of release, GPU, model and plan."""
-    graphed, scope, layers = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope"), model.num_layers
-    graphs = frozenset[str]() if graphed is False else read_graphs(scope) if scope else None
-    overlap = EP_OVERLAP in _overlaps(row) if cell(row, "overlap") else None
-    every = layers if cell(row, "offload").lower() == "activations" else None
-    offloaded = whole(row, "offload_layers", every) if cell(row, "offload_layers") or every else None
-    return GivenSettings(
-        dispatcher=cell(row, "moe_dispatcher").lower() or None,
-        cuda_graphs=graphs,
-        ep_overlap=overlap if (said := flag(row, "ep_overlap")) is None else said,
-        fused_experts=flag(row, "fused_experts"),
-        fp8_attention=flag(row, "fp8_attention"),
-        fp8_output=flag(row, "fp8_output"),
-        offload_layers=None if offloaded is None else min(offloaded, layers - 1),
-    )
-
-
-def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
-    """Owner-by-owner broadcasts of a sharded optimizer go over the shard group, which may be smaller than data parallelism."""
-    if not (shard.isascii() and shard.isdigit() and len(shard) < 9) or not data_parallel:
-        return time
-    return replace(time, optimizer_seconds_per_rank=time.optimizer_seconds_per_rank * min(1.0, int(shard) / data_parallel))
-
-
-def read_numerics(row: Row, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
-    """Types, dropout and adapters; what the row lacks is the stack's or the family's default, and said."""
-    precision, recipe = format_of(cell(row, "precision").split("(")[0])
-    scaled = format_of(cell(row, "fp8_recipe"))[-1] or cell(row, "fp8_recipe").lower()
-    if recipe and scaled not in ("", recipe):
-        raise CellError(f"cells precision={cell(row, 'precision')[:40]} and fp8_recipe={scaled[:40]} contradict each other")
-    recipe = recipe or scaled
-    if recipe == precision == "nvfp4":
-        recipe = ""  # NVFP4 has one recipe, of its own name
-    if recipe in FP8_RECIPES and precision in PRECISIONS and precision != "fp8":
-        assumed.append(f"precision {precision}, which has no fp8_recipe {recipe}")
-        recipe = ""
-    if precision not in PRECISIONS:
-        if precision:
-            raise InputError(f"cell precision={precision[:40]!r} is not one of {', '.join(PRECISIONS)}")
-        precision = "bf16"
-        assumed.append("precision bf16")
-    if precision == "fp8" and not recipe:
-        recipe = usual_fp8_recipe(stack, gpu)
-        assumed.append(f"fp8_recipe {recipe}")
-    gather = precision == "fp8" and stack.memory.default_fp8_param_gather
-    if precision == "fp8":
-        assumed.append(f"fp8_param_gather {int(gather)}")
-    usual = stack.memory.default_grad_dtype
-    if cell(row, "fsdp") in ("2", "3", "hsdp"):
-        usual = stack.memory.default_fsdp_grad_dtype or usual
-    if not cell(row, "grad_dtype"):
-        assumed.append(f"gradients {usual}")
-    given = number(row, "hidden_dropout")
-    if given is not None and not 0 <= given < 1:
-        raise CellError(f"cell hidden_dropout={given:g} must be at least 0 and below 1")
-    dropout = float(family_of(row)["dropout"]) if given is None else given
-    if given is None:
-        assumed.append(f"dropout {dropout:g}")
-    return Numerics(
-        precision=precision,
-        fp8_param_gather=gather,
-        grad_reduce_dtype=cell(row, "grad_dtype") or usual,
-        hidden_dropout=dropout,
-        attention_dropout=dropout,
-        deterministic=bool(flag(row, "deterministic")),
-        fp8_recipe=recipe or "delayed",
-        moe_capacity_factor=1.0 if cell(row, "moe_routing") == "tokendrop" else None,
-        **_adapters(row, stack, assumed),
-    )
-
-
-FINE_TUNING = ("sft", "lora", "peft")
-"""Words of the column task that mean a run on packed sequences; `lora` and `peft` train adapters."""
-SQUAD_TOKENS = 200
-"""Length of the sequence that a token of SQuAD v1.1 stands in: about 860 characters of context, question, answer and template
-at 4.3 a token; what NeMo's tables print of FLOPs says 100 to 180 (FLOPs a token less 6 a parameter, 4 of frozen ones, over
-12 L h). NVIDIA's recipes fine-tune on it, packed to the sample (NeMo, performance_summary.md; Megatron-Bridge,
-default_squad_config); attention is 1 to 2 % of their steps, so a factor of two in it is nothing."""
-RECIPE_ADAPTERS = ("linear_qkv",)
-"""Layers that NVIDIA's benchmark recipes adapt (Megatron-Bridge, scripts/performance: peft.target_modules; NeMo 1's
-default)."""
-
-
-NEMO_RANK, BRIDGE_RANK = 32, 16
-"""Rank of the adapters: NeMo-Framework-Launcher, conf/peft/llama/squad.yaml; Megatron-Bridge, llama3_70b_peft_config."""
-
-
-def is_fine_tuning(row: Row) -> bool:
-    """Whether the row says that a trained model was trained on."""
-    return cell(row, "task").lower() in FINE_TUNING or cell(row, "peft").lower() == "lora"
-
-
-def packed_length_of(row: Row, stack: SoftwareStack, seq: int, assumed: list[str]) -> int | None:
-    """Length of the sequences packed in a sample: the cell, else that of NVIDIA's recipes where its software fine-tunes, else
-    None (a sample is one sequence)."""
-    if (given := count_of(row, "packed_length")) is not None:
-        return None if given >= seq else given
-    if not is_fine_tuning(row):
-        return None
-    if not stack.name.startswith("nemo-") or seq <= SQUAD_TOKENS:
-        assumed.append("packed_length: samples that are not packed")
-        return None
-    assumed.append(f"packed_length {SQUAD_TOKENS} (SQuAD, as NVIDIA's recipes fine-tune)")
-    return SQUAD_TOKENS
-
-
-def _adapters(row: Row, stack: SoftwareStack, assumed: list[str]) -> dict[str, Any]:
-    """Numerics of LoRA; none for other rows."""
-    if cell(row, "peft").lower() != "lora" and cell(row, "task").lower() not in ("lora", "peft"):
-        return {}
-    modules = tuple(cell(row, "lora_target_modules").replace(",", " ").split())
-    if not modules and stack.name.startswith("nemo-"):
-        modules = RECIPE_ADAPTERS
-        assumed.append(f"lora_target_modules {' '.join(modules)} (as NVIDIA's recipes)")
-    found: dict[str, Any] = {"peft": "lora"} | ({"lora_target_modules": modules} if modules else {})
-    rank = count_of(row, "lora_rank")
-    if rank is None and stack.name.startswith("nemo-"):
-        rank = BRIDGE_RANK if stack.name >= "nemo-25" else NEMO_RANK
-        assumed.append(f"lora_rank {rank} (as NVIDIA's recipes)")
-    if rank is not None:
-        found["lora_rank"] = rank
-    return found

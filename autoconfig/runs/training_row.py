@@ -1,8 +1,7 @@
 """Published measured runs: from a row of a table to the question that our models can answer.
 
-A row says what was run and what was measured. `read_case` uses the first half only: `notes`, `status` and every measured
-column are never read for a prediction. Cells that are missing take the documented default of the row's software or of the
-model's family (`autoconfig/data/model_families.json`), and the case says which.
+A row says what was run and what was measured. `read_case` uses the first half only, as the row says it: `notes`, `status` and
+every measured column are never read for a prediction. What the row leaves open is what a question takes, and the case says it.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from autoconfig.planning.request_fields import VARIANT
-from autoconfig.runs.blank_cells import with_usual_cells
-from autoconfig.runs.release_cells import in_our_words, without_cut_layout
+from autoconfig.runs.spellings import in_our_words
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
-from autoconfig.runs.training_model import packed_length_of, read_model, read_numerics, read_settings, read_stack
+from autoconfig.runs.training_model import read_model
+from autoconfig.runs.training_switches import micro_batches, read_numerics, read_row_workload, read_settings, read_stack
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
-from autoconfig.specs.run_settings import FUSED, RunSettings, formula_only, given_way, usual_graphs
-from autoconfig.specs.scenario import Scenario, Workload
+from autoconfig.specs.run_settings import FUSED, formula_only, given_way
+from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
@@ -56,93 +55,115 @@ class PartialCase:
     assumed: tuple[str, ...]
 
 
-def _row_assumed(row: Row) -> list[str]:
-    """What a reader of another table took for granted. Raises CellError where it says that no run can be read."""
-    if said := cell(row, "unreadable"):
-        raise CellError(said)
-    return [said] if (said := cell(row, "row_assumed")) else []
-
-
-def _completed_row(row: Row) -> tuple[dict[str, str], ModelSpec, SoftwareStack, list[str]]:
-    """(row in our words with the cells that its release says, model, software, what was taken for granted)."""
-    assumed = _row_assumed(row)
-    row = in_our_words(row)
-    without_cut_layout(row, assumed)
-    gpu = _gpu(cell(row, "gpu"), _memory_gb(row))[0]
-    stack = read_stack(row, gpu, assumed)
-    model = read_model(row, assumed)
-    found = with_usual_cells(row, model, stack, gpu, assumed)
-    return found, model, stack if found == row else read_stack(found, gpu, []), assumed
-
-
-def read_case(row: Row) -> Case:
-    """The question behind a row of training_measurements.csv's form. Raises InputError saying which cell is missing or odd."""
-    row, model, stack, assumed = _completed_row(row)
+def read_case(row: Row, calibration: Calibration = DOCUMENTED_DEFAULTS) -> Case:
+    """Return the question behind a row. Raises InputError saying which cell is missing or odd."""
+    run = _Run.of(row, calibration)
     broken: list[str] = []
-    plan, batch = _plan(row, model, stack, assumed, broken)
+    plan = _plan(run, broken)
+    workload = micro_batches(run.row, run.workload, plan.dp, run.assumed, broken)
     try:
-        scenario = _scenario(row, model, stack, plan.world_size, batch, assumed)
+        scenario = run.scenario(plan.world_size, workload)
     except InputError:
         if "NV001" not in broken:
             raise
         others = plan.tp * plan.pp * plan.cp  # what it leaves is no cluster
-        raise CellError(f"tp x pp x cp is {others}, which does not divide the {cell(row, 'gpus')} GPUs (NV001)") from None
-    usual = replace(scenario, given=replace(scenario.given, dispatcher=None)).settings(plan)
-    given = replace(scenario.given, of_a_run=True)
-    if flag(row, "cuda_graph") and given.cuda_graphs is None:
-        given = replace(given, cuda_graphs=usual.cuda_graphs or usual_graphs(model))
-    assumed += _switches_assumed(row, replace(scenario, given=given), plan.pp, usual)
-    scenario = replace(scenario, given=given)
+        gpus = cell(run.row, "gpus")
+        raise CellError(f"tp x pp x cp is {others}, which does not divide the {gpus} GPUs (NV001)") from None
+    scenario = replace(scenario, given=replace(scenario.given, of_a_run=True))
+    run.assumed.extend(_switches_assumed(scenario, plan))
     return Case(
         id=cell(row, "id"),
         source=cell(row, "source"),
         scenario=scenario,
         plan=plan,
-        assumed=tuple(assumed),
+        assumed=tuple(run.assumed),
         broken=tuple(broken),
     )
 
 
-def _switches_assumed(row: Row, scenario: Scenario, pipeline: int, usual: RunSettings) -> list[str]:
-    """The switches that decide a mixture's step and that the row does not say (`usual`: with the usual dispatcher), what became
-    of the dispatcher that it says, and the release whose constants it has."""
-    found, said = scenario.settings(), []
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """What a row says beside its plan."""
+
+    row: Row
+    """In our words."""
+    model: ModelSpec
+    gpu: GpuSpec
+    stack: SoftwareStack
+    numerics: Numerics
+    workload: Workload
+    calibration: Calibration
+    assumed: list[str]
+
+    @classmethod
+    def of(cls, row: Row, calibration: Calibration) -> _Run:
+        """Read everything but the plan. Raises InputError."""
+        assumed: list[str] = []
+        if unreadable := cell(row, "unreadable"):
+            raise CellError(unreadable)
+        row = in_our_words(row)
+        gpu, known = _gpu(cell(row, "gpu"), _memory_gb(row))
+        if not known:
+            assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
+        model = read_model(row, assumed)
+        stack = read_stack(row, gpu, assumed)
+        workload = read_row_workload(row, model, assumed)
+        assumed += odd_words(row)
+        convention = cell(row, "flops_convention")
+        if convention and convention.lower() not in CONVENTIONS:
+            assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
+        numerics = read_numerics(row, model, stack, gpu, assumed)
+        gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
+        return cls(
+            row=row,
+            model=model,
+            gpu=gpu,
+            stack=stack,
+            numerics=numerics,
+            workload=workload,
+            calibration=calibration,
+            assumed=assumed,
+        )
+
+    def scenario(self, gpus: int, workload: Workload) -> Scenario:
+        """Return the scenario on so many GPUs. Raises InputError."""
+        return Scenario(
+            model=self.model,
+            cluster=_cluster(self.row, self.gpu, gpus, self.assumed),
+            numerics=self.numerics,
+            software=self.stack,
+            workload=workload,
+            calibration=self.calibration,
+            given=read_settings(self.row, self.model),
+        )
+
+
+def _switches_assumed(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """Say the switches of a mixture that the row leaves open, and what becomes of a dispatcher or offload that it asks for."""
+    settings, given, said = scenario.settings(plan), scenario.given, []
     if scenario.model.is_moe:
-        graphs = f"graphs of {'+'.join(sorted(found.cuda_graphs))}" if found.cuda_graphs else "no CUDA graphs"
-        if usual.full_iteration and not found.cuda_graphs:
-            graphs += f" ({found.dispatcher} has no fixed sizes, which a graph of the full iteration needs)"
         words = {
-            "moe_dispatcher": f"dispatcher {found.dispatcher}",
-            "cuda_graph cuda_graph_scope": graphs,
-            "overlap": f"{'' if found.ep_overlap else 'no '}EP overlap",
+            "dispatcher": f"dispatcher {settings.dispatcher}",
+            "cuda_graphs": f"graphs of {'+'.join(sorted(settings.cuda_graphs))}" if settings.cuda_graphs else "no CUDA graphs",
+            "ep_overlap": f"{'' if settings.ep_overlap else 'no '}EP overlap",
+            "fused_experts": f"experts {'' if settings.fused_experts else 'not '}fused",
+            "fp8_attention": f"attention {'' if settings.fp8_attention else 'not '}in fp8",
         }
-        said = [text for columns, text in words.items() if not any(cell(row, column) for column in columns.split())]
-        if text := given_way(cell(row, "moe_dispatcher").lower() or None, found):
-            said.append(text)
-        if scenario.software.release and scenario.numerics.format.recipe == FUSED:
-            fused, attention = ("" if on else "not " for on in (found.fused_experts, found.fp8_attention))
-            said.append(f"experts {fused}fused, attention {attention}in fp8")
-    if text := formula_only(scenario.model, scenario.cluster):
-        said.append(text)
-    if found.offload_layers and pipeline > 1:
+        kernels = ("fused_experts", "fp8_attention") if scenario.numerics.format.recipe != FUSED else ()
+        said = [text for name, text in words.items() if getattr(given, name) is None and name not in kernels]
+        said += filter(None, [given_way(given.dispatcher, settings), formula_only(scenario.model, scenario.cluster)])
+    if settings.offload_layers and plan.pp > 1:
         said.append("activations stay on the GPU: only one pipeline stage can offload them (NV036)")
-    elif found.offload_layers:
+    elif settings.offload_layers:
         said.append("what copies of offloaded activations take beyond the computation is an estimate (host link assumed)")
-    if scenario.software.priced_as:
-        said.append(f"priced as {scenario.software.priced_as}")
     return said
 
 
-def read_partial(row: Row) -> PartialCase:
-    """The question behind a row that lacks a part of the plan. Raises InputError where model, GPUs or batch are missing too."""
-    row, model, stack, assumed = _completed_row(row)
-    gpus = degree(row, "gpus", None)
-    batch = count_of(row, "gbs") or model.default_global_batch_size or 0
-    if not batch:
-        raise InputError("cell gbs is empty")
-    if not cell(row, "gbs"):
-        assumed.append(f"gbs {batch}")
-    scenario = _scenario(row, model, stack, gpus, batch, assumed)
+def read_partial(row: Row, calibration: Calibration = DOCUMENTED_DEFAULTS) -> PartialCase:
+    """Return the question behind a row that lacks a part of the plan. Raises InputError where its GPUs are missing, too."""
+    run = _Run.of(row, calibration)
+    row = run.row
+    scenario = run.scenario(degree(row, "gpus", None), run.workload)
     fixed: dict[str, frozenset[object]] = {}
     for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "dp"):
         if cell(row, key):
@@ -150,12 +171,12 @@ def read_partial(row: Row) -> PartialCase:
     if (parallel := flag(row, "sp")) is not None:
         fixed["sp"] = frozenset({parallel})
     if cell(row, "recompute"):
-        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"), stack)})
+        fixed["recompute"] = frozenset({read_recompute(cell(row, "recompute"), run.stack)})
     if cell(row, "fsdp") or cell(row, "optimizer_shard"):
-        stage, dist_opt = _sharding(row, stack, assumed)
+        stage, dist_opt = _sharding(row, run.stack, run.assumed)
         fixed["fsdp"] = frozenset({stage if stage > 1 else 0})
         fixed["dist_opt"] = frozenset({dist_opt})
-    return PartialCase(id=cell(row, "id"), scenario=scenario, constraints=Constraints(fixed=fixed), assumed=tuple(assumed))
+    return PartialCase(id=cell(row, "id"), scenario=scenario, constraints=Constraints(fixed=fixed), assumed=tuple(run.assumed))
 
 
 def measured_step_seconds(row: Row, scenario: Scenario) -> float | None:
@@ -182,7 +203,7 @@ def contradiction(row: Row, case: Case) -> str:
     """What a measured row says twice and differently, with both numbers: its GPUs, or its step time and its tokens/s; empty
     where it agrees with itself."""
     if {"AC005", "NV001"} & set(case.broken):
-        return next(remark for remark in case.assumed if remark.endswith(f"the row says {cell(row, 'gpus')})"))
+        return f"{case.plan.world_size} GPUs (tp x pp x cp x dp; the row says {cell(row, 'gpus')})"
     step, rate = number(row, "metric_step_s"), number(row, "metric_tokens_per_s_per_gpu")
     if not step or not rate or min(step, rate) <= 0:
         return ""
@@ -213,59 +234,26 @@ def read_recompute(text: str, stack: SoftwareStack) -> Recompute:
     raise CellError(f"cell recompute={text[:40]!r} cannot be read")
 
 
-def _scenario(row: Row, model: ModelSpec, stack: SoftwareStack, num_gpus: int, batch: int, assumed: list[str]) -> Scenario:
-    seq = count_of(row, "seq") or model.default_seq_length or 0
-    if not cell(row, "seq") and seq:
-        assumed.append(f"seq {seq}")
-    assumed += odd_words(row)
-    convention = cell(row, "flops_convention")
-    if convention and convention.strip().lower() not in CONVENTIONS:
-        assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
-    behind = None
-    if model.is_encoder_decoder:
-        behind = count_of(row, "decoder_seq") or model.default_decoder_seq_length or seq
-        if not cell(row, "decoder_seq"):
-            assumed.append(f"decoder_seq {behind}")
-    packed = packed_length_of(row, stack, seq, assumed)
-    workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=behind, packed_length=packed)
-    cluster = _cluster(row, num_gpus, assumed)
-    numerics = read_numerics(row, stack, cluster.gpu, assumed)
-    cluster.gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
-    return Scenario(
-        model=model,
-        cluster=cluster,
-        numerics=numerics,
-        software=stack,
-        workload=workload,
-        given=read_settings(row, model),
-    )
-
-
-def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], broken: list[str]) -> tuple[TrainPlan, int]:
-    """(plan, global batch). What the row leaves out goes to `assumed`; rules that only the row breaks go to `broken`."""
+def _plan(run: _Run, broken: list[str]) -> TrainPlan:
+    """Return the plan. What the row leaves out goes to `assumed`; rules that only the row breaks go to `broken`."""
+    row, model, stack, assumed = run.row, run.model, run.stack, run.assumed
     tp, pp, cp = (degree(row, key) for key in ("tp", "pp", "cp"))
-    dp = _data_parallel(row, tp * pp * cp, assumed, broken)
-    mbs, batch = degree(row, "mbs", None), count_of(row, "gbs")
-    if batch is None:
-        batch = mbs * dp * pp
-        assumed.append(f"gbs {batch}")
-    if batch % (mbs * dp):
-        rounded = max(1, round(batch / (mbs * dp))) * mbs * dp
-        assumed.append(f"gbs {rounded} (the row's {batch} is no multiple of mbs x dp)")
-        broken.append("NV007")
-        batch = rounded
     parallel = flag(row, "sp")
     if parallel and tp == 1:
         assumed.append("sp off (tp is 1)")
         broken.append("NV046")
+    elif parallel is None and tp > 1:
+        parallel = stack.supports_sequence_parallel
+        assumed.append(f"sp {'on' if parallel else 'off'} (tp is above 1)")
+    dp = _data_parallel(row, tp * pp * cp, assumed, broken)
     stage, dist_opt = _sharding(row, stack, assumed)
     vpp, (first, last) = _stages(row, model, pp, assumed)
     _say_defaults(row, model, assumed)
-    plan = TrainPlan(
+    return TrainPlan(
         tp=tp,
         pp=pp,
         dp=dp,
-        mbs=mbs,
+        mbs=degree(row, "mbs", None),
         vpp=vpp,
         cp=cp,
         ep=degree(row, "ep"),
@@ -278,7 +266,6 @@ def _plan(row: Row, model: ModelSpec, stack: SoftwareStack, assumed: list[str], 
         fsdp=stage if stage in (2, 3) else 0,
         offload=1.0 if "optimizer" in cell(row, "offload") else 0.0,
     )
-    return plan, batch
 
 
 def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str]) -> int:
@@ -295,7 +282,7 @@ def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str])
 
 
 def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
-    defaults = {"tp": "1", "pp": "1", "sp": "off", "vpp": "1", "cp": "1", "recompute": "none"}
+    defaults = {"tp": "1", "pp": "1", "vpp": "1", "cp": "1", "recompute": "none"}
     if model.is_moe:
         defaults |= {"ep": "1", "etp": "1"}
     if cell(row, "pipeline_layout"):
@@ -341,8 +328,8 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
     """(sharding stage 0 to 3, optimizer state sharded): columns fsdp and optimizer_shard, else the software's default."""
     shard, text = cell(row, "optimizer_shard"), cell(row, "fsdp")
     if not shard and not text:
-        assumed.append("optimizer state " + ("sharded" if stack.memory.default_optimizer_shard else "not sharded"))
-        return 0, stack.memory.default_optimizer_shard
+        assumed.append("optimizer state " + ("sharded" if stack.supports_distributed_optimizer else "not sharded"))
+        return 0, stack.supports_distributed_optimizer
     stage = 3 if text == "hsdp" else whole(row, "fsdp", 0)
     if not 0 <= stage <= 3:
         raise CellError(f"cell fsdp={text[:40]!r} is no sharding stage (0 to 3, hsdp)")
@@ -353,10 +340,7 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
     return stage, stage < 2 and sharded
 
 
-def _cluster(row: Row, num_gpus: int, assumed: list[str]) -> ClusterSpec:
-    gpu, known = _gpu(cell(row, "gpu"), _memory_gb(row))
-    if not known:
-        assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
+def _cluster(row: Row, gpu: GpuSpec, num_gpus: int, assumed: list[str]) -> ClusterSpec:
     given = degree(row, "gpus_per_node", 1) if cell(row, "gpus_per_node") else 0
     per_node = min(given, num_gpus) or None
     if per_node and num_gpus % per_node:

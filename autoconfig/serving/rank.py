@@ -179,9 +179,15 @@ def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict
     replicas = np.where(aggregated, np.maximum(columns["replicas"], 1.0), 1.0)
     each, size = columns["requests_per_s"] / replicas, columns["gpus"] / replicas
     alike = np.stack(
-        [columns["layout"], np.where(aggregated, columns["tokens"], -1.0), columns["prefill"], columns["prefills"],
-         np.where(aggregated, -1.0, columns["replicas"])], axis=1
-    )  # fmt: skip
+        [
+            columns["layout"],
+            np.where(aggregated, columns["tokens"], -1.0),
+            columns["prefill"],
+            columns["prefills"],
+            np.where(aggregated, -1.0, columns["replicas"]),
+        ],
+        axis=1,
+    )
     _, group = np.unique(alike, axis=0, return_inverse=True)
     within = columns["tpot_s"] <= (question.tpot_s or np.inf)
     by_batch = np.lexsort((columns["batch"], group))

@@ -68,8 +68,9 @@ def _part(part: str, text: str) -> list[int]:
         raise InputError(f"GPU counts {part!r}: the range must go upwards from at least 1, its step must be at least 1")
     if step:
         if (high - low) // step >= MAX_COUNTS:
-            raise InputError(f"GPU counts {part!r}: {(high - low) // step + 1:,} counts are more than {MAX_COUNTS}; "
-                             "give a larger step")  # fmt: skip
+            raise InputError(
+                f"GPU counts {part!r}: {(high - low) // step + 1:,} counts are more than {MAX_COUNTS}; give a larger step"
+            )
         return list(range(low, high + 1, step))
     doubled = [low]
     while doubled[-1] * 2 <= high:

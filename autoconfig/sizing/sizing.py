@@ -16,10 +16,9 @@ from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodpu
 from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.nearest import odd_factor
-from autoconfig.training.order import plainest_first
 from autoconfig.training.price import Money, PlanReport, report_plan
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rank import Ranking, plainest_first, rank_plans
 from autoconfig.training.remedies import OtherBatch, other_batch
 
 KEEPABLE = tuple(key for key in SHORT_TO_LONG if key not in ("dp", "first", "last"))

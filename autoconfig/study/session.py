@@ -153,9 +153,15 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
         check_machine(options, self.ask(given, options))
 
     def open(
-        self, name: str, given: Settings | None, options: Options, *, resume: bool, look_only: bool = False,
+        self,
+        name: str,
+        given: Settings | None,
+        options: Options,
+        *,
+        resume: bool,
+        look_only: bool = False,
         say: Callable[[str], None] = lambda text: None,
-    ) -> Session[WorkT]:  # fmt: skip
+    ) -> Session[WorkT]:
         """Load or make the study, answer its question, and list its candidates. `say` hears what takes long; `look_only`
         measures nothing. Raises InputError and its kinds."""
         storage = open_storage(options.url)

@@ -139,9 +139,14 @@ def _run_benchmark(path: Path, command: tuple[str, ...]) -> subprocess.Completed
     variables = with_import_path({**os.environ, MARK: str(path)})
     try:
         return subprocess.run(
-            [*command, "--budget", BENCHMARK_S], env=variables, capture_output=True, text=True, check=False, errors="replace",
+            [*command, "--budget", BENCHMARK_S],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            errors="replace",
             preexec_fn=die_with_parent(),
-        )  # fmt: skip
+        )
     except OSError as error:
         raise InputError(f"{option('python')} {command[0]} cannot be started: {error.strerror or error}") from error
     finally:

@@ -13,7 +13,6 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
-from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.plan_rules import remarks_on
 from autoconfig.training.price import (
     Money,
@@ -24,7 +23,16 @@ from autoconfig.training.price import (
     violations,
 )
 from autoconfig.training.question import Question, Request, request_of, understand
-from autoconfig.training.rank import RESOLUTION, Ranking, rank_plans
+from autoconfig.training.rank import (
+    RESOLUTION,
+    Ranking,
+    in_order,
+    pareto_positions,
+    plainest_first,
+    rank_plans,
+    safe_position,
+    tie_groups,
+)
 from autoconfig.training.remedies import (
     Gain,
     OtherBatch,

@@ -168,7 +168,7 @@ def understand(request: Request) -> Question:
     if longest > model.max_position_embeddings:
         assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
         model = model.replace(max_position_embeddings=longest)
-    numerics = _numerics(request, model, cluster.gpu, stack, assumed)
+    numerics = read_numerics(request.numerics, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack, model)
     scenario = Scenario(
         model=model,
@@ -236,8 +236,12 @@ def _check(request: Request) -> None:
         raise InputError(f"give either {option('gpus')} N (exactly N) or {option('gpus_at_most')} N (N or fewer), not both")
 
 
-def _numerics(request: Request, model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]) -> Numerics:
-    given: dict[str, Any] = {key: value for key, value in request.numerics.items() if value is not None}
+def read_numerics(
+    numerics: Mapping[str, object], model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]
+) -> Numerics:
+    """Return the types, dropout and adapters that are given (None: not), else those that the stack and such models have. Raises
+    InputError."""
+    given: dict[str, Any] = {key: value for key, value in numerics.items() if value is not None}
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
         assumed.append(f"precision {given['precision']} (--precision)")

@@ -1,4 +1,4 @@
-"""Enumerate, prune by memory, price, rank. The engine below `service.search`; no printing, no files.
+"""Enumerate, prune by memory, price, rank, and put in order. The engine below `answer.search`; no printing, no files.
 
 Every legal layout is combined with every legal recomputation. Memory decides which plans fit: every layout's plans are looked
 at, so counts are exact. A step time is worked out where a lower bound of it says that the plan may be among those asked for:
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.predict import FittingPlans, estimate_memory, fit_probability, plans_that_fit
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
-from autoconfig.specs.layouts import Layouts, first_positions, middle_layers
+from autoconfig.specs.layouts import Layouts, first_positions, middle_layers, pareto_front
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import MixedTimes
@@ -42,6 +42,9 @@ SAFE_FIT = 0.95
 
 Mask = npt.NDArray[np.bool_]
 COLUMNS = ("row", "option", "step", "peak", "limit")
+PARETO_POINTS = 12
+PLAINER = 0.03
+"""A plainer plan may come before the fastest when it is so much slower at most: half of a tie."""
 RESOLUTION = 0.06
 """Plans closer than this in predicted step time are a tie: the spread within groups of measured runs that differ only in
 their plan is 6 to 9 % (findings on public measurements, section 7)."""
@@ -410,3 +413,61 @@ def _pool(many: bool) -> Iterator[Callable[..., Iterable[Any]]]:
         return
     with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         yield pool.map
+
+
+def plainest_first(ranking: Ranking) -> Ranking:
+    """The same with the layouts within PLAINER of the fastest in another order: fewest unusual settings first, of these the
+    fastest. Unusual are chunks of one layer, uneven stages where even ones exist, context parallelism, FSDP, selective
+    recomputation of several modules, and full recomputation of a part of the layers."""
+    steps = ranking.step_seconds[ranking.best]
+    count = int(np.searchsorted(steps, steps[0] * (1 + PLAINER), side="right")) if len(steps) else 0
+    tied = ranking.best[:count]
+    rows, num_layers = ranking.space.layouts.take(ranking.row[tied]), ranking.scenario.model.num_layers
+    lists = np.array([len(option.modules) > 1 or option.method == "block" for option in ranking.options], bool)
+    uneven = (num_layers % rows.pp == 0) & (rows.pp > 1) & (rows.first * rows.pp != num_layers)
+    thin = (rows.vpp > 1) & (rows.pp * rows.vpp == num_layers)
+    strange = np.sum([uneven, thin, rows.cp > 1, rows.fsdp > 0, lists[ranking.option[tied]]], axis=0)
+    order = np.argsort(strange, kind="stable")
+    return replace(ranking, best=np.concatenate([tied[order], ranking.best[count:]]))
+
+
+def tie_groups(step_seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+    """Group number (from 1) of every plan of a ranking: a group is all plans within RESOLUTION of its first."""
+    groups = np.zeros(len(step_seconds), np.int64)
+    start, group = 0, 0
+    while start < len(step_seconds):
+        group += 1
+        end = int(np.searchsorted(step_seconds, step_seconds[start] * (1 + RESOLUTION), side="right"))
+        groups[start:end] = group
+        start = max(end, start + 1)
+    return groups
+
+
+def pareto_positions(ranking: Ranking) -> list[int]:
+    """Positions of plans that no other plan beats in both step time and memory headroom; at most PARETO_POINTS, spread out,
+    none slower than SLOWEST times the first."""
+    if not len(ranking.row):
+        return []
+    within = int(np.searchsorted(ranking.step_seconds, SLOWEST * ranking.step_seconds[0], side="right"))
+    free = (ranking.limit_bytes - ranking.peak_bytes)[:within]
+    front = pareto_front(ranking.step_seconds[:within], free)
+    if len(front) > PARETO_POINTS:
+        wanted = np.geomspace(ranking.step_seconds[front[0]], ranking.step_seconds[front[-1]], PARETO_POINTS)
+        nearest = np.abs(ranking.step_seconds[front][None, :] - wanted[:, None]).argmin(axis=1)
+        front = front[sorted(set(nearest.tolist()))]
+    return [int(position) for position in front]
+
+
+def safe_position(ranking: Ranking) -> int | None:
+    """Position of the fastest plan whose chance to fit is at least SAFE_FIT; None where there is none."""
+    likely = np.flatnonzero(ranking.fit_chances() >= SAFE_FIT)
+    return int(likely[0]) if len(likely) else None
+
+
+def in_order(ranking: Ranking, sort_by: str) -> npt.NDArray[np.int64]:
+    """One plan per layout: fastest first, or smallest, or likeliest where none has the asked chance to fit."""
+    if sort_by != "memory" and ranking.fit_chance_met:
+        return ranking.best
+    size = ranking.peak_bytes - (0.0 if sort_by == "memory" else ranking.limit_bytes)
+    smallest = np.lexsort((ranking.step_seconds, size))
+    return smallest[first_positions(ranking.space.layout_id[ranking.row[smallest]])]

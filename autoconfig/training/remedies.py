@@ -16,10 +16,9 @@ from autoconfig.specs.scenario import Numerics, Scenario
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.nearest import odd_factor
-from autoconfig.training.order import plainest_first
 from autoconfig.training.price import PlanReport, violations
 from autoconfig.training.question import Question, graphs_text, understand
-from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rank import Ranking, plainest_first, rank_plans
 from autoconfig.training.space import Constraints
 
 MORE = 1.1

@@ -34,7 +34,7 @@ from autoconfig.specs.models.config_reader import (
     text_type,
     tied_by_class,
     unified,
-)  # fmt: skip
+)
 from autoconfig.specs.models.huggingface_encoders import ENCODERS
 from autoconfig.specs.models.huggingface_experts import WITH_EXPERTS
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
@@ -204,8 +204,11 @@ def _tied_all_the_same(reader: ConfigReader) -> list[str]:
 
 
 _HEADS: Mapping[str, tuple[int, int]] = {
-    "ForSequenceClassification": (0, 0), "ForTokenClassification": (1, 0), "ForQuestionAnswering": (1, 2), "Model": (0, -1),
-}  # fmt: skip
+    "ForSequenceClassification": (0, 0),
+    "ForTokenClassification": (1, 0),
+    "ForQuestionAnswering": (1, 2),
+    "Model": (0, -1),
+}
 """Ends of the names of classes without output layer: whether theirs has a bias, and its width (0: one for each label;
 -1: there is none). transformers 5.23, modeling_layers.py; held by tests/judge/test_families.py."""
 _OTHER_HEADS = (("eurobert", "ForSequenceClassification"), ("gptj", "ForQuestionAnswering"))
@@ -359,9 +362,13 @@ _NOT_A_SHAPE = (
     "model_type",
 )  # fmt: skip
 _FAMILIES = {
-    "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-}  # fmt: skip
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
 
 
 def huggingface_config(model: ModelSpec) -> dict[str, Any]:

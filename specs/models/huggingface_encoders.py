@@ -115,8 +115,13 @@ def _distilbert(cfg: ConfigReader) -> Fields:
     """BERT without token types, by other names of its keys."""
     if cfg.boolean("sinusoidal_pos_embds", False):
         raise unsupported(cfg, "sinusoidal_pos_embds must be false")
-    names = {"dim": "hidden_size", "hidden_dim": "intermediate_size", "n_layers": "num_hidden_layers",
-             "n_heads": "num_attention_heads", "activation": "hidden_act"}  # fmt: skip
+    names = {
+        "dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "activation": "hidden_act",
+    }
     usual = {"dim": 768, "hidden_dim": 3072, "n_layers": 6, "n_heads": 12}
     values = {**usual, **cfg.values()}
     return _bert(ConfigReader({names.get(key, key): value for key, value in values.items()}, cfg.where)) | {"num_tokentypes": 0}

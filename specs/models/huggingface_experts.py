@@ -103,8 +103,10 @@ def _sparse_attention(cfg: ConfigReader) -> Fields:
     glm, layers = cfg.text("model_type") == "glm_moe_dsa", cfg.integer("num_hidden_layers", high=10_000)
     shares = cfg.integer("index_topk_freq", 1) > 1 or "S" in str(cfg.values().get("index_topk_pattern") or "")
     if shares or "shared" in (cfg.items("indexer_types", str) or []):
-        raise unsupported(cfg, "layers that take over the keys chosen by a layer before them (indexer_types, index_topk_freq) "
-                               "are not modelled")  # fmt: skip
+        raise unsupported(
+            cfg,
+            "layers that take over the keys chosen by a layer before them (indexer_types, index_topk_freq) are not modelled",
+        )
     if set(cfg.items("layer_types", str) or []) - {"indexed_attention"}:
         raise unsupported(cfg, "layer_types: every layer must have indexed_attention")
     fields = deepseek(ConfigReader({"n_routed_experts": 256, **cfg.values(), "model_type": "deepseek_v3"}, cfg.where))

@@ -88,8 +88,6 @@ class StackMemory:
     """The same where its usual FSDP run differs."""
     default_fp8_param_gather: bool = False
     """The stack's usual fp8 run keeps and gathers weights in fp8."""
-    default_optimizer_shard: bool = True
-    """The stack's usual run shards the optimizer state over data-parallel ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +151,6 @@ class SoftwareStack:
         named = (self.time.moe_dispatcher, self.time.moe_dispatcher_wide)
         if not set(named) <= {"", *DISPATCHERS} or not self.time.moe_dispatcher:
             raise CatalogueError(f"stack {self.name}: moe dispatchers {named!r}")
-
-    @property
-    def usually_sequence_parallel(self) -> bool:
-        """Runs with tp above 1 have sequence parallelism unless they say otherwise: megatron-core and what is built on it,
-        whose scripts and recipes all switch it on. Older and other software did so by choice."""
-        return self.supports_sequence_parallel and self.generation in ("megatron-core", "nemo")
 
     @property
     def supports_sparse_attention(self) -> bool:

@@ -6,11 +6,8 @@ import asyncio
 import json
 import re
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,14 +22,13 @@ from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
 from command_line import run_in_process
 from starlette.requests import Request
 from starlette.responses import Response
-from study_help import fake_python
 from tables import tabled
 
 from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
-from tests.api.conftest import ROOT, Running, environment
+from tests.api.conftest import Running
 
-pytestmark = pytest.mark.xdist_group("api")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 OPEN = {"/", "/page/{name}", "/docs", "/healthz", "/readyz"}
 """Static files of the page, which a person needs to type the key in; the list of endpoints; probes, which hold no key."""
 
@@ -181,18 +177,6 @@ def test_workers_that_cannot_start(arguments, words, tmp_path):
     assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
-def test_a_worker_says_what_it_does(tmp_path):
-    options = ("--profile-folder", str(tmp_path / "work"), "--python", str(fake_python(tmp_path)))
-    for given, words in (((), "measures none (no --profile-folder)"), (options, f"local jobs in {tmp_path}/work")):
-        command = [sys.executable, "-m", "autoconfig", "worker", "--database", f"sqlite:///{tmp_path}/s.db", *given]
-        worker = subprocess.Popen(command, cwd=ROOT, env=environment(), text=True, stderr=subprocess.PIPE)
-        assert worker.stderr is not None
-        line = worker.stderr.readline()
-        assert line.startswith("worker ") and words in line and "2 at a time" in line
-        worker.terminate()
-        worker.communicate(timeout=300)
-
-
 @pytest.mark.parametrize("arguments", [["--name", "", "--scope", "read"], ["--name", "x", "--scope", "reed"], ["--name", "x"]])
 def test_keys_that_cannot_be_made(arguments, tmp_path):
     done = run_in_process("keys", "create", *arguments, "--database", f"sqlite:///{tmp_path}/k.db")
@@ -216,17 +200,6 @@ def test_a_head_without_an_end_is_refused(service, http):
         answer = line.recv(100)
     assert not answer or answer.startswith(b"HTTP/1.1 431")
     assert http.get("/healthz").status_code == 200
-
-
-def test_many_requests_on_one_connection_are_no_large_head(service):
-    line = HTTPConnection(urlsplit(service.url).netloc, timeout=20)
-    line.connect()
-    first = line.sock
-    for _ in range(8):
-        line.request("GET", "/healthz", headers={"X": "a" * (protocol.MAX_HEAD_BYTES // 2)})
-        answer = line.getresponse()
-        assert answer.status == 200 and answer.read() and line.sock is first
-    line.close()
 
 
 def test_a_head_that_does_not_arrive_ends_the_connection(monkeypatch):
@@ -323,16 +296,6 @@ def test_runs_calibrate_the_answers_to_their_key(locked, tmp_path):
     assert calibrate_file(table)[0].version == found.calibration
     search = mine.wait(mine.submit(**question).id, seconds=90)
     assert mine.search_plans(search.id).body == after.body
-
-
-def test_the_same_id_replaces_a_run_and_the_same_runs_make_the_same_version(locked):
-    mine, other = client_of(locked, "read", "profile"), client_of(locked, "profile")
-    first = mine.measurements([RUN])
-    slower = mine.measurements([{**RUN, "metric_step_s": RUN["metric_step_s"] * 1.2}])
-    assert slower.measurements == 1 and slower.calibration != first.calibration
-    assert mine.measurements([RUN]).calibration == other.measurements([RUN]).calibration == first.calibration
-    with locked.client(make_key(locked, "read")) as http:
-        assert http.get("/v1/measurements").json()["measurements"] == []
 
 
 @tabled

@@ -22,6 +22,8 @@ from tables import table
 
 from tests.api.conftest import ROOT
 
+pytestmark = pytest.mark.service
+
 FEW, PIECES, EACH = 25, 8, 2_500
 """Inputs in `make test`; pieces of the soak run, and inputs of each."""
 HANG_SECONDS = 30

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from tests.api.conftest import ROOT, Running, environment
 
-pytestmark = pytest.mark.xdist_group("api")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 FEW, MANY = 3, 500
 """Examples per operation: some 40 requests in `make test`, above 5,000 in `make soak`."""
 

@@ -19,7 +19,7 @@ from dbos import DBOSClient
 
 from tests.api.conftest import QUESTION, ROOT, begin_worker, ended, run_with_kills, start, wait_for
 
-pytestmark = pytest.mark.xdist_group("service-postgresql")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 
 
 def test_one_kill(database):
@@ -60,13 +60,6 @@ def test_cancels_are_kept_while_a_worker_tells(database):
     assert searches.get(engine, found.id).state == "cancelled"
     assert [event.number for event in searches.events(engine, found.id, 0)] == [*range(1, 122)], "queued, cancelled, 119 told"
     queue.destroy()
-    engine.dispose()
-
-
-def test_ids_that_are_none_are_not_found(database):
-    engine = engine_of(database)
-    for identity in ("\0", "none", "x" * 40, "\ud800", "{" + "0" * 8 + "-" + "0" * 4 + "}"):
-        assert searches.get(engine, identity) is None
     engine.dispose()
 
 

@@ -13,19 +13,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from autoconfig.api import searches
-from autoconfig.api.searches import LeavingError, Task
+from autoconfig.api.searches import Task
 from autoconfig.api.store import WORKERS, engine_of
 from autoconfig.api.wire.bodies import read_search
 from autoconfig.api.work import profile
 from autoconfig.profiler.folder import take
 from autoconfig.profiler.runner import RunnerError
-from autoconfig.specs.errors import FileError
 from background import left_over
 from jsonschema import Draft202012Validator
 from optuna.trial import TrialState
@@ -35,7 +33,7 @@ from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
 from tests.api.conftest import ROOT, Running, begin_worker, copied, ended, start, wait_for
 
-pytestmark = pytest.mark.xdist_group("service-postgresql")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 QUESTION = {
     "model": "gpt3-1.7b", "gpus": 8, "gpu": "a100-80gb", "seq_length": 1024, "global_batch_size": 8,
     "software": "megatron-local", "num_layers": 4, "fix": ["recompute=none"], "max": ["pp=2"],
@@ -183,20 +181,6 @@ def test_a_cancelled_search_ends_its_jobs(place):
     assert len(place.trials(identity)) < 9
 
 
-def test_a_search_cancelled_while_no_worker_lives_leaves_no_job(place):
-    identity = place.search()
-    worker = place.worker(STAND_IN_EVERY_SECONDS="900")
-    wait_for(lambda: place.runs())
-    wait_for(lambda: searches.get(place.engine, identity).spent_seconds > 0)
-    worker.terminate()
-    worker.wait(60)
-    assert left_over(place.folder), "jobs outlive the worker"
-    assert place.client.delete(f"/v1/searches/{identity}").json()["state"] == "cancelled"
-    place.worker()
-    wait_for(lambda: not left_over(place.folder) and all(t.state.is_finished() for t in place.trials(identity)))
-    assert [t.user_attrs["outcome"] for t in place.trials(identity)] == ["cancelled"] and [*place.runs().values()] == [1]
-
-
 def a_task(**changes: object) -> Task:
     """A search that a worker has taken up, without a service."""
     plain = {
@@ -284,26 +268,6 @@ def test_a_question_that_cannot_be_measured(place):
     wait_for(lambda: place.client.get(row).json()["note"] is None)
     found = wait_for(lambda: ended(place.client, row.rsplit("/", 1)[1]))
     assert found["state"] == "failed" and "fit" in found["problem"]["detail"], found
-
-
-def test_a_runner_that_fails_for_a_while_is_tried_again(monkeypatch, tmp_path):
-    said: list[str] = []
-    failures = [RunnerError("squeue does not answer"), FileError("no space left")]
-
-    def study(task: Task, options: object, spent: object, last: bool) -> bytes:
-        if failures:
-            raise failures.pop()
-        return b"{}"
-
-    monkeypatch.setattr(profile, "_study", study)
-    monkeypatch.setattr(profile, "AGAIN_SECONDS", 0.01)
-    task = a_task(say=lambda _, data: said.append(data["text"]))
-    assert profile.measure(task, Options(folder=tmp_path, python="python")) == (200, b"{}") and len(said) == 2
-    failures += [RunnerError("sbatch is not on PATH")] * profile.ATTEMPTS
-    assert profile.measure(task, Options(folder=tmp_path, python="python"))[0] == 500
-    failures += [RunnerError("squeue does not answer")]
-    with pytest.raises(LeavingError):
-        profile.measure(replace(task, stopping=lambda: True), Options(folder=tmp_path, python="python"))
 
 
 @pytest.mark.soak

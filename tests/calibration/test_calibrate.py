@@ -14,7 +14,6 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.local_gpu import cpu_name
 from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
-from autoconfig.time_model.hardware.efficiency import entry_of
 from tables import tabled, write
 
 from autoconfig.calibration import calibrate as local_benchmark
@@ -22,7 +21,7 @@ from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.calibration.observe import Observation, predicted_seconds, refine
 from autoconfig.planning.calibration_file import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import read_case
-from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, own_runs, shipped_bands
+from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, shipped_bands
 from autoconfig.training.question import Request, understand
 from validation.fit.steps import published_calibration
 from validation.published import published_rows
@@ -93,17 +92,6 @@ def test_own_runs_narrow_the_band_as_far_as_they_agree(tmp_path: Path) -> None:
     assert width(loose) > 1.2 * width(shipped())
     assert width(read_calibration_of(eight, tmp_path)) == pytest.approx(width(eight))
     assert all(entry.own is None for entry in shipped().entries)
-
-
-def test_own_runs_say_nothing_of_other_software(tmp_path: Path) -> None:
-    mine, _ = calibrate_file(write(tmp_path / "runs.csv", as_measured(ROWS)[:8]))
-    scenario = read_case(ROWS[4]).scenario
-    child = replace(scenario, software=replace(scenario.software, generation="gpt-neox"))
-    assert own_runs(replace(scenario, calibration=mine)) is not None
-    assert entry_of(mine, child.cluster.gpu.architecture, "gpt-neox") is not None
-    assert own_runs(replace(child, calibration=mine)) is None
-    mixtral = understand(Request(model="mixtral-8x7b", gpus=64, gpu="a100-80gb")).scenario
-    assert own_runs(replace(mixtral, calibration=mine)) is None
 
 
 @pytest.mark.parametrize("own", [
@@ -200,31 +188,12 @@ def test_rows_that_contradict_themselves_are_refused_with_both_numbers(
     assert alone.exit_code == 2 and "contradicts itself" in alone.stderr and not (tmp_path / "none.json").exists()
 
 
-def test_a_misspelt_column_is_named(autoconfig: SimpleNamespace, tmp_path: Path) -> None:
-    names = {"metric_step_s": "metric_step_sec"}
-    rows = [{names.get(key, key): value for key, value in row.items()} for row in as_measured(ROWS)[:2]]
-    result = autoconfig.run("calibrate", str(write(tmp_path / "runs.csv", rows)), "--output", str(tmp_path / "out.json"))
-    assert result.exit_code == 2
-    assert "nothing reads the column 'metric_step_sec' (did you mean metric_step_s?)" in result.stderr
-
-
-def test_a_step_time_and_tokens_that_agree_are_used(tmp_path: Path) -> None:
-    row = as_measured(ROWS)[0]
-    scenario = read_case(row).scenario
-    rate = scenario.workload.tokens_per_step / float(row["metric_step_s"]) / scenario.cluster.num_gpus
-    for factor in (1.05, 0.95):
-        rows = [row | {"metric_tokens_per_s_per_gpu": f"{factor * rate:.6g}"}]
-        assert calibrate_file(write(tmp_path / "runs.csv", rows))[1] == 1
-    for factor in (1.15, 0.85):
-        with pytest.raises(InputError, match="contradicts itself"):
-            calibrate_file(write(tmp_path / "runs.csv", [row | {"metric_tokens_per_s_per_gpu": f"{factor * rate:.6g}"}]))
-
-
 def read_calibration_of(found: Calibration, folder: Path) -> Calibration:
     write_calibration(found, folder / "again.json")
     return read_calibration(folder / "again.json")
 
 
+@pytest.mark.judge
 @pytest.mark.xdist_group("validate")  # the worker that has observed the published runs
 def test_the_shipped_calibration_is_a_fresh_fit() -> None:
     fresh, committed = published_calibration(), shipped()
@@ -235,6 +204,7 @@ def test_the_shipped_calibration_is_a_fresh_fit() -> None:
             assert getattr(a.factors, name) == pytest.approx(getattr(b.factors, name), abs=1e-3)
 
 
+@pytest.mark.judge
 @pytest.mark.xdist_group("validate")  # the worker that has observed the published runs
 def test_the_shipped_bands_are_fresh() -> None:
     for name, band in bands_of(banded()).items():
@@ -360,12 +330,6 @@ def test_tables_that_cannot_be_used(
     assert result.exit_code == 2 and said in result.stderr
 
 
-@tabled
-def test_calibrate_takes_one_of_three(autoconfig: SimpleNamespace, table: Path, arguments: tuple[str, ...], said: str) -> None:
-    result = autoconfig.run("calibrate", *(text.format(table=table) for text in arguments))
-    assert result.exit_code == 2 and said in result.stderr
-
-
 def test_the_benchmark_is_started_as_a_process_with_these_options(
     autoconfig: SimpleNamespace, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,12 +340,14 @@ def test_the_benchmark_is_started_as_a_process_with_these_options(
 
 
 # Both environments are tested: a plain one has no torch (the message), that of `make test` has it (the real run below).
+@pytest.mark.service
 @pytest.mark.skipif(HAS_TORCH, reason="the message where torch is missing needs an environment without it")
 def test_without_torch_the_benchmark_says_so(autoconfig: SimpleNamespace, table: Path) -> None:
     done = autoconfig.process("calibrate", "--gpu", "local")
     assert done.returncode == 2 and b"torch cannot be imported" in done.stderr and b"Traceback" not in done.stderr
 
 
+@pytest.mark.service
 @pytest.mark.soak
 @pytest.mark.skipif(not HAS_TORCH, reason="a real benchmark needs torch; make test installs it")
 def test_one_command_and_gpu_local_works(autoconfig: SimpleNamespace, table: Path) -> None:

@@ -1,9 +1,7 @@
 """The command line: what it prints, writes and refuses, in process and as a real process."""
 
-import functools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -70,33 +68,6 @@ def test_explain_prints_memory_by_stage_and_time_by_part(autoconfig):
         assert part in text, part
 
 
-def test_explain_names_parts_as_search_does_beside_their_formulas(autoconfig):
-    rows = [line.split() for line in autoconfig.run("explain", "tp=2,pp=2,mbs=1", *SMALL).stdout.splitlines()]
-    formulas = {row[-1]: " ".join(row[:-3]) for row in rows if row and row[-1].endswith("_seconds")}
-    assert formulas["gemm_seconds"] == "GEMMs" and formulas["p2p_seconds"] == "pipeline sends"
-    said = re.search(r"fit \(([^)]*) of the step\)", words(autoconfig.run("search", *SMALL).stdout))[1]
-    assert {part.rsplit(" ", 2)[0] for part in said.split(", ")} <= {*formulas.values()}
-
-
-def test_what_is_not_exported_is_said(autoconfig, tmp_path):
-    for command in (
-        ("search", "--model", "175b", "--gpus", "8"),
-        ("deployments", "--model", "llama3-8b", "--gpus", "1", "--ttft", "1ms", "--simulate", "0"),
-        ("rl", "--model", "llama3-70b", "--gpus", "1"),
-    ):
-        folder = tmp_path / "x"
-        done = autoconfig.run(*command, "--export", str(folder))
-        assert done.exit_code == 3 and f"nothing was exported to {folder}: " in done.stderr and not folder.exists()
-
-
-def test_explain_shows_ends_and_the_worst_of_many_stages(autoconfig):
-    result = autoconfig.run("explain", "tp=8,pp=16,mbs=1,sp=1", "--model", "175b", "--gpus", "1024")
-    (header,) = (line for line in result.stdout.splitlines() if line.split()[:2] == ["part", "stage"])
-    shown = [int(word) for word in header.split() if word.isdigit()]
-    assert shown == sorted(shown) and {0, 1, 2, 15} <= set(shown) and len(shown) < 6
-    assert f"{16 - len(shown)} stages between are not shown" in words(result.stdout)
-
-
 def test_explain_says_why_a_plan_is_refused_or_too_large(autoconfig):
     illegal = autoconfig.run("explain", "tp=3", *SMALL)
     assert illegal.exit_code == 2 and "Not legal" in illegal.stdout and RULE_TEXT["NV001"] in words(illegal.stdout)
@@ -144,13 +115,6 @@ def test_lists_name_everything_in_the_catalogue(autoconfig, command, names):
         assert name in result.stdout
 
 
-def test_gpus_and_models_print_their_numbers(autoconfig):
-    rows = {row["id"]: row for row in autoconfig.json("gpus")["gpus"]}
-    assert (rows["h100-sxm-80gb"]["bf16_tflops"], rows["h100-sxm-80gb"]["gpus_per_node"]) == (989, 8)
-    models = {row["name"]: row for row in autoconfig.json("models")["models"]}
-    assert models["mixtral-8x7b"]["experts"] == "8 top 2" and models["gpt3-175b"]["layers"] == 96
-
-
 # Help
 
 
@@ -168,6 +132,7 @@ def test_every_command_has_help_and_every_option_a_text(autoconfig, command, fla
     assert found.help
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("command", ["search", "explain", "export", "deployments"])
 def test_the_help_of_many_options_is_a_screen(autoconfig, command):
     for environment in ({"COLUMNS": "80"}, {}):
@@ -216,24 +181,10 @@ def test_gpus_and_precisions_given_twice_are_compared(autoconfig):
     assert refused.exit_code == 2 and "--export is for one --gpu" in refused.stderr
 
 
-def test_search_inference_is_deployments_for_one_release(autoconfig):
-    asked = ("--model", "llama3-8b", "--gpus", "1", "--simulate", "0", "--json")
-    old, new = autoconfig.run("search", "--inference", *asked), autoconfig.run("deployments", *asked)
-    strip = functools.partial(re.sub, r'"seconds[^,}]*', "")
-    assert strip(old.stdout) == strip(new.stdout) and new.stderr == "" and "autoconfig deployments" in old.stderr
-
-
+@pytest.mark.service
 def test_a_shell_completes_names(autoconfig):
     typed = {"_AUTOCONFIG_COMPLETE": "bash_complete", "COMP_WORDS": "autoconfig search --model llama3-7", "COMP_CWORD": "3"}
     assert "plain,llama3-70b" in autoconfig.process(text=True, env={**os.environ, **typed}).stdout
-
-
-def test_the_group_lists_its_commands(autoconfig):
-    result = autoconfig.run("--help")
-    assert result.exit_code == 0
-    for command in COMMANDS:
-        assert f"  {command} " in result.stdout
-    assert "..." not in result.stdout.partition("Training:")[2], "a line of the list is cut"
 
 
 # Bad input
@@ -261,7 +212,6 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-L8 = ("--model", "llama3-8b")
 BAD = table(__file__, "BAD")
 
 
@@ -292,24 +242,6 @@ def test_names_that_look_like_markup_are_printed_as_they_are(autoconfig, folder)
     assert "x1" in result.stdout + result.stderr
 
 
-def test_a_good_config_json_is_read(autoconfig, folder):
-    body = autoconfig.json("search", "--model", "good.json", "--gpus", "8")
-    assert body["model"]["name"] == "good" and any("good.json" in text for text in body["assumed"])
-
-
-@pytest.mark.parametrize(("arguments", "says"), [
-    (("explain", "tp=x", *SMALL), "whole number"),
-    (("explain", "", *SMALL), "empty plan"),
-    (("explain", *SMALL), "PLAN"),
-    (("searchh",), "search"),
-    (("models", "--loud"), "--loud"),
-    ((), "Usage"),
-])  # fmt: skip
-def test_other_commands_refuse_bad_input_too(autoconfig, arguments, says):
-    result = autoconfig.run(*arguments)
-    assert result.exit_code == 2 and says in result.stderr
-
-
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
     monkeypatch.setattr("autoconfig.training.answer.search", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -319,6 +251,7 @@ def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):
 # Real processes
 
 
+@pytest.mark.service
 def test_real_processes_print_and_end_as_in_process(autoconfig):
     good = autoconfig.process("search", *SMALL, "--json")
     assert (good.returncode, good.stderr) == (0, b"")
@@ -330,6 +263,7 @@ def test_real_processes_print_and_end_as_in_process(autoconfig):
     assert autoconfig.process("search", *NOTHING_FITS).returncode == 3
 
 
+@pytest.mark.service
 def test_no_process_looks_for_garbage_among_what_it_loaded(autoconfig):
     """Three searches through all objects at the end, and one for every 700 new ones, were an eighth of a search's time."""
     seen = "print(gc.get_freeze_count() > 10_000, *(count['collections'] for count in gc.get_stats()))"
@@ -340,6 +274,7 @@ def test_no_process_looks_for_garbage_among_what_it_loaded(autoconfig):
     assert frozen == b"True" and int(young) < 40 and int(old) == 0
 
 
+@pytest.mark.service
 def test_bytes_that_are_no_text_are_refused_or_printed_but_never_a_crash(autoconfig, tmp_path):
     config = os.fsencode(tmp_path) + b"/m\xff\xfe.json"
     with open(config, "w") as file:
@@ -351,6 +286,7 @@ def test_bytes_that_are_no_text_are_refused_or_printed_but_never_a_crash(autocon
         assert done.returncode in (0, 2) and b"Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.service
 def test_a_reader_that_has_enough_is_no_error(autoconfig):
     command = f"set -o pipefail; {sys.executable} -m autoconfig models | head -1"
     done = subprocess.run(["bash", "-c", command], cwd=autoconfig.root, capture_output=True, timeout=300, check=False,
@@ -358,6 +294,7 @@ def test_a_reader_that_has_enough_is_no_error(autoconfig):
     assert done.returncode == 0 and done.stderr == b""
 
 
+@pytest.mark.service
 def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
@@ -380,11 +317,6 @@ def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, m
     assert (tmp_path / "served.html").is_file()
 
 
-def test_a_table_is_shown_before_why_its_plan_cannot_be_written(autoconfig, tmp_path):
-    run = autoconfig.run("search", *SMALL, "--peft", "lora", "--partition", "gpu", "--export", str(tmp_path / "x"))
-    assert run.exit_code == 2 and "peak/limit" in run.stdout and "batch script" in run.stderr and not (tmp_path / "x").exists()
-
-
 SLOW_SEARCH = """
 import sys, autoconfig.training.answer as service
 rank = service.rank_plans
@@ -404,6 +336,7 @@ pandas.DataFrame.to_csv = slow
 """
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("slow", [SLOW_SEARCH, SLOW_WRITE], ids=["search", "write"])
 def test_ctrl_c_ends_with_130_without_a_traceback_or_half_a_file(autoconfig, tmp_path, slow):
     code = slow + "\nfrom autoconfig.cli.main import main\nmain()"

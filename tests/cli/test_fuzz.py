@@ -123,6 +123,7 @@ def test_random_arguments(autoconfig, workplace, monkeypatch, count):
     assert codes[0] + codes[3] > count / 8 and codes[2] > count / 8, f"the lists are too alike: {codes}"
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("count", [2, pytest.param(100, marks=pytest.mark.soak)])
 def test_random_processes(autoconfig, workplace, count):
     @settings(max_examples=count, deadline=None, derandomize=count < 50, suppress_health_check=list(HealthCheck))

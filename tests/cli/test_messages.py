@@ -6,18 +6,11 @@ import pytest
 from autoconfig.specs.errors import (
     InputError,
     UnknownNameError,
-    UnsupportedError,
-    chance_text,
     parse_count,
     real_number,
-    whole_number,
 )
-from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 
 import autoconfig as api
-from autoconfig.cli.main import COMMANDS, load
-from autoconfig.cli.options import ManyOptions
 from autoconfig.cli.training import PLAN_KEYS
 from autoconfig.planning import usual_words
 from autoconfig.planning.request_fields import OUTPUT, QUESTION, SEARCH, SERVING
@@ -31,18 +24,6 @@ def words(text):
     return " ".join(text.split())
 
 
-@pytest.mark.parametrize("chance, text", [(0.896, "89%"), (0.9, "90%"), (0.999, "99.9%"), (0.9989, "99.8%"), (0.99985, "99.9%"),
-                                          (0.99995, "100%"), (0.0, "0%"), (0.99, "99%")])  # fmt: skip
-def test_a_chance_is_never_rounded_up(chance, text):
-    assert chance_text(chance) == text
-
-
-def test_a_chance_below_the_asked_one_reads_so(autoconfig):
-    run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--fit-chance", "99.9%")
-    assert run.exit_code == 0 and "below --fit-chance 99.9%" in words(run.stdout)
-    assert "chance 100%" not in words(run.stdout)
-
-
 def test_an_option_given_twice_is_refused_where_one_value_counts(autoconfig):
     twice = ("explain", *SMALL, "--gpu", "h100", "--gpu", "a100", "tp=2")
     run = autoconfig.run(*twice)
@@ -50,12 +31,6 @@ def test_an_option_given_twice_is_refused_where_one_value_counts(autoconfig):
     assert autoconfig.run("explain", *SMALL, "--gpu", "h100", "--gpu", "h100", "tp=2").exit_code == 0
     run = autoconfig.run("deployments", "--model", "llama3-8b", "--gpus", "1", "--gpus", "2")
     assert run.exit_code == 2 and "--gpus is given twice, 1 and 2" in run.stderr
-
-
-def test_scaling_takes_a_gpu_type_more_than_once(autoconfig):
-    small = [word for word in SMALL if word not in ("--gpus", "8")]
-    found = autoconfig.json("scaling", *small, "--gpus", "8", "--gpu", "h100", "--gpu", "a100")
-    assert [point["gpu"] for point in found["points"]] == ["h100-sxm-80gb", "a100-80gb"]
 
 
 def test_what_one_gpu_cannot_run_is_left_out_of_a_comparison(autoconfig):
@@ -95,17 +70,6 @@ def test_an_export_takes_the_files_of_the_one_before_with_it(autoconfig, tmp_pat
     assert run.exit_code == 2 and "overrides.txt was edited" in run.stderr and not (folder / "train.sh").exists()
     assert autoconfig.run(*pretrain, "--force").exit_code == 0
     assert (folder / "overrides.txt").read_text() == "mine\n" and (folder / "train.sh").exists()
-
-
-def test_an_export_says_what_it_replaced(autoconfig, tmp_path):
-    folder = str(tmp_path / "run")
-    first = autoconfig.run("search", *SMALL, "--export", folder)
-    again = autoconfig.run("search", *SMALL, "--export", folder)
-    other = autoconfig.run("search", *SMALL, "--fix", "pp=2", "--export", folder)
-    tuned = autoconfig.run("search", *SMALL, "--peft", "lora", "--export", folder)
-    assert "before: replaced" not in first.stderr + again.stderr, "nothing is another than it was"
-    assert f"of what was in {folder} before: replaced plan.json, train.sh, train.sbatch\n" in other.stderr
-    assert "before: replaced plan.json; removed train.sh, train.sbatch\n" in tuned.stderr
 
 
 def test_slurm_options_stand_in_the_batch_script(autoconfig, tmp_path):
@@ -185,17 +149,6 @@ def test_the_usual_words_name_fields_that_there_are():
         api.search(seq=4096)
 
 
-@pytest.mark.parametrize("text, number", [("1,024", 1024), ("16,384", 16384), ("100,000", 100_000), ("24,576", 24576),
-                                          ("256,512", None), ("64,128", None), ("128,256,512", None)])  # fmt: skip
-def test_two_counts_of_gpus_are_no_thousands(text, number):
-    if number is not None:
-        assert whole_number(text, "gpus") == number
-    else:
-        with pytest.raises(InputError, match=f"scaling --gpus {text}"):
-            api.search(model="llama3-8b", gpus=text)
-        assert whole_number(text, "vocab_size") == int(text.replace(",", ""))
-
-
 def test_tokens_whose_billions_were_left_out_are_asked_about(autoconfig):
     for command, given in (("search", "300"), ("scaling", "15000"), ("search", "99999")):
         run = autoconfig.run(command, *SMALL, "--tokens", given)
@@ -226,20 +179,6 @@ def test_a_number_is_read_alike_on_the_command_line_and_in_python(autoconfig):
     assert [real_number(given) for given in ("1,000", "2.5", " 3e2 ")] == [1000, 2.5, 300]
 
 
-def test_gpu_names_are_whole_words():
-    assert load_gpu("rtx4090").id == load_gpu("RTX 4090").id == "rtx-4090-24gb"
-    assert load_gpu("rtxpro6000").id == "rtx-pro-6000-96gb"
-    with pytest.raises(UnknownNameError, match="l40s"):
-        load_gpu("L40")
-
-
-def test_a_closed_model_is_no_small_gpt3():
-    for name in ("gpt-5", "GPT-4", "gpt-4o", "claude-opus", "gemini"):
-        with pytest.raises(UnsupportedError, match="not published"):
-            resolve_model(name)
-    assert load_model("gpt-5b").name == "gpt3-5b" and resolve_model("gpt-45b")[0].name == "gpt3-style-45b"
-
-
 def test_a_refused_conversion_names_formats_that_can(autoconfig, tmp_path):
     assert autoconfig.run("export", *SMALL, "--output", str(tmp_path), "tp=2,pp=2").exit_code == 0
     run = autoconfig.run("convert", str(tmp_path / "plan.json"), "--format", "accelerate")
@@ -254,43 +193,8 @@ def test_a_pipe_is_as_wide_as_columns_says(autoconfig, monkeypatch, width):
     assert table and max(map(len, table)) <= width
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if isinstance(load(*COMMANDS[name].split(":")), ManyOptions)])
-def test_what_has_no_group_stands_last_in_the_help(autoconfig, name):
-    titles = [line[:-1] for line in autoconfig.run(name, "--help").stdout.splitlines() if line.endswith(":") and line[0] != " "]
-    assert titles[-1] == "Options" and titles.count("Options") == 1
-
-
 def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, monkeypatch):
     asked = ["--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--osl", "200", "--rate", "40"]
     assert "the table's TTFT" not in autoconfig.run("deployments", *asked).stdout
     monkeypatch.setattr("autoconfig.render.serving.APART", 1.0)  # any difference is one to explain
     assert "the table's TTFT" in autoconfig.run("deployments", *asked).stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (("completion", "bash"), "_AUTOCONFIG_COMPLETE=bash_source"),
-        (("train", "--gpus", "8"), "autoconfig search"),
-        (("inference",), "autoconfig deployments"),
-        (("grpo", "--model", "x"), "autoconfig rl"),
-        (("predict", "no-such.csv"), "no-such.csv cannot be read"),
-        *(((name, *SMALL), "Missing argument 'PLAN'. Write it like tp=8,pp=2,mbs=1") for name in ("explain", "export")),
-    ],
-)
-def test_words_of_others_for_a_command_and_files_that_are_not_there(autoconfig, given, says):
-    run = autoconfig.run(*given)
-    assert run.exit_code == 2 and says in words(run.stderr)
-
-
-def test_one_of_a_thing_is_not_several(autoconfig):
-    """16 GPUs hold one plan of 70B, one placement is all that one GPU has, and one day is no days."""
-    shown = words(
-        autoconfig.run(
-            "search", "--model", "llama3-70b", "--gpus", "16", "--global-batch-size", "128", "--software", "transformer-engine"
-        ).stdout
-    )
-    assert "Why the first: the only plan that fits (" in shown
-    assert "The only placement does not fit" in words(autoconfig.run("rl", "--model", "qwen2.5-14b", "--gpus", "1").stdout)
-    asked = ("--model", "175b", "--gpus", "8:16", "--tokens", "300B", "--days", "1")
-    assert "within 1 day." in words(autoconfig.run("scaling", *asked).stdout)

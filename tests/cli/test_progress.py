@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from background import started
 
-from autoconfig.cli.progress import BAR, line
-
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = (
     "import sys, time; import autoconfig.training.answer as a; asked = a.search\n"
@@ -44,6 +42,7 @@ def run(seconds):
     return said.decode()
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("seconds", "seen"), [(0.0, False), (3.2, True)])
 def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
     said = run(seconds)
@@ -51,13 +50,7 @@ def test_the_bar_comes_after_two_seconds_and_goes(seconds, seen):
     assert not said.strip(" \r\n") or said.rstrip("\n").endswith(" \r")
 
 
+@pytest.mark.service
 def test_a_pipe_sees_no_bar():
     command = [sys.executable, "-c", PROGRAM, "search", "--model", "1.7b", "--gpus", "8", "--json", "2.6"]
     assert subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stderr == b""
-
-
-def test_the_bar_is_filled_by_what_is_counted():
-    assert line("3 of 12", 5).startswith("[" + "#" * 5 + " " * (BAR - 5) + "]   5 s")
-    assert line("12 of 12", 5).startswith("[" + "#" * BAR + "]")
-    assert len({line("h100, 64 GPUs", seconds) for seconds in (2.0, 2.25, 2.5)}) == 3
-    assert len(line("x" * 200, 1000)) < 80

@@ -6,6 +6,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from tables import tabled
 
 from autoconfig.engines import export
 from autoconfig.engines.start import WRITTEN_FOR
@@ -61,6 +62,7 @@ def judged(scripts):
     assert files and done.returncode == 0, done.stdout
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("question", SERVED, ids=lambda question: " ".join(map(str, question.values())))
 def test_the_six_serving_questions(question, engine, tmp_path):
@@ -68,6 +70,7 @@ def test_the_six_serving_questions(question, engine, tmp_path):
     judged(started(found.question, found.reports[0], tmp_path))
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_kind_of_deployment(engine, tmp_path, monkeypatch):
     """Disaggregated ones and those on several nodes too, there of the first node and of another."""
@@ -98,20 +101,6 @@ def test_the_table_is_of_the_releases_that_the_scripts_name():
         assert releases[router] == re.search(rf"{router} ([\d.]+\d)", export.__doc__)[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("vllm serve model --tensor-parallel 8", "no flag of vllm 0.33.0"),
-        ("vllm serve model --enable-chunked-prefill true", "takes 0 values"),
-        ("vllm serve model --max-num-seqs --port 1", "takes 1 values"),
-        ("vllm serve model --kv-cache-dtype int3", "one of"),
-        ("python3 -m sglang.launch_server --enable-mixed-chunk 1", "takes 0 values"),
-        ("python3 -m sglang.launch_server --disaggregation-mode encode", "one of"),
-        ("trtllm-llmapi-launch trtllm-serve model --tensor-parallel-size 2", "no flag of tensorrt-llm"),
-        ("trtllm-serve model --backend vllm", "one of"),
-        ("trtllm-serve one two --port 1", "before the first flag"),
-        ("vllm chat --url x", "no such command"),
-    ],
-)
+@tabled
 def test_what_a_release_does_not_know_is_refused(words, said):
     assert said in " ".join(refusals(words.split(), table()))

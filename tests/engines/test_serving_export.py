@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from autoconfig.specs.errors import UnsupportedError
 from tables import tabled
 
-from autoconfig.engines.export import export_texts, longest_text, run_command
+from autoconfig.engines.export import export_texts
 from autoconfig.engines.start import megatron, sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
 from autoconfig.serving.request import request_of
@@ -48,6 +47,7 @@ def options(folder, script="serve.sh"):
     return read
 
 
+@pytest.mark.service
 def test_every_script_is_sound_shell(exported):
     scripts = [path for cases in exported.values() for _, _, folder in cases.values() for path in folder.glob("*.s[hb]*")]
     assert len(scripts) > 100
@@ -67,6 +67,7 @@ SERVED = [
 """With and without limits, odd numbers of GPUs."""
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("question", SERVED, ids=lambda question: " ".join(map(str, question.values())))
 def test_the_first_deployment_meets_its_limits_and_its_scripts_are_sound(question, tmp_path):
     found = answer(request_of({**question, "simulate": 0, "top": 1}))
@@ -119,14 +120,7 @@ def test_every_sequence_of_the_plan_has_a_seat(exported, write, name, seats):
     assert seats * {140: 4, 70: 8, 560: 1}[seats] >= plan.batch
 
 
-@pytest.mark.parametrize(
-    ("tails", "percentiles", "good"),
-    [
-        ({}, None, None),
-        ({"ttft_p95": 2.0, "tpot_p99": 0.05}, "95,99", "ttft:2000 tpot:50"),
-        ({"tpot_p99": 0.05}, "99", "tpot:50"),
-    ],
-)
+@tabled
 def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails, percentiles, good):
     question, one, _ = exported["vllm"]["llama3-8b-whole"]
     text = export_texts(replace(question, ttft_s=None, tpot_s=None, tails=tails), one)["benchmark.sh"]
@@ -134,6 +128,7 @@ def test_the_benchmark_prints_the_percentiles_that_were_limited(exported, tails,
     assert (said.get("--metric-percentiles"), said.get("--goodput")) == (percentiles, good)
 
 
+@pytest.mark.service
 def test_the_benchmark_says_what_it_needs_before_it_starts(exported, tmp_path):
     question, one, _ = exported["sglang"]["llama3-8b-whole"]
     script = tmp_path / "benchmark.sh"
@@ -151,6 +146,7 @@ def test_a_job_of_decode_instances_names_the_port_of_its_script(exported):
     assert "FIRST_PORT (8000)" in (folder / "prefill.sbatch").read_text(encoding="utf-8")
 
 
+@pytest.mark.service
 @pytest.mark.parametrize("engine", ["vllm", "trtllm-1.2"])
 def test_a_job_finds_its_scripts_from_any_folder(exported, engine, tmp_path):
     """sbatch keeps a copy of the batch script alone and starts it where it was called."""
@@ -172,22 +168,6 @@ def test_a_job_finds_its_scripts_from_any_folder(exported, engine, tmp_path):
     if engine == "trtllm-1.2":
         assert (folder / "serve.yaml").read_text(encoding="utf-8") in done.stdout
     assert not list((tmp_path / "left").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("name", "first"),
-    [("llama3-8b-4", "MODEL=/path/to/checkpoint bash 'my run/serve.sh'"),
-     ("deepseek-v3-64", "MODEL=/path/to/checkpoint sbatch 'my run/serve.sbatch'"),
-     ("llama3-70b-8-disaggregated", "export MODEL=/path/to/checkpoint; bash 'my run/prefill.sh' & bash 'my run/decode.sh' & "
-                                    "bash 'my run/router.sh'"),
-     ("deepseek-v3-64-disaggregated", "export MODEL=/path/to/checkpoint; sbatch 'my run/prefill.sbatch'; "
-                                      "sbatch 'my run/decode.sbatch'; then PREFILL=")],
-)  # fmt: skip
-def test_the_command_that_starts_all_of_it_and_the_longest_request_are_said(exported, name, first):
-    question, one, folder = exported["vllm"][name]
-    assert run_command(question, one, Path("my run")).startswith(first)
-    script = "serve.sh" if one.plan.prefill is None else "decode.sh"
-    assert f"more than {int(options(folder, script)['--max-model-len']):,} tokens" in longest_text(question, one)
 
 
 @tabled
@@ -261,17 +241,6 @@ def test_a_whole_prompt_with_slack_is_not_refused(exported, write, name, kind, c
         assert write(question, "decode", plan).options[name] == 512
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_instance_on_several_nodes(exported, engine):
-    folder = exported[engine]["deepseek-v3-64"][2]
-    batch = (folder / "serve.sbatch").read_text(encoding="utf-8")
-    assert "#SBATCH --nodes=8" in batch and "HEAD_NODE" in batch and not (folder / "serve.kubernetes.yaml").exists()
-    if engine == "trtllm-1.2":
-        assert arguments_of(folder / "serve.sh")[0] == "trtllm-llmapi-launch" and "--ntasks-per-node=8" in batch
-    else:
-        assert options(folder)["--nnodes"] == "8" and options(folder)["--node-rank"] == "0" and "--ntasks-per-node=1" in batch
-
-
 def test_a_script_names_its_release_and_leaves_slack_in_the_longest_sequence(exported):
     question, _, folder = exported["vllm"]["llama3-8b-4"]
     assert (folder / "serve.sh").read_text(encoding="utf-8").splitlines()[1] == "# Written by megatron-autoconfig for vLLM 0.33"
@@ -280,35 +249,11 @@ def test_a_script_names_its_release_and_leaves_slack_in_the_longest_sequence(exp
     assert whole == question.workload.longest_tokens + 128 <= question.model.max_position_embeddings
 
 
-def test_older_spelling_of_sglangs_attention_data_parallelism(exported, monkeypatch):
-    _, one, folder = exported["sglang"]["mixtral-8x7b-8-adp"]
-    monkeypatch.setenv("ATTENTION_DP", f"--dp-size {one.plan.decode.adp} --enable-dp-attention")
-    read = options(folder)
-    assert int(read["--dp-size"]) == one.plan.decode.adp and read["--enable-dp-attention"] and "--attn-dp-size" not in read
-
-
 def test_a_cache_in_fp8_is_for_gpus_whose_kernels_read_it(autoconfig):
     asked = ("search", "--inference", "--model", "llama3-8b", "--gpus", "1", "--gpu", "a100", "--simulate", "0", "--top", "3")
     assert {one["decode"]["kv_cache_format"] for one in autoconfig.json(*asked)["deployments"]} == {"bf16"}
     refused = autoconfig.run(*asked, "--fix", "kv=fp8")
     assert refused.exit_code == 2 and "no attention kernel of a100-80gb reads a cache in fp8" in refused.stderr
-
-
-def test_quantisation_is_said_only_where_the_engine_makes_it(exported):
-    """A checkpoint in nvfp4, int4 or block-wise fp8 says so itself; another format on the command line is refused by vLLM."""
-    for engine in ("vllm", "sglang"):
-        said = {name: options(folder).get("--quantization") for name, (_, one, folder) in exported[engine].items()
-                if one.plan.prefill is None}  # fmt: skip
-        assert said["llama3-70b-8-fp8"] == "fp8"
-        assert {said[name] for name in ("llama3-70b-8-nvfp4", "llama3-70b-8-int4", "deepseek-v3-64", "gpt-oss-20b-4")} == {None}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_cache_that_the_engine_cannot_hold_is_refused(exported, engine):
-    question, one, _ = exported[engine]["llama3-8b-4"]
-    plan = one.plan.decode.replace(kv="int8")
-    with pytest.raises(UnsupportedError, match=r"cache in int8.*bf16, fp8"):
-        export_texts(question, type(one)(**{**vars(one), "plan": type(one.plan)(decode=plan)}))
 
 
 def test_prefix_hits_are_in_the_benchmark_and_speculation_is_said_to_be_missing(autoconfig, tmp_path):

@@ -34,22 +34,6 @@ deepspeed_config: {offload_param_device: %s}
 mixed_precision: bf16
 num_processes: 8
 """
-MEGATRON = """
-MODEL_ARGS:
-  --num-layers: 4
-  --hidden-size: 256
-  --num-attention-heads: 4
-  --vocab-size: 1024
-  --tensor-model-parallel-size: ${TP}
-  --num-layers-per-virtual-pipeline-stage: null
-  --micro-batch-size: $MBS
-  --global-batch-size: 32
-  --seq-length: 1024
-  --max-position-embeddings: 1024
-  --num-experts: 8
-  --moe-grouped-gemm: ${GROUPED}
-  --bf16: true
-"""
 
 
 def read(text, **request):
@@ -91,16 +75,6 @@ def test_accelerates_deepspeed_is_zero_2_and_weights_elsewhere_leave_the_memory_
         file.write_text(ACCELERATE % device)
         run = autoconfig.run("check", str(file), *size)
         assert run.exit_code == code and ("No verdict on memory" in run.stdout) == (device == "cpu"), run.output
-
-
-def test_variables_of_a_megatron_yaml_are_set_by_their_names():
-    """yanring/Megatron-MoE-ModelZoo, model_configs/benchmarking: every degree is a variable, switches are, too."""
-    with pytest.raises(InputError, match=r"\$\{TP\}', which is not known: say --set TP=VALUE"):
-        read(MEGATRON, gpus=8, settings={"GROUPED": "true"})
-    for grouped, given in (("true", True), ("false", False)):
-        found = read(MEGATRON, gpus=8, settings={"TP": "2", "MBS": "4", "GROUPED": grouped})
-        assert (found.plan.tp, found.plan.mbs, found.unknown) == (2, 4, ())
-        assert ("moe-grouped-gemm" in str(found.ignored)) == given
 
 
 PRIMUS = """
@@ -161,21 +135,6 @@ NEOX = """{
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "file", "entries"),
-    [
-        ("HFTokenizer", "neox_converted/llama3-8b-instruct/tokenizer/tokenizer.json", 128_256),
-        ("HFTokenizer", "/data/OLMo-3-1025-7B/tokenizer/tokenizer.json", 100_278),
-        ("HFTokenizer", "/data/20B_tokenizer.json", 50_277),
-        ("SPMTokenizer", "/scratch/tokenizers/reasonablespm128k.model", 128_000),
-        ("GPT2BPETokenizer", "/data/vocab.json", 50_257),
-    ],
-)
-def test_gpt_neox_has_the_vocabulary_of_the_tokenizer_that_its_file_names(kind, file, entries):
-    """tilde-nlp/llm-gpt-neox and GeodesicResearch/geodesic-gpt-neox; every file had GPT-2's before."""
-    assert read(NEOX % (kind, file), gpus=8).question.scenario.model.vocab_size == entries
-
-
 def test_gpt_neox_asks_for_a_vocabulary_that_no_name_says():
     with pytest.raises(InputError, match=r"'/data/our_words.json' \(HFTokenizer\) is not known; say --set vocab"):
         read(NEOX % ("HFTokenizer", "/data/our_words.json"), gpus=8)
@@ -194,52 +153,6 @@ trainer: {devices: 8, num_nodes: 1, precision: bf16}
 model: {mcore_gpt: true, num_layers: 4, hidden_size: 256, num_attention_heads: 4, encoder_seq_length: 512,
   max_position_embeddings: 512, micro_batch_size: 1, global_batch_size: 8, optim: {name: %s}}
 """
-BRIDGE = (
-    "model.tensor_model_parallel_size=1 model.pipeline_model_parallel_size=1 train.global_batch_size=8 optimizer.optimizer=%s"
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "asked", "adam", "other"),
-    [
-        (NEOX.replace("\n}", ', "optimizer": {"type": "%s"}}') % ("GPT2BPETokenizer", "v.json", "%s"), {}, "Adam", "Lion"),
-        (NANOTRON.replace("zero_stage: 0", "zero_stage: 0, optimizer_factory: {name: %s}"), {}, "adamW", "sgd"),
-        (OPTIMIZED, {}, "distributed_fused_adam", "adafactor"),
-        (
-            BRIDGE,
-            {
-                "model": "llama3-8b",
-                "settings": {"model.expert_model_parallel_size": "1", "train.micro_batch_size": "1", "model.seq_length": "512"},
-            },
-            "adam",
-            "dist_muon",
-        ),
-    ],
-)
-def test_another_optimizer_is_named(text, asked, adam, other):
-    """Its state was priced as Adam's without a word."""
-    says = [
-        any("another optimizer than Adam" in line for line in read(text % name, gpus=8, **asked).not_modelled)
-        for name in (adam, other)
-    ]
-    assert says == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("defaults:\n  - _self_\n  - train: 7b\nexperiment: {runner: {nnodes: 1}}\n", "names train/7b.yaml beside itself"),
-        ("defaults:\n  - optional over@model.cfg: null\n  - model: gpt\n  - base\n", "names model/gpt.yaml, base.yaml beside"),
-        (
-            "torchrun pretrain.py --config-path=conf --config-name=megatron_gpt "
-            "model.tensor_model_parallel_size=8 model.micro_batch_size=1 model.global_batch_size=8",
-            r"settings of megatron_gpt.yaml \(--config-name\): give that file, or: say --model",
-        ),
-    ],
-)
-def test_the_file_that_holds_the_settings_is_named(text, says):
-    with pytest.raises((InputError, UnsupportedError), match=says):
-        read(text, gpus=8)
 
 
 @pytest.mark.parametrize(("method", "says"), [("uniform", ""), ("null", ""), ("block", "NV110")])
@@ -252,11 +165,3 @@ def test_nemos_own_selective_recomputation_takes_uniform(method, says):
             read(text)
     else:
         assert str(read(text).plan.recompute) == "selective:core_attn"
-
-
-@pytest.mark.parametrize("more", ["num_kv_heads: 1", "attention_type: multiquery"])
-def test_heads_that_a_fork_of_nemo_shares_are_not_passed_over(more):
-    """conf/megatron_llama_70b_config.yaml and megatron_falcon_7b_config.yaml of aws-neuron/neuronx-nemo-megatron."""
-    with pytest.raises(UnsupportedError, match=more.split(":")[0]):
-        read((OPTIMIZED % "adam").replace("mcore_gpt: true", more))
-    assert read((OPTIMIZED % "adam").replace("mcore_gpt: true", "attention_type: multihead")).plan.dp == 8

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from autoconfig.specs.errors import InputError
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.edit import changed, improved_text
@@ -58,14 +59,6 @@ def test_only_what_was_promised_changes(name):
         assert (new is None and shown is None) or [word.lower() for word in new] == [word.lower() for word in shown]
 
 
-def test_what_waits_in_cpu_memory_is_among_the_changes():
-    text = (Path(__file__).parent / "files" / "gpt_neox_2021_13b_zero3.yml").read_text()
-    request = CheckRequest(gpus=8)
-    edited = improved_text(check(read_any(text, request)), request)
-    assert '"cpu_offload": true' in text and '"cpu_offload": false' in edited
-    assert read_any(edited, request).plan.offload == 0.0
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_bash_starts_what_was_promised(name):
     row = next(row for row in ROWS.values() if row[0].split(" ")[1].endswith(f"/{name}"))
@@ -93,26 +86,7 @@ def test_what_cannot_be_edited_is_refused_with_the_changes():
         improved_text(answer, request)
 
 
-@pytest.mark.parametrize(
-    ("text", "flag", "new", "result"),
-    [
-        ("a: 1\nb: {x: 2, y: 3}  # z\n", "b.x", "5", "a: 1\nb: {x: 5, y: 3}  # z\n"),
-        ("a: 1  # one\nb: 2\n", "a", None, "b: 2\n"),
-        ("m:\n  --num-layers: 4\n", "tp_comm_overlap", "true", "m:\n  --tp-comm-overlap: true\n  --num-layers: 4\n"),
-        ("a: 1\n", "s.k", "x", "s:\n  k: x\na: 1\n"),
-        ("[a]\nk = 1 # c\n[b]\nk = 2\n", "b.k", "3", "[a]\nk = 1 # c\n[b]\nk = 3\n"),
-        ("[a]\nk = 'x'\n", "b.j", "y", "[a]\nk = 'x'\n\n[b]\nj = \"y\"\n"),
-        ('{"a": {"b": "auto"}}', "a.b", "3", '{"a": {"b": 3}}'),
-        ("{\n  'a': 1,  # one\n  'b': 2,\n}\n", "a", "3", "{\n  'a': 3,  # one\n  'b': 2,\n}\n"),
-        ("x.sh model.tp=2 train.mbs=1\n", "model.tp", "4", "x.sh model.tp=4 train.mbs=1\n"),
-        ("nemo trainer.strategy.tp=2 data.mbs=1\n", "train.mbs", "4", "nemo trainer.strategy.tp=2 data.mbs=4\n"),
-        ("nemo trainer.strategy.tp=2\n", "model.k", "4", "nemo model.config.k=4 trainer.strategy.tp=2\n"),
-        ("megatron sft \\\n  --a_b 1 \\\n  --c 2\n", "--a-b", "3", "megatron sft \\\n  --a_b 3 \\\n  --c 2\n"),
-        ("megatron sft \\\n  --a 1 \\\n  --c 2\n", "--a", None, "megatron sft \\\n  --c 2\n"),
-        ("megatron sft --a 1 --c 2\n", "--a", None, "megatron sft --c 2\n"),
-        ("megatron sft --a 1\n", "--b", "true", "megatron sft --b true --a 1\n"),
-    ],
-)
+@tabled
 def test_values_are_replaced_where_they_stand(text, flag, new, result):
     assert changed(text, [FlagChange(flag=flag, old=None, new=None if new is None else (new,))]) == result
 

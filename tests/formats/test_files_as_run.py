@@ -1,16 +1,11 @@
 """Files as their trainers run them: what a release loads, what lies beside a file, and what a script needs to be told."""
 
 import subprocess
-from dataclasses import replace
 
 import pytest
-from autoconfig.specs.errors import InputError
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
-from autoconfig.formats.bridge_recipes import recipe_of
-from autoconfig.formats.check import read_any
-from autoconfig.megatron.check_input import CheckRequest
 
 
 def said(*words: object, code: int = 0) -> str:
@@ -45,12 +40,6 @@ def test_frozen_weights_are_loaded_in_sixteen_bits_or_priced_as_float32(adapters
         assert "as trl loads them where the file does not say dtype: bfloat16" in said("check", plain, "--verbose")
 
 
-def test_weights_that_are_trained_are_loaded_in_float32(tmp_path):
-    size = ("--gpus", 8, "--seq-length", 2048, "--global-batch-size", 64)
-    said("search", "--model", "llama3-8b", *size, "--format", "trl", "--export", tmp_path / "out")
-    assert "\ndtype: float32\n" in (tmp_path / "out" / "sft.yaml").read_text(encoding="utf-8")
-
-
 def test_a_file_names_its_model_or_says_that_it_is_to_be_added(adapters, tmp_path):
     text = adapters.read_text(encoding="utf-8")
     assert "\nmodel_name_or_path: meta-llama/Meta-Llama-3-8B\n" in text
@@ -58,23 +47,6 @@ def test_a_file_names_its_model_or_says_that_it_is_to_be_added(adapters, tmp_pat
     said("search", "--model", "7b", "--gpus", 8, "--peft", "lora", "--format", "trl", "--export", tmp_path / "out")
     text = (tmp_path / "out" / "sft.yaml").read_text(encoding="utf-8")
     assert "\n# add model_name_or_path: the folder of " in text and "\nmodel_name_or_path" not in text
-
-
-def test_overrides_say_how_they_are_run(tmp_path):
-    said("search", "--model", "llama3-8b", "--gpus", 8, "--peft", "lora", "--export", tmp_path / "out")
-    text = (tmp_path / "out" / "overrides.txt").read_text(encoding="utf-8")
-    assert "torchrun --nnodes 1 --nproc-per-node 8 scripts/training/run_recipe.py --recipe llama3_8b_peft_config $(grep" in text
-
-
-RECIPES = {"qwen2.5-0.5b": "qwen25_500m", "llama3.1-70b": "llama31_70b", "qwen3-30b-a3b": "qwen3_30b_a3b",
-           "gpt-oss-20b": "gpt_oss_20b", "llama3-8b*": "", "mixtral-8x7b": "", "qwen2-57b-a14b": ""}  # fmt: skip
-
-
-@pytest.mark.parametrize(("model", "stem"), RECIPES.items())
-def test_a_model_has_the_recipe_of_its_name(model, stem):
-    """As megatron/bridge/recipes/*/h100/*.py define them at 067f987d, where `--recipe` finds them by these names, too."""
-    for task in ("peft", "sft", "pretrain"):
-        assert recipe_of(model, task) == (f"{stem}_{task}_config" if stem else "")
 
 
 def test_a_plan_of_pretraining_starts_a_recipe_of_pretraining(tmp_path):
@@ -100,22 +72,6 @@ def test_a_shell_asks_for_the_recipe_of_a_model_that_has_none(tmp_path):
     assert "MASTER_ADDR: host of node 0" in run(RECIPE="mine").stderr
     started = run(RECIPE="mine_peft_config", MASTER_ADDR="host0").stdout
     assert "--recipe mine_peft_config model.tensor_model_parallel_size=" in started and "--nnodes 2" in started
-
-
-@pytest.mark.parametrize(("text", "more"), [
-    ("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\n", {}),
-    ('{"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "bf16": {"enabled": true}}',
-     {"gpus": 8, "global_batch_size": 64}),
-])  # fmt: skip
-def test_the_trainers_batch_is_set_by_its_own_name(text, more):
-    given = CheckRequest(model="llama3-8b", seq_length=2048, **more)
-    for name in ("per_device_train_batch_size", "micro_batch_size" if not more else "train_micro_batch_size_per_gpu"):
-        found = read_any(text, replace(given, settings={name: "2"}))
-        assert (found.plan.mbs, found.unknown) == (2, ())
-    with pytest.raises(InputError, match=r"is not known|say --set per_device_train_batch_size=N"):
-        read_any(text, given)
-    own = read_any(text.replace('"auto"', "4", 1), replace(given, settings={"per_device_train_batch_size": "2"}))
-    assert (own.plan.mbs, own.unknown) == ((4, ("per_device_train_batch_size 2",)) if more else (2, ()))
 
 
 def test_a_script_with_data_and_no_tokenizer_stops_with_a_message(tmp_path):

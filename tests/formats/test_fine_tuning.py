@@ -8,6 +8,7 @@ from autoconfig.specs.errors import GIB, InputError, UnsupportedError
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import LORA_MODULES
+from tables import tabled
 
 from autoconfig.formats.check import check_file, read_any
 from autoconfig.formats.export import export_texts
@@ -44,12 +45,6 @@ def test_adapters_have_a_sequence_and_a_batch_of_their_own():
     given = question(seq_length=1024, global_batch_size=16, lora_rank=4)
     assert (given.scenario.workload.seq_length, given.scenario.workload.global_batch_size) == (1024, 16)
     assert not any("adapters" in text for text in given.assumed)
-
-
-@pytest.mark.parametrize("field", [{"lora_rank": 8}, {"lora_target_modules": "linear_qkv"}])
-def test_fields_of_adapters_without_adapters_are_refused(field):
-    with pytest.raises(InputError, match="none trains all weights"):
-        question(peft="none", **field)
 
 
 def test_one_gpu_holds_the_model_trl_trains_it():
@@ -102,14 +97,7 @@ def config(folder, **values):
     return str(folder / "config.json")
 
 
-@pytest.mark.parametrize(
-    ("kind", "more", "names"),
-    [
-        ("phi3", {"hidden_act": "silu"}, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]),
-        ("gpt2", {"n_embd": 1024, "n_layer": 4, "n_head": 16}, ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]),
-        ("own", {"hidden_act": "silu"}, ["all-linear"]),
-    ],
-)
+@tabled
 def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
     given = {"model": config(tmp_path, model_type=kind, **more), "gpus": 2, "peft": "lora"}
     scenario = understand(request_of({**given, "like": "llama" if kind == "own" else None})).scenario
@@ -120,14 +108,6 @@ def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
 def test_some_layers_of_an_unknown_family_get_no_trl_file():
     scenario = question(model="granite4-micro-3b", lora_target_modules="linear_qkv").scenario
     with pytest.raises(UnsupportedError, match=r"linear_qkv of granite4-micro-3b, whose names in transformers are not known"):
-        trl_texts(scenario, parse_plan("tp=1,mbs=1", 4))
-
-
-@pytest.mark.parametrize(("model", "why"), [("t5-3b", "an encoder of t5-3b"), ("mixtral-8x7b", "experts of"),
-                                            ("deepseek-v2-lite", "of deepseek-v2-lite")])  # fmt: skip
-def test_models_that_trl_does_not_train_are_refused(model, why):
-    scenario = understand(request_of({"model": model, "gpus": 4, "gpu": "h100", "peft": "lora"})).scenario
-    with pytest.raises(UnsupportedError, match=why):
         trl_texts(scenario, parse_plan("tp=1,mbs=1", 4))
 
 
@@ -177,17 +157,6 @@ def test_a_search_of_adapters_exports_what_it_names_bridge(autoconfig, tmp_path)
     assert refused.exit_code == 2 and "--export writes Megatron-Bridge's overrides for adapters" in refused.stderr
 
 
-def test_plans_that_fit_and_that_a_format_cannot_say_are_no_misfits(autoconfig, tmp_path):
-    asked = ("search", "--model", "mixtral-8x7b", "--gpus", "16", "--gpu", "h200", "--format", "trl")
-    run = autoconfig.run(*asked, "--export", str(tmp_path / "x"))
-    assert run.exit_code == 3 and "trl can say none of the plans that fit" in run.stderr and "nothing fits" not in run.stderr
-
-
-def test_why_there_are_no_files_of_trl_is_said(autoconfig, tmp_path):
-    made = autoconfig.run("search", "--model", "llama3-70b", "--gpus", "8", "--peft", "lora", "--export", str(tmp_path / "run"))
-    assert "note: no sft.yaml: TRL cannot say tp=" in made.stdout and not (tmp_path / "run" / "sft.yaml").exists()
-
-
 def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     folder = tmp_path / "run"
     made = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--peft", "lora", "--export", str(folder))
@@ -235,15 +204,7 @@ def test_every_layer_with_adapters_has_its_names():
 TRL = ("search", "--model", "llama3-8b", "--format", "trl", "--force")
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora"),
-        ("--gpus", "8", "--gpu", "A6000", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=3"),
-        ("--gpus", "8", "--gpu", "h100", "--packed-length", "300", "--seq-length", "4096", "--global-batch-size", "64"),
-        ("--gpus", "2", "--gpu", "h200", "--peft", "lora", "--fix", "recompute=full:uniform:1", "--fix", "fsdp=0"),
-    ],
-)
+@tabled
 def test_what_a_search_for_trl_ranks_is_what_it_writes_and_what_check_reads(autoconfig, tmp_path, more):
     """The first plan, sft.yaml with the accelerate.yaml beside it, and plan.json are the same run: step and peak within 1 %."""
     done = autoconfig.run(*TRL, *more, "--json", "--export", str(tmp_path / "run"))
@@ -279,24 +240,6 @@ def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
     launch.unlink()
     alone = check_file(sft, CheckRequest())
     assert alone.source.plan.fsdp == 3 and any("accelerate needs it" in text for text in alone.source.question.assumed)
-
-
-def test_a_search_for_megatron_says_that_there_is_one_for_trl(autoconfig):
-    asked = ("search", "--model", "llama3-8b", "--gpus", "8")
-    assert "trains them, without FSDP; --format trl ranks what TRL" in autoconfig.run(*asked, "--peft", "lora").stderr
-    assert "--format trl" not in autoconfig.run(*asked).stderr
-    refused = autoconfig.run(*asked, "--peft", "lora", "--format", "trl", "--fix", "tp=2")
-    assert refused.exit_code == 2 and "--format trl says tp=1" in refused.stderr
-
-
-def test_the_first_plan_of_a_search_is_the_one_that_the_overrides_say(autoconfig, tmp_path):
-    """On GPUs that do not hold the weights: what is ranked first is written, not another plan beside it."""
-    done = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "4", "--gpu", "rtx4090", "--peft", "lora", "--json",
-                          "--export", str(tmp_path / "run"))  # fmt: skip
-    first = json.loads(done.stdout)["plans"][0]
-    assert "fsdp" not in first["short"]
-    again = check_file(tmp_path / "run" / "overrides.txt", CheckRequest(gpus=4, gpu="rtx4090")).report
-    assert again.step_seconds == pytest.approx(first["step_seconds"], rel=0.01)
 
 
 def test_a_search_exports_what_trains_adapters(autoconfig, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.edit import changed
@@ -18,16 +19,7 @@ def read(before, more="--finetuning_type full --deepspeed ds_z3_config.json", **
     return read_any(f"#!/bin/bash\n{before} \\\n    {OPTIONS} {more}\n", CheckRequest(gpu="h100", **given))
 
 
-@pytest.mark.parametrize(
-    ("before", "gpus"),
-    [
-        ("FORCE_TORCHRUN=1 NNODES=2 NPROC_PER_NODE=8 llamafactory-cli train", 16),
-        ("CUDA_VISIBLE_DEVICES=0,1,2,3 llamafactory-cli train", 4),
-        ("export NNODES=2\nCUDA_VISIBLE_DEVICES=0,1,2,3 lmf train", 8),
-        ("torchrun --nproc_per_node 8 --nnodes 2 src/train.py", 16),
-        ("deepspeed --num_gpus 4 --master_port=9901 src/train_bash.py", 4),
-    ],
-)
+@tabled
 def test_a_command_line_is_read(before, gpus):
     found = read(before)
     assert (found.kind, found.question.scenario.cluster.num_gpus) == ("llama-factory", gpus)
@@ -49,12 +41,6 @@ def test_what_a_command_line_leaves_elsewhere_is_asked_for():
         read_any(f"llamafactory-cli train {OPTIONS.replace('stage sft', 'stage dpo')}", CheckRequest(gpu="h100", gpus=8))
 
 
-def test_a_program_called_train_of_somebody_else_is_not_taken_for_it():
-    with pytest.raises(InputError) as error:
-        read_any("torchrun --nproc_per_node 8 train.py --model_name_or_path x --lr 1\n", CheckRequest(gpu="h100"))
-    assert "llama-factory" not in str(error.value)
-
-
 def test_a_command_line_is_edited():
     text = f"NPROC_PER_NODE=8 llamafactory-cli train \\\n    {OPTIONS}\n"
     new = [FlagChange(flag="per_device_train_batch_size", old=("2",), new=("1",)),
@@ -65,27 +51,9 @@ def test_a_command_line_is_edited():
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ("do_train: false", "do_train .*is false: nothing is trained"),
-        ("do_predict: true\npredict_with_generate: true", "do_predict without do_train: this evaluates"),
-        ("fp8: true\nfp8_backend: torchao", "float8 of accelerate"),
-        ("tensor_model_parallel_size: 4\npipeline_model_parallel_size: 2", "Megatron's back end"),
-    ],
-)
+@tabled
 def test_files_that_are_no_training_of_hugging_faces_trainer_in_16_bits_are_refused(more, says):
     """hiyouga/LLaMA-Factory examples/extras/nlg_eval, extras/fp8 and megatron got a verdict, with these keys "unknown"."""
     text = f"model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ncutoff_len: 2048\nbf16: true\n{more}\n"
     with pytest.raises(UnsupportedError, match=says):
         read_any(text, CheckRequest(gpu="h100", gpus=8))
-
-
-def test_tasks_without_the_vocabularys_output_layer():
-    text = "NPROC_PER_NODE=2 megatron sft --model Qwen/Qwen3-8B --max_length 2048 --task_type {}"
-    with pytest.raises(UnsupportedError, match="task_type is embedding"):
-        read_any(text.format("embedding"), CheckRequest(gpu="h100"))
-    assert not read_any(text.format("causal_lm"), CheckRequest(gpu="h100")).unknown
-    plain = text.replace("megatron sft", "swift sft")
-    assert "output layer" in str(read_any(plain.format("reranker"), CheckRequest(gpu="h100")).not_modelled)
-    assert not read_any(plain.format("causal_lm"), CheckRequest(gpu="h100")).not_modelled

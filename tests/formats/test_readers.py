@@ -13,13 +13,12 @@ import yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from command_line import run_in_process
-from tables import table
+from tables import table, tabled
 
 from autoconfig.formats import edit
 from autoconfig.formats.check import READERS, read_any
 from autoconfig.formats.recognise import recognise
 from autoconfig.formats.tree import load_yaml
-from autoconfig.formats.writers.table import WRITERS
 from autoconfig.megatron.check import FlagChange, check, plan_violations
 from autoconfig.megatron.check_input import CheckRequest
 
@@ -74,33 +73,6 @@ def test_retyped_public_files_are_read(row):
     assert sorted({violation.rule for violation in plan_violations(scenario, found.plan, found.split)}) == broken
 
 
-def test_adapters_in_primus():
-    """Of two layers and rank 16, as the file says; a better plan is spelled in the words of the file."""
-    text, given = next((row[-1], row[1]) for row in RETYPED if "mlperf_aligned" in row[0])
-    found = read_any(text, CheckRequest(**given))
-    numerics = found.question.scenario.numerics
-    assert (numerics.lora_rank, numerics.lora_target_modules) == (16, ("linear_qkv", "linear_proj"))
-    assert found.spelled(found.question.scenario, found.plan)["tensor_model_parallel_size"] == ("8",)
-    whole = read_any(text.replace("enabled: true", "enabled: false"), CheckRequest(**given))
-    assert whole.question.scenario.numerics.peft == "none"
-    with pytest.raises(InputError, match=r"add lora\.dim"):
-        read_any(text.replace("dim: 16", "rank: 16"), CheckRequest(**given))
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "says"),
-    [("meta-llama/Llama-3.2-1B", 128256), ("Qwen/Qwen3-8B", 151936), ("/data/mine", "of unknown vocabulary")],
-)
-def test_the_tokenizer_of_an_experiment_of_primus_counts(tokenizer, says):
-    overrides = f"{{micro_batch_size: 1, global_batch_size: 8, seq_length: 64, tokenizer_model: {tokenizer}}}"
-    text = f"modules: {{pre_trainer: {{framework: megatron, model: llama3.1_8B.yaml, overrides: {overrides}}}}}\n"
-    if isinstance(says, int):
-        assert read_any(text, CheckRequest(gpus=8)).question.scenario.model.vocab_size == says
-        return
-    with pytest.raises(InputError, match=says):
-        read_any(text, CheckRequest(gpus=8))
-
-
 @pytest.mark.parametrize(
     ("model", "dropout", "dispatcher"),
     [("mixtral_8x7B_v0.1", 0.0, "alltoall"), ("llama3.1_8B", 0.0, None), ("language_model", 0.1, None)],
@@ -122,41 +94,11 @@ def test_an_experiment_of_primus_need_not_say_what_its_files_set(model, dropout,
         assert not read_any(text.replace("seq_length", "sequence_parallel: false, seq_length"), CheckRequest(gpus=8)).plan.sp
 
 
-def test_other_models_of_nanotron_are_refused():
-    """swiss-ai/nanotron-multilingual (596322ee), examples/xglm/example_config.yaml was counted as a Llama of 0.93 B."""
-    text = next(row[-1] for row in RETYPED if "long_context_4k_to_32k" in row[0])
-    for key in ("activation_function: gelu", "is_starcoder2_config: true", "d_model: 1024"):
-        with pytest.raises(UnsupportedError, match=f"model_config.{key.split(':')[0]}: this is no Llama or Qwen2"):
-            read_any(text.replace("    hidden_act: silu", f"    {key}"), CheckRequest())
-
-
-def test_programs_of_flagscale_that_are_no_megatron_are_refused():
-    """flagos-ai/FlagScale (16a2dd5b), examples/rwkv/conf/train/0_1b.yaml: its RWKV was counted as a GPT."""
-    sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
-    text = f"system: {{tensor_model_parallel_size: 1}}\nmodel: {{{sizes}}}\ndata: {{tokenizer: {{tokenizer_path: x}}}}\n"
-    with pytest.raises(UnsupportedError, match=r"tokenizer_path.*without tokenizer_type"):
-        read_any(text, CheckRequest(gpus=8))
-    gpt = text.replace("tokenizer_path: x", "tokenizer_type: QwenTokenizerFS, tokenizer_path: x, vocab_size: 151851")
-    assert read_any(gpt, CheckRequest(gpus=8)).question.scenario.model.vocab_size == 151851, "qwen3, llama3, mixtral, ... of it"
-
-
 def test_every_reader_has_five_public_files():
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ \S+ \([0-9a-f]{8}\)", row[0]) for row in RETYPED)
     counts = Counter(row[2] for row in RETYPED)
     counts.update(recognise((FILES / row[0]).read_text())[0] for row in PUBLIC)
     assert set(counts) == set(READERS) and all(counts[kind] >= 5 for kind in READERS), counts
-
-
-@pytest.mark.parametrize("row", [row for row in RETYPED if "dist_opt=0" in row[4]], ids=lambda row: row[0].split("/")[-1])
-def test_a_plan_without_the_distributed_optimizer_stays_without_in_primus(row):
-    source = read_any(row[-1], CheckRequest(**row[1]))
-    scenario = source.question.scenario
-    if WRITERS["primus"].refused(scenario, source.plan):
-        return
-    text = WRITERS["primus"].write(scenario, source.plan).text
-    given = {"gpus": scenario.cluster.num_gpus, "model": "llama3-8b" if "model" in row[1] else None}
-    assert "use_distributed_optimizer: false" in text
-    assert given["model"] is None or read_any(text, CheckRequest(**given)).plan == source.plan
 
 
 EXPERTS = {"model.expert_tensor_parallel_size": "1"}
@@ -197,22 +139,6 @@ def test_what_a_template_leaves_to_be_filled_in_is_passed_and_said():
     assert read_any(short, CheckRequest()).plan.mbs == 2
     other = read_any(text.replace("_sft_config", "_sft_mine_config"), CheckRequest(settings=EXPERTS))
     assert [line for line in other.question.assumed if "nemotron_3_nano_sft_mine_config is not known" in line]
-
-
-def test_what_nemo_configurations_compute_and_name():
-    text = next(row[-1] for row in RETYPED if row[0].split()[1].endswith("gpt3/175b.yaml"))
-    shared = "${divide_floor:${model.tensor_model_parallel_size},4}"
-    for value, size in (("${multiply:1, 2}", 2), ("${divide_ceil:9,8}", 2), (shared, 1)):
-        changed = re.sub(r"micro_batch_size: 1\b", f"micro_batch_size: {value}", text, count=1)
-        assert read_any(changed, CheckRequest()).plan.mbs == size
-    for value, said in (("${divide_floor:1,0}", "division by zero"), ("${multiply:x,2}", "not known|whole number")):
-        with pytest.raises(InputError, match=said):
-            read_any(re.sub(r"micro_batch_size: 1\b", f"micro_batch_size: {value}", text, count=1), CheckRequest())
-    with pytest.raises(UnsupportedError, match="vision models"):
-        read_any(text.replace("model:\n", "model:\n  img_h: 224\n"), CheckRequest())
-    plain = text.replace("model:\n", "model:\n  tokenizer: {library: megatron, type: GPT2BPETokenizer}\n")
-    if "tokenizer:" not in text:
-        assert read_any(plain, CheckRequest()).question.scenario.model.vocab_size == 50257
 
 
 def test_every_file_is_read_names_its_source_and_every_reader_has_one():
@@ -356,18 +282,7 @@ def test_torchtitans_schedules_have_their_stages(schedule, chunks):
     assert read_any(TITAN.format(schedule), CheckRequest(gpu="h100-80gb")).plan.vpp == chunks
 
 
-@pytest.mark.parametrize(
-    ("schedule", "more", "says"),
-    [
-        ("ZBVZeroBubble", "", "two stages a rank in a V"),
-        ("DualPipeV", "", "two stages a rank in a V"),
-        ("dualpipev", "pipeline_parallel_layers_per_stage = 5", "two stages a rank in a V"),
-        ("1F1C", "", "'1F1C': read are 1F1B"),
-        ("Interleaved1F1B", 'pipeline_parallel_schedule_csv = "x.csv"', "a file of its own"),
-        ("1F1B", "pipeline_parallel_layers_per_stage = 3", "1f1b has one stage a rank, and the file gives 3"),
-        ("Interleaved1F1B", "pipeline_parallel_layers_per_stage = 9", "at least two stages a rank, and the file gives 1"),
-    ],
-)
+@tabled
 def test_schedules_that_plans_cannot_say_are_refused(schedule, more, says):
     with pytest.raises(InputError, match=re.escape(says)):
         read_any(f"{TITAN.format(schedule)}{more}\n", CheckRequest(gpu="h100-80gb"))
@@ -418,14 +333,7 @@ def test_overrides_that_change_model_state_or_exchange_are_read(as_yaml):
     assert str(found.plan) == "tp=2,pp=2,ep=4,dp=16,mbs=1,sp=1,recompute=none"
 
 
-@pytest.mark.parametrize(
-    ("more", "dispatcher"),
-    [
-        ("", "hybridep"),
-        (" model.moe_flex_dispatcher_backend=deepep", "deepep"),
-        (" model.moe_token_dispatcher_type=alltoall", "alltoall"),
-    ],
-)
+@tabled
 def test_a_recipe_sets_the_dispatcher_that_no_override_says(more, dispatcher):
     recipe = "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"
     text = f"python run_recipe.py --recipe {recipe} train.train_iters=9 logger.log_interval=1{more}\n"
@@ -451,14 +359,7 @@ def test_a_yaml_of_overrides_is_edited_where_its_values_stand():
     assert edited["model"]["tensor_model_parallel_size"] == 4 and edited["train"] == yaml.safe_load(found.text)["train"]
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ("python3 -m verl.trainer.main_ppo a.b=grpo \\\n    trainer.nnodes=1 $@\n", r"post-training \(verl"),
-        ("ray job submit -- python3 train.py --actor-num-nodes 4 --rollout-batch-size 128 --lr 1e-5\n", "post-training"),
-        ("policy: {model_name: x}\nsft: {max_num_steps: 60}\n", "NeMo-RL"),
-    ],
-)
+@tabled
 def test_post_training_is_named_and_sent_to_its_own_command(text, what):
     """verl's and slime's scripts were "no launch of Megatron-LM" and "--micro-batch-size is not in the file; add it"."""
     with pytest.raises(UnsupportedError, match=f"{what}.*autoconfig rl check"):

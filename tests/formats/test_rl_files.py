@@ -8,17 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_names
+from autoconfig.specs.models.model_catalogue import load_model
 from click.testing import CliRunner
+from tables import tabled
 
 from autoconfig.cli.main import cli
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.formats.post_training.keys import versions
-from autoconfig.formats.post_training.log import log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
@@ -105,14 +104,7 @@ def test_what_is_written_reads_back_as_the_same_placement(framework):
         same_after_reading(framework, *case)
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "near"),
-    [
-        ("", "rollout.tp", ""),
-        ("", "rollout.n", "actor_rollout_ref.rollout.n?"),
-        ("model_name_or_path: qwen2.5-1.5b\nnum_generations: 8\nuse_vllm: true\n", "num_generation", "num_generations?"),
-    ],
-)
+@tabled
 def test_a_key_that_set_gives_is_one_of_the_framework(tmp_path, text, key, near):
     file = tmp_path / "file"
     file.write_text(text or VERL)
@@ -139,33 +131,13 @@ def test_what_is_written_has_known_keys_and_is_legal(framework):
         assert found.legal, (found.unknown, found.broken)
 
 
-@pytest.mark.parametrize(
-    ("key", "wrong", "said"),
-    [
-        ("actor_rollout_ref.rollout.tensor_model_parallel_size=2", "16", "16 GPUs, and 8 do not hold"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=0.6", "1.5", "above 0 and below 1"),
-        ("actor_rollout_ref.rollout.name=vllm", "foo", "'foo' does not exist"),
-        ("actor_rollout_ref.actor.ppo_mini_batch_size=128", "1024", "above the 4,096 samples"),
-        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", "3", "does not divide 8 GPUs"),
-    ],
-)
+@tabled
 def test_what_parsers_let_through_and_cannot_run_is_refused(key, wrong, said):
     name = key.partition("=")[0]
     assert key in VERL
     found = check_text(VERL.replace(key, f"{name}={wrong}"), {})
     assert not found.legal and any(said in text for text in found.broken), found.broken
     assert check_text(VERL, {}).legal
-
-
-@pytest.mark.parametrize("estimator", ["grpo", "rloo"])
-def test_one_response_of_a_prompt_is_taken_by_verl_and_refused_by_others(estimator):
-    """verl/trainer/ppo/core_algos.py takes the reward where a prompt has one response; OpenRLHF asserts more than one."""
-    alone = VERL.replace("rollout.n=8", "rollout.n=1").replace("=grpo", f"={estimator}")
-    found = check_text(alone, {})
-    assert found.broken == () and any("one response of a prompt" in note for note in found.run.notes)
-    name = {"grpo": "group_norm"}.get(estimator, estimator)
-    text = f"python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path qwen2.5-7b --algo.advantage.estimator {name}"
-    assert any("a group of 2 or more" in said for said in check_text(text, {}).broken)
 
 
 def test_stages_that_do_not_divide_the_layers_are_refused():
@@ -284,10 +256,7 @@ def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
     assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
 
 
-@pytest.mark.parametrize(("times", "code", "said"), [
-    (2.0, 0, ""), (4.0, 0, "warning: generation is 4 times what is predicted"), (0.2, 0, "generation is 0.2 times"),
-    (30.0, 2, "30 times the"), (0.03, 2, "0.03 times the"),
-])  # fmt: skip
+@tabled
 def test_a_log_far_from_what_is_predicted_is_doubted_or_refused(tmp_path, times, code, said):
     run, log, out = tmp_path / "run.sh", tmp_path / "log.txt", tmp_path / "cal.json"
     run.write_text(VERL)
@@ -298,14 +267,6 @@ def test_a_log_far_from_what_is_predicted_is_doubted_or_refused(tmp_path, times,
     made = CliRunner().invoke(cli, ["rl", "calibrate", str(log), "--run", str(run), "--output", str(out)])
     assert made.exit_code == code and said in made.stderr and out.exists() == (code == 0), made.output
     assert bool(made.stderr) == bool(said)
-
-
-def test_nemo_rl_prints_a_block_of_timing():
-    block = "⏱️  Timing:\n  • Total step time: 97.70s\n  • generation: 45.00s (46.1%)\n  • policy_training: 25.00s (25.6%)\n"
-    found = log_of("Mean Generation Length: 812.5\n" + block)
-    assert found.framework == "nemo-rl" and found.seconds["generation"] == 45.0 and found.response_tokens == 812
-    with pytest.raises(AutoconfigError, match="prints no step"):
-        log_of("nothing")
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"kind": "x"}', '{"kind": "autoconfig post-training calibration", "a": 1}'])
@@ -323,16 +284,6 @@ def test_export_writes_files_and_keeps_foreign_ones(tmp_path):
     (tmp_path / "grpo.yaml").write_text("mine\n")
     assert CliRunner().invoke(cli, words).exit_code == 2 and (tmp_path / "grpo.yaml").read_text() == "mine\n"
     assert CliRunner().invoke(cli, [*words, "--force"]).exit_code == 0
-
-
-def test_two_nodes_of_trl_know_their_first_one():
-    cases = random_cases("trl", 30, seed=4)
-    for _, placement, texts in cases:
-        said = yaml.safe_load(texts["accelerate.yaml"])
-        nodes = placement.gpus // 8 if placement.gpus > 8 else 1
-        assert said["num_machines"] == nodes
-        assert ({"main_process_ip", "main_process_port", "machine_rank"} <= said.keys()) == (nodes > 1)
-    assert {placement.gpus > 8 for _, placement, _ in cases} == {True, False}
 
 
 def test_releases_that_rl_takes_are_those_whose_keys_are_known():
@@ -376,22 +327,7 @@ def test_files_name_a_checkpoint(autoconfig, tmp_path, framework, model, names):
         assert autoconfig.run(*check, "--model", model).exit_code == 0
 
 
-def test_ids_of_the_catalogue_are_read_as_the_same_model():
-    known = {name: hub_id(name) for name in model_names()}
-    assert known["qwen3-8b"] == "Qwen/Qwen3-8B" and known["gpt3-175b"] == "" and sum(map(bool, known.values())) > 70
-    assert [name for name, found in known.items() if found and load_model(found).name != name] == []
-    assert hub_id("llama3-8b*") == hub_id("own") == ""
-
-
-@pytest.mark.parametrize(
-    ("framework", "algorithm", "said"),
-    [
-        ("trl", "ppo", "file of trl 1.16.0 is written for ppo; use --algorithm grpo or dapo, or --framework verl or openrlhf"),
-        ("nemo-rl", "rloo", "use --algorithm grpo or dapo, or --framework verl or openrlhf"),
-        ("verl", "dpo", "or leave --export out"),
-        ("areal", "grpo", "there are no files of areal; use --framework verl or nemo-rl"),
-    ],
-)
+@tabled
 def test_what_cannot_be_written_is_refused_before_the_search(autoconfig, tmp_path, monkeypatch, framework, algorithm, said):
     monkeypatch.setattr("autoconfig.post_training.answer.answer", lambda given: pytest.fail("searched"))
     asked = (*RL, "--model", "qwen2.5-7b", "--framework", framework, "--algorithm", algorithm)
@@ -405,15 +341,6 @@ def test_defaults_of_a_framework_are_said_as_such(autoconfig):
         assert words in shown
     shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "24").stdout.split())
     assert "prompts 513 (--prompts): the 512 of verl's published runs, and more until they divide over 24 GPUs" in shown
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.9, 0.9999])
-def test_the_better_placement_is_of_those_that_rl_would_rank(searched, chance):
-    """Without a bound the quickest has 50 % to fit; with one of nearly 100 % a quicker one than the run has it too."""
-    found = check_text(VERL.replace('"$@"', ""), {"fit_chance": chance})
-    assert found.priced is not None and found.priced.memory.chance > 0.9999
-    assert found.better is not None and found.better.memory.chance >= chance
-    assert (found.better.memory.chance < 0.9) == (chance < 0.9) and found.better.seconds < found.priced.seconds
 
 
 def test_an_engine_of_verl_takes_its_data_parallel_ranks_too():

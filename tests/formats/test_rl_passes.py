@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
+from tables import tabled
 
-from autoconfig.formats.post_training import verl
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
 from autoconfig.formats.post_training.run import job_of, placement_of
@@ -96,37 +94,11 @@ def test_what_verl_raises_at_in_passes_is_refused(text, said):
     assert not found.legal and any(said in reason for reason in found.broken), found.broken
 
 
-def test_without_a_reference_its_micro_batch_is_not_asked_for():
-    text = VERL.replace(f"{REF}_micro_batch_size_per_gpu=2", "").replace("use_kl_loss=True", "use_kl_loss=False")
-    assert check_text(text, {}).legal
-    assert check_text(f"{PACKING} {ROLLOUT}_use_dynamic_bsz=False", {"version": "0.7.0"}).legal  # its older workers take both
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("train_micro_batch_size: 4", "train_micro_batch_size: 3", "micro-batches of 3 samples do not divide the 128"),
-        (
-            "tensor_parallel_size: 4",
-            "tensor_parallel_size: 2}\n  logprob_batch_size: 3\n  x: {a: 1",
-            "log-probabilities: micro-batches of 3 samples",
-        ),
-        (
-            "sequence_packing: {enabled: false}",
-            "sequence_packing: {enabled: true, train_mb_tokens: 8192, logprob_mb_tokens: 2048}",
-            "log-probabilities: a packed micro-batch holds 2,048 tokens, and the longest sample takes 4,096",
-        ),
-    ],
-)
+@tabled
 def test_what_nemo_rl_asserts_of_micro_batches_is_refused(old, new, said):
     assert old in NEMO and not check_text(NEMO, {}).broken
     found = check_text(NEMO.replace(old, new), {})
     assert any(said in reason for reason in found.broken), found.broken
-
-
-def test_more_ranks_of_a_model_than_gpus_are_refused_before_its_micro_batches_are_looked_at():
-    found = check_text(NEMO.replace("gpus_per_node: 8, num_nodes: 2", "gpus_per_node: 2, num_nodes: 1"), {})
-    assert any("tp x pp x cp is 4, which does not divide 2 GPUs of training" in text for text in found.broken), found
 
 
 def test_nemo_rl_starts_with_other_batches_of_log_probabilities_where_it_is_told_to():
@@ -190,14 +162,6 @@ def test_files_that_contradict_themselves_on_gpus_are_refused(tmp_path):
         check_file(tmp_path / "accelerate.yaml", {})
 
 
-def test_grpo_without_a_kl_term_is_said_to_be_priced_as_dapo():
-    kept, without = (check_text(text, {}).run for text in (VERL, VERL.replace("use_kl_loss=True", "use_kl_loss=False")))
-    assert (kept.algorithm, without.algorithm) == ("grpo", "dapo")
-    assert (kept.algorithm_said, without.algorithm_said) == ("grpo", "grpo")
-    assert check_text(VERL.replace("=grpo", "=gpg"), {}).run.algorithm_said == "gpg"
-    assert [any("priced as dapo" in note for note in run.notes) for run in (kept, without)] == [False, True]
-
-
 def test_what_offloading_copies_is_said_with_its_seconds():
     """An 8B model's fp32 weights and moments, 12 bytes of a parameter over eight GPUs, and the reference: there and back."""
     offload = " ".join(f"actor_rollout_ref.actor.fsdp_config.{name}_offload=True" for name in ("param", "optimizer"))
@@ -229,41 +193,7 @@ def test_passes_of_openrlhf_have_a_micro_batch_of_their_own():
     assert [(run.mbs, run.forward.mbs) for run in (new, old)] == [(1, 1), (4, 8)]  # defaults of their releases
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ("reward_model.enable=True reward_model.enable_resource_pool=True reward_model.nnodes=2 reward_model.n_gpus_per_node=8",
-         "on 16 GPUs of its own, which are not counted"),
-        ("actor_rollout_ref.actor.fsdp_config.qat.enable=True", "fsdp_config.qat: fewer bits"),
-        ("algorithm.adv_estimator=remax", "a greedy response of every prompt"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_verl_runs_beside_and_is_not_priced_is_said(more, said):
     assert any(said in note for note in check_text(f"{VERL} {more}", {}).run.notes)
     assert not any(said in note for note in check_text(VERL, {}).run.notes)
-
-
-def test_padding_is_the_models_key_whatever_megatrons_section_says():
-    """verl 0.9.1, workers/engine_workers.py: "we use the one defined in model"."""
-    text = f"{VERL} model_engine=megatron"
-    removes = [
-        read_file(f"{text} {key}.use_remove_padding=False", {})[1].removes_padding
-        for key in ("actor_rollout_ref.actor.megatron", "actor_rollout_ref.model")
-    ]
-    assert removes == [True, False]
-
-
-def test_engines_whose_log_probabilities_count_save_the_trainer_a_pass():
-    """verl/trainer/ppo/ray_trainer.py: bypass_mode takes rollout_log_probs as the old ones."""
-    usual, without = (check_text(f"{VERL} algorithm.rollout_correction.bypass_mode={word}", {}) for word in (False, True))
-    assert usual.priced.phases.logprob > 0.0 == without.priced.phases.logprob
-    assert without.priced.phases.reference == usual.priced.phases.reference > 0.0
-
-
-def test_an_export_says_how_experts_are_split_without_expert_parallelism():
-    """A plan of ep 1 and tp 2 holds whole experts, which verl's null would split over tp."""
-    run = read_file(PACKING, {})[1]
-    run = replace(run, back_end="megatron", tp=2, ep=1, etp=1, experts=True, checkpoint="Qwen/Qwen3-30B-A3B")
-    text = verl.write(run)["run_verl.sh"]
-    assert "actor.megatron.expert_tensor_parallel_size=1" in text and read_file(text, {})[1].etp == 1
-    assert "expert_tensor_parallel_size" not in verl.write(replace(run, experts=False))["run_verl.sh"]

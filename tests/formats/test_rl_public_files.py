@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
 from autoconfig.specs.plan import NONE
+from tables import tabled
 
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
-from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.memory import training_memory
 from autoconfig.post_training.passes import PACKED
@@ -59,18 +59,6 @@ def test_a_nemo_rl_file_over_one_that_is_not_there_gets_no_verdict(tmp_path):
         check_file(alone, {})
 
 
-def test_a_section_may_take_the_place_of_the_one_below(tmp_path):
-    (tmp_path / "below.yaml").write_text("data: {a: 1, b: 2}\npolicy: {x: 1}\n")
-    found = whole_values({"defaults": "below.yaml", "data": {"_override_": True, "c": 3}, "policy": {"y": 2}}, tmp_path)
-    assert found == {"data": {"c": 3}, "policy": {"x": 1, "y": 2}}
-
-
-@pytest.mark.parametrize("name", ["sft", "dpo", "rm", "ppo", "distillation"])
-def test_files_of_nemo_rls_other_trainers_are_not_read_as_grpo(name):
-    with pytest.raises(UnsupportedError, match=f"trains by {name}"):
-        check_text(f"{name}: {{max_num_steps: 10}}\npolicy: {{model_name: qwen3-8b}}\n", {})
-
-
 def test_no_room_for_prompts_beside_the_most_new_tokens_is_a_usual_room():
     """max_new_tokens is max_total_sequence_length in NeMo-RL's own files: both together are at most the latter."""
     text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4096, ")
@@ -94,14 +82,6 @@ def test_micro_batches_without_padding_hold_the_tokens_of_their_sequences():
     assert check_text(VERL, {}).fits and not check_text(padded, {}).fits
 
 
-def test_a_python_file_among_the_options_is_not_the_program():
-    _, run = read_file(VERL, {})
-    assert run.algorithm == "grpo"
-    later = CLASSIC.replace("--pretrain qwen2.5-7b", "--pretrain qwen2.5-7b --remote_rm_url recipes/reward_func.py")
-    _, run = read_file(later, {})
-    assert (run.engines, run.engine_tp, run.group) == (4, 2, 8)
-
-
 def test_classic_flags_of_openrlhf_are_those_of_its_newest_release_with_them():
     found = check_text(CLASSIC, {})
     assert (found.version, found.unknown, found.broken) == ("0.9.10", (), ())
@@ -113,21 +93,9 @@ def test_classic_flags_of_openrlhf_are_those_of_its_newest_release_with_them():
     assert any("gone from openrlhf 0.11.2" in text for text in check_text(CLASSIC, {"version": "0.11.2"}).unknown)
 
 
-def test_ring_attention_needs_no_kernel_of_megatron():
-    assert check_text(f"{CLASSIC} --ring_attn_size 2", {}).broken == ()
-
-
 def test_flags_that_openrlhf_adds_in_a_loop_are_known():
     text = "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path qwen2.5-7b"
     assert check_text(f"{text} --actor.adam.lr 1e-6 --critic.adam.lr 9e-6", {}).unknown == ()
-
-
-def test_engines_of_verl_run_eagerly_up_to_its_release_0_5():
-    assert read_file(VERL, {"version": "0.5.0"})[1].graphs is False
-    assert read_file(VERL, {"version": "0.6.1"})[1].graphs is True
-    sglang = f"{VERL} actor_rollout_ref.rollout.name=sglang"
-    assert read_file(sglang, {"version": "0.5.0"})[1].graphs is True
-    assert read_file(f"{VERL} actor_rollout_ref.rollout.enforce_eager=False", {"version": "0.5.0"})[1].graphs is True
 
 
 def test_a_model_s_folder_elsewhere_is_known_by_its_name():
@@ -232,37 +200,10 @@ def test_what_is_started_and_not_priced_is_said():
     assert [said for said in wanted if said not in notes] == []
 
 
-def test_adapters_and_spread_experts_of_nemo_rl_are_read():
-    text = "defaults: grpo_math_1B.yaml\n" + BASE
-    assert run_of(text).lora_rank == 0
-    assert run_of(text.replace("enabled: true,", "enabled: true, peft: {enabled: true, dim: 128},")).lora_rank == 128
-    sharded = "dtensor_cfg: {expert_parallel_size: 8, lora_cfg: {enabled: true}, "
-    spread = text.replace("megatron_cfg: {enabled: true, ", sharded)
-    assert (run_of(spread).back_end, run_of(spread).ep, run_of(spread).lora_rank) == ("fsdp", 8, 8)
-
-
 def test_more_prompts_than_train_may_be_no_whole_number_of_times():
     """batch_multiplier is a float of GRPOConfig, though grpo_math_1B.yaml has 1."""
     found = check_text("defaults: grpo_math_1B.yaml\ngrpo: {use_dynamic_sampling: true, batch_multiplier: 1.5}\n", {})
     assert found.unknown == () and any("1.5 times the prompts" in note for note in found.run.notes)
-
-
-def test_hydras_group_of_the_engine_and_keys_of_the_data():
-    """model_engine is in the defaults of ppo_trainer.yaml since 0.7.1; hydra takes no key that is not there, but +key."""
-    engine = f"{VERL} model_engine=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
-    found = check_text(engine, {})
-    assert (found.unknown, found.run.back_end, found.run.tp) == ((), "megatron", 2)
-    assert check_text(f"{VERL} data.n_samples=4", {}).unknown == ("data.n_samples: verl 0.9.1 has no such key",)
-    assert check_text(f"{VERL} +data.n_samples=4", {}).unknown == ()
-
-
-def test_a_model_s_folder_below_what_the_caller_sets_is_known_by_its_name():
-    script = 'MODEL=${MODEL:-"${DATA_HOME}/models/Qwen2.5-Math-7B"}\n' + VERL.replace("path=qwen3-8b", 'path="$MODEL"')
-    run = run_of(script)
-    assert run.model == "qwen2.5-math-7b" and any("Qwen2.5-Math-7B: read as" in note for note in run.notes)
-    with pytest.raises(InputError, match="say --model NAME"):
-        run_of(script.replace("Qwen2.5-Math-7B", "mine"))
-    assert run_of(script, set=("MODEL=qwen3-14b",)).model == "qwen3-14b"
 
 
 def test_what_a_script_leaves_open_is_said_with_set_and_heard():
@@ -275,16 +216,7 @@ def test_what_a_script_leaves_open_is_said_with_set_and_heard():
         run_of(f"export N=TO_BE_FILLED\n{VERL} trainer.nnodes=$N")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("deepspeed --module openrlhf.cli.train_dpo --model.model_name_or_path a/b", "by dpo, .* rl --algorithm dpo"),
-        ("torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a", "by sft, .* rl --algorithm sft"),
-        ("model_name_or_path: a/b\nper_device_train_batch_size: 1\n", "`autoconfig check FILE`"),
-        ("uv run examples/run_grpo_math.py --config a.yaml policy.model_name=b", "check that file, with --set KEY=VALUE"),
-        ("dpo: {max_num_steps: 1}\npolicy: {model_name: a}\n", "rl --algorithm dpo --framework nemo-rl"),
-    ],
-)
+@tabled
 def test_files_without_generation_are_refused_with_what_reads_or_plans_them(text, said):
     with pytest.raises(UnsupportedError, match=said):
         run_of(text)
@@ -295,15 +227,6 @@ def test_a_command_of_trl_whose_values_are_in_another_file_is_not_read_without_i
         run_of("accelerate launch grpo.py --config recipes/a.yaml --vllm_mode colocate", gpus=8, model="qwen2.5-7b")
     alone = run_of("accelerate launch grpo.py --model_name_or_path qwen2.5-7b --max_completion_length 1024 --use_vllm", gpus=8)
     assert (alone.framework, alone.response_cap, alone.engine) == ("trl", 1024, "vllm")
-
-
-def test_another_configuration_below_the_overrides_is_said_and_a_reward_model_s_folder_may_be_open():
-    below = VERL.replace("main_ppo", "main_ppo --config-path=$DIR --config-name=search_multiturn_grpo")
-    assert any("--config-name search_multiturn_grpo is not read" in note for note in run_of(below).notes)
-    assert run_of(VERL.replace("main_ppo", "main_ppo --config-name='ppo_trainer.yaml'")).notes == []
-    rewarded = f"{VERL} reward_model.enable=True reward_model.model.path=$HOME/models/RM-3B"
-    assert any("($HOME/models/RM-3B)" in note for note in run_of(rewarded).notes)
-    assert run_of(VERL.replace("path=qwen3-8b", "path=$HOME/models/Qwen3-30B-A3B-Base")).model == "qwen3-30b-a3b"
 
 
 def test_engines_of_nemo_rl_are_read_from_the_section_of_their_kind():
@@ -317,16 +240,6 @@ def test_engines_of_nemo_rl_are_read_from_the_section_of_their_kind():
         4,
         0.6,
     )
-
-
-def test_numbers_of_fewer_bits_than_are_priced_are_said():
-    text = "defaults: grpo_math_1B.yaml\n" + BASE
-    fewer = text.replace("enabled: true,", "enabled: true, fp8_cfg: {enabled: true},").replace(
-        "vllm_cfg: {", "vllm_cfg: {precision: fp8, "
-    )
-    assert sum("fewer bits" in note for note in run_of(fewer).notes) == 2
-    assert not any("fewer bits" in note for note in run_of(text).notes)
-    assert any("fewer bits" in note for note in run_of(f"{VERL} actor_rollout_ref.rollout.quantization=fp8").notes)
 
 
 def test_experts_are_split_as_the_release_splits_them():

@@ -8,6 +8,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
@@ -65,11 +66,7 @@ def test_without_its_variable_one_process_has_the_one_visible_gpu():
     assert swift("", before="NNODES=2 ").plan.dp == 8
 
 
-@pytest.mark.parametrize(
-    ("fsdp", "stage", "offload"),
-    [("full_shard", 3, 0.0), ("'full_shard auto_wrap offload'", 3, 1.0), ("shard_grad_op", 2, 0.0), ("fsdp2", 3, 0.0),
-     ("no_shard", 0, 0.0)],
-)  # fmt: skip
+@tabled
 def test_words_of_fsdp_shard(fsdp, stage, offload):
     found = swift(f"--fsdp {fsdp}")
     assert (found.plan.fsdp, found.plan.offload) == (stage, offload)
@@ -81,21 +78,7 @@ def test_other_words_of_fsdp_are_refused():
         swift("--fsdp hybrid_shard")
 
 
-def test_the_file_of_a_launcher_is_not_opened():
-    text = SWIFT.format(options="", before="").replace("swift sft", "accelerate launch --config_file x.json swift/cli/sft.py")
-    with pytest.raises(InputError, match="--set fsdp=full_shard"):
-        read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=2))
-    assert read_any(text, CheckRequest(gpu="h100-sxm-80gb", gpus=2, settings={"fsdp": "full_shard"})).plan.fsdp == 3
-
-
-@pytest.mark.parametrize(
-    ("options", "modules"),
-    [
-        ("--target_modules all-linear", ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")),
-        ("--target_modules q_proj k_proj v_proj", ("linear_qkv",)),
-        ("--target_modules o_proj down_proj", ("linear_proj", "linear_fc2")),
-    ],
-)  # fmt: skip
+@tabled
 def test_which_layers_have_adapters(options, modules):
     numerics = swift(f"--train_type lora {options}").question.scenario.numerics
     assert numerics.peft == "lora" and set(numerics.lora_target_modules) == set(modules)
@@ -113,40 +96,11 @@ def test_only_what_is_known_to_change_nothing_is_called_without_effect():
     assert {"logging_steps", "warmup_ratio", "learning_rate", "system"} <= set(found.ignored)
 
 
-@pytest.mark.parametrize(
-    ("option", "says"),
-    [
-        ("--quant_bits 4", "frozen weights in fewer bits"),
-        ("--use_liger_kernel true --fsdp full_shard", "logits are never held"),
-        ("--optim adafactor", "priced as Adam, of adapters alone"), ("--attn_impl eager", "scores of all pairs"),
-        ("--use_galore true", "priced as Adam"),
-        ("--num_labels 3", "a classifier"), ("--modules_to_save embed_tokens", "trained whole"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_matters_and_is_not_priced_is_named(option, says):
     found = swift(option)
     assert says in " ".join(found.not_modelled) and not found.unknown
     assert not swift("--optim adamw_torch_fused --attn_impl flash_attn --quant_bits 0 --use_liger_kernel false").not_modelled
-
-
-def test_stages_on_unlike_gpus_are_refused():
-    sizes = "num_layers: 2, hidden_size: 64, num_attention_heads: 4, seq_length: 8, micro_batch_size: 1, global_batch_size: 8"
-    text = f"system: {{tensor_model_parallel_size: 1, hetero: {{enable_hetero: %s}}}}\nmodel: {{{sizes}, vocab_size: 128}}\n"
-    given = CheckRequest(gpu="h100-sxm-80gb", gpus=8)
-    with pytest.raises(UnsupportedError, match="unlike GPUs"):
-        read_any(text % "true", given)
-    assert read_any(text % "false", given).plan.dp == 8
-
-
-def test_no_layer_of_a_block_is_recomputed():
-    text = (
-        "torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
-        "--max-position-embeddings 64 --micro-batch-size 1 --vocab-size 128 --bf16 --recompute-granularity full "
-        "--recompute-method {} --recompute-num-layers 0"
-    )
-    assert read_any(text.format("block"), CheckRequest(gpu="h100-sxm-80gb")).plan.recompute == NONE
-    with pytest.raises(InputError, match="must be at least 1"):
-        read_any(text.format("uniform"), CheckRequest(gpu="h100-sxm-80gb"))
 
 
 def state_bytes(found):
@@ -183,13 +137,6 @@ def test_weights_kept_in_16_bits_are_written_for_trl_and_read_back():
         assert again.plan == found.source.plan
         with pytest.raises(UnsupportedError, match="weights_are_masters"):
             convert(text, request, "accelerate")
-
-
-def test_no_plan_with_other_states_is_better_than_one_in_16_bits():
-    wish = swift("--train_type full").wish.fixed
-    assert (wish["fsdp"], wish["dist_opt"], wish["offload"]) == ({0}, {False}, {0.0})
-    with pytest.raises(UnsupportedError, match="weights_are_masters"):
-        convert(SWIFT.format(options="--train_type full", before=""), CheckRequest(gpu="h100-sxm-80gb"), "megatron")
 
 
 def test_logits_are_held_without_ligers_kernels():
@@ -255,14 +202,6 @@ def shards(options):
     return read_any(SHARDS.format(options), CheckRequest(gpu="h100-sxm-80gb"))
 
 
-def test_cross_entropy_of_megatron_swift_is_fused_since_4():
-    """cross_entropy_loss_fusion of swift/megatron/arguments: True in v4.0.0, False in v3.12.0, where the kind is train_type."""
-    held = [shards(text).question.scenario.software.memory.loss_bytes_per_logit for text in (
-        "--tuner_type full", "", "--train_type full", "--tuner_type full --cross_entropy_loss_fusion false",
-        "--train_type full --cross_entropy_loss_fusion true")]  # fmt: skip
-    assert held[0] == held[1] == held[4] != held[2] == held[3]
-
-
 def test_adapters_of_megatron_swift():
     found = shards("--tuner_type lora --lora_rank 16 --tensor_model_parallel_size 2")
     numerics = found.question.scenario.numerics
@@ -287,30 +226,10 @@ def deep(more):
     return read_any(DEEP % more, CheckRequest(gpu="h100-sxm-80gb", gpus=8, model="llama3.2-1b", seq_length=2048))
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ('"optimizer": {"type": "OneBitAdam", "params": {"lr": 1e-4}}', "OneBitAdam: from freeze_step on"),
-        ('"optimizer": {"type": "ZeroOneAdam"}', "priced as Adam"),
-        ('"activation_checkpointing": {"partition_activations": true}', "divided over tensor-parallel ranks"),
-        ('"activation_checkpointing": {"cpu_checkpointing": true}', "wait in CPU memory"),
-        ('"bf16": {"enabled": true, "bf16_optimizer_states": true}', "moments in bf16"),
-        ('"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}', "ZenFlow"),
-        ('"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}', "quantised or pruned"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_matters_in_a_deepspeed_file_is_not_without_effect(more, says):
     found = deep(more)
     assert says in " ".join(found.not_modelled) and not found.unknown
-
-
-def test_a_deepspeed_file_whose_values_change_nothing_names_nothing():
-    found = deep(
-        '"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2, "overlap_comm": true}, "steps_per_print": 10, '
-        '"activation_checkpointing": {"partition_activations": false, "contiguous_memory_optimization": false}'
-    )
-    assert not found.not_modelled and not found.unknown
-    assert deep('"new_trick": {"memory": true}').unknown == ("new_trick.memory True",)
 
 
 def test_optimizers_of_other_states_are_refused():
@@ -333,28 +252,11 @@ def test_precision_of_trl(option, precision):
 MODEL = {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "seq_length": 4096}
 FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 16\nnum_machines: {}\n"
 HYBRID = f"{FSDP}fsdp_config:\n  fsdp_sharding_strategy: HYBRID_SHARD\n"
-COPIES = f"{FSDP}fsdp_config:\n  fsdp_version: 2\nparallelism_config:\n  parallelism_config_dp_replicate_size: 2\n"
 ZERO = '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": %d}}'
 TITAN = (
     '[activation_checkpoint]\nmode = "none"\n[model]\nname = "llama3"\nflavor = "8B"\n'
     "[training]\nbatch_size = 1\nseq_len = 64\ndata_parallel_replicate_degree = %d\n%s"
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (HYBRID.format(2), "fsdp_sharding_strategy HYBRID_SHARD on several machines"),
-        (COPIES.format(2), "parallelism_config_dp_replicate_size 2"),
-        (ZERO % 8, "zero_hpz_partition_size 8: hpZ holds a second copy"),
-        (TITAN % (2, "data_parallel_shard_degree = 8\n"), "data_parallel_replicate_degree 2: weights"),
-        (TITAN % (1, '[optimizer]\nname = "Muon"\n'), "optimizer.name Muon"),
-    ],
-)
-def test_sharding_over_part_of_the_gpus_is_refused(text, says):
-    """eminorhan/frontier-torchtitan (50284af4), train_configs/llama3_8b_n64.toml: over 32 of 512 GPUs, twice, with tp 8."""
-    with pytest.raises(UnsupportedError, match=says):
-        read_any(text, CheckRequest(**MODEL, global_batch_size=64, settings={"micro_batch_size": "1"}))
 
 
 def test_sharding_over_one_machine_of_one_is_over_all_gpus():
@@ -390,29 +292,6 @@ def test_what_a_run_of_megatron_swift_says_counts():
     scenario = found.question.scenario
     assert (found.plan.etp, scenario.given.dispatcher, scenario.workload.global_batch_size) == (2, "allgather", 32)
     assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)
-
-
-@pytest.mark.parametrize(
-    ("options", "gpus", "micro", "batch"),
-    [
-        ("", 2, 1, 16),
-        ("", 32, 1, 32),
-        ("--gradient_accumulation_steps 3", 4, 1, 12),
-        ("--per_device_train_batch_size 3", 4, 3, 24),
-    ],
-)
-def test_batches_of_ms_swift_are_its_own(options, gpus, micro, batch):
-    """examples/train/multi-node/deepspeed/train.sh was read with micro-batches of 8, the Trainer's own default."""
-    found = read_any(f"NPROC_PER_NODE={gpus} {COMMAND} {options}\n", CheckRequest(gpu="h100-sxm-80gb"))
-    assert (found.plan.mbs, found.question.scenario.workload.global_batch_size) == (micro, batch)
-
-
-def test_ms_swift_has_no_length_of_its_own():
-    text = f"NPROC_PER_NODE=2 {COMMAND}\n".replace(" --max_length 2048", "")
-    with pytest.raises(InputError, match="default is the longest that the model takes"):
-        read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
-    asked = read_any(text, CheckRequest(gpu="h100-sxm-80gb", seq_length=4096))
-    assert asked.question.scenario.workload.seq_length == 4096
 
 
 @pytest.mark.parametrize(("gpu", "code", "fits"), [("a100-40gb", 2, None), ("b200", 0, True)])

@@ -8,6 +8,7 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import parse_plan
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import FORMATS, convert, write_plan
@@ -91,23 +92,7 @@ def test_written_files_read_back_to_the_same_plan_long(form, name, pytestconfig)
     check_round_trips(form, name, 50, None)
 
 
-def test_every_format_has_a_question():
-    assert set(OF) | {"transformer-config"} == set(WRITERS)
-
-
-@pytest.mark.parametrize(
-    ("form", "plan", "says"),
-    [
-        ("deepspeed", "tp=2,pp=2,mbs=1", "pp=2"),
-        ("deepspeed", "tp=2,pp=1,mbs=1,sp=1", "sp=True"),
-        ("accelerate", "tp=1,pp=1,mbs=1,recompute=selective:core_attn,fsdp=3", "recompute=selective:core_attn"),
-        ("torchtitan", "tp=1,pp=1,mbs=1,recompute=full:block:3,fsdp=3", "recompute=full:block:3"),
-        ("torchtitan", "tp=1,pp=4,mbs=1,first=7,last=9", "first=7,last=9"),
-        ("nanotron", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-        ("bridge", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-        ("transformer-config", "tp=1,pp=1,mbs=1,fsdp=3", "fsdp=3"),
-    ],
-)
+@tabled
 def test_what_a_format_cannot_say_is_refused_with_a_list(form, plan, says):
     scenario = understand(request_of(QUESTIONS["dense"])).scenario
     with pytest.raises(UnsupportedError) as error:
@@ -199,8 +184,7 @@ def test_the_form_of_fp8_is_the_recipes_own(recipe, form):
     assert f"fp8='{form}'" in text.replace(" ", "") and f"fp8_recipe='{recipe}'" in text.replace(" ", "")
 
 
-@pytest.mark.parametrize(("form", "more"), [("deepspeed", ("--software", "deepspeed")), ("accelerate", ()), ("nanotron", ()),
-                                            ("torchtitan", ("--software", "torchtitan")), ("bridge", ())])  # fmt: skip
+@tabled
 def test_a_search_for_a_format_offers_what_it_can_say(autoconfig, form, more):
     asked = ("search", "--model", "llama3-8b", "--gpus", "8", "--gpu", "h100", "--seq-length", "4096", "--global-batch-size",
              "64", "--top", "5", "--format", form, *more)  # fmt: skip
@@ -216,13 +200,6 @@ def test_a_search_for_a_format_offers_what_it_can_say(autoconfig, form, more):
 def test_a_format_and_a_fixed_key_that_it_cannot_say(autoconfig):
     run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "8", "--format", "deepspeed", "--fix", "tp=2")
     assert run.exit_code == 2 and "--format deepspeed says tp=1, and --fix asks for tp=2" in run.stderr
-
-
-def test_a_deepspeed_file_is_json():
-    scenario = understand(request_of(QUESTIONS["zero"])).scenario
-    body = json.loads(write_plan(scenario, parse_plan("tp=1,pp=1,mbs=2,fsdp=3", 8), "deepspeed").text)
-    assert body["train_batch_size"] == 64 and body["gradient_accumulation_steps"] == 4
-    assert body["zero_optimization"]["stage"] == 3 and body["bf16"]["enabled"]
 
 
 def test_explain_and_include_take_a_file(autoconfig, tmp_path):
@@ -241,13 +218,3 @@ def test_explain_and_include_take_a_file(autoconfig, tmp_path):
         assert taken.exit_code == 2 and "--overlap-param-gather needs --overlap-grad-reduce" in taken.stderr
     refused = autoconfig.run("explain", str(Path(__file__)))
     assert refused.exit_code == 2 and refused.stderr.startswith("error: ")
-
-
-@pytest.mark.parametrize(("model", "named"), [("llama3-8b", "meta-llama/"), ("gpt3-22b", "gpt3-22b")])
-def test_megatron_swift_names_the_checkpoint_as_its_hub_does(model, named):
-    question = understand(request_of({"architecture": {}, **SMALL, "model": model}))
-    ranking = rank_plans(question.scenario, WRITERS["ms-swift"].wish, 0.0)
-    plan = next(plan for plan in map(ranking.plan, ranking.best) if not WRITERS["ms-swift"].refused(question.scenario, plan))
-    text = WRITERS["ms-swift"].write(question.scenario, plan).text
-    assert f'MODEL="${{MODEL:-{named}' in text
-    assert read_back("ms-swift", question.scenario, plan).question.scenario.model.name == model

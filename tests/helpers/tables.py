@@ -20,6 +20,11 @@ def tabled(test: Callable[..., Any]) -> Any:
     return pytest.mark.parametrize(columns, rows)(test)
 
 
+def listed(value: Any) -> Any:
+    """The value with lists in place of tuples, as a table has them."""
+    return [listed(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def write(path: Path, rows: list[dict[str, str]], encoding: str = "utf-8") -> Path:
     """The rows as a CSV file."""
     with path.open("w", newline="", encoding=encoding) as file:

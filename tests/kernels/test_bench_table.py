@@ -239,15 +239,6 @@ def test_a_missing_point_takes_the_nearest_rate(tmp_path: Path) -> None:
     )
 
 
-def test_the_error_beside_the_grid_is_reported(tmp_path: Path) -> None:
-    results = synthetic(tmp_path / "t.json")
-    for key in results.points["plan_gemm.bf16"]:
-        results.add("plan_gemm.bf16", key, timing(2 * gemm(*key)))
-    results.save(complete=True)
-    error = read_operator_table(tmp_path / "t.json")["gemm"]["bf16"]["held_out"]
-    assert error["rows"] == len(CPU.plan_shapes) and -60 < error["table"]["bias"] < -40
-
-
 def test_resuming_takes_over_all_points_and_refuses_another_device(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     first = synthetic(path)
@@ -325,17 +316,6 @@ def test_values_are_named_with_their_units() -> None:
     assert found["ecc"] is True and found["nvlinks"] == 2
     assert nvml.memory_bytes_per_s(found) == pytest.approx(3.352e12, rel=1e-3)
     assert nvml.pcie_bytes_per_s(found) == 64e9
-
-
-def test_what_the_driver_does_not_give_is_none() -> None:
-    found = nvml.sample(
-        nvml=fake(
-            nvmlDeviceGetEccMode=None, nvmlDeviceGetPowerUsage=None, nvmlDeviceGetNvLinkState=None,
-            nvmlDeviceGetCurrentClocksThrottleReasons=None, nvmlDeviceGetMemoryBusWidth=None,
-        )
-    )  # fmt: skip
-    assert found["ecc"] is found["power_w"] is found["throttle_reasons"] is None and found["nvlinks"] == 0
-    assert nvml.memory_bytes_per_s(found) is None and nvml.slowed(found) == []
 
 
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])

@@ -11,6 +11,8 @@ if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("tor
 
 import warnings
 
+pytestmark = pytest.mark.torch
+
 with warnings.catch_warnings():  # megatron-core warns of everything optional that is not installed
     warnings.simplefilter("ignore")
     import torch

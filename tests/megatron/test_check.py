@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-import re
 
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
 from check_help import LEGAL, checked, script
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
@@ -45,18 +45,6 @@ def test_an_illegal_plan_names_the_rule_and_the_nearest_legal_plan(autoconfig, t
     assert body["report"] is None and body["better"] is not None
     text = autoconfig.run("check", str(tmp_path / "run.sh")).stdout
     assert "Not legal" in text and "NV007" in text and "nearest legal plan" in text
-
-
-@pytest.mark.parametrize(("kind", "old"), [("--cp-comm-type p2p", ["p2p"]), ("", [])])
-def test_a_ring_of_keys_under_windows_is_not_legal(autoconfig, tmp_path, kind, old):
-    plan = "--context-parallel-size 2 --window-size 1023,0 --micro-batch-size 1 --global-batch-size 64"
-    (tmp_path / "run.sh").write_text(script(f"{plan} {kind}"))
-    body = json.loads(autoconfig.run("check", str(tmp_path / "run.sh"), "--json").stdout)
-    (broken,) = body["rejected_by"]
-    assert broken["rule"] == "AC024" and "--cp-comm-type a2a" in broken["text"]
-    assert body["nearest_legal"]["changes"] == [{"flag": "--cp-comm-type", "old": old or None, "new": ["all_gather"]}]
-    (tmp_path / "run.sh").write_text(script(f"{plan} --cp-comm-type all_gather"))
-    assert json.loads(autoconfig.run("check", str(tmp_path / "run.sh"), "--json").stdout)["legal"]
 
 
 def test_a_plan_that_does_not_fit_ends_in_3(autoconfig, tmp_path):
@@ -106,10 +94,7 @@ def test_a_plan_file_is_checked_as_it_is(scenario_of, autoconfig, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["dense", "odd", "moe", "mla"])
-@pytest.mark.parametrize("text", [
-    "tp=3,mbs=1", "tp=2,pp=2,mbs=5", "tp=2,sp=1,pp=2,vpp=7,mbs=1", "tp=16,pp=16,mbs=1,ep=3",
-    "tp=1,mbs=1,recompute=selective:moe_act+mla_up_proj", "tp=1,pp=2,mbs=1,recompute=full:block:50",
-])  # fmt: skip
+@tabled
 def test_the_nearest_legal_plan_is_legal_and_near(scenario_of, name, text):
     scenario = scenario_of(name)
     plan = parse_plan(text, 8)
@@ -138,13 +123,6 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
     assert text.index(" Legal. ") < text.index(slip) < text.index(" Fits: ")
 
 
-def test_a_slower_plan_that_fits_is_not_called_a_gain(autoconfig, tmp_path):
-    (tmp_path / "run.sh").write_text(script("--micro-batch-size 32 --global-batch-size 256 --use-distributed-optimizer"))
-    result = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "l4")
-    assert result.exit_code == 3 and "buys" not in result.stdout and "faster" not in result.stdout
-    assert "It fits, and takes" in result.stdout and "longer" in result.stdout
-
-
 def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_optimizer_sharded():
     plan = "--tensor-model-parallel-size 2 --sequence-parallel --micro-batch-size 1 --global-batch-size 64"
     old = script(plan).replace("--vocab-size 50257 ", "")
@@ -160,29 +138,6 @@ def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_opt
     assert local.source.question.scenario.software.name == "megatron-local"
     assert answer.better is not None and answer.better.plan.dist_opt
     assert any(change.flag == "--use-distributed-optimizer" for change in answer.changes)
-
-
-def test_a_launch_with_few_arguments_is_named():
-    text = "#!/bin/bash\ntorchrun --nproc_per_node 8 train.py --lr 1e-4 --config x.yaml\n"
-    with pytest.raises(InputError, match=r"line 2 starts train\.py with 1 argument of Megatron-LM \(--lr\), and at least 3"):
-        checked(text)
-
-
-@pytest.mark.parametrize(
-    ("command", "files"),
-    [
-        ("accelerate launch --config_file a.yaml train.py --data x.json", "a.yaml"),
-        ("torchrun --nproc_per_node 8 \\\n run_clm.py --train_file x.json --deepspeed ds.json", "ds.json"),
-        ("trl sft --config run2/sft.yaml --model_name_or_path x # no.yaml", "run2/sft.yaml"),
-        ("FORCE_TORCHRUN=1 llamafactory-cli train sft.yaml", "sft.yaml"),
-        ("CONFIG=b.yaml\ntrl sft --config=$CONFIG data.files=x.json", "b.yaml"),
-        ("accelerate launch train.py --data x.json\n# see other.yaml", ""),
-    ],
-)
-def test_the_settings_file_of_another_trainer_is_asked_for(command, files):
-    with pytest.raises(InputError, match="no launch of Megatron-LM was found") as error:
-        checked(f"#!/bin/bash\n{command}\n")
-    assert re.findall(r"give the file that the command names \((.*?); its", str(error.value)) == ([files] if files else [])
 
 
 def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_path):
@@ -218,13 +173,6 @@ def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
     fixed = text.replace("torchrun", "NUM_NODES=1\ntorchrun")
     assert "--set" not in checked(fixed)[0].violations[0].text  # the file's own value counts
     assert "--set" not in checked(text.replace("${NUM_NODES:-1}", "1"))[0].violations[0].text
-
-
-def test_the_chance_to_fit_stands_beside_the_better_plan(autoconfig, tmp_path):
-    (tmp_path / "run.sh").write_text(script(LEGAL))
-    shown = " ".join(autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.split())
-    better = shown.split("Better among")[1]
-    assert "chance to fit" in better.split("argument")[0]
 
 
 FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy"
@@ -325,13 +273,6 @@ def test_a_script_of_ours_gets_the_missing_overlap_back_with_its_prediction(requ
         assert set(whole.splitlines()) <= set(again)
 
 
-def test_overlaps_that_are_not_legal_or_of_another_year_are_not_missed():
-    """Weights are gathered beside the forward with a distributed optimizer only; arguments of 2021 know no overlap."""
-    answer, _ = checked(script("--attention-backend auto --micro-batch-size 1 --global-batch-size 64"))
-    assert [one.flag for one in answer.missing] == ["--overlap-grad-reduce"]
-    assert not checked(script("--micro-batch-size 1 --global-batch-size 64"))[0].missing
-
-
 def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
     done = autoconfig.run("export", "--model", "llama3-8b", "--gpus", "8", "--gpu", "b200", "--output", str(tmp_path / "out"),
                "tp=1,pp=1,dp=8,mbs=1,sp=0")  # fmt: skip
@@ -341,46 +282,10 @@ def test_an_exported_script_remembers_its_gpu(tmp_path, autoconfig):
         assert "b200-180gb" in found and "of 172.4" in found, name
 
 
-@pytest.mark.parametrize(
-    ("line", "named", "gpu", "said"),
-    [
-        ("--gres=gpu:a100:8", None, "a100-80gb", "#SBATCH --gres asks for 'a100' (not a100-40gb; --gpu names another)"),
-        ("--gpus-per-node=a100:8", None, "a100-80gb", "#SBATCH --gpus-per-node asks for 'a100'"),
-        ('--gres=gpu:8 --constraint="a100&ib"', None, "a100-80gb", "#SBATCH --constraint asks for 'a100'"),
-        ("--gres=gpu:a100_40gb:8", None, "a100-40gb", "'a100_40gb'"),
-        ("--gres=gpu:8 -C a100-40g", None, "a100-40gb", "'a100-40g'"),
-        ("--gres=gpu:8 -C milan", None, "h100-sxm-80gb", "GPU h100-sxm-80gb (say --gpu"),
-        ("--gres=gpu:tesla:8", None, "h100-sxm-80gb", "asks for 'tesla', which the catalogue does not know"),
-        ("--gres=gpu:a100:8", "h200", "h200-sxm-141gb", "GPU h200 (--gpu), and #SBATCH --gres asks for 'a100'"),
-        ("--gres=gpu:a100:8", "a100-80gb", "a100-80gb", ""),
-    ],
-)
+@tabled
 def test_the_gpu_that_slurm_is_asked_for_is_priced(line, named, gpu, said):
     text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
     question = read_check(text, CheckRequest(gpu=named)).question
     assert question.scenario.cluster.gpu.id == gpu
     about = " ".join(one for one in question.assumed if one.startswith("GPU"))
     assert said in about and bool(said) == bool(about)
-
-
-@pytest.mark.parametrize("line", ["--gres=gpu:v100:8", "--gres=gpu:8 -C v100-16gb|v100-32gb"])
-def test_a_choice_of_gpus_that_slurm_is_asked_for_is_asked_about(line):
-    text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
-    with pytest.raises(InputError, match="which may be v100-16gb or v100-32gb: say --gpu"):
-        read_check(text, CheckRequest())
-
-
-IDLE_NORMS = f"{LEGAL} --recompute-granularity selective --recompute-modules layernorm"
-
-
-@pytest.mark.parametrize(("software", "said"), [("transformer-engine", True), ("megatron-local", False)])
-def test_recomputing_norms_that_are_a_part_of_matrices_is_said_to_free_nothing(software, said):
-    answer, _ = checked(script(IDLE_NORMS), software=software)
-    assert not answer.violations
-    assert any("recomputing layernorm frees nothing" in text for text in answer.remarks) == said
-
-
-def test_the_nearest_legal_plan_of_a_dense_model_keeps_no_useless_module():
-    answer, _ = checked(script(f"{IDLE_NORMS} moe_act"), software="transformer-engine")
-    assert [violation.rule for violation in answer.violations] == ["NV114"]
-    assert str(answer.nearest.recompute) == "none"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
-from check_help import LEGAL, MODEL, checked, script
+from check_help import LEGAL, checked, script
 from tables import tabled
 
 from autoconfig.megatron.check import check, flag_changes, plan_flags
@@ -102,24 +102,6 @@ def test_removed_arguments_leave_nothing_behind():
     assert "--tensor-model-parallel-size '1' --micro-batch-size 1" in text and "tp-comm" not in text
 
 
-@tabled
-def test_what_is_removed_leaves_no_doubled_blanks(old, left):
-    launch = old if old.startswith("    ") else "    ${A[@]} \\\n"
-    before = "" if launch == old else old
-    start = f"#!/bin/bash\n{MODEL}{before}torchrun --nproc_per_node 8 pretrain_gpt.py ${{MODEL[@]}} \\\n{launch}"
-    answer, asked = checked(f"{start}    {BATCH} --micro-batch-size 1\n")
-    assert left in edited_text(answer.source, parse_plan("tp=1,pp=1,mbs=1,dist_opt=0", 8), None, asked)
-
-
-def test_lists_of_values_grow_and_shrink_word_by_word():
-    recompute = "--recompute-granularity selective --recompute-modules 'core_attn'"
-    old = f"{BATCH} --tensor-model-parallel-size 1 {recompute} --micro-batch-size 1"
-    text = edited(old, "tp=1,pp=1,mbs=1,recompute=selective:core_attn+layernorm")
-    assert "--recompute-modules core_attn layernorm --micro" in text
-    back = edited(old.replace("'core_attn'", "'core_attn' 'layernorm'"), "tp=1,pp=1,mbs=1,recompute=selective:mlp")
-    assert "--recompute-modules mlp --micro" in back
-
-
 def test_a_plan_that_needs_the_environment_gets_it():
     old = f"{BATCH} --tensor-model-parallel-size 1 --micro-batch-size 1"
     answer, asked = checked(script(old))
@@ -132,13 +114,7 @@ NEWER = "--attention-backend auto --micro-batch-size 1 --global-batch-size 64"
 """Today's Megatron-LM with none of the overlaps."""
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("", "tp=2,sp=1,pp=2,mbs=1"),  # sharding the optimizer makes --overlap-param-gather possible: it stays off
-    ("--use-distributed-optimizer", "tp=2,sp=1,pp=2,mbs=1"),
-    ("--tensor-model-parallel-size 2 --sequence-parallel", "tp=1,pp=2,mbs=1"),  # --tp-comm-overlap is possible no more
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1,recompute=selective:layernorm"),
-    ("--recompute-activations", "tp=2,sp=1,pp=1,mbs=1"),
-])  # fmt: skip
+@tabled
 def test_scripts_without_overlap_arguments_are_edited(old, new):
     answer, asked = checked(script(f"{old} {NEWER}"))
     assert answer.source.question.scenario.software.name == "transformer-engine"
@@ -146,11 +122,3 @@ def test_scripts_without_overlap_arguments_are_edited(old, new):
     text = edited_text(answer.source, plan, None, asked)
     assert read_check(text, asked).plan == plan and "--overlap-" not in text and "--recompute-activations" not in text
     assert ("--recompute-granularity selective" in text) == ("recompute" in new)
-
-
-def test_the_public_script_without_overlap_arguments_is_improved():
-    text = (SCRIPTS / "megatron_2025_gpt3_175b.sh").read_text()
-    asked = CheckRequest(gpu="a100-80gb", gpus=1024)
-    answer = check(read_check(text, asked))
-    assert answer.better is not None and answer.better.plan.dist_opt
-    assert read_check(improved_text(answer, asked), asked).plan == answer.better.plan

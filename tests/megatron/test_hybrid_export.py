@@ -9,6 +9,7 @@ from autoconfig.specs.layouts import staged_pattern
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.scenario import Scenario
+from tables import tabled
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.scripts import sbatch_script, torchrun_script
@@ -26,10 +27,7 @@ def written(name: str, plan: str, gpus: int = 16) -> str:
     return torchrun_script(understand(asked).scenario, parse_plan(plan, gpus), None)
 
 
-@pytest.mark.parametrize(("plan", "cuts"), [
-    ("pp=1,mbs=1", []), ("pp=2,mbs=1", [26]), ("pp=2,first=28,last=24,mbs=1", [28]), ("pp=2,vpp=2,mbs=1", [13, 26, 39]),
-    ("pp=2,vpp=2,first=28,last=24,mbs=1", [14, 26, 40]),
-])  # fmt: skip
+@tabled
 def test_segments_are_the_chunks_in_their_order(plan: str, cuts: list[int]) -> None:
     letters = NANO.hybrid_layer_pattern
     ends = [0, *cuts, len(letters)]
@@ -63,12 +61,7 @@ def test_the_script_starts_the_program_of_hybrids_without_a_number_of_layers() -
     assert "--mamba-num-heads '128'" in text and "--linear-num-key-heads" not in text
 
 
-@pytest.mark.parametrize(("old", "new", "says"), [
-    ("--mamba-num-heads", "--num-layers 50 --mamba-num-heads", "has 52 layers"),
-    ("--mamba-num-heads", "--decoder-first-pipeline-num-layers 20 --mamba-num-heads", "NV023"),
-    ("MEMEM*E", "MEMEMXE", "is not one of"), ("MEMEM*E", "MEMEMDE", "sparse attention"),
-    ("--mamba-num-heads", "--hybrid-attention-ratio 0.1 --mamba-num-heads", "given by ratios"),
-])  # fmt: skip
+@tabled
 def test_what_contradicts_the_pattern_is_refused(old: str, new: str, says: str) -> None:
     text = written("nemotron-3-nano", "pp=2,mbs=1")
     assert old in text
@@ -99,34 +92,6 @@ def test_scripts_read_back(name: str) -> None:
         assert getattr(model, f"dsa_indexer_{field}") == getattr(wanted, f"dsa_indexer_{field}")
     assert found.plan == parse_plan(SPARSE_PLAN, 512) and found.unknown == ()
     assert not any("sparse" in note for note in found.question.assumed)
-
-
-def test_a_file_without_fused_kernels_is_told_what_is_priced() -> None:
-    text = "\n".join(line for line in sparse_script().splitlines() if "--dsa-kernel-backend" not in line)
-    assert any("--dsa-kernel-backend" in note for note in read_check(text, CheckRequest(gpu="h100")).question.assumed)
-
-
-@pytest.mark.parametrize(("old", "new", "why"), [
-    ("'dsa'", "'other'", "experimental attention cannot be checked"),
-    ("--multi-latent-attention", "--group-query-attention", "experimental attention cannot be checked"),
-    ("--dsa-indexer-topk '2048'", "--dsa-indexer-topk '2048'\n    --dsa-indexer-topk-freq 4", "take over"),
-    ("    --dsa-indexer-n-heads '32'\n", "", "--dsa-indexer-n-heads is not in the file"),
-])  # fmt: skip
-def test_other_variants_are_refused(old: str, new: str, why: str) -> None:
-    text = sparse_script()
-    assert old in text
-    with pytest.raises(InputError, match=why):
-        read_check(text.replace(old, new), CheckRequest(gpu="h100"))
-
-
-@pytest.mark.parametrize(("changes", "why"), [
-    ({"software": "nemo-25.11"}, "lacks glm-5's sparse attention"),
-    ({"gpu": "a100"}, "Hopper and for Blackwell"),
-    ({"gpu": "rtx-pro-6000"}, "Hopper and for Blackwell"),
-])  # fmt: skip
-def test_training_is_refused_where_nothing_runs_it(changes: dict[str, str], why: str) -> None:
-    with pytest.raises(InputError, match=why):
-        understand(Request(**{"model": "glm-5", "gpus": 512, "gpu": "h100", **changes}))
 
 
 @pytest.mark.parametrize(("changes", "why"), [({"engine": "megatron"}, "no sparse attention"), ({"gpu": "l40s"}, "Hopper")])

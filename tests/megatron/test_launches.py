@@ -6,8 +6,9 @@ import re
 import subprocess
 
 import pytest
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError
 from launch_help import launch, read
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import check
@@ -109,46 +110,7 @@ def test_one_process_of_many_asks_for_the_gpus():
         assert read(text, gpus=8).question.scenario.cluster.num_gpus == 8
 
 
-def test_a_conversion_before_the_training_is_passed_over():
-    script = launch(f"python convert_ckpt_v2.py --num-layers 4 --load /x --save /y --seq-length 128\n{launch()}")
-    assert str(read(script).plan) == str(read(launch()).plan)
-    with pytest.raises(UnsupportedError, match="no pre-training"):
-        read("python tools/run_text_generation_server.py --num-layers 4 --hidden-size 64 --load /x --seq-length 128")
-
-
-def test_a_program_that_only_a_variable_names_is_refused_too():
-    script = f"APP='{launch().strip()}'\n$WRAPPER $APP\n"
-    assert read(script, gpus=8).plan == read(launch()).plan
-    with pytest.raises(UnsupportedError, match="vlm"):
-        read(script.replace("pretrain_gpt", "pretrain_vlm"), gpus=8)
-
-
-def test_a_module_that_serves_is_refused():
-    with pytest.raises(UnsupportedError, match="inference"):
-        read(launch().replace("pretrain_gpt.py", "-m examples.inference.gpt.gpt_static_inference"))
-    assert read(launch().replace("torchrun", "python -m torch.distributed.run")).plan.tp == 1
-
-
-def test_the_folder_of_a_training_program_does_not_refuse_it():
-    found = read(launch().replace("pretrain_gpt.py", "/data/eval/inference/pretrain_gpt.py"))
-    assert found.question.scenario.model.num_layers == 4
-
-
-@pytest.mark.parametrize(
-    ("lines", "launcher", "said"),
-    [
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=8", "starts 64 processes on a"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "srun torchrun --nproc_per_node=4", "starts 32 processes on a"),
-        ("--nodes=4 --gres=gpu:4", "torchrun --nnodes=4 --nproc_per_node=8", r"8 processes on a node \(its launcher\)"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=32", "srun python", "8 tasks of srun, 1 each"),
-        ("--nodes=2 --gres=gpu:8", "srun torchrun --nnodes=4 --nproc_per_node=8", "32 processes.*2 nodes of 8 GPUs"),
-        ("--nodes=4 --gpus-per-node=4 --ntasks-per-node=8", "torchrun --nnodes=4 --nproc_per_node=4", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=4", "srun torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=8 --ntasks=32", "srun --ntasks-per-node=1 torchrun --nnodes=4 --nproc_per_node=8", ""),
-        ("--nodes=4 --gpus-per-node=4 --ntasks=16", "srun -N 2 -n 8 python", ""),
-        ("--nodes=4 --ntasks-per-node=8", "srun python", ""),
-    ],
-)
+@tabled
 def test_more_processes_than_slurm_is_asked_for_gpus_is_a_contradiction(lines, launcher, said):
     text = f"#!/bin/bash\n#SBATCH {lines}\n{launcher} pretrain_gpt.py --num-layers 2 --hidden-size 64 --seq-length 64\n"
     if said:
@@ -166,10 +128,6 @@ def test_deepspeed_starts_a_process_on_each_gpu_that_it_includes(option, gpus, n
     """malteos/bigscience-Megatron-DeepSpeed-oxw, run.sh: its two GPUs were asked for."""
     found = read_script(f"deepspeed {option} --master_port 1 pretrain_gpt.py {BASE}", megatron_program())
     assert (found.num_gpus, found.gpus_per_node) == (gpus, node)
-
-
-def test_hosts_that_deepspeed_includes_whole_have_gpus_that_the_file_does_not_say():
-    assert read_script(f"deepspeed --include w0@w1:0 pretrain_gpt.py {BASE}", megatron_program()).num_gpus is None
 
 
 @pytest.mark.parametrize("equals", ["=", " "])

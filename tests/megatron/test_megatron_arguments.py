@@ -6,12 +6,12 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.run_settings import GivenSettings
-from tables import tabled
+from tables import listed, tabled
 
 from autoconfig.megatron.argument_list import known_arguments, name_hint, not_modelled_arguments, split_arguments
 from autoconfig.megatron.read import read_arguments
 from autoconfig.megatron.read_model import read_pattern
-from autoconfig.megatron.read_vocabulary import model_in, tokenizer_entries
+from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.training.plan_rules import layout_chunks, split_of_layout
 
 SMALL = (
@@ -154,46 +154,16 @@ def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, voca
     assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "text"), [("/ckpt/own_3b", "# Runs Mixtral 8x7B"), ("/ckpt/own_3b/", "TP=1 # as Mixtral"), ("tokenizer", "")]
-)
-def test_a_comment_says_no_vocabulary_of_a_tokenizer_with_a_name(tokenizer, text):
-    """Scripts are copied with their comments; only where the tokenizer is called nothing do these count."""
-    words = "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
-    words += f"--micro-batch-size 1 --global-batch-size 8 --tokenizer-type HuggingFaceTokenizer --tokenizer-model {tokenizer}"
-    cluster = cluster_of(load_gpu("a100-80gb"), 8)
-    with pytest.raises(InputError, match="comment speaks of mixtral, which has 32,000" if text else "is not known"):
-        read_arguments(words.split(), cluster, spoken=("run.sh", text))
-    code = read_arguments(words.split(), cluster, spoken=("run.sh", f"{text}\nNAME=mixtral"))
-    unnamed = read_arguments(words.replace(tokenizer, "/x/tokenizer").split(), cluster, spoken=("", "# Mixtral"))
-    assert code.scenario.model.vocab_size == unnamed.scenario.model.vocab_size == 32000
-
-
 @tabled
 def test_only_slips_get_a_hint(given, hint):
     assert name_hint(given) == hint
 
 
-@pytest.mark.parametrize(
-    ("text", "field", "value"),
-    [
-        ("--attention-head-type multiquery", "num_query_groups", 1),
-        ("--padded-vocab-size 1024", "padded_vocab", 1024),
-        ("--pad-vocab-size-to 1500", "padded_vocab", 1500),
-        ("--extra-vocab-size 24", "vocab_size", 1024),
-        ("--num-experts 8 --mlp-type residual", "moe_shared_expert_intermediate_size", 1024),
-        ("--num-experts 8 --moe-ffn-hidden-size 96 --num-shared-experts 2", "moe_shared_expert_intermediate_size", 192),
-        ("--num-experts 8 --moe-latent-size 64", "moe_latent_size", 64),
-        ("--num-experts 8 --first-k-dense-replace 2", "moe_layer_freq", (0, 0, 1, 1, 1, 1, 1, 1)),
-        ("--num-experts 8 --first-k-dense-replace 1 --moe-layer-freq 2", "moe_layer_freq", (0, 0, 1, 0, 1, 0, 1, 0)),
-        ("--num-experts 8 --first-k-dense-replace 1 --noop-layers 6,7", "moe_layer_freq", (0, 1, 1, 1, 1, 1)),
-        ("--noop-layers 7", "num_layers", 7),
-    ],
-)
+@tabled
 def test_what_changes_the_model_is_used(text, field, value):
     model = read(text).scenario.model
     size = -(-model.vocab_size // model.make_vocab_size_divisible_by) * model.make_vocab_size_divisible_by
-    assert (size if field == "padded_vocab" else getattr(model, field)) == value
+    assert (size if field == "padded_vocab" else listed(getattr(model, field))) == value
 
 
 def test_stages_of_mindspeed():
@@ -218,57 +188,11 @@ def test_what_no_formula_reads_is_named_one_by_one():
     assert read("--num-distributed-optimizer-instances 2").not_modelled and not read("--optimizer adam").not_modelled
 
 
-def test_mindspeeds_words():
-    """mindspeed_llm/core/transformer/mlp.py (--gelu-tanh is gated) and transformer_block.py (layers modulo -1)."""
-    moe = "--num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 64 --expert-model-parallel-size 4 "
-    assert read("--gelu-tanh").scenario.model.gated_linear_unit and not read("").scenario.model.gated_linear_unit
-    dense = read(moe + "--moe-layer-freq -1 --first-k-dense-replace 2 --moe-token-dispatcher-type alltoall_seq")
-    assert dense.scenario.model.moe_pattern == (0, 0, 1, 1, 1, 1, 1, 1)
-    assert any("alltoall_seq" in line for line in dense.assumed)
-    assert all(read(moe + "--moe-layer-freq -1").scenario.model.moe_pattern)
-    with pytest.raises(UnsupportedError, match="local filter"):
-        read("--use-lf-gate")
-
-
-def test_the_older_spelling_beside_the_newer_one():
-    both = read("--checkpoint-activations --recompute-granularity full --recompute-method block --recompute-num-layers 3")
-    assert str(both.plan.recompute) == "full:block:3"
-    with pytest.raises(InputError, match="older spelling"):
-        read("--checkpoint-activations --recompute-granularity selective")
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("Qwen/Qwen2.5-Coder-7B-Instruct", "qwen2.5-7b"), ("open-r1/Qwen2.5-Math-7B-RoPE-300k", "qwen2.5-math-7b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama3.1-8b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "qwen2.5-32b"),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "r1-distill-qwen-1.5b"), ("deepseek-ai/DeepSeek-R1-0528-Qwen3-8B", None),
-        ("mistralai/Mistral-Medium-3.5", None), ("mistralai/Mistral-7B-v0.1", "mistral-7b"), ("/models/mistral", "mistral-7b"),
-        ("mistralai/Mistral-Large-3-675B-Instruct-2512", None), ("tiiuae/falcon-mamba-7b", None),
-        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"), ("Qwen/Qwen3-8B-AWQ", "qwen3-8b"),
-    ],
-)  # fmt: skip
+@tabled
 def test_which_model_a_name_is_of(name, model):
     """Of two models in one name none is taken, nor a model whose name says no size, where more stands behind it."""
     found = model_in(name)
     assert (found.name if found else None) == model
-
-
-@pytest.mark.parametrize(
-    ("name", "entries"),
-    [
-        ("tiiuae/Falcon3-Mamba-7B-Base", 65_024), ("tiiuae/Falcon3-7B-Base", 131_072), ("tiiuae/Falcon-H1-7B-Base", None),
-        ("LGAI-EXAONE/EXAONE-3.0-7.8B-Instruct", 102_400), ("LGAI-EXAONE/EXAONE-4.5-33B", None),
-        ("ibm-granite/granite-3.1-8b-instruct", 49_155), ("ibm-granite/granite-3b-code-base", None),
-        ("BAAI/AquilaChat2-34B-16K", 100_008), ("BAAI/Aquila-135M", None), ("distill-llama-2-7b", 32_000),
-        ("mistralai/Mistral-Large-Instruct-2411", 32_768), ("mistralai/Mistral-Large-3-675B-Instruct-2512", None),
-        ("mistralai/Ministral-8B-Instruct-2410", 131_072), ("mistralai/Mistral-Medium-3.5", None),
-    ],
-)  # fmt: skip
-def test_a_family_ends_where_its_vocabulary_does(name, entries):
-    """As published in the config.json of each; None where kin has another one, or none is published."""
-    assert tokenizer_entries(name) == entries
 
 
 def test_the_beginning_of_an_argument_stands_for_it():
@@ -292,15 +216,7 @@ def test_parallelism_of_another_kind_is_no_plan_of_ours():
     assert str(read("--row-tensor-model-parallel-size 1 --rollout-tensor-parallel-size 4").plan).startswith("tp=1,")
 
 
-@pytest.mark.parametrize(
-    ("more", "is_said"),
-    [
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model", True),
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/our_words.model", False),
-        ("--tokenizer-type NullTokenizer", False),
-        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /x/tokenizer.model --vocab-size 32128", False),
-    ],
-)
+@tabled
 def test_a_vocabulary_beside_a_tokenizer_that_has_another_is_said(more, is_said):
     """megatron/training/tokenizer: `_vocab_size_with_padding(tokenizer.vocab_size)`; --vocab-size is NullTokenizer's."""
     said = [text for text in read(more).assumed if text.startswith("vocabulary 1000 of --vocab-size")]

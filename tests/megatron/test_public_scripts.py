@@ -102,32 +102,6 @@ def test_mutated_scripts_are_read_or_refused_long():
     check_mutations(1_000 * len(ROWS), seed)
 
 
-def test_a_fork_that_builds_its_own_model_is_refused():
-    """genggui001/Megatron-DeepSpeed-Llama: finetune_llama.py sets SwiGLU and RMSNorm without an argument that says so."""
-    row = next(row for row in ROWS if row["source"].startswith("genggui001/"))
-    script = row["script"].replace("pretrain_gpt.py", "pretrain_llama.py")
-    with pytest.raises(InputError, match=r"pretrain_llama\.py builds a llama model by itself.*--model"):
-        read({**row, "script": script})
-    named = read({**row, "script": script, "given": {"model": "llama-7b"}})
-    assert str(named.plan) == row["plan"] and named.question.scenario.model.gated_linear_unit
-    gated = script.replace("--num-layers", "--swiglu --num-layers", 1)
-    assert read({**row, "script": gated, "given": {}}).plan == named.plan
-
-
-@pytest.mark.parametrize(
-    ("path", "old", "new", "not_of"),
-    [
-        ("pretrain_RedPajama_7B", "togethercomputer/RedPajama-INCITE-7B-Base", "/data/tokenizer", "nemotron3-8b"),
-        ("qwen2/run_mcore_qwen", "Qwen2Tokenizer", "OtherTokenizer", "qwen2-57b-a14b"),
-    ],
-)
-def test_a_vocabulary_is_not_of_a_model_of_another_kind(path, old, new, not_of):
-    """Of the same sizes, but gated, untied (Nemotron-3 8B) or a mixture (Qwen2 57B) where the file's model is none of it."""
-    row = next(row for row in ROWS if path in row["source"])
-    assumed = " ".join(read({**row, "script": row["script"].replace(old, new)}).question.assumed)
-    assert "a model of the same shape" in assumed and not_of not in assumed.split("a model of the same shape")[0]
-
-
 def test_the_table_names_its_sources():
     families = {row["source"].split("/")[0] for row in ROWS}
     assert len(ROWS) >= 60 and len(families) >= 24

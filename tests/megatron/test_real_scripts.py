@@ -1,13 +1,12 @@
 """Scripts that start a real job: blends, containers, checkpoints and logs, seen by stand-ins that print what they are given."""
 
 import math
-import re
 import subprocess
 
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.megatron.scripts import LEARNING_RATES, STARTING_MINUTES, learning_rate, sbatch_script, torchrun_script
+from autoconfig.megatron.scripts import LEARNING_RATES, learning_rate, sbatch_script, torchrun_script
 from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
 
@@ -91,15 +90,6 @@ def test_a_container_is_dockers_on_a_node_and_pyxis_under_slurm(start, tmp_path)
     assert "--container" not in start(script, SLURM_JOB_NODELIST="host[0-1]")[0]
 
 
-def test_checkpoints_are_written_beside_training_and_runs_are_logged(start):
-    given = {"CHECKPOINT_DIR": "/ck", "SAVE_INTERVAL": "7", "TENSORBOARD_DIR": "/tb", "WANDB_PROJECT": "mine"}
-    out, _ = start(torchrun(scenario_of()), **given)
-    assert "--save /ck --load /ck --save-interval 7 --ckpt-format torch_dist --async-save --use-persistent-ckpt-worker" in out
-    assert "--tensorboard-dir /tb" in out and "--wandb-project mine --wandb-exp-name train" in out
-    sharded = start(torchrun(scenario_of(), "tp=1,mbs=1,fsdp=3,dist_opt=0"), **given)[0]
-    assert "--save /ck" in sharded and "--async-save" not in sharded
-
-
 def test_learning_rate_and_warm_up_are_those_of_the_size(start):
     """Brown et al. 2020, Table 2.1 and appendix B."""
     rates = [float(learning_rate(scenario_of(model))[0]) for model in ("gpt3-126m", "1.3b", "13b", "175b", "gpt3-530b")]
@@ -112,21 +102,6 @@ def test_learning_rate_and_warm_up_are_those_of_the_size(start):
     assert "--lr-warmup-iters 5 " in start(script)[0], "a tenth of the smoke test's 50 steps"
     assert "--lr-warmup-iters 90 " in start(script, TRAIN_STEPS="100000")[0]
     assert "--lr 3e-4 " in start(script, LEARNING_RATE="3e-4")[0]
-
-
-def test_a_longer_context_than_the_model_was_made_for_leaves_the_base_to_decide():
-    told = "TO DECIDE: sequences of 65,536 are longer than the 8,192 that llama3-8b was made for."
-    text = torchrun(scenario_of("llama3-8b", gpus=16, seq_length=65536), "tp=2,cp=8,mbs=1")
-    assert told in text and "--rotary-base 500000 below" in text
-    assert "TO DECIDE" not in torchrun(scenario_of("llama3-8b", seq_length=8192))
-    assert "TO DECIDE" not in torchrun(scenario_of("gpt3-1.3b", seq_length=4096)), "learned positions have no base"
-
-
-def test_the_time_limit_holds_the_smoke_test():
-    scenario, plan = scenario_of(), parse_plan("tp=2,mbs=1,sp=1", 8)
-    report = report_plan(scenario, plan)
-    minutes = int(re.search(r"#SBATCH --time=(\d+)\n", sbatch_script(scenario, plan, report))[1])
-    assert minutes - STARTING_MINUTES == pytest.approx(50 * report.confidence.step_seconds_p95 / 60, abs=1.0)
 
 
 def test_what_the_prediction_assumes_is_switched_on(start):

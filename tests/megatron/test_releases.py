@@ -74,49 +74,6 @@ def test_a_release_is_one_of_megatron_core():
     assert named.question.scenario.software.name == "transformer-engine"
 
 
-def test_a_condition_that_is_not_known_refuses_nothing():
-    text = "if [ -f /x ]; then MORE=--overlap-param-gather-with-optimizer-step; fi\n"
-    text += f"torchrun --nproc-per-node 8 pretrain_gpt.py {PLAIN} $MORE"
-    found = read_check(text, replace(ASKED, gpus=None))
-    assert not found.refused
-
-
 def test_every_row_names_a_release_and_its_source():
     assert {pair.since for pair in pairs()} <= set(RELEASES)
     assert all(pair.relation in ("needs", "excludes") and ".py:" in pair.source for pair in pairs())
-
-
-def test_a_launcher_with_a_megatron_of_its_own_is_not_held_to_the_newest():
-    text = (
-        "work_group: amd\nmodules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n"
-        "    model: llama2_7B.yaml\n    overrides:\n      micro_batch_size: 1\n      global_batch_size: 64\n"
-        "      seq_length: 4096\n      max_position_embeddings: 4096\n      cross_entropy_loss_fusion: true\n"
-        "      cross_entropy_fusion_impl: te\n"
-    )
-    found = read_any(text, CheckRequest(gpu="h100", gpus=8))
-    assert not found.refused and "since core 0.19, and this is the launcher's own Megatron-LM" in str(found.question.assumed)
-    named = read_any(text, CheckRequest(gpu="h100", gpus=8, core_release="0.19"))
-    assert [violation.rule for violation in named.refused] == ["AC025"]
-
-
-def test_what_a_model_named_elsewhere_has_is_not_missing():
-    """GLM-4.5 Air's positions and scores come from its catalogue entry, not from absent arguments with Megatron's defaults."""
-    text = (
-        "NPROC_PER_NODE=8 megatron sft --model ZhipuAI/GLM-4.5-Air --max_length 2048 --mtp_num_layers 1 "
-        "--moe_router_enable_expert_bias true --expert_model_parallel_size 8 {}"
-    )
-    assert not read_any(text.format(""), CheckRequest(gpu="h200")).refused
-    said = read_any(text.format("--moe_router_score_function softmax"), CheckRequest(gpu="h200")).refused
-    assert [violation.rule for violation in said] == ["AC025"]
-
-
-def test_a_program_that_is_none_of_megatrons_gets_no_verdict_with_a_model_named():
-    """DeepSpeedExamples finetune_zero3.py was taken for Megatron-LM in fp32 where --model and --seq-length were given."""
-    text = (
-        "deepspeed --num_gpus 1 finetune_zero3.py --deepspeed_config=c.json --model_name phi-4 --num_train_epochs 1 --lr 1e-5 "
-        "--batch_size 4 --weight_decay 0.01 --output_dir o --seed 42 --max_length 4096 --log_interval 1 --bench_steps 10"
-    )
-    with pytest.raises(InputError, match=r"finetune_zero3\.py is none of Megatron-LM: it does not know 5 of its 11 options"):
-        read_check(text, CheckRequest(gpu="h100", model="llama3-8b", seq_length=2048))
-    with pytest.raises(InputError, match="this starts Primus"):
-        read_any("bash runner/primus-cli direct -- train pretrain --config a.yaml --lr 1", CheckRequest(gpu="h100"))

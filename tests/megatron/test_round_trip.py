@@ -182,19 +182,6 @@ def test_models_without_arguments_are_refused(name):
         torchrun_script(scenario, parse_plan("tp=1,mbs=1", 8), None)
 
 
-@pytest.mark.parametrize(("change", "reason"), [
-    ({"num_layers": 40}, "different depths"), ({"output_layer_bias": False}, "no bias"), ({"num_tokentypes": 2}, "type"),
-])  # fmt: skip
-def test_what_pretrain_t5_does_not_build_is_refused(change, reason):
-    scenario = understand(Request(model="t5-3b", gpus=8, gpu="h100")).scenario
-    with pytest.raises(UnsupportedError, match=reason):
-        torchrun_script(
-            dataclasses.replace(scenario, model=scenario.model.replace(**change)), parse_plan("tp=1,mbs=1", 8), None
-        )
-    with pytest.raises(UnsupportedError, match="not supported for T5"):
-        torchrun_script(scenario, parse_plan("tp=1,pp=2,mbs=1", 8), None)
-
-
 @pytest.mark.parametrize(("argument", "text"), [
     ("--decoder-num-layers '24'", "as many of both"), ("--decoder-seq-length '128'", "decoder-seq-length is not in the file"),
 ])  # fmt: skip
@@ -278,28 +265,6 @@ def test_a_field_of_the_wrong_kind_is_named(autoconfig, good, tmp_path, path, va
     (tmp_path / "plan.json").write_text(json.dumps(body))
     result = autoconfig.run("check", str(tmp_path / "plan.json"))
     assert result.exit_code == 2 and f"plan file: {path}" in result.stderr and "Traceback" not in result.stderr
-
-
-def test_the_plan_stands_there_twice_and_must_be_the_same(autoconfig, good, tmp_path):
-    body = json.loads(good)
-    body["plan"]["tensor_model_parallel_size"] = 4
-    (tmp_path / "plan.json").write_text(json.dumps(body))
-    result = autoconfig.run("check", str(tmp_path / "plan.json"))
-    assert result.exit_code == 2 and "plan.tensor_model_parallel_size is 4" in result.stderr and "says 2" in result.stderr
-    with pytest.raises(InputError, match=r"plan\.pipeline_model_parallel_size is 2"):
-        read_plan_text(good.replace('"short": "tp=2,pp=2', '"short": "tp=2,pp=1'))
-
-
-def test_the_file_is_read_before_options_are_judged(autoconfig, good, tmp_path):
-    """A file that is no plan is said to be none, whatever options stand beside it."""
-    file = tmp_path / "plan.json"
-    for text in ("{}", good[:300], '{"kind": "else"}'):
-        file.write_text(text)
-        result = autoconfig.run("check", str(file), "--gpu", "h100")
-        assert result.exit_code == 2 and "JSON" in result.stderr and "--gpu" not in result.stderr
-    file.write_text(good)
-    result = autoconfig.run("check", str(file), "--gpu", "h100")
-    assert result.exit_code == 2 and "drop --gpu" in result.stderr
 
 
 VALUES = st.one_of(

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 from autoconfig.specs.errors import InputError
+from tables import tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check_input import CheckRequest, read_check
@@ -122,14 +123,7 @@ def test_a_read_up_to_the_end_of_its_text_fails(before):
         read_script(before + LAUNCH, megatron_program())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "set -- --tensor-model-parallel-size 8\n{} $*",
-        'run() {{ {} "${{@:2}}"; }}\nrun 8 --tensor-model-parallel-size 8',
-        'run() {{ {} "${{@/#/--}}"; }}\nrun tensor-model-parallel-size=8',
-    ],
-)
+@tabled
 def test_words_that_are_handed_over_reach_the_plan(text):
     launch = LAUNCH.strip().replace("python", "torchrun --nproc_per_node 8").replace("attention-heads 4", "attention-heads 8")
     assert read_check(text.format(launch), CheckRequest(gpu="h100")).plan.tp == 8
@@ -163,12 +157,6 @@ def test_a_script_with_getopts_is_read_as_started_without_options():
         read_check(text, CheckRequest(gpu="h100", settings={"1": "-h"}))
 
 
-def test_what_a_here_document_does_not_know_stays_unknown():
-    text = "TP=$(nproc)\nARGS=$(cat <<EOT\n--tensor-model-parallel-size $TP\nEOT\n)" + LAUNCH.replace("python", "torchrun")
-    with pytest.raises(InputError, match="nproc"):
-        read_check(text + "$ARGS", CheckRequest(gpu="h100", gpus=8))
-
-
 def test_a_launcher_of_a_cluster_is_handed_a_command_line():
     """LLM360/k2-train, scripts/pretrain_65b.sh: bcprun."""
     for option in ("-c", "--commandline"):
@@ -178,26 +166,7 @@ def test_a_launcher_of_a_cluster_is_handed_a_command_line():
         assert read_check(script, CheckRequest(gpus=8)).plan.tp == 2
 
 
-def test_a_loop_over_the_scripts_arguments_takes_those_that_set_names():
-    loop = "while [[ ${#} -gt 0 ]]; do case $1 in --mbs) M=$2; shift ;; *) exit 1 ;; esac; shift; done"
-    script = f"M=3\n{loop}\n{LAUNCH.strip().replace('--micro-batch-size 1', '--micro-batch-size $M')} --global-batch-size 12\n"
-    assert read_check(script, CheckRequest(gpus=1)).plan.mbs == 3
-    assert read_check(script, CheckRequest(gpus=1, settings={"1": "--mbs", "2": "4"})).plan.mbs == 4
-    with pytest.raises(InputError, match=r"ends with the exit of line 2, .* it may want arguments, as --set 1=VALUE says them"):
-        read_check(script, CheckRequest(gpus=1, settings={"1": "--other"}))
-
-
-@pytest.mark.parametrize(
-    ("head", "start", "given", "node"),
-    [
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {}, 4),
-        ("#SBATCH --nodes=4\n#SBATCH --gres=gpu:4\n#SBATCH --ntasks-per-node=4\n", "srun python", {}, 4),
-        ("", "torchrun --nnodes 2 --nproc_per_node 8", {}, 8),
-        ("", "torchrun --nproc_per_node 4", {}, 4),
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {"gpus_per_node": 8}, 8),
-        ("", "torchrun --nnodes 4 --nproc_per_node 4", {"gpu": "gh200"}, 4),
-    ],
-)
+@tabled
 def test_the_nodes_are_the_scripts(head, start, given, node):
     """Four GPUs a node, as Leonardo and the Alps have, were priced as eight under one switch."""
     text = f"#!/bin/bash\n{head}{LAUNCH.strip().replace('python', start, 1)} --global-batch-size 16\n"

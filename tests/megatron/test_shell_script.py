@@ -23,7 +23,6 @@ from autoconfig.megatron.shell.script import read_script
 from autoconfig.megatron.shell.syntax import parse
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PAI = {"1": "dsw", "2": "70B", "3": "1", "4": "64", "7": "4096", "10": "8", "11": "1", "13": "true", "14": "true"}
 READ = table(__file__, "public_scripts")
 REFUSED = [
     ("rocm_2024_llama2_7b", {}, InputError, "commands are never run"),
@@ -69,12 +68,6 @@ def test_a_script_that_submits_itself_is_read_as_inside_of_its_job():
         read(again.replace("SLURM_JOB_ID", "INSIDE") + launch("", "--tensor-model-parallel-size 4"))
 
 
-def test_mindspores_launcher_says_the_processes_of_all_nodes():
-    started = "msrun --worker_num 16 --local_worker_num 8"
-    text = launch("", "--tensor-model-parallel-size 4").replace("torchrun --nproc_per_node 8", started)
-    assert read(text).question.scenario.cluster.num_gpus == 16
-
-
 @tabled
 def test_the_shell_is_followed(before, arguments, tp):
     assert read(launch(before, arguments)).plan.tp == tp
@@ -91,11 +84,7 @@ def test_bash_says_the_same(tmp_path, before, arguments, tp):
     assert words[words.index("--tensor-model-parallel-size") + 1] == str(tp), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("before", "line"),
-    [("set -e\nfalse", 2), ("set -euo pipefail\ntest 1 -eq 2", 2), ("set -o errexit\nf() { [ 1 = 2 ]; }\nf", 2),
-     ("set -e\n((X=0))", 2), ("set -e\nreadonly X=1\nX=2", 3)],
-)  # fmt: skip
+@tabled
 def test_set_e_ends_a_script_as_in_bash(before, line):
     done = subprocess.run(["bash", "-c", f"{before}\necho goes on"], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode and not done.stdout
@@ -332,14 +321,7 @@ def test_generation_evaluation_and_multimodal_programs_are_refused(program, argu
         read(launch(arguments=argument).replace("pretrain_gpt.py", program))
 
 
-@pytest.mark.parametrize(("given", "size"), [
-    ("--vocab-file $DATA/gpt2-vocab.json", 50257), ("--tokenizer-name-or-path google/mt5-base", 250100),
-    ("--tokenizer-model alehc/swissai-tokenizer", 131072), ("--tokenizer-model /data/mt_nlg_256k.model", 256000),
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model /models/My-Llama-3.1-8B-tuned/", 128256),
-    ("--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model /x/nemotron_mini.model", 256000), ("", 50257),
-    ("--tokenizer-type HuggingFaceTokenizer --tokenizer-model deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", 152064),
-    ("--tokenizer-type Llama2Tokenizer --tokenizer-model $HOME/tokenizer.model", 32000),
-])  # fmt: skip
+@tabled
 def test_a_tokenizer_that_is_known_is_no_guess(given, size):
     found = read(launch("", given).replace("--vocab-size 1000", ""))
     assert any(f"vocabulary {size}" in text for text in found.question.assumed)
@@ -376,55 +358,3 @@ def test_a_variable_that_a_command_fills_is_asked_for_by_its_name():
 def test_a_script_without_a_launch_names_the_file_that_may_hold_it():
     with pytest.raises(InputError, match=r"no launch .*; line 2: \./CONFIG\.sh is a file of its own and is not read; give"):
         read("TP=8\n. ./CONFIG.sh\nexit 0\n")
-
-
-def test_a_vocabulary_is_of_the_file_that_an_argument_names():
-    """LumiOpen's --hf_tokenizer_path, BigCode's --tokenizer-file; MAP-Neo's tokenizer.model holds 64,000 entries."""
-    script = launch("", "--tokenizer-type HFPretrainedTokenizer {} --swiglu --normalization RMSNorm")
-    script = script.replace("--vocab-size 1000", "")
-    named = (("--hf_tokenizer_path /m/llama31-8b", 128256), ("--tokenizer-file /m/tokenizer-starcoder/t.json", 49152))
-    for given, size in named:
-        assert read(script.format(given)).question.scenario.model.vocab_size == size
-    sentence = script.replace("HFPretrained", "SentencePiece")
-    with pytest.raises(InputError, match="32,000 to 64,000"):
-        read(sentence.format("--tokenizer-model neo/tokenizer.model"))
-    with pytest.raises(InputError, match="32,000 to 262,144"):
-        read(sentence.format("--tokenizer-model /x/botchan.model"), file_name="pretrain_mistral.sh")
-    assert read(sentence.format("--tokenizer-model llama/tokenizer.model")).question.scenario.model.vocab_size == 32000
-
-
-def test_a_shape_with_other_heads_is_another_model():
-    """MAP-Neo 7B has Gemma 7B's numbers but for the width of a head."""
-    script = launch("", "--swiglu --tokenizer-type X").replace("--vocab-size 1000 ", "")
-    for old, new in (("-layers 4", "-layers 28"), ("-size 64", "-size 3072"), ("-heads 4", "-heads 16")):
-        script = script.replace(old, new)
-    with pytest.raises(InputError, match="vocabulary is not known"):
-        read(f"{script.strip()} --ffn-hidden-size 24576\n")
-    assert read(f"{script.strip()} --ffn-hidden-size 24576 --kv-channels 256\n").question.scenario.model.vocab_size == 256000
-
-
-def test_experts_that_the_arguments_do_not_size_are_asked_for():
-    """zjwang21/Megatron-LM-MoELPR builds it ffn wide (30 % of the parameters), Pai-Megatron-Patch as another argument says."""
-    moe = "--num-experts 8 --moe-ffn-hidden-size 32 --enable-shared-expert"
-    with pytest.raises(InputError, match="the width of the shared expert is not known"):
-        read(launch("", moe))
-    model = read(launch("", f"{moe} --shared-moe-ffn-hidden-size 96")).question.scenario.model
-    assert model.moe_shared_expert_intermediate_size == 96
-    with pytest.raises(UnsupportedError, match="switch MLPs"):
-        read(launch("", "--num-experts-switch 4"))
-
-
-LLAMA_8B = (
-    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu "
-    "--num-attention-heads 32 --group-query-attention --num-query-groups 8 --normalization RMSNorm --disable-bias-linear "
-    "--untie-embeddings-and-output-weights --position-embedding-type rope --seq-length 4096 --max-position-embeddings 4096 "
-    "--micro-batch-size 1 --global-batch-size 64 --bf16 "
-)
-
-
-def test_a_shape_that_two_models_share_needs_a_word_or_a_rotary_base():
-    """Mistral 7B has 32,000 entries, Llama 3 8B has 128,256."""
-    with pytest.raises(InputError, match="32,000 to 128,256"):
-        read(LLAMA_8B + UNSAID)
-    for given, size in (("--rotary-base 500000", 128256), ("--wandb-project of-mistral", 32000)):
-        assert read(f"{LLAMA_8B} {UNSAID} {given}").question.scenario.model.vocab_size == size

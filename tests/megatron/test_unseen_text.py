@@ -1,11 +1,11 @@
 """What a script does not show: text that it evaluates, files that it sources, variables of the machine, its own arguments. No
 plan is guessed."""
 
-import re
 import subprocess
 
 import pytest
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError
+from tables import tabled
 
 from autoconfig.megatron.check_input import CheckRequest, read_check
 
@@ -46,14 +46,7 @@ def test_text_that_is_not_seen_may_set_any_variable_in_front_of_it(line):
     assert read(f"TP=2\n{line}", TP="4").plan.tp == 4, "what the caller says holds"
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        'eval "$(conda shell.bash hook)"', "eval $(/opt/conda/bin/micromamba shell hook -s bash)", 'eval "$(ssh-agent -s)"',
-        "source <(conda shell.bash hook)", 'cat conf | while read k v; do eval "$k=$v"; done', '(eval "$(cat conf)")',
-        "export TMP_DIR=$(mktemp -d)", "printf '%s' \"$(cat conf)\"", 'eval "TP=2"', 'read -t "$(cat seconds)" LINE',
-    ],
-)  # fmt: skip
+@tabled
 def test_what_sets_up_the_shell_or_runs_beside_the_script_sets_nothing(line):
     assert read(f"TP=2\n{line}").plan.tp == 2
 
@@ -81,14 +74,6 @@ def test_a_sourced_file_may_set_what_the_script_does_not_assign_behind_it():
     assert said(read("TP=2\nsource ./env.sh", TP="2")) == []
 
 
-@pytest.mark.parametrize(
-    "line", ["source ~/.bashrc", ". /etc/profile", "source venv/bin/activate", "source $CONDA/etc/profile.d/conda.sh"]
-)
-def test_files_that_set_up_the_shell_are_named_only(line):
-    found = read(f"TP=2\n{line}")
-    assert found.plan.tp == 2 and said(found) == [] and "is not read" in " ".join(found.notes)
-
-
 SECOND = (
     "TP=2\ndeclare -n other=TP\nother=8",
     "TP=2\nf() { local -n r=$1; r=8; }\nf TP",
@@ -105,14 +90,7 @@ def test_second_names_of_variables_are_followed_as_bash_does(text):
     assert read(text).plan.tp == int(shown)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        '[[ -n "$SLURM_JOB_ID" ]] && TP=8', 'if [ -n "$SLURM_JOB_ID" ]; then TP=8; fi', 'test -n "$PBS_JOBID" && TP=8',
-        '[ -z "$SLURM_JOB_ID" ] || TP=8', 'case "$SLURM_JOB_ID" in "") ;; *) TP=8;; esac', "TP=${SLURM_JOB_ID:+8}",
-        'if [[ "$HOSTNAME" == node* ]]; then TP=8; fi', 'if [ "$USER" = me ]; then TP=8; fi', "[ $SLURM_NNODES -gt 1 ] && TP=8",
-    ],
-)  # fmt: skip
+@tabled
 def test_whether_a_scheduler_runs_the_script_is_not_known(line):
     with pytest.raises(InputError, match=r"--set (SLURM|PBS|HOST|USER)"):
         read(f"TP=2\n{line}")
@@ -156,20 +134,6 @@ def test_an_element_that_is_unset_is_no_argument(gone, sp):
         read(text.replace(f"'{gone}'", "'A[0]'"), '"${A[@]}"')
 
 
-def test_words_that_xargs_adds_are_not_known():
-    start = f"torchrun --nproc_per_node 8 pretrain_gpt.py {BASE} --vocab-size 1000 --micro-batch-size 1"
-    with pytest.raises(InputError, match="xargs in line 1 adds words that are not read"):
-        read_check(f"cat args | xargs {start}\n", CheckRequest(gpu="h100-80gb"))
-
-
-@pytest.mark.parametrize("option", ["lastpipe", "expand_aliases"])
-def test_options_of_bash_that_are_not_followed_are_refused(option):
-    """With lastpipe `echo 4 | read TP` sets TP, with expand_aliases a word may stand for a launch."""
-    script = f"shopt -s nullglob {option}\nTP=1\necho 4 | read TP\ntorchrun --nproc_per_node 8 a.py --num-layers 2"
-    with pytest.raises(UnsupportedError, match=f"line 1: shopt -s {option}"):
-        read_check(script, CheckRequest(gpu="h100-sxm-80gb"))
-
-
 TP = "--tensor-model-parallel-size"
 LAUNCH = f"torchrun --nproc_per_node 8 pretrain_gpt.py {BASE} --vocab-size 1000 --micro-batch-size 1"
 GIVEN = [
@@ -207,27 +171,6 @@ def test_an_argument_in_between_is_asked_for():
     with pytest.raises(InputError, match="say --set 1=VALUE"):
         handed(f'{LAUNCH} "$@"', **{"2": "4"})
     assert handed(f"shift\n{LAUNCH} {TP} $1", **{"2": "4"}).plan.tp == 4
-
-
-@pytest.mark.parametrize(
-    ("before", "why"),
-    [
-        ("set -- $EXTRA 8 2\nshift", "left by shift is not known: $EXTRA"),
-        ("f() { shift; X=$1; }\nf $EXTRA 8 2\nset -- $X", "$EXTRA"),
-        ("set -- a $(nproc) 4\nshift 2", r"$(nproc)"), ('set -- "$@" 4 2\nshift', "$@"),
-        ("f() { set -- $2; X=$1; }\nf $EXTRA 8\nset -- $X", "stands behind $EXTRA, which may be no word or several"),
-        ("f() { X=${2:-8}; }\nf $EXTRA\nset -- $X", "stands behind $EXTRA"), ("set -- $(cat opts) 4\nset -- $#", "$#"),
-    ],
-)  # fmt: skip
-def test_positions_behind_what_may_be_several_words_are_not_known(before, why):
-    """Bash with EXTRA="" and with EXTRA="a b" has another word there."""
-    with pytest.raises(InputError, match=re.escape(why)):
-        handed(f"{before}\n{LAUNCH} {TP} $1")
-
-
-@pytest.mark.parametrize("words", ['"$EXTRA" 4', "$((EXTRA)) 4", "$SLURM_NODEID 4", "x 4 $EXTRA"])
-def test_what_is_one_word_moves_nothing(words):
-    assert handed(f"set -- {words}\nshift\n{LAUNCH} {TP} $1").plan.tp == 4
 
 
 @pytest.mark.parametrize("end", ["'EOF'", '"EOF"'])

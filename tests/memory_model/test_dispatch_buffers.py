@@ -13,6 +13,8 @@ from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from small_models import scenario as small
+from tables import tabled
 
 
 def scenario(model: str, gpu: str, gpus: int, dispatcher: str) -> Scenario:
@@ -91,13 +93,6 @@ def test_long_sequences_leave_attention_out_of_graphs_that_nobody_named() -> Non
         assert ("graph_masks" in parts) == held
 
 
-def test_further_domains_take_a_share_and_other_dispatchers_none() -> None:
-    asked = {name: scenario("qwen3-30b-a3b", "h100", 64, name) for name in ("hybridep", "deepep")}
-    plans = [parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)]
-    found = {name: dispatch_buffer_bytes(one, one.layouts(plans)).tolist() for name, one in asked.items()}
-    assert found == {"hybridep": [32 * 4096 * (2048 * 2 + 8 * 128) + 3 * 4096 * 2048 * 2], "deepep": [0.0]}
-
-
 def test_buffers_leave_less_for_tensors() -> None:
     hybrid, plain = (scenario("deepseek-v3", "gb200", 256, name) for name in ("hybridep", "alltoall"))
     plan = parse_plan("tp=1,pp=4,ep=64,mbs=1,first=16,last=13", 256)
@@ -105,3 +100,15 @@ def test_buffers_leave_less_for_tensors() -> None:
     buffers = float(dispatch_buffer_bytes(hybrid, hybrid.layouts([plan]))[0])
     assert limits[1] - limits[0] == pytest.approx(buffers / 1.03, rel=1e-3)
     assert dataclasses.replace(plain, given=hybrid.given) == hybrid and np.isfinite(limits).all()
+
+
+@tabled
+def test_registered_buffers_of_hybridep(text, tokens, domains):
+    """Of every rank of the group its tokens' 16-bit channels and 8 bytes an expert; channels of every further domain of 8."""
+    asked, plain = small("moe", seq=4096, given={"dispatcher": "hybridep"}), small("moe", seq=4096)
+    layouts = asked.layouts([parse_plan(text, 16)])
+    ep = int(layouts.ep[0])
+    expected = ep * tokens * (2 * 96 + 8 * 16) + (domains - 1) * tokens * 2 * 96 if domains else 0
+    assert dispatch_buffer_bytes(asked, layouts)[0] == expected
+    for other in (plain, small("gpt", seq=4096)):
+        assert dispatch_buffer_bytes(other, other.layouts([parse_plan(text, 16)]))[0] == 0

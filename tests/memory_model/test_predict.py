@@ -4,13 +4,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, estimate_memory, plans_that_fit
+from autoconfig.memory_model.peaks import PeakTables, _numbered
+from autoconfig.memory_model.predict import (
+    MOMENTS,
+    NCCL_BYTES_PER_GROUP,
+    MemoryEstimate,
+    allocatable_bytes,
+    allocator_bytes,
+    estimate_memory,
+    fit_probability,
+    headroom_bytes,
+    model_parallel_reserved_bytes,
+    nccl_bytes,
+    plans_that_fit,
+)
+from autoconfig.memory_model.tables import stage_terms
+from autoconfig.specs.errors import GIB
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import layer_parameters, mtp_layer_parameters, total_parameters
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack, software_names
+from autoconfig.specs.software.software import StackMemory, load_stack, software_names
 
 NO_DROPOUT = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 LLAMA = Scenario(
@@ -229,3 +244,53 @@ def test_a_hybrids_stages_add_up_and_hold_their_sublayers(model: str) -> None:
     assert weights == pytest.approx(layers + ends + more, rel=1e-3)
     recomputed = estimate(model, text + ",recompute=full:uniform:1", 64, seq=8192)
     assert (recomputed.peak_bytes < found.peak_bytes).all()
+
+
+def test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two():
+    assert nccl_bytes(1, 1, 1, 1, 1) == 0
+    for place in (0, 2, 3, 4):
+        assert nccl_bytes(*(8 if i == place else 1 for i in range(5))) == NCCL_BYTES_PER_GROUP
+    assert nccl_bytes(1, 4, 1, 1, 1) == 2 * NCCL_BYTES_PER_GROUP
+    assert nccl_bytes(2, 2, 2, 2, 2) == 6 * NCCL_BYTES_PER_GROUP
+
+
+def test_tensors_get_what_context_communicators_and_the_allocator_leave():
+    """80 GiB, a tenth kept free, half a GiB of context, 1.5 GiB of NCCL; 3 % of what is allocated is reserved beside it."""
+    assert allocatable_bytes(80 * GIB, 1.5 * GIB, 0.1) == pytest.approx((80 * 0.9 - 0.5 - 1.5) * GIB / 1.03)
+
+
+@pytest.mark.parametrize(("pp", "chunks"), [(1, 1), (2, 2), (4, 4)])
+def test_no_option_saves_an_input_of_each_chunk_in_flight(pp, chunks):
+    """Under full recomputation: 8,192 tokens of 4,096 channels in 16 bits for each micro-batch that the first stage holds."""
+    scenario = Scenario(
+        model=load_model("llama3-8b"), cluster=cluster_of(load_gpu("h100"), 8), numerics=Numerics(),
+        software=load_stack("transformer-engine"), workload=Workload(seq_length=8192, global_batch_size=64),
+    )  # fmt: skip
+    layouts = scenario.layouts([parse_plan(f"tp=1,pp={pp},mbs=1", 8)])
+    tables, terms = (
+        PeakTables.of(scenario, layouts, [Recompute.parse("full:uniform:8")]),
+        stage_terms(scenario, layouts, every=False),
+    )
+    least, state = tables._least(terms, np.array([0]))[0], terms.state[0]
+    assert least == pytest.approx(max(state[0] + chunks * 2 * 8192 * 4096, state.max()), rel=1e-9)
+
+
+def test_the_chance_to_fit():
+    """A logistic of the distance over 2.5 % of the device; 95 % needs ln 19 of them."""
+    assert fit_probability(10.0, 10.0, 80.0) == 0.5 and fit_probability(8.0, 10.0, 80.0) == pytest.approx(1 / (1 + np.exp(-1)))
+    assert headroom_bytes(0.95, 80.0) == pytest.approx(2 * np.log(19)) and headroom_bytes(0.5, 80.0) == 0
+    assert fit_probability(10.0 - headroom_bytes(0.9, 80.0), 10.0, 80.0) == pytest.approx(0.9)
+    assert fit_probability(1e9, 10.0, 80.0) > 0 and allocator_bytes(100.0) == 3.0
+
+
+@pytest.mark.parametrize(("tp", "pp", "gib"), [(1, 1, 0), (2, 1, 3), (1, 2, 3), (2, 2, 3)])
+def test_what_a_stack_loses_where_a_model_is_divided(tp, pp, gib):
+    assert model_parallel_reserved_bytes(StackMemory(model_parallel_reserved_gib=3.0), tp, pp) == gib * GIB
+
+
+def test_positions_of_numbers_of_layers():
+    """Halves are numbered one by one; whole numbers are their own positions."""
+    for given in ([1.5, 2.0, 1.5], [3.0, 1.0, 7.0]):
+        numbers, position = _numbered(np.array(given))
+        assert numbers[position].tolist() == given
+    assert _numbered(np.array([3.0, 1.0]))[1].tolist() == [3, 1]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.errors import UnknownNameError
 from command_line import run_in_process
 
 import autoconfig
@@ -35,11 +35,13 @@ def functions():
     }
 
 
+@pytest.mark.service
 def test_importing_it_loads_nothing_heavy():
     code = f"import autoconfig, sys; autoconfig.__version__; print(sorted(set(sys.modules) & set({HEAVY!r})))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.service
 def test_an_answer_loads_pandas_where_a_frame_is_asked_for():
     code = (
         f"import autoconfig, sys; a = autoconfig.search(**{KEYWORDS!r}); a.best.step_seconds; a._repr_html_(); "
@@ -61,12 +63,6 @@ def test_every_function_stands_on_the_page():
 
 def test_keywords_are_typed_as_the_fields_are():
     assert keywords.TARGET.read_text(encoding="utf-8") == keywords.text(), "stale: run python -m tools.keywords"
-
-
-def test_the_version_is_the_packages():
-    assert f"version {autoconfig.__version__}" in run_in_process("--version").stdout
-    with pytest.raises(AttributeError, match="no attribute 'versoin'"):
-        _ = autoconfig.versoin
 
 
 SMALL = {"model": "gpt3-1.7b", "gpus": 8, "seq_length": 2048, "global_batch_size": 32, "top": 3}
@@ -184,18 +180,6 @@ def test_answers_are_frames_attributes_and_html():
     assert Tags(compared._repr_html_())
 
 
-@pytest.mark.parametrize("given", [64, [64], ["h100", 64]])
-def test_a_gpu_that_is_no_name_is_an_error(given):
-    with pytest.raises(InputError, match="gpu 64: give a name"):
-        autoconfig.search(**{**KEYWORDS, "gpu": given})
-
-
-def test_nothing_fits_is_an_answer_without_plans():
-    found = autoconfig.search(model="llama3-70b", gpus=1)
-    assert found.plans.empty and found.best is None and found.nearest_miss.shortfall_gib > 0
-    assert "Nothing fits" in found._repr_html_()
-
-
 def test_scaling_and_deployments_are_shown():
     served = autoconfig.deployments(model="llama3-8b", gpus=1, gpu="h100", isl="1k", osl=200, tpot="50ms", simulate=0)
     assert served.question.isl == 1024 and served.question.tpot_limit_seconds == pytest.approx(0.05)
@@ -236,40 +220,6 @@ def test_a_plan_to_include_is_a_text_or_an_entry_of_an_answer():
     best = autoconfig.search(**KEYWORDS).best
     for include in (best, [best], best.short, [best.short]):
         assert autoconfig.search(**KEYWORDS, include=include).included[0].short == best.short
-
-
-def test_counts_and_types_may_be_lists():
-    asked = {name: value for name, value in KEYWORDS.items() if name not in ("gpus", "gpu")}
-    listed = autoconfig.scaling(**asked, gpus=[8, 16], gpu=["a100-80gb"])
-    text = autoconfig.scaling(**asked, gpus="8:16", gpu="a100-80gb")
-    assert list(listed.points.num_gpus) == list(text.points.num_gpus) == [8, 16]
-    script = ROOT / "tests" / "megatron" / "scripts" / "megatron_2021_gpt_345m_mp.sh"
-    assert autoconfig.check(script, set={"DATA_PATH": 1}).short == autoconfig.check(script).short
-
-
-@pytest.mark.parametrize(("ask", "field", "says"), [
-    (lambda: autoconfig.search(**KEYWORDS, memory_margin=1.5), "memory_margin", "memory_margin 1.5: give the share"),
-    (lambda: autoconfig.search(gpus=8), "model", "say model 175b"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8, gpus_at_most=8), "gpus", "gpus N (exactly N) or gpus_at_most N"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8, gpu="h10"), "gpu", "unknown GPU 'h10'"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8, fix=["zp=8"]), "fix", "fix zp=8: unknown plan key 'zp'"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8, fix={"zp": 8}), "fix", "fix zp=8: unknown plan key 'zp'"),
-    (lambda: autoconfig.search(model="1.7b", gpus="many"), "gpus", "gpus: 'many' is no integer"),
-    (lambda: autoconfig.search(model="1.7b", gpus="4k"), "gpus", "gpus: '4k' is no integer"),
-    (lambda: autoconfig.search(model="1.7b", gpus=True), "gpus", "gpus: True is no integer"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8.5), "gpus", "gpus: 8.5 is no integer"),
-    (lambda: autoconfig.search(model="1.7b", gpus=8, num_layers="few"), "num_layers", "num_layers: 'few' is no integer"),
-    (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, isl="long"), "isl", "isl: 'long' is no integer"),
-    (lambda: autoconfig.explain("tp=2", model="1.7b"), "gpus", "say gpus N, for example gpus 64"),
-    (lambda: autoconfig.explain("tp=2", model="1.7b", gpus=8, gpu=["h100", "h200"]), "gpu", "gpu: give one value, not a list"),
-    (lambda: autoconfig.scaling(model="1.7b"), "gpus", "say gpus COUNTS"),
-    (lambda: autoconfig.deployments(model="llama3-8b"), "gpus", "Missing option gpus."),
-    (lambda: autoconfig.deployments(model="llama3-8b", gpus=1, ttft="soon"), "ttft", "ttft: 'soon' is no duration"),
-])  # fmt: skip
-def test_messages_name_keywords(ask, field, says):
-    with pytest.raises(InputError) as refused:
-        ask()
-    assert refused.value.field == field and says in str(refused.value) and "--" not in str(refused.value)
 
 
 def test_an_unknown_keyword_is_an_input_error_with_the_nearest():

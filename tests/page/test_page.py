@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import httpx
@@ -16,7 +15,7 @@ from playwright.sync_api import expect
 
 from tests.page.conftest import QUESTION, ask, chosen, link, rows, serious, settled, shorts, too_wide
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 
 def test_from_the_question_to_the_downloaded_config(asked, pages, tmp_path):
@@ -119,18 +118,6 @@ def test_the_keyboard_alone_does_everything(asked, pages):
     page.wait_for_selector("#view-scaling g.point")
 
 
-def test_points_answer_to_hover_and_click(asked, pages):
-    page = pages(link(asked.url))
-    settled(page)
-    point = page.locator("g.point.front").first
-    short = point.get_attribute("data-short")
-    point.hover()
-    assert short in page.locator(".tip").inner_text()
-    point.click()
-    expect(page.locator("article h2")).to_have_text(short)
-    assert page.locator("g.point.chosen").get_attribute("data-short") == short
-
-
 def test_scaling_takes_a_point_into_the_question(asked, pages):
     page = pages(link(asked.url, view="scaling", counts="16:64", types="h100-sxm-80gb,a100-80gb", tokens="1T"))
     page.wait_for_selector("#view-scaling g.point")
@@ -141,17 +128,6 @@ def test_scaling_takes_a_point_into_the_question(asked, pages):
     page.locator("#view-scaling g.point").last.click()
     expect(page.locator(".summary")).to_contain_text("64 x a100-80gb")
     assert page.get_by_label("GPUs", exact=True).input_value() == "64"
-
-
-def test_a_search_is_followed_to_its_end(asked, pages):
-    page = pages(link(asked.url, view="searches"))
-    page.get_by_role("button", name="Search this question").click()
-    page.get_by_role("button", name="Open the answer").click()
-    assert [word for word in re.findall("queued|running|done", page.locator(".log").text_content())] == [
-        "queued", "running", "done",
-    ]  # fmt: skip
-    settled(page)
-    assert shorts(page) == [plan["short"] for plan in ask(asked, "plans", **QUESTION)["plans"]]
 
 
 def test_a_search_of_another_client_is_shown_under_its_own_question(asked, pages):
@@ -275,29 +251,6 @@ def test_heads_sort_the_table_up_down_and_back(asked, pages):
     assert not serious(page)
     head.get_by_role("button").click()
     assert shorts(page) == before and head.get_attribute("aria-sort") is None
-
-
-def test_the_frontier_is_drawn_up_to_what_matters(asked, pages):
-    page = pages(link(asked.url))
-    settled(page)
-    answer = ask(asked, "plans", **QUESTION)
-    fastest = min(plan["step_seconds"] for plan in answer["plans"])
-    known = {plan["short"]: plan["step_seconds"] for plan in (*answer["plans"], *answer["pareto"])}
-    drawn = set(page.eval_on_selector_all("figure g.point", "found => found.map(one => one.dataset.short)"))
-    assert drawn == {short for short, step in known.items() if step <= 1.25 * fastest}
-    assert f"{len(known) - len(drawn)} slower" in page.locator("figcaption").first.inner_text() and len(drawn) < len(known)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_memory_and_chance_beside_the_step(asked, pages, scheme):
-    page = pages(link(asked.url, top=6), viewport={"width": 390, "height": 844}, color_scheme=scheme)
-    settled(page)
-    for cell in page.locator("table.plans tbody tr").first.locator("td:visible, th:visible").all():
-        box = cell.bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= 390, cell.inner_text()
-    shown = page.locator("table.plans thead th:visible").all_inner_texts()
-    assert {"step, s", "memory, GiB", "fits", "plan"} <= set(shown) and too_wide(page) <= 0
-    assert not serious(page)
 
 
 def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):

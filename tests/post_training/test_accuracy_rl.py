@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.xdist_group("post_training_accuracy")
 
 
+@pytest.mark.judge
 def test_shipped_constants_are_those_of_the_table():
     path = resources.files("autoconfig") / "data" / "post_training_calibration.json"
     shipped = json.loads(path.read_text(encoding="utf-8"))["frameworks"]
@@ -24,6 +25,7 @@ def test_shipped_constants_are_those_of_the_table():
         assert shipped[framework] == pytest.approx(numbers, rel=0.02, abs=0.005), framework
 
 
+@pytest.mark.judge
 def test_the_page_is_not_stale():
     text = (ROOT / "docs" / "post_training.md").read_text(encoding="utf-8")
     assert text.partition(MARKS[0])[2].partition(MARKS[1])[0].strip() == report(validate_rl()).strip(), (

@@ -6,6 +6,7 @@ import pytest
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.simulation import SchedulerLimits, simulate
+from tables import tabled
 
 from autoconfig.post_training.answer import answer
 from autoconfig.post_training.generation import EngineShare, _drained, _engine, _requests, _stream
@@ -47,16 +48,7 @@ def test_a_critic_on_its_own_nodes_runs_beside_the_actor():
     assert waited(placed(critic_gpus=8, colocated=False, staleness=1), **CRITIC) == 40.0 + 5.0
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({}, ["training and engines"]),
-        ({"colocated": False}, ["engines", "training"]),
-        ({"colocated": False, "staleness": 1}, ["engines", "training"]),
-        ({"critic_gpus": 8}, ["training and engines", "critic"]),
-        ({"critic_gpus": 8, "colocated": False, "staleness": 2}, ["engines", "training", "critic"]),
-    ],
-)
+@tabled
 def test_the_timeline_holds_every_phase_once_and_ends_with_the_step(given, names):
     placement, phases = placed(**given), Phases(**SECONDS, **CRITIC)
     groups = timeline(phases, placement)

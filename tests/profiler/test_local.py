@@ -13,7 +13,7 @@ import pytest
 import stand_in
 from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take, write_json
 from autoconfig.profiler.local import LocalRunner
-from autoconfig.profiler.outcome import EXITED, FINAL, Kind, outcome_of
+from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life, environment, torchrun
 from autoconfig.profiler.supervise import Sampler
@@ -22,6 +22,8 @@ from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
+
+pytestmark = pytest.mark.service
 
 LIMIT_S = 60.0
 
@@ -193,17 +195,6 @@ def test_a_rank_other_than_0_that_fails_first_is_heard(tmp_path):
     assert "ends: trainer: rank 1: No module named" in found.message and "[train]" in found.message
 
 
-@pytest.mark.parametrize("said_afterwards", ["terminated: rank 0: ended by a signal", "peer lost: rank 3 lost a peer"])
-def test_the_reason_is_quoted_and_not_what_followed_from_it(new_folder, said_afterwards):
-    """Ranks that are ended say so after the one that failed; below them torchrun lists every rank of a node."""
-    folder = new_folder()
-    lines = ["step 1", "trainer: rank 1: the reason", f"trainer: {said_afterwards}", *["  rank : 1"] * 200, TORCHRUN]
-    folder.log_file.write_text("\n".join(lines))
-    write_json(folder.end_file, {"reason": EXITED, "exit_code": 1})
-    found = outcome_of(folder)
-    assert found is not None and found.message.endswith("ends: trainer: rank 1: the reason")
-
-
 def test_a_reason_that_the_result_gives_is_not_said_twice(new_folder):
     folder = new_folder()
     folder.log_file.write_text(f"trainer: crashed: rank 0: ValueError: no\n{TORCHRUN}")
@@ -257,15 +248,6 @@ def test_without_library_or_driver_there_are_no_samples(tmp_path, monkeypatch, m
     monkeypatch.setitem(sys.modules, "pynvml", module)
     Sampler(tmp_path / "nvml.jsonl").stop()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_job_finds_what_the_user_has_on_the_path(monkeypatch):
-    """Containers name their megatron-core there; ours goes before it."""
-    monkeypatch.setenv("PYTHONPATH", "/opt/megatron-lm")
-    ours, theirs = environment()["PYTHONPATH"].split(os.pathsep)
-    assert theirs == "/opt/megatron-lm" and os.path.isdir(os.path.join(ours, "autoconfig"))
-    monkeypatch.delenv("PYTHONPATH")
-    assert environment()["PYTHONPATH"] == ours
 
 
 def test_a_watcher_is_small():

@@ -10,7 +10,7 @@ import pytest
 import stand_in
 from autoconfig.api.work.workflow import check_measuring
 from autoconfig.profiler.folder import prepare, read_json, write_json
-from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
+from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import marked
 from autoconfig.profiler.runner import Life, RunnerError, torchrun
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
@@ -26,7 +26,7 @@ from tests.api.conftest import start
 LIMIT_S = 600.0
 SHARED = ("--oversubscribe",)
 """Jobs of these tests run beside each other on one node."""
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("slurm")]
 
 
 @pytest.fixture(scope="module")
@@ -133,16 +133,6 @@ def test_several_jobs_are_one_array(runner, jobs):
     assert [runs_of(folder) for folder in folders] == [1, 1, 1, 2]
 
 
-def test_a_job_that_vanished_is_lost(runner, jobs):
-    folder = prepare(jobs, make_job(stand_in.MEASURE, 2))
-    write_json(folder.life_file, {"slurm_job_id": "4000000"})
-    assert runner.poll(folder) is Life.ENDED
-    assert outcome(folder).kind is Kind.LOST and Kind.LOST not in FINAL
-    runner.submit(folder, LIMIT_S)
-    wait_for(runner, folder)
-    assert outcome(folder).kind is Kind.MEASURED
-
-
 def test_a_script_that_is_cut_short_is_lost(slurm, jobs):
     """Slurm says FAILED of it, as of a command that ends with 1; an exit code that the script left is of this run only."""
     runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions(extra=SHARED))
@@ -214,12 +204,6 @@ def test_a_refused_job_says_why(slurm, jobs):
     runner = SlurmRunner(stand_in_command, SlurmOptions(partition="nowhere"))
     with pytest.raises(RunnerError, match=r"sbatch refuses.*partition"):
         runner.submit(prepare(jobs, make_job(stand_in.MEASURE, 4)), LIMIT_S)
-
-
-def test_without_slurm(monkeypatch):
-    monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(RunnerError, match="sbatch, squeue, scontrol, scancel is not on PATH"):
-        SlurmRunner(stand_in_command, SlurmOptions())
 
 
 def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):

@@ -2,18 +2,16 @@
 
 import copy
 import json
-import os
 
 import pandas as pd
 import pytest
-from autoconfig.specs.errors import FileError
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import json_text
 from autoconfig.specs.plan import SHORT_TO_LONG, Recompute
 from jsonschema import Draft202012Validator
 
 from autoconfig.planning.schemas import schema
-from autoconfig.render.training import ranking_table, write_table
+from autoconfig.render.training import ranking_table
 from autoconfig.render.training_json import explain_json, search_json
 from autoconfig.training.answer import explain, search
 from tools import schemas
@@ -62,22 +60,6 @@ def test_output_of_nothing_is_an_empty_table(autoconfig, tmp_path):
         assert len(table_of(path)) == 0 and "step_seconds" in table_of(path).columns
 
 
-def test_output_replaces_an_older_file_and_has_usual_permissions(autoconfig, tmp_path):
-    path = tmp_path / "plans.csv"
-    path.write_text("old")
-    autoconfig.run("search", *SMALL, "--output", str(path))
-    assert path.read_text().startswith("rank,") and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
-    mask = os.umask(0)
-    os.umask(mask)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def test_output_to_the_current_folder(autoconfig, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert autoconfig.run("search", *SMALL, "--output", "plans.parquet").exit_code == 0
-    assert (tmp_path / "plans.parquet").is_file()
-
-
 @pytest.mark.parametrize(("name", "says"), [
     ("missing/plans.csv", ["there is no folder", "missing"]), ("plans.xlsx", ["plans.xlsx", ".parquet or .csv"]),
     ("plans", ["plans", ".parquet or .csv"]), ("", ["is a folder"]), (".csv", [".parquet or .csv"]),
@@ -93,12 +75,6 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tm
     assert result.exit_code == 2 and result.stdout == ""
     assert any(say in result.stderr for say in says) and result.stderr.count("\n") == 1, result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == before
-
-
-def test_output_into_a_folder_that_cannot_be_written(autoconfig, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.csv"))
-    assert result.exit_code == 2 and "cannot be written to" in result.stderr and list(tmp_path.iterdir()) == []
 
 
 def test_output_onto_a_full_disk(autoconfig, tmp_path, monkeypatch):
@@ -123,23 +99,6 @@ def test_a_write_that_breaks_off_leaves_nothing_and_keeps_the_old_file(tmp_path,
     with pytest.raises(error):
         write_atomically(path, half)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
-
-
-def test_a_file_is_written_as_open_would(tmp_path):
-    (tmp_path / "usual").touch()
-    write_atomically(tmp_path / "plans.csv", lambda file: file.write_text("x"))
-    assert (tmp_path / "plans.csv").stat().st_mode == (tmp_path / "usual").stat().st_mode
-
-
-def test_the_library_checks_the_name_too(request_of, tmp_path):
-    ranking = search(request_of("dense", gpus=1)).ranking
-    with pytest.raises(FileError, match="must end in"):
-        write_table(ranking, tmp_path / "plans.txt")
-
-
-def test_a_folder_that_goes_away_is_a_file_error(tmp_path):
-    with pytest.raises(FileError, match="cannot be written"):
-        write_atomically(tmp_path / "gone" / "plans.csv", lambda file: file.write_text("x"))
 
 
 def test_an_interrupt_during_the_write_ends_with_130(autoconfig, tmp_path, monkeypatch):

@@ -8,9 +8,8 @@ import pytest
 import screens
 from rich.text import Text
 
-import autoconfig
 from autoconfig.render.plan_table import _or_chunks, plan_table
-from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table, terminal
+from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table
 from autoconfig.training.answer import search
 from autoconfig.training.question import request_of
 
@@ -43,18 +42,6 @@ def test_screens_are_as_recorded(name, width):
     assert said == held, "run python tests/helpers/screens.py, read what changed"
 
 
-@pytest.mark.parametrize(("levels", "marked"), [([0, 2, 3], ["fsdp=2"]), ([3], [])])
-def test_less_memory_in_a_tie_is_marked(levels, marked):
-    """Sharding of the same layout is no row of its own, and may cost nothing that the model can tell."""
-    fix = {"tp": 1, "pp": 1, "cp": 1, "mbs": 2, "recompute": "none", "dist_opt": 0, "fsdp": levels}
-    found = autoconfig.search(
-        model="llama3-8b", gpus=8, gpu="a100-80gb", peft="lora", software="torch-eager", calibration="none", fix=fix
-    )
-    text = printed(found.show, 4_000)
-    assert [plan.rpartition(",")[2] for plan in re.findall(r"(tp=\S+) [0-9.]+ GiB at [0-9.]+ s \(=\)", text)] == marked
-    assert ("= marks a tie: less memory at a step within 6%" in text) == bool(marked)
-
-
 def test_plans_of_a_tie_that_differ_in_their_chunks_share_a_row():
     asked = {"model": "llama3-70b", "gpus": 64, "fix": {"tp": 8, "cp": 1, "mbs": 1}, "top": 8}
     answer = search(request_of({**asked, "gpu": "h100", "calibration": "none"}))
@@ -68,13 +55,6 @@ def test_plans_of_a_tie_that_differ_in_their_chunks_share_a_row():
         assert f"or vpp={','.join(map(str, others))} (to " in row if others else "or vpp" not in row
     whole = printed(lambda console: plan_table(console, answer), 4_000, verbose=True).splitlines()[1:]
     assert len(whole) == 2 * len(plans) and "or vpp" not in "".join(whole)
-
-
-def test_a_terminal_is_measured_once_for_all_lines(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "90")
-    found = terminal()
-    monkeypatch.setattr(Screen, "is_dumb_terminal", property(lambda console: pytest.fail("measured again")))
-    assert found.width == 90
 
 
 def lines_of(text, width):

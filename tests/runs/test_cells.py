@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 from autoconfig.specs.errors import InputError, PlanError
-from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
@@ -17,7 +16,6 @@ from tables import tabled
 
 from autoconfig.runs.predict import COLUMNS, predict_rows
 from autoconfig.runs.table import check_columns, read_csv
-from autoconfig.runs.training_model import read_numerics
 from autoconfig.runs.training_row import even_ends, read_case
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.price import NOT_LEGAL, shipped_bands
@@ -188,17 +186,6 @@ def test_ends_of_uneven_stages(model: str, pp: int, ends: tuple[int | None, int 
 
 
 @pytest.mark.parametrize(
-    ("fsdp", "given", "found"), [("3", "", "bf16"), ("hsdp", "", "bf16"), ("0", "", "fp32"), ("3", "fp32", "fp32")]
-)
-def test_gradients_under_megatron_fsdp(fsdp: str, given: str, found: str) -> None:
-    row = {"fsdp": fsdp, "grad_dtype": given, "precision": "bf16", "model": "llama3-8b"}
-    assert read_numerics(row, load_stack("transformer-engine"), load_gpu("h100"), []).grad_reduce_dtype == found
-    assert (
-        read_numerics({**row, "grad_dtype": ""}, load_stack("llm-foundry-fsdp"), load_gpu("h100"), []).grad_reduce_dtype != ""
-    )
-
-
-@pytest.mark.parametrize(
     ("name", "priced_as"), [("nemo-26.02.01", "nemo-26.02"), ("nemo-26.05", "nemo-26.04"), ("nemo-27.01", "nemo-26.06")]
 )
 def test_a_release_without_a_file_is_priced_as_the_one_before_it(name: str, priced_as: str) -> None:
@@ -222,7 +209,10 @@ def test_a_question_on_an_unknown_release_has_the_settings_of_the_one_before_it_
     asked = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 16}
     unknown, before = (understand(Request(software=name, **asked)) for name in ("nemo-26.07", "nemo-26.06.01"))
     assert unknown.scenario.settings() == before.scenario.settings()
-    assert any("with the settings of nemo-26.06.01" in text and "33% of the way" in text for text in unknown.assumed)
+    assert any("of which nothing is known here, priced as nemo-26.06" in text for text in unknown.assumed)
+    row = {**SHORT, "model": "qwen3-30b-a3b", "ep": "8", "tp": "1"}
+    first, second = predict_rows([{**row, "software": name} for name in ("nemo-26.07", "nemo-26.06.01")])
+    assert first.step_seconds == second.step_seconds and "of which nothing is known" in first.note
 
 
 SHORT = {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": "16", "seq": "8192", "gbs": "1024", "tp": "2", "mbs": "1"}

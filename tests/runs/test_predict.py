@@ -60,7 +60,7 @@ def test_measured_cells_notes_and_status_change_nothing() -> None:
 
 def test_blank_cells_take_the_documented_defaults() -> None:
     row = ROWS["KO-0002"] | {"sp": "", "vpp": "", "cp": ""}
-    spelled = row | {"sp": "0", "vpp": "1", "cp": "1"}
+    spelled = row | {"sp": "1", "vpp": "1", "cp": "1"}
     blank, full = predict_rows([row, spelled])
     assert blank.step_seconds == full.step_seconds
     assert blank.peak_gib == full.peak_gib
@@ -138,7 +138,7 @@ def test_a_model_of_the_catalogue_needs_no_shape(autoconfig: SimpleNamespace, tm
     with target.open(newline="") as file:
         (found,) = csv.DictReader(file)
     assert float(found["pred_step_s"]) > 0
-    assert "layers, hidden, heads of llama3-8b" in found["pred_note"] and "seq 8192" in found["pred_note"]
+    assert "layers, hidden, heads of llama3-8b" in found["pred_note"] and "sequence length 8192" in found["pred_note"]
     other = predict_rows([row | {"model": "no such model"}])[0]
     assert other.step_seconds is None and other.note.count("unknown model") == 1, "a reason is said once"
 

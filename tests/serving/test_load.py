@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import InputError
 
 from autoconfig.render.screen import Screen
-from autoconfig.render.serving import room_text, show_answer
+from autoconfig.render.serving import show_answer
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.question import understand
@@ -145,14 +144,6 @@ def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
 ONE_SIZE = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300}
 
 
-@pytest.mark.parametrize(("tp", "limit"), [(1, 0.125), (2, 0.12)])
-def test_limits_are_not_out_of_reach_while_a_simulated_deployment_is_within_them(tp, limit):
-    """Eight GPUs carry it, the load before does with seven (tp=1: 139 ms); of token budgets the one with the least mean TTFT
-    has the worse p99 (2,048: 131 and 127 ms), so that no order of means finds it."""
-    found = answer(asked(**ONE_SIZE, fix=(f"tp={tp}", "pp=1", "weights=fp8", "kv=fp8"), rate=80.0, ttft_p99_s=limit))
-    assert found.reports and found.reports[0].latency.ttft_seconds.p99 <= limit and found.reports[0].gpus == 8
-
-
 def test_the_gap_between_two_loads_is_halved():
     """Three GPUs break the limit and the next load takes all eight: six keep it."""
     found = answer(asked(**ONE_SIZE, fix=("tp=1", "pp=1", "weights=fp8", "kv=fp8"), rate=10.0, ttft_p99_s=0.06))
@@ -191,24 +182,6 @@ def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
     some, much = answer(replace(ask, rate=8.39)).infeasible, answer(replace(ask, rate=40.0)).infeasible
     assert "requests/s" not in some and "a lower --rate" in some
     assert "carries 8.39" in much and "whether the limits are met there is not known" in much
-
-
-def test_limits_of_percentiles_need_the_simulation():
-    with pytest.raises(InputError, match="--ttft-p99 is judged by the simulation"):
-        answer(replace(LIGHT, ttft_p99_s=1.0, simulate=0))
-
-
-def test_room_of_a_cache_is_a_figure_to_read():
-    assert [room_text(times) for times in (1.04, 9.96, 57.2, 5753.0)] == ["1.0x", "10x", "57x", ">99x"]
-
-
-@pytest.mark.parametrize(("tails", "marked"), [({}, []), ({"ttft_p99": 1e-4}, ["TTFT"]), ({"tpot_p95": 1e-4}, ["TPOT"])])
-def test_a_percentile_over_its_limit_is_marked(tails, marked):
-    found = answer(LIGHT)
-    file = io.StringIO()
-    show_answer(Screen(file=file, width=180), replace(found, question=replace(found.question, tails=tails)))
-    row = next(line for line in file.getvalue().splitlines() if line.lstrip().startswith("1 "))
-    assert [name for name, part in zip(("TTFT", "TPOT"), row.split("ms")[1:], strict=False) if "!" in part] == marked
 
 
 def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():

@@ -1,11 +1,10 @@
 """What a serving question may ask about: drawn lengths, recorded traces, and what the answers say of them."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import AutoconfigError, FileError, InputError
+from autoconfig.specs.errors import FileError, InputError
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import stored_as
 from autoconfig.time_model.serving.costs import iteration_seconds
@@ -20,7 +19,7 @@ from autoconfig.serving import request as trace_module
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment import MAX_PREFILLED, POOLED, _streams, _together, simulated
 from autoconfig.serving.question import understand
-from autoconfig.serving.request import ServeRequest, read_trace, request_of, trace_of
+from autoconfig.serving.request import ServeRequest, read_trace
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -143,17 +142,7 @@ def test_a_trace_of_requests_apart_is_each_request_alone():
     assert one.latency.e2e_seconds.p99 == pytest.approx(np.percentile(whole, 99), rel=0.05)
 
 
-def test_tokens_of_a_full_queue_are_as_far_apart_as_tpot_says():
-    """Equal lengths: the mean over tokens (ITL) is that over requests (TPOT); the drain after the last one is in neither."""
-    found = answer(ServeRequest(**{**vars(SMALL), "isl": 1000, "osl": 200, "fix": ("weights=fp8", "kv=fp8", "batch=256")}))
-    latency = found.reports[0].latency
-    assert latency.itl_seconds.mean == pytest.approx(latency.tpot_seconds.mean, rel=0.03)
-
-
-@pytest.mark.parametrize(("gpu", "fix", "named"), [
-    ("h200-sxm-141gb", (), "weights in mxfp4 (as published)"), ("b200-180gb", (), "weights in mxfp4 (as published)"),
-    ("h200-sxm-141gb", ("weights=bf16",), "cache in fp8 where"),
-])  # fmt: skip
+@tabled
 def test_the_format_of_a_published_checkpoint_is_called_by_its_name(gpu, fix, named):
     question = understand(ServeRequest(model="gpt-oss-120b", gpus=8, gpu=gpu, isl=4000, osl=1000, fix=fix))
     said = next(text for text in question.assumed if "whatever it costs in quality" in text)
@@ -278,19 +267,6 @@ def test_the_command_with_a_trace(autoconfig, tmp_path):
     assert broken.exit_code == 2 and "line 1" in broken.stderr and "Traceback" not in broken.stderr
 
 
-def test_rows_are_checked_as_files_are():
-    with pytest.raises(AutoconfigError, match="trace row 2: output_length '0'"):
-        trace_of([entry(0, 5, 5), entry(1, 5, 0)])
-
-
-@tabled
-def test_nothing_left_says_what_stands_in_the_way(asked, words):
-    found = answer(ServeRequest(**{"model": "llama3-8b", "gpus": 8, "gpu": "h100", **asked}))
-    assert not found.reports and words in found.infeasible
-    memory_or_space = "fix" in asked or asked.get("model") == "530b"
-    assert (found.nearest is None) == memory_or_space
-
-
 def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
     question = understand(ServeRequest(model="llama3-70b", gpus=1, gpu="h200", isl=12_000, isl_stddev=16_000.0))
     job = question.job(EnginePlan(tp=1, weights="fp8", kv="fp8"))
@@ -299,27 +275,6 @@ def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
     each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
     closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
     assert float(closed) == pytest.approx(each, rel=0.05)
-
-
-def test_a_miss_names_the_limit_and_why_a_value_of_fix_is_in_no_layout():
-    asked = ServeRequest(model="llama3-8b", gpus=6, gpu="h100", isl=500, osl=100, simulate=0)
-    assert "(TPOT " in answer(replace(asked, tpot_s=1e-5)).infeasible
-    reasons = {
-        "tp=3": "tp=3 (32 attention heads)",
-        "pp=4": "pp=4 (6 GPUs)",
-        "ep=2": "ep=2 (a dense model)",
-        "tp=16": "tp=16 (at most 6 GPUs",
-    }
-    for fixed, reason in reasons.items():
-        assert reason in answer(replace(asked, fix=(fixed,))).infeasible
-
-
-def test_an_included_plan_in_a_format_that_the_gpu_lacks_is_refused():
-    asked = ServeRequest(model="llama3-8b", gpus=1, gpu="h100", isl=500, osl=100, simulate=0)
-    with pytest.raises(InputError, match="use bf16, fp8, "):
-        answer(replace(asked, fix=("weights=nvfp4",)))
-    (_, found, why), (_, priced, _) = answer(replace(asked, include=("tp=1,weights=nvfp4", "tp=1,weights=int4"))).included
-    assert found is None and why == "h100-sxm-80gb does not multiply in weights=nvfp4" and priced is not None
 
 
 def test_messages_of_the_command_line(autoconfig):
@@ -337,15 +292,3 @@ def test_messages_of_the_command_line(autoconfig):
     assert autoconfig.run(*llama, "--ttft", "2000s").exit_code == 0
     shown = autoconfig.run(*llama, "--goal", "cost", "--price", "2.5")
     assert shown.exit_code == 0 and "per million output tokens" in shown.stdout
-
-
-@pytest.mark.parametrize(("name", "odd", "plain"), [
-    ("ttft", 50, 10), ("ttft_p95", "50", "10"), ("ttft_p99", "10.1", "11s"), ("tpot", 50, 1), ("tpot_p95", "1.5", "1.5s"),
-    ("tpot_p99", 2.0, "80ms"),
-])  # fmt: skip
-def test_a_limit_without_a_unit_that_nobody_waits_for_is_asked_about(name, odd, plain):
-    asked = {"model": "llama3-8b", "gpus": 1}
-    assert getattr(request_of({**asked, name: plain}), f"{name}_s") <= 11.0
-    number = f"{float(odd):g}"
-    with pytest.raises(InputError, match=rf"--{name.replace('_', '-')}: '{odd}' without .* say {number}ms or {number}s"):
-        request_of({**asked, name: odd})

@@ -49,13 +49,6 @@ def test_a_count_without_a_legal_plan_is_no_miss():
     assert 8 < found.fewest.num_gpus < 1000 and found.fewest.days <= 6.0
 
 
-def test_no_count_below_those_that_were_asked_for_is_named():
-    base = Request(model="llama3-8b", gpu="h100", tokens=100e9)
-    found = scale(ScalingRequest(base=base, gpu_counts=(32, 64), days=15.0))
-    assert found.fewest.num_gpus == 32
-    assert scale(ScalingRequest(base=base, gpu_counts=(64,), days=15.0)).fewest.num_gpus == 8
-
-
 def test_an_answer_that_left_counts_out_says_so(autoconfig, monkeypatch):
     monkeypatch.setattr("autoconfig.sizing.sizing.MAX_TRIED", 0)
     run = autoconfig.run("scaling", "--model", "1.7b", "--gpus", "256", "--tokens", "1t", "--days", "80")

@@ -126,20 +126,6 @@ def test_the_fewest_gpus_for_a_deadline_lie_between_the_counts():
     assert fewer.fewest is None and fewer.points[0].days > 20.0
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    ({"keep": ("dp",)}, "keep"),
-    ({"keep": ("tp=x",)}, "tp"),
-    ({"days": -1.0}, "deadline"),
-    ({"gpu_types": ("h100", "nonsense")}, "nonsense"),
-    ({"gpu_counts": ()}, "counts"),
-    ({"gpu_counts": (0,)}, "0 GPUs"),
-    ({"base": replace(BASE, tokens=None), "days": 3.0}, "tokens"),
-])  # fmt: skip
-def test_questions_that_cannot_be_answered(change, word):
-    with pytest.raises(InputError, match=word):
-        scale(replace(ScalingRequest(base=BASE, gpu_counts=(8,)), **change))
-
-
 @pytest.mark.parametrize("change", [{"mtbf_hours_per_gpu": 0.0}, {"mtbf_hours_per_gpu": math.nan}, {"spares": -1},
                                     {"checkpoint_gb_per_s_per_node": math.inf}, {"restart_seconds": -1.0}])  # fmt: skip
 def test_reliability_that_cannot_be(change):
@@ -167,10 +153,3 @@ def test_command_line(autoconfig, tmp_path):
     for bad in (["x"], ["8", "--keep", "dp"], ["8", "--plot", "x.jpg"], ["8", "--mtbf", "0"]):
         result = autoconfig.run("scaling", "--model", "1.7b", "--gpus", *bad)
         assert result.exit_code == 2 and "error" in result.stderr.lower()
-
-
-def test_definitions_of_one_name_are_the_same_in_every_schema():
-    found: dict[str, object] = {}
-    for name in ("search", "explain", "check", "scaling"):
-        for key, value in schema(name)["$defs"].items():
-            assert found.setdefault(key, value) == value, f"{name}: {key}"

@@ -3,18 +3,18 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.module_names import linear_modules
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_of
-from autoconfig.specs.software.engine import loads_checkpoint
+from autoconfig.specs.software.checkpoint import ALGORITHMS, MXFP4, NVFP4, _algorithm, _compressed_weights, checkpoint_of
 
 from autoconfig.engines.export import export_texts
 from autoconfig.serving.answer import answer
@@ -142,10 +142,6 @@ def test_what_engine_or_gpu_cannot_run_is_refused(engine, gpu, quantised, says):
         assert understand(request).checkpoint is not None
 
 
-def test_an_old_gpu_lacks_the_kernels():
-    assert "from compute capability 7.5; v100-32gb has 7" in loads_checkpoint("vllm", "awq", load_gpu("v100-32gb"))
-
-
 def test_fix_and_include_are_held_to_the_checkpoint():
     asked = {"model": config_of("llama3-8b", {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}),
              "gpus": 1, "gpu": "h100", "engine": "vllm", "simulate": 0, "disaggregated": False}  # fmt: skip
@@ -194,6 +190,7 @@ SERVED = {
 }
 
 
+@pytest.mark.judge
 @pytest.mark.xdist_group("serving export")
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["one a format", "all"])
 @pytest.mark.parametrize("engine", sorted(SERVED))
@@ -256,12 +253,29 @@ def test_what_is_not_understood_is_refused(quantised, says):
     assert says in str(error.value) and time.process_time() - start < 2
 
 
-def test_long_lists_of_modules_take_bounded_time(tmp_path, autoconfig):
-    """16 MiB of names are read; more are refused."""
-    names = [f"model.layers.{i}.mlp.experts.{j}.down_proj" for i in range(61) for j in range(256)]
-    config = {**CONFIGS["deepseek-v3"]["config"], "quantization_config": {"quant_method": "fp8", "ignored_layers": names}}
-    start = time.process_time()
-    model = model_from_mapping(config, "x", "x")
-    formats = checkpoint_of(config, "x").formats(model)
-    assert dict(formats.exact)["experts"] == pytest.approx((2 * 1.0 + 2.0) / 3, rel=0.01)
-    assert time.process_time() - start < 40 and isinstance(checkpoint_of(config, "x"), Checkpoint)
+def test_bytes_of_modelopts_algorithms_with_their_scales():
+    """fp32 for 128 x 128, a byte for 16 or 32, 16 bits for 128."""
+    found = {name: stored.bytes for name, stored in ALGORITHMS.items()}
+    blocks, nvfp4, mxfp4, awq = 1 + 4 / 16384, 0.5625, 0.53125, 0.515625
+    assert {name for name, each in found.items() if each == awq} == {"W4A16_AWQ", "W4A8_AWQ"}
+    assert {found[name] for name in ("NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "W4A8_NVFP4_FP8")} == {nvfp4}
+    assert {found[name] for name in ("MXFP4", "W4A16_MXFP4", "W4A8_MXFP4_FP8", "W4A8_MXFP4_MXFP8")} == {mxfp4}
+    assert {found[name] for name in ("FP8_BLOCK_SCALES", "FP8_PB_WO", "FP8_PB_REAL")} == {blocks}
+    assert {found[name] for name in ("FP8", "W8A8_SQ_PER_CHANNEL", "INT8_SQ", "FP8_PER_CHANNEL_PER_TOKEN")} == {1}
+    for group, each in ((0, awq), (64, 0.53125), (32, 0.5625)):
+        config = {"quant_algo": "w4a16_awq"} | ({"group_size": group} if group else {})
+        assert _algorithm(ConfigReader(config, "here")).bytes == each
+
+
+@pytest.mark.parametrize(("group", "stored"), [(16, NVFP4), (32, MXFP4)])
+def test_four_bits_of_floats_are_told_apart_by_their_groups(group: int, stored: Any) -> None:
+    """NVFP4 has a scale of 8 bits for 16 numbers, MXFP4 for 32."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": group}
+    found = _compressed_weights(ConfigReader({"weights": weights}, "x"))
+    assert found == stored and stored.bytes == 0.5 + 1 / group
+
+
+def test_other_floats_of_four_bits_are_refused() -> None:
+    for weights in ({"num_bits": 4, "type": "float", "group_size": 64}, {"num_bits": 6, "type": "float", "group_size": 16}):
+        with pytest.raises(InputError):
+            _compressed_weights(ConfigReader({"weights": weights}, "x"))

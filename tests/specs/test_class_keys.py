@@ -7,6 +7,7 @@ import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
+from tables import tabled
 
 COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
 GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 6, "vocab_size": 1003, "n_positions": 64}
@@ -34,15 +35,7 @@ def test_two_numbers_of_experts_are_refused():
         model_from_mapping({"model_type": "dots1", **sizes, "n_routed_experts": 8, "num_experts": 16}, "f", "m")
 
 
-@pytest.mark.parametrize(
-    ("kind", "outer", "inner", "tied"),
-    [
-        ("mistral3", True, False, True),
-        ("mistral3", False, True, False),
-        ("llava", False, True, True),
-        ("llava", True, None, True),
-    ],
-)
+@tabled
 def test_ties_of_a_language_model_inside_a_file(kind, outer, inner, tied):
     sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 80, "vocab_size": 1003}
     sizes |= {"num_key_value_heads": 6, "max_position_embeddings": 64, "head_dim": 16}
@@ -70,29 +63,7 @@ def test_parts_beside_the_layers_are_named_where_a_class_does_not_build_them(key
     assert config_notes({**LLAMA, key: 0 if key[-1] == "s" else False}) == config_notes(LLAMA) == []
 
 
-def test_depths_that_a_family_counts_are_not_called_left_out():
-    sizes = {**SIZES, "max_position_embeddings": 64, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16}
-    sizes |= {"qk_rope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2}
-    sizes |= {"n_group": 1, "topk_group": 1}
-    config = {"model_type": "deepseek_v3", **sizes, "moe_intermediate_size": 48, "first_k_dense_replace": 1}
-    for key in ("num_nextn_predict_layers", "num_mtp_layers"):
-        assert model_from_mapping({**config, key: 1}, "f", "m").mtp_num_layers == 1
-        assert not any(key in note for note in config_notes({**config, key: 1}))
-
-
-@pytest.mark.parametrize(
-    ("kind", "inner", "says"),
-    [
-        ("mistral3", None, "then ties the embeddings: they are counted apart"),
-        ("mistral3", True, ""),
-        ("fast_vlm", None, "the class of fast_vlm in transformers 5.23 then does what is not known here"),
-        ("idefics3", True, "then does not tie the embeddings: they are counted once"),
-        ("llava", True, ""),
-        ("llava", False, ""),
-        ("llava", None, ""),
-        ("unknown_vl", False, ""),
-    ],
-)
+@tabled
 def test_a_tie_that_a_multi_modal_file_does_not_say_is_told_where_its_class_has_another(kind, inner, says):
     """As transformers 5.23 builds the classes (specs/catalogue/huggingface_classes.json)."""
     text = {**LLAMA, "model_type": "mistral", "num_key_value_heads": 3, "tie_word_embeddings": inner}
@@ -146,14 +117,7 @@ def count(kind, **said):
     return total_parameters(model_from_mapping({"model_type": kind, "text_config": text}, "f", "m"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "said", "parameters"),
-    [
-        ("glm4v", {}, 448_992), ("glm4v", {"head_dim": 24}, 448_992), ("glm4v", {"attention_bias": False}, 448_992),
-        ("glm4v_moe", {}, 209_645_600), ("qwen3_vl", {}, 1_416_032), ("qwen3_vl_moe", {}, 122_012_032),
-        ("qwen2_vl", {"head_dim": 24}, 448_032), ("qwen2_5_vl", {"head_dim": 24}, 448_032),
-    ],
-)  # fmt: skip
+@tabled
 def test_a_language_model_inside_a_file_has_defaults_and_keys_of_its_own(kind, said, parameters):
     """Counts of the classes of transformers 5.23, on the meta device (validation/judge/families.py)."""
     assert count(kind, **said) == parameters
@@ -163,41 +127,18 @@ MIXERS = {**SIZES, "model_type": "nemotron_h", "num_key_value_heads": 3, "head_d
 MIXERS |= {"mamba_head_dim": 16, "ssm_state_size": 8}
 
 
-@pytest.mark.parametrize(
-    ("said", "parameters"),
-    [
-        ({"layer_types": ["mamba", "attention", "mlp"]}, 287_320),
-        ({"layer_types": ["mamba", "attention", "mlp"], "mamba_n_groups": 2}, 277_624),
-        ({"layers_block_type": ["linear_attention"], "layer_types": ["mamba"], "mamba_d_conv": 3}, 243_864),
-    ],
-)
+@tabled
 def test_nemotron_h_has_the_names_that_its_class_takes(said, parameters):
     assert total_parameters(model_from_mapping({**MIXERS, **said}, "f", "m")) == parameters
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        ({"mamba_conv_bias": False}, "use_conv_bias must be true"), ({"mamba_conv_bias": None}, "mamba_conv_bias must be true"),
-        ({"layer_types": ["mlp"]}, "layers_block_type and layer_types differ"),
-        ({"n_groups": 4, "mamba_n_groups": 2}, "says n_groups 4 and mamba_n_groups 2"),
-    ],
-)  # fmt: skip
+@tabled
 def test_nemotron_h_with_two_that_differ_is_refused(said, why):
     with pytest.raises(InputError, match=why):
         model_from_mapping({**MIXERS, "layers_block_type": ["mamba"], **said}, "f", "m")
 
 
-@pytest.mark.parametrize(
-    ("family", "said", "why"),
-    [
-        ("bloom", {"n_embed": 120}, "hidden_size 96 and n_embed 120"),
-        ("falcon", {"n_embed": 120}, "hidden_size 96 and n_embed"),
-        ("t5", {"dense_act_fn": "xielu"}, "xielu"), ("umt5", {"dense_act_fn": "xielu"}, "xielu"),
-        ("qwen3_next", {"shared_expert_intermediate_size": 0}, "from 1 to"),
-        ("qwen3_5_moe_text", {"shared_expert_intermediate_size": 0}, "from 1 to"),
-    ],
-)  # fmt: skip
+@tabled
 def test_what_a_class_builds_otherwise_is_refused(family, said, why):
     whole = COUNTS[family][0]
     assert total_parameters(model_from_mapping(whole, "f", "m")) == COUNTS[family][1]
@@ -213,13 +154,6 @@ def test_keys_of_a_sibling_family_are_left_out_and_named(family, said):
     whole = {**COUNTS[family][0], **said}
     assert total_parameters(model_from_mapping(whole, "f", "m")) == COUNTS[family][1]
     assert any(next(iter(said)) in note for note in config_notes(whole))
-
-
-def test_a_tie_that_only_the_default_of_the_language_model_says():
-    """configuration_shieldgemma2.py: where the file says false and its language model nothing, that one's class decides."""
-    text = {"model_type": "gemma3_text", **INSIDE, "head_dim": 16}
-    whole = {"model_type": "shieldgemma2", "text_config": text, "tie_word_embeddings": False}
-    assert not model_from_mapping(whole, "f", "m").untie_embeddings_and_output_weights
 
 
 def inside(kind, text, **outer):
@@ -244,38 +178,6 @@ def test_a_number_of_experts_under_a_name_of_other_families_is_refused(said):
 def test_other_names_of_the_number_of_experts_that_a_class_takes_are_read():
     whole = {key: value for key, value in COUNTS["deepseek_v3"][0].items() if key != "n_routed_experts"}
     assert total_parameters(model_from_mapping({**whole, "num_local_experts": 8}, "f", "m")) == COUNTS["deepseek_v3"][1]
-
-
-def test_experts_of_a_family_without_them_are_named():
-    assert config_notes({**LLAMA, "num_local_experts": 8}) == [
-        "left out: num_local_experts, which LlamaForCausalLM of transformers does not read"
-    ]
-
-
-GRANITE = {"model_type": "granite", "hidden_size": 4096, "intermediate_size": 12800, "num_attention_heads": 32,
-           "num_hidden_layers": 40, "num_key_value_heads": 8, "vocab_size": 49160}  # fmt: skip
-
-
-def test_a_file_of_speech_and_text_says_the_tie_of_its_class():
-    """GraniteSpeechForConditionalGeneration has 8,170,868,736 parameters in its language model, tied."""
-    file = inside("granite_speech", GRANITE, encoder_config={"model_type": "granite_speech_encoder"})
-    assert total_parameters(model_from_mapping(file, "f", "m")) - 49160 * 4096 == 8_170_868_736
-    assert any("then ties the embeddings" in note and "201,359,360 parameters more" in note for note in config_notes(file))
-
-
-@pytest.mark.parametrize("kind", ["qwen2_audio", "voxtral", "audioflamingo3", "musicflamingo", "vibevoice_asr"])
-@pytest.mark.parametrize(("outer", "inner"), [(True, True), (True, None), ("absent", True), (None, True)])
-def test_a_class_that_never_ties(kind, outer, inner):
-    text = {**LLAMA, "num_key_value_heads": 3, "tie_word_embeddings": inner}
-    said = {} if outer == "absent" else {"tie_word_embeddings": outer}
-    assert model_from_mapping(inside(kind, text, **said), "f", "m").untie_embeddings_and_output_weights
-    assert not any("ties" in note for note in config_notes(inside(kind, text, **said)))
-
-
-def test_a_tie_that_is_null_outside_is_false():
-    text = {"model_type": "gemma3_text", **INSIDE, "head_dim": 16}
-    assert model_from_mapping(inside("gemma3", text, tie_word_embeddings=None), "f", "m").untie_embeddings_and_output_weights
-    assert not model_from_mapping(inside("gemma3", text), "f", "m").untie_embeddings_and_output_weights
 
 
 FLAT = {"model_type": "qwen2_vl", "hidden_size": 8192, "intermediate_size": 29568, "num_attention_heads": 64,
@@ -312,34 +214,11 @@ def test_kinds_of_layers_of_a_granite_hybrid_are_one_a_layer_and_known(types):
         model_from_mapping({**whole, "layer_types": types}, "f", "m")
 
 
-def test_two_lists_of_kinds_of_layers_that_differ_are_refused():
-    whole = {key: value for key, value in COUNTS["granitemoehybrid"][0].items() if key != "layer_types"}
-    layers = ["mamba", "attention", "mamba", "attention", "mamba"]
-    with pytest.raises(InputError, match="layers_block_type and layer_types differ, which are the same to granitemoehybrid"):
-        model_from_mapping({**whole, "layers_block_type": layers, "layer_types": ["mamba"] * 5}, "f", "m")
-    words = [{"mamba": "linear_attention"}.get(kind, "full_attention") for kind in layers]
-    files = ({"layers_block_type": layers}, {"layer_types": layers}, {"layers_block_type": layers, "layer_types": words})
-    assert len({total_parameters(model_from_mapping({**whole, **one}, "f", "m")) for one in files}) == 1
-
-
-@pytest.mark.parametrize(
-    ("said", "part"),
-    [
-        ({"architectures": ["MyTinyMoEForCausalLM"]}, "MyTinyMoEForCausalLM has beside LlamaForCausalLM"),
-        ({"auto_map": {"AutoModelForCausalLM": "my.LlamaForCausalLM"}}, "own code for LlamaForCausalLM"),
-        ({"architectures": ["LlamaModel"]}, "architectures says LlamaModel"),
-    ],
-)
+@tabled
 def test_another_class_of_a_language_model_inside_a_file_is_named(said, part):
     file = inside("llava", {**LLAMA, **said}, vision_config={"depth": 2}, tie_word_embeddings=False)
     assert part in config_notes(file)[1] and len(config_notes(file)) == 2
     assert len(config_notes(inside("llava", LLAMA, vision_config={"depth": 2}, tie_word_embeddings=False))) == 1
-
-
-def test_another_class_of_the_whole_file_is_named():
-    file = inside("llava", LLAMA, tie_word_embeddings=False, architectures=["MyVlmForConditionalGeneration"])
-    assert "MyVlmForConditionalGeneration has beside LlavaForConditionalGeneration" in config_notes(file)[1]
-    assert len(config_notes({**file, "architectures": ["LlavaForConditionalGeneration"]})) == 1
 
 
 @pytest.mark.parametrize(

@@ -117,25 +117,6 @@ def test_unknown_names_are_refused(name):
         load_gpu(name)
 
 
-@pytest.mark.parametrize("name", ["x" * 101, 7, None])
-def test_things_that_are_no_names(name):
-    with pytest.raises(InputError, match="at most 100 characters"):
-        load_gpu(name)
-
-
-def test_near_names_are_offered():
-    with pytest.raises(UnknownNameError, match="h100"):
-        load_gpu("h1000")
-
-
-def test_one_gpu_is_read_without_parsing_the_others(monkeypatch):
-    for cached in ("_raw", "_load", "_resolve", "_aliases", "gpu_ids"):
-        getattr(catalogue, cached).cache_clear()
-    monkeypatch.setattr(catalogue, "_aliases", lambda: pytest.fail("all files were parsed"))
-    load_gpu("DGX-B200")
-    load_gpu("a100-80gb")
-
-
 def test_broken_numbers_are_refused():
     good = raw("h100-sxm-80gb")
     for change in (
@@ -183,12 +164,6 @@ def test_local_gpu_is_read_from_nvidia_smi(monkeypatch):
     assert match_reported_gpu(*reported_gpu([])).id == "h100-sxm-80gb"
 
 
-def test_local_gpus_of_several_types(monkeypatch):
-    fake_smi(monkeypatch, "NVIDIA H100 80GB HBM3, 81559\nNVIDIA L4, 23034\n")
-    with pytest.raises(InputError, match="several types"):
-        reported_gpu([])
-
-
 @pytest.mark.parametrize("kwargs", [
     {"error": FileNotFoundError()}, {"error": PermissionError()}, {"error": subprocess.TimeoutExpired("nvidia-smi", 20)},
     {"stdout": "NVIDIA-SMI has failed because it could not talk to the driver", "code": 9}, {"stdout": ""},
@@ -199,12 +174,6 @@ def test_no_local_gpu_says_what_was_tried(monkeypatch, kwargs):
     tried: list[str] = []
     assert reported_gpu(tried) is None
     assert re.search(r"nvidia-smi .*nvidia-ml-py is not installed", "; ".join(tried))
-
-
-def test_what_nvidia_smi_says_is_cut(monkeypatch):
-    fake_smi(monkeypatch, stderr="x" * 300, code=9)
-    tried: list[str] = []
-    assert reported_gpu(tried) is None and tried[0] == f"nvidia-smi exited 9: {'x' * 120}"
 
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cluster.json"
@@ -230,17 +199,6 @@ def test_usual_servers():
     rack = cluster_of(load_gpu("gb200"), 144)
     assert (rack.num_nodes, rack.gpus_per_node, rack.link_domain_size) == (36, 4, 72)
     assert cluster_of(load_gpu("h100"), 4).gpus_per_node == 4
-
-
-@tabled
-def test_link_domain_follows_other_nodes(gpu, per_node, domain):
-    assert cluster_of(load_gpu(gpu), per_node * 2, gpus_per_node=per_node).link_domain_size == domain
-
-
-def test_partly_used_nodes_are_refused_with_the_neighbours():
-    with pytest.raises(InputError, match="1000 GPUs in nodes of 7 leave a node partly used; use 994 or 1001"):
-        cluster_of(load_gpu("h100"), 1000, gpus_per_node=7)
-    assert cluster_of(load_gpu("h100"), 1001, gpus_per_node=7).num_nodes == 143
 
 
 @pytest.mark.parametrize("change", [
@@ -332,23 +290,6 @@ def test_broken_files_are_refused(tmp_path, content, name):
     assert name in str(caught.value) and len(str(caught.value)) < 500
 
 
-@pytest.mark.parametrize("content", [
-    b"gpu = 'h100'\nnum_gpus = 0x" + b"f" * 9000,
-    b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = nan",
-    b"gpu = 'h100'\nnum_gpus = 1979-05-27",
-    b"gpu = 'h100'\nnum_gpus = 8\nmemory_gib = inf",
-])  # fmt: skip
-def test_odd_toml_values(tmp_path, content):
-    with pytest.raises(InputError, match=r"c\.toml"):
-        load_cluster(write(tmp_path, content, "c.toml"))
-
-
-def test_things_that_are_no_files(tmp_path):
-    for path in (tmp_path, tmp_path / "missing.json", "/dev/zero", "/dev/null", "a\0b", "x" * 5000, "", None, 3.5):
-        with pytest.raises(FileError):
-            load_cluster(path)
-
-
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20), st.just(8), st.just(0.5),
                     st.just("h100"))  # fmt: skip
 VALUES = st.recursive(SCALARS, max_leaves=6, extend=lambda inner: (
@@ -376,9 +317,37 @@ def test_any_bytes_give_a_file_error_or_an_input_error(tmp_path_factory, content
         load_cluster(path, 8)
 
 
-@given(nodes=st.integers(1, 2000), per_node=st.integers(1, 64), gbit=st.floats(1, 3200), memory=st.floats(1, 79))
-def test_sensible_clusters_load(nodes, per_node, gbit, memory):
-    cluster = cluster_from_mapping({"gpu": "h100", "num_gpus": nodes * per_node, "gpus_per_node": per_node,
-                                    "nic_gbit_per_s_per_gpu": gbit, "memory_gib": memory})  # fmt: skip
-    assert (cluster.num_nodes, cluster.link_domain_size) == (nodes, per_node)
-    assert cluster.nic_bytes_per_s == pytest.approx(gbit * 1e9 / 8)
+@tabled
+def test_numbers_of_a_cluster_that_are_not_believed(key, most):
+    with pytest.raises(InputError, match=f"{key}={most * 3 // 2} must be .*(at most|from 1 to) {most:,}$"):
+        cluster_from_mapping({"gpu": "h100", "num_gpus": 8, key: most * 3 // 2})
+
+
+H100, B200 = (load_gpu("h100"), load_gpu("b200"))
+
+
+@pytest.mark.parametrize(("share", "known"), [(0.901, True), (0.899, False), (1.099, True), (1.101, False), (1.0, True)])
+def test_a_reported_gpu_may_differ_by_a_tenth_of_its_memory(share, known):
+    def ask():
+        return match_reported_gpu("NVIDIA H100 80GB HBM3", H100.memory_bytes * share)
+
+    if known:
+        assert ask().id == H100.id
+    else:
+        with pytest.raises(InputError, match="with other memory"):
+            ask()
+
+
+@tabled
+def test_a_domain_is_of_whole_nodes(gpu, per_node, domain):
+    assert cluster_of(load_gpu(gpu), per_node, gpus_per_node=per_node).link_domain_size == domain
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (8, 1), (16, 2), (24, 3)])
+def test_nodes_in_use(gpus, nodes):
+    assert cluster_of(H100, gpus).num_nodes == nodes
+
+
+def test_a_dgx_h200_has_less_than_a_tenth_of_its_links_in_its_network():
+    cluster = cluster_of(load_gpu("h200"), 16)
+    assert cluster.link_bytes_per_s == 450e9 and cluster.nic_bytes_per_s == 400e9 / 8 and cluster.hbm_bytes_per_s == 4.8e12

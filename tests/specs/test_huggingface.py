@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +153,6 @@ def test_unsupported_architectures_are_refused_with_the_reason(name: str, tmp_pa
         model_from_config(write(tmp_path, config))
 
 
-def test_layers_that_slide_in_no_rhythm_are_said_one_by_one(tmp_path: Path) -> None:
-    model = model_from_config(write(tmp_path, GPT_OSS | {"layer_types": ["full_attention"] * 12 + ["sliding_attention"] * 12}))
-    assert model.sliding_pattern == model.window_attn_skip_freq == (0,) * 12 + (1,) * 12
-    assert model_from_config(write(tmp_path, GPT_OSS)).window_attn_skip_freq == 2
-
-
 def test_biases_of_the_mlp_alone_are_counted(tmp_path: Path) -> None:
     plain, biased = (model_from_config(write(tmp_path, LLAMA | {"mlp_bias": given})) for given in (False, True))
     widths = 2 * plain.ffn_hidden_size + plain.hidden_size
@@ -186,22 +179,6 @@ def test_bad_files(content: bytes, kind: type[InputError], tmp_path: Path) -> No
     with pytest.raises(kind) as caught:
         model_from_config(path)
     assert str(path) in str(caught.value) and len(str(caught.value)) < 1000
-
-
-def test_missing_and_unreadable_files(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    os.mkfifo(tmp_path / "pipe")
-    for path in (
-        tmp_path / "none.json",
-        tmp_path / "empty",
-        tmp_path / "pipe",
-        "x\0y",
-        "a" * 5000,
-        "~no-such-user/config.json",
-        "",
-    ):
-        with pytest.raises(FileError):
-            model_from_config(path)
 
 
 JSON = st.recursive(
@@ -270,21 +247,6 @@ def test_t5_is_tied_and_gated_as_its_class_reads_it(model_type: str) -> None:
         model_from_mapping({**small, "is_gated_act": True, "feed_forward_proj": "relu"}, "x", "x")
 
 
-FALCON = {**PUBLISHED["falcon-7b"][0], "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False}
-
-
-@pytest.mark.parametrize("key", ["multi_query", "parallel_attn", "new_decoder_architecture", "bias"])
-def test_a_switch_that_is_null_is_off(key: str) -> None:
-    off, null = (model_from_mapping({**FALCON, key: value}, "x", "x") for value in (False, None))
-    assert null == off
-
-
-@pytest.mark.parametrize("key", ["tie_encoder_decoder", "torchscript"])
-def test_weights_that_release_4_shares_or_clones_are_refused(key: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=f"{key} must be false"):
-        model_from_config(write(tmp_path, {**OF_RELEASE_4["t5"][1], key: True}))
-
-
 GEMMA3_4B = {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
              "sliding_window": 1024}  # fmt: skip
 """text_config of google/gemma-3-4b-it: all else is left to the class."""
@@ -320,10 +282,7 @@ def test_sparse_attention_is_read_with_its_indexer(tmp_path: Path) -> None:
     assert total_parameters(model) - total_parameters(dense) == 61 * per_layer
 
 
-@pytest.mark.parametrize("changes", [
-    {"indexer_types": ["full", "shared"]}, {"index_topk_freq": 4}, {"index_topk_pattern": "FSSF"},
-    {"layer_types": ["indexed_attention", "full_attention"]}, {"q_lora_rank": None}, {"index_head_dim": 32},
-])  # fmt: skip
+@tabled
 def test_sparse_attention_that_is_not_modelled_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"take over the keys|layer_types|sparse attention needs"):
         model_from_config(write(tmp_path, {**SPARSE, "model_type": "glm_moe_dsa", **changes}))
@@ -368,29 +327,10 @@ def test_of_a_multi_modal_file_the_language_model_is_read() -> None:
     assert config_notes({"model_type": "two_eyes", "text_config": LLAMA, "audio_config": {"x": 1}})[0].count("audio") == 1
 
 
-LARGE_ENCODERS = {
-    "megatron-bert": ({"num_attention_heads": 16, "vocab_size": 29056}, 1024),
-    "xlm-roberta-xl": ({"num_attention_heads": 32, "vocab_size": 250880}, 2560),
-}
-
-
-@pytest.mark.parametrize("family", LARGE_ENCODERS)
-def test_encoders_without_a_width_have_that_of_their_class(family: str) -> None:
-    said, hidden = LARGE_ENCODERS[family]
-    assert model_from_mapping({"model_type": family, **said}, "x", "x").hidden_size == hidden
-
-
 def test_a_nemotron_h_without_heads_of_keys_has_its_class_ones() -> None:
     said = {"model_type": "nemotron_h", "hidden_size": 2048, "num_attention_heads": 32, "vocab_size": 131072}
     model = model_from_mapping({**said, "hybrid_override_pattern": "M*-", "intermediate_size": 4096}, "x", "x")
     assert (model.kv_channels, model.num_query_groups) == (128, 8)
-
-
-def test_mpt_has_the_width_that_its_class_builds_and_no_other() -> None:
-    said = {"model_type": "mpt", "d_model": 512, "n_layers": 2, "n_heads": 8, "vocab_size": 1000}
-    assert model_from_mapping({**said, "expansion_ratio": 4}, "x", "x").ffn_hidden_size == 2048
-    with pytest.raises(UnsupportedError, match="expansion_ratio 4"):
-        model_from_mapping({**said, "expansion_ratio": 2}, "x", "x")
 
 
 def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
@@ -407,3 +347,39 @@ def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
         assert said.endswith(f"{name} itself has {whole + own:,} parameters")
     assert "is not counted" in config_notes({**llama, "architectures": ["LlamaForRewardModel"]})[0]
     assert config_notes({**llama, "architectures": ["LlamaForCausalLM"]}) == []
+
+
+CONFIGS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("model_type", "change", "pattern"), [
+    ("cwm", {"layer_types": None, "sliding_window": 64}, (0, 1, 1, 1, 0)),
+    ("gpt_oss", {"layer_types": None, "sliding_window": 64}, (1, 0, 1, 0, 1)),
+])  # fmt: skip
+def test_layers_that_slide_where_no_list_says_which(model_type, change, pattern):
+    config = {key: value for key, value in (CONFIGS[model_type][0] | change).items() if value is not None}
+    assert tuple(map(int, model_from_mapping(config, model_type, model_type).sliding_pattern)) == pattern
+
+
+def test_two_of_robertas_positions_are_none():
+    config = CONFIGS["roberta"][0] | {"max_position_embeddings": 66}
+    assert model_from_mapping(config, "roberta", "roberta").default_seq_length == 64
+
+
+@tabled
+def test_an_mlp_is_four_times_as_wide_where_its_width_is_left_out(model_type, key):
+    config = {name: value for name, value in CONFIGS[model_type][0].items() if name != key}
+    assert model_from_mapping(config, model_type, model_type).ffn_hidden_size == 4 * 96
+
+
+def test_shared_experts_have_a_limit():
+    with pytest.raises(InputError, match="100000"):
+        model_from_mapping(CONFIGS["dots1"][0] | {"n_shared_experts": 100_001}, "config.json", "model")
+
+
+@tabled
+def test_what_a_config_leaves_out_is_the_default_of_transformers_class(model_type, key, name, value):
+    """Qwen2MoeConfig, Qwen3MoeConfig and XGLMConfig of transformers 5."""
+    config = {other: given for other, given in CONFIGS[model_type][0].items() if other != key}
+    config |= {"num_experts": 16, "num_local_experts": 16} if "moe" in model_type else {}
+    assert getattr(model_from_mapping(config, model_type, model_type), name) == value

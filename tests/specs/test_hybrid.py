@@ -13,6 +13,7 @@ from autoconfig.specs.models.parameters import (
 )
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
 from autoconfig.specs.plan import parse_plan
+from tables import tabled
 
 NANO, SUPER, NEXT = (load_model(name) for name in ("nemotron-3-nano", "nemotron-3-super", "qwen3-next-80b-a3b"))
 PUBLISHED = {
@@ -50,10 +51,7 @@ def test_a_pattern_is_read_and_written() -> None:
     assert pattern_letters(pattern.layers) == "MEM*-GE"
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("MX", "'X' is not one of"), ("MD", "sparse attention"), ("M+", "multi-latent"), ("M||E", "segment needs a layer"),
-    ("", "segment needs a layer"), ("ME/*E/ME", "same layers"), ("ME/", "same layers"),
-])  # fmt: skip
+@tabled
 def test_patterns_that_are_none_are_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says.replace("*", r"\*")):
         parse_pattern(text)

@@ -20,6 +20,7 @@ from autoconfig.specs.models.huggingface import (
 )
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
+from tables import tabled
 
 import autoconfig
 
@@ -115,15 +116,7 @@ def test_a_type_with_the_class_of_another_is_offered_that_one():
 LLAMA = {**LLAMA3_8B, "model_type": "llama"}
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"architectures": ["MyLlamaForCausalLM"]},
-        {"architectures": ["LlamaForCausalLM"], "auto_map": {"AutoModelForCausalLM": "modeling_my.MyForCausalLM"}},
-        {"architectures": [], "auto_map": {"AutoModel": "some/where--modeling_my.MyModel"}},
-        {"architectures": ["LlamaForCausalLMEagle3"]},
-    ],
-)
+@tabled
 def test_a_class_that_is_not_the_types_is_said(more):
     file = {**LLAMA, **more}
     assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in config_notes(file)[0]
@@ -138,15 +131,7 @@ def test_code_of_the_files_own_for_the_types_class_is_said():
     ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("llama", "LlamaForCausalLM"), ("llama", "LLaMAForCausalLM"), ("phimoe", "PhiMoEForCausalLM"),
-        ("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel"),
-        ("internlm3", "InternLM3ForCausalLM"), ("kimi_k2", "DeepseekV3ForCausalLM"), ("t5", "T5WithLMHeadModel"),
-        ("ernie4_5", "Ernie4_5_ForCausalLM"), ("qwen3_5_text", "Qwen3_5ForCausalLM"), ("mt5", "MT5EncoderModel"),
-    ],
-)  # fmt: skip
+@tabled
 def test_the_names_of_a_types_own_classes_are_not_said(kind, name):
     assert not any("names" in note for note in config_notes({"model_type": kind, "architectures": [name]}))
 
@@ -161,12 +146,6 @@ def test_every_edge_takes_it(autoconfig, tmp_path):
     served = json.loads(autoconfig.run("deployments", *asked, "--like", "llama", "--simulate", "0", "--top", "1").stdout)
     assert any("read as llama" in text for text in served["question"]["assumed"])
     assert autoconfig.run("model", str(file), "--like", "llama").stdout.startswith(f"{tmp_path.name} (llama): 8,030,261,248")
-
-
-def test_python_takes_it_too():
-    assert autoconfig.model(LLAMA3_8B, like="llama").parameters == 8_030_261_248
-    with pytest.raises(InputError, match="say like llama to read it so"):
-        autoconfig.model(LLAMA3_8B)
 
 
 @pytest.mark.parametrize("before", ["", "https://hub.invalid/", "https://hub.invalid/models/", " http://hub.invalid/"])
@@ -204,6 +183,7 @@ def fetched(home, case="there"):
     return done.stdout.strip()
 
 
+@pytest.mark.service
 def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     pytest.importorskip("huggingface_hub")
     assert fetched(tmp_path).startswith("FileError --download: config.json of some-org/New-7B cannot be fetched (")
@@ -213,10 +193,6 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
     assert fetched(tmp_path).startswith("New-7B 32 model New-7B is read from the config.json of some-org/New-7B, as downloaded")
-
-
-def test_without_the_client_the_message_says_what_to_install(tmp_path):
-    assert "needs the package huggingface_hub: pip install huggingface_hub" in fetched(tmp_path, "missing")
 
 
 def test_check_reads_a_config_of_an_unknown_type(autoconfig, tmp_path):

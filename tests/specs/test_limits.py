@@ -7,7 +7,6 @@ import math
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from autoconfig.specs.errors import (
 from autoconfig.specs.hardware.cluster import ClusterSpec, _read_nvidia_smi, cluster_of, gpu_from_mapping, load_gpu
 from autoconfig.specs.hardware.cluster_file import _inline_gpu, _with_link, cluster_from_mapping
 from autoconfig.specs.hardware.operator_table import CONSTANTS, _check_constants
-from autoconfig.specs.job import Job, TraceRequest, read_stages
+from autoconfig.specs.job import MAX_TOKENS, Generation, Job, TraceRequest, read_stages
 from autoconfig.specs.measurement import Served
 from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields
 from autoconfig.specs.models.huggingface_encoders import BERT_HEADS, T5_HEAD, _architecture
 from autoconfig.specs.models.huggingface_later import _gptj
-from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model import MAX_DIMENSION, ModelSpec
 from autoconfig.specs.models.model_catalogue import gpt3_style
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
 from autoconfig.specs.models.module_names import _bare
@@ -34,10 +33,9 @@ from autoconfig.specs.models.pattern import parse_pattern, scaled_pattern
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.checkpoint import MXFP4, NVFP4, _compressed_weights
-from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.specs.software.software import StackMemory
 from small_models import MODELS
+from tables import tabled
 
 H100 = load_gpu("h100")
 MODEL = ModelSpec(**MODELS["gpt"])
@@ -212,31 +210,57 @@ def test_a_model_of_a_size_is_within_three_percent_of_it(size: int) -> None:
     assert total_parameters(gpt3_style(size)) == pytest.approx(size, rel=0.03)
 
 
-@pytest.mark.parametrize(("name", "bare"), [
-    ("model.layers.0.mlp", "layers.0.mlp"), ("model.language_model.layers.0.mlp", "layers.0.mlp"), ("lm_head", "lm_head"),
-    ("language_model.model.lm_head", "lm_head"), ("layers.0.model", "layers.0.model"), ("model", "model"),
-    ("thinker.model", "model"), ("mlp.model.x", "mlp.model.x"),
-])  # fmt: skip
+@tabled
 def test_wrappers_in_front_of_a_module_are_taken_off(name: str, bare: str) -> None:
     assert _bare(name) == bare
 
 
-@pytest.mark.parametrize(("group", "stored"), [(16, NVFP4), (32, MXFP4)])
-def test_four_bits_of_floats_are_told_apart_by_their_groups(group: int, stored: Any) -> None:
-    """NVFP4 has a scale of 8 bits for 16 numbers, MXFP4 for 32."""
-    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": group}
-    found = _compressed_weights(ConfigReader({"weights": weights}, "x"))
-    assert found == stored and stored.bytes == 0.5 + 1 / group
-
-
-def test_other_floats_of_four_bits_are_refused() -> None:
-    for weights in ({"num_bits": 4, "type": "float", "group_size": 64}, {"num_bits": 6, "type": "float", "group_size": 16}):
+@pytest.mark.parametrize(("change", "legal"), [
+    ({"num_moe_experts": 1, "moe_router_topk": 1}, True), ({"num_moe_experts": 0}, False), ({"moe_router_topk": 17}, False),
+    ({"moe_router_topk": 16}, True), ({"moe_ffn_hidden_size": 0}, False), ({"moe_ffn_hidden_size": 1}, True),
+    ({"moe_layer_freq": 0}, False), ({"moe_layer_freq": 1}, True), ({"moe_layer_freq": (0, 1, 1)}, False),
+    ({"moe_layer_freq": (0, 1, 1, 0)}, True), ({"rotary_percent": 1}, True), ({"rotary_percent": 1.1}, False),
+    ({"rotary_percent": 0}, False), ({"norm_epsilon": 1.0}, False), ({"norm_epsilon": 0.5}, True),
+    ({"num_layers": 10_001}, False), ({"num_query_groups": 7}, False),
+    ({"hidden_size": 1}, True), ({"hidden_size": 0}, False), ({"window_size": 1}, True),
+    ({"window_attn_skip_freq": 1}, True), ({"window_attn_skip_freq": 0}, False), ({"window_attn_skip_freq": True}, False),
+    ({"window_attn_skip_freq": MAX_DIMENSION - 1}, True), ({"window_attn_skip_freq": MAX_DIMENSION}, False),
+    ({"window_attn_skip_freq": (0, 1, 1, 0)}, True), ({"window_attn_skip_freq": (0, 1, 1)}, False),
+    ({"window_attn_skip_freq": (0, 1, 1, 2)}, False),
+])  # fmt: skip
+def test_limits_of_a_models_numbers(change, legal):
+    spec = {**MODELS["moe"], **change}
+    if legal:
+        ModelSpec(**spec)
+    else:
         with pytest.raises(InputError):
-            _compressed_weights(ConfigReader({"weights": weights}, "x"))
+            ModelSpec(**spec)
 
 
-def test_years_between_releases_of_kernels() -> None:
-    """0.12 of August 2024, 0.14 of November 2024, 0.17 of February and 0.20 of June 2025."""
-    ages = [kernel_age(load_engine(f"trtllm-{number}")) for number in ("0.12", "0.14", "0.17", "0.20")]
-    between = [12 * (older - newer) for older, newer in pairwise(ages)]
-    assert between == pytest.approx([3, 3, 4]) and kernel_age(load_engine("trtllm-1.2")) == 0 == kernel_age(load_engine("vllm"))
+@pytest.mark.parametrize(("change", "legal"), [
+    ({"prompt": 1, "new": 2}, True), ({"prompt": 0}, False), ({"new": 1}, False), ({"prompt": MAX_TOKENS}, True),
+    ({"new": MAX_TOKENS}, True), ({"new": MAX_TOKENS + 1}, False), ({"prompt": MAX_TOKENS + 1}, False), ({"tokens": 1}, True),
+    ({"tokens": 0}, False), ({"tokens": MAX_TOKENS}, True), ({"tokens": MAX_TOKENS + 1}, False), ({"engine": "none"}, False),
+])  # fmt: skip
+def test_limits_of_a_generation(change, legal):
+    given = {"prompt": 8, "new": 8} | change
+    if legal:
+        Generation(**given)
+    else:
+        with pytest.raises(InputError):
+            Generation(**given)
+
+
+@pytest.mark.parametrize("key", ["kv_lora_rank", "qk_head_dim", "v_head_dim"])
+def test_latent_attention_needs_all_of_its_widths(key):
+    with pytest.raises(InputError, match="needs kv_lora_rank, qk_head_dim and v_head_dim"):
+        ModelSpec(**{**MODELS["mla"], key: 0})
+
+
+@tabled
+def test_limits_of_numerics(change, legal):
+    if legal:
+        Numerics(**change)
+    else:
+        with pytest.raises(InputError):
+            Numerics(**change)

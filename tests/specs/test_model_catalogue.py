@@ -1,19 +1,22 @@
 """Every model file loads, says where its numbers come from, and sums to its published parameter count."""
 
+import csv
 import json
 import math
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import AutoconfigError, InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.errors import AutoconfigError, CatalogueError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.files import replace_section
-from autoconfig.specs.models import model_catalogue
 from autoconfig.specs.models.huggingface import huggingface_config
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import (
+    _FAMILY,
     FOLDER,
     INDEX,
-    MAX_PARAMETERS,
-    MIN_PARAMETERS,
+    _build,
+    _layers_on_the_line,
+    _width_for,
     build_index,
     gpt3_style,
     load_model,
@@ -21,9 +24,9 @@ from autoconfig.specs.models.model_catalogue import (
     model_names,
     resolve_model,
 )
-from autoconfig.specs.models.parameters import total_parameters
-from hypothesis import given
-from hypothesis import strategies as st
+from autoconfig.specs.models.module_names import _attention
+from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token, norms_apart, total_parameters
+from small_models import MODELS
 from tables import table, tabled
 
 FILES = sorted(path.stem for path in FOLDER.glob("*.json") if path != INDEX)
@@ -32,7 +35,6 @@ EXACT = table(__file__, "published_parameters") | {"gpt-j-6b": 6_050_882_784 - G
 """Published to the unit: safetensors totals, model cards, papers; written here a second time on purpose."""
 # Narayanan et al. 2021, Table 1, and the Megatron-LM README
 ROUNDED_BILLIONS = table(__file__, "rounded_billions")
-SPELLINGS = table(__file__, "model_spellings")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -71,25 +73,7 @@ def test_175b_is_that_of_the_megatron_papers() -> None:
     assert (m.default_seq_length, m.default_global_batch_size) == (2048, 1536)
 
 
-@pytest.mark.parametrize(("spelling", "name"), SPELLINGS.items())
-def test_spellings_of_published_tables(spelling: str, name: str) -> None:
-    assert load_model(spelling).name == name
-
-
-@pytest.mark.parametrize(
-    ("name", "base", "rotary_base", "positions", "untied"),
-    [
-        ("Qwen/Qwen2.5-Math-1.5B-Instruct", "qwen2.5-1.5b", 10_000, 4_096, False),
-        ("Qwen/Qwen2.5-Math-7B", "qwen2.5-7b", 10_000, 4_096, True),
-        ("Qwen/Qwen2.5-Math-72B", "qwen2.5-72b", 10_000, 4_096, True),
-        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "qwen2.5-1.5b", 10_000, 131_072, True),
-        ("DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b", 10_000, 131_072, True),
-        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b", 5_000_000, 262_144, False),
-        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b", 10_000_000, 262_144, True),
-        ("Qwen/Qwen3-235B-A22B-Instruct-2507", "qwen3-235b-a22b", 5_000_000, 262_144, True),
-        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3-30b-a3b", 10_000_000, 262_144, True),
-    ],
-)
+@tabled
 def test_kin_of_the_same_shape_turns_otherwise(name: str, base: str, rotary_base: int, positions: int, untied: bool) -> None:
     """rope_theta, positions and ties of config.json, written here a second time; the shapes are the base's."""
     model, kin = load_model(name), load_model(base)
@@ -123,25 +107,6 @@ def test_the_index_is_the_files() -> None:
     assert json.loads(INDEX.read_text(encoding="utf-8")) == build_index(), "run specs.model_catalogue.write_index()"
     assert model_names() == FILES
     assert all(alias == alias.lower() and " " not in alias and "_" not in alias for alias in model_aliases())
-
-
-def test_loading_one_model_reads_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    original = Path.read_text
-
-    def counting(self: Path, *args: object, **kwargs: object) -> str:
-        read.append(self.name)
-        return original(self, *args, **kwargs)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Path, "read_text", counting)
-    model_catalogue._load.cache_clear()
-    model_catalogue._index.cache_clear()
-    load_model("175b")
-    assert read == ["index.json", "gpt3-175b.json"]
-
-
-def test_resolve_a_catalogue_name_assumes_nothing() -> None:
-    assert resolve_model("Llama-3-70B")[1] == []
 
 
 def test_resolve_a_bare_size_says_what_was_assumed() -> None:
@@ -189,44 +154,6 @@ def test_resolve_refuses_everything_else(text: str) -> None:
     assert isinstance(caught.value, InputError) and len(str(caught.value)) < 600
 
 
-@tabled
-def test_sizes_of_the_papers_get_their_shape(params: float, layers: int, hidden: int, heads: int) -> None:
-    model = gpt3_style(params)
-    assert (model.num_layers, model.hidden_size, model.num_attention_heads) == (layers, hidden, heads)
-    assert "Brown" in model.sources["*"] or "Narayanan" in model.sources["*"]
-
-
-def test_the_least_size_has_ten_million_parameters() -> None:
-    assert total_parameters(gpt3_style(1.0e7)) == pytest.approx(1e7, rel=0.05)
-    with pytest.raises(InputError, match="outside 10m to 100t"):
-        gpt3_style(0.999e7)
-
-
-@given(st.floats(math.log10(MIN_PARAMETERS), math.log10(MAX_PARAMETERS)))
-def test_total_is_within_five_percent(exponent: float) -> None:
-    params = min(max(10**exponent, MIN_PARAMETERS), MAX_PARAMETERS)
-    model = gpt3_style(params)
-    assert total_parameters(model) == pytest.approx(params, rel=0.05)
-    assert model.hidden_size == model.num_attention_heads * model.kv_channels
-    assert model.ffn_hidden_size == 4 * model.hidden_size
-
-
-def test_large_sizes_have_heads_for_tensor_parallelism() -> None:
-    for params in (5e9, 8e9, 30e9, 100e9, 250e9, 2e12):
-        model = gpt3_style(params)
-        assert model.num_attention_heads % 8 == 0 and model.kv_channels == 128
-
-
-def test_depth_grows_with_size() -> None:
-    depths = [gpt3_style(params).num_layers for params in (20e6, 100e6, 1e9, 10e9, 100e9, 1e12, 10e12)]
-    assert depths == sorted(depths)
-
-
-def test_the_name_says_it_is_style() -> None:
-    assert gpt3_style(13e9).name == "gpt3-style-13b"
-    assert gpt3_style(2.5e12).name == "gpt3-style-2.5t"
-
-
 @pytest.mark.parametrize("params", [0, -1, 9e6, 101e12, math.inf, math.nan])
 def test_sizes_out_of_range_are_refused_with_the_range(params: float) -> None:
     with pytest.raises(InputError, match="10m to 100t"):
@@ -240,14 +167,124 @@ def test_a_section_is_put_between_its_marks(tmp_path):
     assert page.read_text() == "before\n<begin>\nnew\nlines\n<end>\nafter\n"
 
 
-def test_a_size_is_read_up_to_24_characters() -> None:
-    written = f"13.{'0' * 20}b"
-    assert len(written) == 24 and total_parameters(resolve_model(written)[0]) == total_parameters(resolve_model("13b")[0])
-    with pytest.raises(UnknownNameError):
-        resolve_model(f"13.{'0' * 21}b")
-
-
 def test_the_epsilon_of_norms_is_written_as_the_model_has_it() -> None:
     model = load_model("llama3-8b")
     assert huggingface_config(model.replace(norm_epsilon=3e-6))["rms_norm_eps"] == 3e-6
     assert huggingface_config(model.replace(norm_epsilon=None))["rms_norm_eps"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "fused", "apart"),
+    [
+        ("llama3-8b", "dense", True, (0.0, 0.0)),
+        ("llama3-8b", "dense", False, (0.5, 0.5)),
+        ("mixtral-8x7b", "moe", True, (0.0, 0.5)),
+        ("deepseek-v3", "moe", True, (0.5, 0.5)),
+        ("deepseek-v3", "dense", True, (0.5, 0.0)),
+        ("nemotron-3-nano", "mamba", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", True, (0.0, 0.0)),
+        ("nemotron-3-nano", "moe", True, (0.0, 1.0)),
+        ("nemotron-3-nano", "mamba", False, (0.0, 0.0)),
+        ("nemotron-3-nano", "attention", False, (1.0, 0.0)),
+        ("nemotron-3-nano", "moe", False, (0.0, 1.0)),
+        ("qwen3-next-80b-a3b", "gdn", True, (0.0, 0.0)),
+        ("qwen3-next-80b-a3b", "gdn", False, (1.0, 0.0)),
+        ("t5-11b", "decoder", True, (0.0, 0.0)),
+        ("t5-11b", "encoder", False, (0.5, 0.5)),
+        ("t5-11b", "decoder", False, (1 / 3, 1 / 3)),
+    ],
+)
+def test_norms_that_are_modules_of_their_own(model, kind, fused, apart):
+    assert norms_apart(load_model(model), kind, fused) == apart
+
+
+PUBLISHED = Path(__file__).parents[1] / "time_model" / "published" / "narayanan_table1.csv"
+
+
+def test_sizes_of_narayanans_table_1():
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    for row in rows:
+        model = load_model(row["model"].lower().replace("gpt-", ""))
+        assert (model.num_layers, model.hidden_size, model.num_attention_heads) == tuple(
+            int(row[name]) for name in ("layers", "hidden", "heads")
+        ), row["model"]
+        billions = float(row["model"].removeprefix("GPT-")[:-1]) * (1000 if row["model"].endswith("T") else 1)
+        assert gpt3_style(billions * 1e9).default_global_batch_size == int(row["gbs"])
+    assert len(rows) == 10
+
+
+def test_sizes_between_which_depths_are_read_are_those_of_both_papers():
+    """Brown et al. 2020, Table 2.1, with the widths that its heads of 64 to 128 make; Narayanan et al. 2021, Table 1."""
+    brown = {
+        125e6: (12, 768, 12), 350e6: (24, 1024, 16), 760e6: (24, 1536, 16), 1.3e9: (24, 2048, 16), 2.7e9: (32, 2560, 32),
+        6.7e9: (32, 4096, 32), 13e9: (40, 5120, 40), 175e9: (96, 12288, 96),
+    }  # fmt: skip
+    with PUBLISHED.open(encoding="utf-8") as lines:
+        largest = list(csv.DictReader(lines))[-7:]
+    sizes = (18.4e9, 39.1e9, 76.1e9, 145.6e9, 310.1e9, 529.6e9, 1008e9)
+    narayanan = [tuple(int(row[name]) for name in ("layers", "hidden", "heads")) for row in largest]
+    found = {shape.parameters: (shape.num_layers, shape.hidden_size, shape.num_attention_heads) for shape in _FAMILY}
+    assert found == brown | dict(zip(sizes, narayanan, strict=True))
+
+
+@pytest.mark.parametrize(("params", "layers"), [(125e6, 12), (1.3e9, 24), (175e9, 96)])
+def test_the_width_solves_equation_2_of_narayanan(params, layers):
+    """P = 12 l h^2 (1 + 13 / 12 h + (V + s) / 12 l h), with V = 51,200 and s = 2,048."""
+    h = _width_for(params, layers)
+    assert 12 * layers * h**2 * (1 + 13 / (12 * h) + (51_200 + 2_048) / (12 * layers * h)) == pytest.approx(params, rel=1e-9)
+
+
+def test_depth_between_published_sizes_is_on_their_line():
+    """6.7B and 13B have 32 and 40 layers: half way in logarithms the mean of theirs; beyond 1T the line of the last four."""
+    assert _layers_on_the_line(6.7e9) == pytest.approx(32) and _layers_on_the_line(13e9) == pytest.approx(40)
+    assert _layers_on_the_line((6.7e9 * 13e9) ** 0.5) == pytest.approx((32 * 40) ** 0.5)
+    far = _layers_on_the_line(1008e9 * 10) / 128
+    assert far == pytest.approx(10 ** (math.log(128 / 80) / math.log(1008 / 145.6)), rel=0.2)
+    assert _layers_on_the_line(1e3) == 1.0
+
+
+@pytest.mark.parametrize("text", ["1.2.3b", ".b", "..b", "gpt3-.b"])
+def test_numbers_that_are_none_are_unknown_names(text):
+    with pytest.raises(UnknownNameError):
+        load_model(text)
+    with pytest.raises(UnknownNameError if text.count(".") > 1 else InputError):
+        resolve_model(text, paths=False)
+
+
+@pytest.mark.parametrize(("etp", "ep"), [(1, 1), (2, 1), (1, 4), (4, 2)])
+def test_biases_of_experts_are_divided_as_their_columns_are(etp, ep):
+    """fc1 h x 2 f and its bias over etp, fc2 f x h over etp with a whole bias of h."""
+    found = layer_parameters(ModelSpec(**MODELS["gpt-oss"]), "moe", 1, etp, ep).experts
+    assert float(found) == 16 / ep * ((96 * 2 * 56 + 56 * 96 + 2 * 56) / etp + 96)
+
+
+@pytest.mark.parametrize(("change", "legal"), [({}, True), ({"sparkle": 1}, False), ({"name": "other"}, False)])
+def test_a_catalogue_file_has_its_own_name_and_known_keys(change, legal):
+    data = {**MODELS["gpt"], "name": "small"} | change
+    if legal:
+        assert _build(data, "small").hidden_size == 96
+    else:
+        with pytest.raises(CatalogueError, match=r"sparkle|'other'"):
+            _build(data, "small")
+
+
+@pytest.mark.parametrize(("name", "count"), [
+    ("gpt", 96 * (24 + 2 * 8) * 10 + 24 * 10 * 96),
+    ("mla", 96 * 44 + 44 * 24 * (14 + 6) + 96 * (36 + 6) + 36 * 24 * (14 + 18) + 24 * 18 * 96),
+])  # fmt: skip
+def test_modules_of_attention_hold_all_its_weights(name, count):
+    assert sum(weights for _, _, weights in _attention(ModelSpec(**MODELS[name]), "layers.0")) == count
+
+
+@pytest.mark.parametrize(("convention", "seen"), [("causal", 125), ("full", 250)])
+@pytest.mark.parametrize(("frozen", "passes"), [(False, 3), (True, 2)])
+def test_flops_of_encoder_and_decoder_by_hand(convention, seen, frozen, passes):
+    """Two layers each, 1,000 and 250 tokens; heads have 240 channels, keys and values 80 each. Of a token of the encoder:
+    4 FLOPs a pair and channel forward, twice that backward; a quarter of a decoder's token beside it."""
+    model = ModelSpec(**MODELS["t5"])
+    attention, mlp, cross = 96 * (240 + 160) + 240 * 96, 2 * 96 * 200, 96 * 240 + 240 * 96
+    weights = 2 * (attention + mlp) + 2 * 96 * 160 + 0.25 * (2 * (attention + cross + mlp) + 1000 * 96)
+    pairs = 2 * 1000 + 0.25 * 2 * (seen + 1000)
+    found = model_flops_per_token(model, 1000, convention, frozen=frozen, decoder_seq_length=250)
+    assert found == pytest.approx(2 * passes * weights + 3 * 4 * 240 * pairs)

@@ -24,7 +24,7 @@ from autoconfig.specs.hardware.operator_table import (
     read_operator_table,
     write_operator_table,
 )
-from autoconfig.specs.job import Job, job_json, job_text, read_job, read_job_text
+from autoconfig.specs.job import Job, job_json, job_text, read_job_text
 from autoconfig.specs.measurement import Measurement, RankFigures, measurement_text, read_measurement_text, step_statistics
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
@@ -183,10 +183,6 @@ def test_a_measured_device_is_found_by_its_id(home: Path) -> None:
     assert local.find_gpu("local-x").num_sms == 100 and local.find_gpu("h100").operator_tables == ""
 
 
-def test_the_cpu_has_a_name_and_memory() -> None:
-    assert cpu_name().endswith("cores") and memory_bytes() > 2**28
-
-
 SCHEMAS = Path(autoconfig.specs.__file__).parent / "schemas"
 
 
@@ -203,8 +199,8 @@ def schema(name: str) -> dict:
     return json.loads((SCHEMAS / f"{name}.schema.json").read_text())
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_model_round_trips(name):
+@pytest.mark.parametrize("name", model_names()[::8])
+def test_models_round_trip(name):
     model = load_model(name).replace(num_layers=load_model(name).num_layers)
     before = job(model=model, plan=TrainPlan(tp=1, pp=1, dp=1, mbs=1))
     assert read_job_text(job_text(before)) == before
@@ -273,12 +269,6 @@ def test_wrong_files_say_where(change, said):
 def test_what_is_no_job_is_an_input_error(text):
     with pytest.raises(InputError):
         read_job_text(text)
-
-
-def test_a_missing_file_is_a_file_error(tmp_path):
-    for path in (tmp_path, tmp_path / "no.json", Path("a\0b")):
-        with pytest.raises(FileError):
-            read_job(path)
 
 
 def test_a_shorter_job_keeps_its_layout():

@@ -24,43 +24,6 @@ def test_name_sources_and_count_say_it_was_changed() -> None:
     assert apply_overrides(model, {"num_layers": 24}).name == "gpt3-175b*"
 
 
-def test_width_carries_heads_size_and_mlp_where_derived() -> None:
-    model = apply_overrides(GPT, {"hidden_size": 8192, "num_attention_heads": 64})
-    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (128, 32768, 64)
-    model = apply_overrides(LLAMA3_8B, {"hidden_size": 8192})
-    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (256, 14336, 8)
-
-
-def test_independent_head_size_stays() -> None:
-    model = apply_overrides(load_model("qwen3-32b"), {"num_attention_heads": 32})
-    assert (model.kv_channels, model.num_query_groups) == (128, 8)
-
-
-def test_given_numbers_win_over_derived_ones() -> None:
-    model = apply_overrides(GPT, {"hidden_size": 8192, "ffn_hidden_size": 1000, "kv_channels": 64, "num_query_groups": 8})
-    assert (model.kv_channels, model.ffn_hidden_size, model.num_query_groups) == (64, 1000, 8)
-
-
-def test_experts() -> None:
-    moe = apply_overrides(LLAMA3_8B, {"num_moe_experts": 8})
-    assert (moe.num_moe_experts, moe.moe_router_topk, moe.moe_ffn_hidden_size) == (8, 2, 14336)
-    mixtral = apply_overrides(load_model("mixtral-8x7b"), {"ffn_hidden_size": 4096})
-    assert mixtral.moe_ffn_hidden_size == 4096
-    dense = apply_overrides(load_model("mixtral-8x7b"), {"num_moe_experts": 0})
-    assert not dense.is_moe and total_parameters(dense) == load_model("mistral-7b").published_parameters
-
-
-def test_first_dense_layers_are_kept_when_depth_changes() -> None:
-    model = apply_overrides(load_model("deepseek-v3"), {"num_layers": 8})
-    assert model.moe_pattern == (0, 0, 0, 1, 1, 1, 1, 1)
-
-
-def test_sequence_moves_learned_positions() -> None:
-    model = apply_overrides(GPT, {"seq_length": 8192})
-    assert (model.default_seq_length, model.max_position_embeddings) == (8192, 8192)
-    assert apply_overrides(LLAMA3_8B, {"seq_length": 4096}).max_position_embeddings == 8192
-
-
 def test_text_digits_and_booleans() -> None:
     model = apply_overrides(GPT, {"num_layers": "4", "untie_embeddings_and_output_weights": True, "gated_linear_unit": True})
     assert (model.num_layers, model.untie_embeddings_and_output_weights, model.activation) == (4, True, "geglu")
@@ -96,12 +59,3 @@ def test_any_override_gives_a_model_or_our_error(name: str, changes: dict[str, o
         assert str(error)
     else:
         assert isinstance(model, ModelSpec) and total_parameters(model) > 0
-
-
-def test_one_head_is_as_wide_as_the_model():
-    model = ModelSpec(
-        name="x", num_layers=2, hidden_size=96, num_attention_heads=6, num_query_groups=6, kv_channels=16, ffn_hidden_size=80,
-        vocab_size=64,
-    )  # fmt: skip
-    one = apply_overrides(model, {"num_attention_heads": 1})
-    assert (one.num_query_groups, one.kv_channels) == (1, 96)

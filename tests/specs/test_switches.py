@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from autoconfig.specs.errors import (
@@ -24,10 +23,7 @@ from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.run_settings import (
     GivenSettings,
     RunSettings,
-    current_recipes,
     formula_only,
-    recipes,
-    release_neighbours,
     resolve_settings,
     usual_graphs,
     without_ring,
@@ -126,29 +122,6 @@ def test_what_is_nvidias_own_is_refused_elsewhere(gpu, given, said):
             ask(MOE)
     else:
         assert ask(MOE).dispatcher == given.get("dispatcher", "alltoall")
-
-
-def test_releases_between_two_known_ones_lie_by_their_months():
-    known = sorted({recipe.release for recipe in recipes()} | {recipe.until for recipe in recipes()})
-    assert release_neighbours("") is release_neighbours(known[0]) is release_neighbours(known[-1]) is None
-    assert release_neighbours("nemo-20.01") is release_neighbours("nemo-99.01") is None
-    for before, after in pairwise(known):
-        dates = (map(int, one.removeprefix("nemo-").split(".")[:2]) for one in (before, after))
-        (year, month), (year_after, month_after) = dates
-        apart = 12 * (year_after - year) + month_after - month
-        if apart >= 2 and before.count(".") == after.count(".") == 1:
-            between = f"nemo-{year + month // 12:02}.{month % 12 + 1:02}"
-            assert release_neighbours(between) == (before, after, pytest.approx(1 / apart))
-            assert release_neighbours(f"{between}.01")[2] == pytest.approx(1.5 / apart)
-
-
-def test_recipes_of_a_release_are_those_it_has_or_the_last_before():
-    for recipe in recipes():
-        found = current_recipes(recipe.model, recipe.gpu, recipe.precision, recipe.until, recipe.task)
-        assert recipe in found
-        assert current_recipes(recipe.model, recipe.gpu, recipe.precision, "nemo-20.01") == ()
-        later = current_recipes(recipe.model, recipe.gpu, recipe.precision, "nemo-99.01")
-        assert later and len({one.until for one in later}) == 1
 
 
 @pytest.mark.parametrize(("change", "kind"), [

@@ -19,7 +19,6 @@ from autoconfig.study.training.proposal import (
     TOLERANCE,
     Result,
     believe,
-    chances_to_win,
     propose,
     results_of,
     scatter_between_jobs,
@@ -130,13 +129,6 @@ def test_not_settled_while_a_plan_may_win(candidates):
     assert not found.settled and found.chance_to_change > 0.5
 
 
-def test_chances_add_up(candidates):
-    left = np.arange(len(candidates))
-    chances, change = chances_to_win(believe(candidates, []), left, np.random.default_rng(0))
-    assert chances.sum() == pytest.approx(1.0, abs=0.01)
-    assert change == pytest.approx(1.0, abs=0.01)
-
-
 def test_out_of_memory_is_a_constraint_learned(candidates):
     """A plan that was likely to fit and did not makes all plans of like need less likely."""
     tight = replace(candidates, limit_bytes=candidates.peak_bytes * 1.05, device_bytes=float(candidates.peak_bytes.max()))
@@ -191,13 +183,6 @@ def test_noise_is_answered_by_measuring_again(candidates):
     assert again.row is not None and not again.settled and "measured again" in again.why
     assert propose(candidates, noisy, name="a", seed=0, number=9).settled
     assert propose(candidates, noisy * 5, name="a", seed=0, number=9, repeats=True).settled
-
-
-def test_a_lucky_measurement_does_not_win(candidates):
-    """The best is the believed one: a noisy outlier at half its prediction loses against a sure plan."""
-    sure = [Result(row=row, step_seconds=float(candidates.predicted_s[row]), log_sd=0.01) for row in (0, 1, 2)]
-    lucky = Result(row=9, step_seconds=0.8 * float(candidates.predicted_s[0]), log_sd=1.0)
-    assert believe(candidates, [*sure, lucky]).best == 0
 
 
 def test_the_noise_between_jobs_is_learned_from_repeats(candidates):

@@ -24,6 +24,7 @@ from autoconfig.study import this_machine
 from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, search_command
 
 pytestmark = [
+    pytest.mark.torch,
     pytest.mark.xdist_group("real jobs"),
     pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="needs megatron-core: make test installs it"),
 ]

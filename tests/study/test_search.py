@@ -17,13 +17,11 @@ from job_help import wait_until
 from study_help import (
     ARGUMENTS,
     QUESTION,
-    environment,
     fake_python,
     kill,
     run,
     runs,
     search,
-    search_command,
     start,
     told,
     trials_of,
@@ -31,9 +29,11 @@ from study_help import (
 )
 
 from autoconfig.study.storage import open_study, opened, sqlite_url
-from autoconfig.study.this_machine import TABLE, forget_operators, operator_table, table_file
+from autoconfig.study.this_machine import TABLE, operator_table, table_file
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
+
+pytestmark = pytest.mark.service
 
 PROFILE = ("--profile", "--study", "s")
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="make test installs megatron-core")
@@ -111,17 +111,6 @@ def test_killed_at_any_moment(place, kills):
     wait_until(lambda: left_over(place) == [], "processes of jobs are left")
 
 
-def test_ctrl_c_once_finishes_what_runs(place):
-    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="2")
-    wait_until(lambda: runs(place), "no job has started")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 130, err
-    assert "finishing what runs" in err and "autoconfig search --resume s" in err and "Winner" in out
-    trials = trials_of(place, "s")
-    assert [t.user_attrs["outcome"] for t in trials] == ["measured"] and left_over(place) == []
-
-
 def test_ctrl_c_twice_cancels(place):
     process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
     wait_until(lambda: runs(place), "no job has started")
@@ -195,27 +184,6 @@ def test_jobs_that_all_fail(place):
     assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "no luck" in done.stderr
 
 
-def test_jobs_that_are_lost_again_and_again_end(place):
-    """Their watchers are killed each time: after three starts a job counts as failed, after five such jobs the search stops.
-    What a dead watcher left is ended before the next start, and at the end."""
-    (place / "python-with-torch").write_text(
-        '#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\necho $$ >> runs.txt; kill -9 $PPID; sleep 100\n'
-    )
-    done = search(place, *ARGUMENTS, *PROFILE)
-    assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "lost 3 times" in done.stderr
-    assert sorted(runs(place).values()) == [3] * 5 and left_over(place) == []
-
-
-def test_a_relative_folder(place):
-    """As the default is: the search, its watchers and its jobs work in different places."""
-    command = search_command(place, *ARGUMENTS, *PROFILE, "--budget", "1trial")
-    command[command.index("--folder") + 1] = "here"
-    done = subprocess.run(command, cwd=place, env=environment(place), capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0 and set(runs(place, "here").values()) == {1}, done.stderr
-    assert "autoconfig search --resume s --folder here --python" in done.stderr
-    assert [t.user_attrs["outcome"] for t in trials_of(place, "s", "here")] == ["measured"]
-
-
 @pytest.mark.parametrize(("arguments", "said"), [
     (("--profile",), "a profiling search has a name"),
     (("--study", "s"), "--study names a profiling study: say --profile too"),
@@ -286,20 +254,3 @@ def test_studies(place):
     assert studies("delete", "q", *folder).returncode == 0
     assert "no studies yet" in studies("list", *folder).stdout
     assert studies("list", "--folder", str(place)).returncode == 2
-
-
-def test_deleting_a_study_ends_what_a_killed_search_left_running(place):
-    process = start(place, *ARGUMENTS, *PROFILE, STAND_IN_EVERY_SECONDS="300")
-    wait_until(lambda: runs(place), "no job has started")
-    kill(process)
-    assert left_over(place)
-    done = run(place, "studies", "delete", "s", "--folder", str(place / "work"))
-    assert done.returncode == 0 and left_over(place) == [], done.stderr
-
-
-def test_operators_that_another_study_uses_stay(tmp_path):
-    table_file(tmp_path, "s").write_text("{}")
-    forget_operators(tmp_path, "s", {"r", "s"})
-    assert table_file(tmp_path, "s").exists()
-    forget_operators(tmp_path, "s", {"r"})
-    assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,7 @@ from autoconfig.study.settings import settings_json, settings_of
 from autoconfig.study.storage import opened, sqlite_url
 from autoconfig.study.training.settings import StudySettings
 
-pytestmark = pytest.mark.xdist_group("serving profile")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("serving profile")]
 
 ROOT = Path(__file__).parents[2]
 STUDY, DEADLINE_S = "tiny", 900.0

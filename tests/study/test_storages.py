@@ -8,7 +8,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError, parse_size
+from autoconfig.specs.errors import InputError, UnknownNameError, parse_size
 from background import left_over
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, fake_python, runs, start, trials_of, write_oracle
@@ -19,7 +19,7 @@ from autoconfig.study.storage import open_storage, open_study, opened
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
 
-pytestmark = pytest.mark.xdist_group("storages")
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("storages")]
 WRITERS = 5
 
 
@@ -112,20 +112,6 @@ def test_storages_that_cannot_be_used(bad, said):
     with pytest.raises(InputError, match=said) as error:
         open_storage(bad)
     assert "secret" not in str(error.value)
-
-
-def test_a_database_that_cannot_be_written(tmp_path):
-    (tmp_path / "s.db").mkdir()
-    with pytest.raises(FileError, match="unable to open database file"):
-        open_storage(f"sqlite:///{tmp_path}/s.db")
-
-
-def test_a_database_in_a_folder_that_is_not_there(tmp_path):
-    """The option to mend is the one that names it."""
-    with pytest.raises(FileError, match=r"is the folder there, writable .* --storage$"):
-        open_storage(f"sqlite:///{tmp_path}/none/x.db")
-    with pytest.raises(FileError, match=r"is the folder writable .* --folder$"):
-        open_storage(f"sqlite:///{tmp_path}/none/studies.db")
 
 
 def test_budgets_and_sizes():

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import subprocess
 import termios
@@ -47,6 +46,8 @@ from autoconfig.study.training.work import SHORT, SHORT_STEPS
 from autoconfig.study.work import FULL
 from autoconfig.study.worker import Listener
 from autoconfig.training.question import Request
+
+pytestmark = pytest.mark.service
 
 
 class Stop(Exception):
@@ -199,27 +200,6 @@ def test_first_steps_rule_a_plan_out(tmp_path):
     assert len(second.intermediate_values) == 3 and [f.name for f in machine.ended] == [second.user_attrs["job"]]
 
 
-def test_a_question_with_a_relative_path(tmp_path, monkeypatch):
-    """Resumed from another folder it asks the same; a file that has changed is named, even where the candidates stay."""
-    shutil.copy(ROOT / "docs" / "examples" / "tiny_model.json", tmp_path / "tiny.json")
-    (tmp_path / "elsewhere").mkdir()
-    given = StudySettings(request=Request(model="tiny.json", gpus=2, gpu="a100-80gb", software="megatron-local"))
-    options = Options(folder=tmp_path, python="unused")
-    monkeypatch.chdir(tmp_path)
-    TRAINING.open("s", given, options, resume=False).close()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    again = TRAINING.open("s", None, options, resume=True)
-    again.close()
-    assert again.work.settings.request.model == str(tmp_path / "tiny.json")
-    file = tmp_path / "tiny.json"
-    file.write_text(file.read_text().replace('"vocab_size": ', '"vocab_size": 1'))
-    with pytest.raises(InputError, match=r"tiny.json \(--model\) has changed since the study was begun"):
-        TRAINING.open("s", None, options, resume=True)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="has changed since"):
-        TRAINING.open("s", given, options, resume=False)
-
-
 def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:
     return Line(
         trial=trial, plan=plan, outcome=outcome, predicted_s=0.1, measured_s=measured_s, spread_s=None, predicted_peak_gib=None,
@@ -244,24 +224,6 @@ def test_a_winner_that_another_trial_undercuts_is_explained(other):
     text = shown(best, fast, best, failed)
     assert "Winner: b, 0.25 s" in text and "out of memory" in text
     assert ("Trial 0 measured less, 0.2 s" in text) == (other == "measured")
-
-
-def test_a_winner_that_measured_least_needs_no_words():
-    best = line(1, "b", 0.25)
-    assert "measured less" not in shown(best, best, line(0, "a", 0.3))
-
-
-@pytest.mark.parametrize("part", [["--gpus", "4"], ["--seq-length", "64"], ["--device", "cpu"], ["--objective", "headroom"]])
-def test_half_a_question_beside_resume_is_refused(part, autoconfig, tmp_path):
-    ended = autoconfig.run("search", "--resume", "one", "--folder", str(tmp_path / "here"), *part)
-    assert ended.exit_code == 2 and f"leave out {part[0]}" in ended.stderr
-    assert not (tmp_path / "here").exists()
-
-
-def test_budget_and_place_may_stand_beside_it(autoconfig, tmp_path):
-    place = ("--folder", str(tmp_path / "here"))
-    ended = autoconfig.run("search", "--resume", "one", *place, "--budget", "1trial", "--price", "2")
-    assert ended.exit_code == 2 and "leave out" not in ended.stderr and "no studies in" in ended.stderr
 
 
 def take_the_terminal() -> None:

@@ -15,11 +15,29 @@ from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
-from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, rate_share, send_seconds
-from autoconfig.time_model.predict import StepTimes, estimate_step_time
+from autoconfig.time_model.job import (
+    Group,
+    TrainingJob,
+    collective_seconds,
+    rate_share,
+    send_seconds,
+    shapes_of,
+)
+from autoconfig.time_model.predict import StepTimes, compute_seconds, estimate_step_time, schedule
 from autoconfig.time_model.step.offload import activation_offload_seconds, offloaded_bytes
-from autoconfig.time_model.step.rows import Rows, optimizer_seconds
+from autoconfig.time_model.step.rows import (
+    Rows,
+    block_recomputed_layers,
+    bucketed_exposed_seconds,
+    fsdp_seconds,
+    optimizer_bytes_per_parameter,
+    optimizer_seconds,
+    p2p_message_bytes,
+    p2p_seconds,
+    pipeline_bubble_seconds,
+)
 from small_models import MODELS
+from tables import tabled
 
 PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
 PLANS = [f"tp={tp},pp={pp},cp={cp},mbs=1,sp={int(tp > 1)},{more}" for tp, pp, cp in ((1, 1, 1), (4, 2, 2), (2, 4, 1))
@@ -103,8 +121,7 @@ def test_sharded_frozen_weights_are_gathered_and_gradients_are_those_of_adapters
     assert 0 < rows.fsdp_outside[0] <= whole.fsdp_outside[0], "the embedding and the head are gathered, too"
 
 
-@pytest.mark.parametrize("text", ["tp=1,pp=1,ep=8,mbs=1", "tp=4,pp=2,ep=4,etp=2,mbs=1,sp=1", "tp=2,pp=1,ep=16,mbs=1,sp=1",
-                                  "tp=1,pp=1,ep=8,mbs=1,fsdp=3", "tp=4,pp=2,ep=4,mbs=1,sp=1,dist_opt=0"])  # fmt: skip
+@tabled
 def test_experts_are_reduced_over_their_own_ranks(text: str) -> None:
     model = ModelSpec(**{**MODELS["moe"], **PLAIN, "moe_shared_expert_intermediate_size": 0,
                          "untie_embeddings_and_output_weights": True})  # fmt: skip
@@ -185,3 +202,91 @@ def test_the_step_waits_for_a_slow_link_only():
         twice = replace(asked, workload=replace(asked.workload, global_batch_size=64))
         more = estimate_step_time(twice, twice.layouts([parse_plan("tp=1,pp=1,mbs=1,dp=8", 8)]), [NONE], detail=True)
         assert float(more.parts.get("activation_offload_seconds", np.zeros((1, 1)))[0, 0]) == pytest.approx(2 * waited)
+
+
+@pytest.mark.parametrize(("pp", "vpp", "overlap", "seconds"), [
+    (1, 1, 0.7, 0), (4, 1, 0.7, 2 * (16 + 6)), (4, 2, 0.75, 2 * (8 + 6)), (2, 1, 0.0, 2 * (16 + 2)),
+])  # fmt: skip
+def test_sends_of_a_step(pp, vpp, overlap, seconds):
+    """8 micro-batches: 2 m v, less what interleaving hides, and 2 (p - 1)."""
+    assert float(p2p_seconds(2.0, pp, vpp, 8, overlap)) == pytest.approx(seconds)
+    assert p2p_message_bytes(100.0, 8, 2, 4) == 400 and pipeline_bubble_seconds(3.0, 12.0, 3.0) == 3.0
+    assert block_recomputed_layers(10.0, 2.0, 3) == 6 and block_recomputed_layers(5.0, 2.0, 3) == 5
+
+
+@tabled
+def test_reductions_beside_the_last_backward(compute, buckets, pp, vpp, late):
+    """8 s in buckets: one is late, the others hide; of v chunks 1/v of that, never less than what p micro-batches leave; a
+    quarter of what is hidden is exposed."""
+    found = bucketed_exposed_seconds(8.0, compute, buckets, pp, vpp, overlaps=True, interference=0.25)
+    assert float(found) == pytest.approx(late + 0.25 * (8 - late))
+    assert bucketed_exposed_seconds(8.0, compute, buckets, pp, vpp, overlaps=False, interference=0.25) == 8.0
+
+
+@pytest.mark.parametrize(("stage", "seconds"), [(0, 0), (2, 2 + 0.5 * 4), (3, 0.5 * 3 + (3 + 6 - 4) + 0.5 * 4)])
+def test_traffic_of_sharded_layers(stage, seconds):
+    """Gather 3 s, scatter 6 s, beside 5 s forward and 4 s backward; half of what is hidden is exposed."""
+    assert float(fsdp_seconds(3.0, 6.0, 5.0, 4.0, stage=stage, interference=0.5)) == pytest.approx(seconds)
+
+
+TE = load_stack("transformer-engine").time
+
+
+def test_optimizer_traffic_and_offload() -> None:
+    assert optimizer_bytes_per_parameter(Numerics(), TE) == 50  # findings, section 2
+    small = Numerics(exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16")
+    assert optimizer_bytes_per_parameter(small, TE) == 42
+    common = {
+        "numerics": Numerics(), "stack": TE, "gradient_bytes": 4, "hbm_bytes_per_s": 2e12, "host_bytes_per_s": 25e9,
+        "cpu_memory_bytes_per_s": 50e9,
+    }  # fmt: skip
+    resident = optimizer_seconds(1e9, 0.0, 1, 0.0, **common)
+    assert resident == pytest.approx(50e9 / 2e12 + 3e-3)
+    assert optimizer_seconds(1e9, 0.0, 1, 1.0, **common) == pytest.approx(6e9 / 25e9 + 1.0 + 3e-3)
+    assert resident < optimizer_seconds(1e9, 0.0, 1, 0.5, **common) < optimizer_seconds(1e9, 0.0, 1, 1.0, **common)
+
+
+def test_bubble_is_narayanans() -> None:
+    # Narayanan et al. 2021, section 2.2: bubble over ideal time = (p - 1) / (m v) for equal stages.
+    for p, m, v in ((8, 64, 1), (8, 64, 3), (64, 512, 1)):
+        stage = 0.37
+        bubble = pipeline_bubble_seconds(stage, p * stage, v)
+        assert bubble / (m * stage) == pytest.approx((p - 1) / (m * v))
+    assert pipeline_bubble_seconds(0.5, 0.5, 1) == 0.0
+
+
+def job_and_shapes(text, gpus=8, model="llama3-8b", seq=32768, **numerics):
+    cluster = cluster_of(load_gpu("h100"), gpus)
+    scenario = Scenario(
+        model=load_model(model), cluster=cluster, numerics=Numerics(**numerics), software=load_stack("transformer-engine"),
+        workload=Workload(seq_length=seq, global_batch_size=64),
+    )  # fmt: skip
+    job = TrainingJob.of(scenario)
+    return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)
+
+
+def test_the_optimizer_zeroes_the_gradients_that_it_does_not_update():
+    common = {
+        "numerics": Numerics(), "stack": load_stack("transformer-engine").time, "hbm_bytes_per_s": 2e12,
+        "host_bytes_per_s": 25e9, "cpu_memory_bytes_per_s": 50e9,
+    }  # fmt: skip
+    seconds = {(held, each): optimizer_seconds(1e9, held, 1, 0.0, gradient_bytes=each, **common)
+               for held in (0.0, 8e9) for each in (2, 4)}  # fmt: skip
+    for each in (2, 4):
+        assert seconds[8e9, each] - seconds[0.0, each] == pytest.approx(8e9 * each / 2e12)
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_gradients_are_reduced_beside_the_backward_of_the_first_stage(vpp):
+    """One layer's bucket has nothing to hide behind; of 1,000 s all of the backward hides the rest but for its interference."""
+    job, _ = job_and_shapes(f"tp=2,pp=2,vpp={vpp},mbs=1,sp=1", seq=4096)
+    layouts = job.scenario.layouts([parse_plan(f"tp=2,pp=2,vpp={vpp},mbs=1,sp=1", 8)])
+    rows = StepTimes.of(job, layouts, [NONE]).rows(np.array([0]))
+    rows = replace(rows, reduction=np.array([1000.0]), gather=np.array([1000.0]))
+    found, table, kept = schedule(job, rows, compute_seconds(job, rows)), rows.table, 1 - job.software.overlap_interference
+    forward = float(16 * table.forward[0][0] + table.embedding[0][0])  # 16 layers and the embedding
+    backward = float(16 * table.backward[0][0] + table.embedding[1][0])
+    times = 2 if vpp > 1 else 1  # the other chunks compute for two micro-batches
+    assert 1000 - found.reduction.item() == pytest.approx(kept * times * (found.stages[0].item() - forward))
+    assert found.stages[0].item() - forward == pytest.approx(backward) and backward > forward
+    assert 1000 - found.gather.item() == pytest.approx(kept * times * forward)

@@ -19,6 +19,7 @@ from autoconfig.time_model.hardware.efficiency import (
 )
 from autoconfig.time_model.job import Group, collective_seconds, collective_terms, links_of, ring_factor
 from autoconfig.time_model.operators.kernels import gemm_seconds, table_flash_efficiency
+from tables import tabled
 
 FOLDER = Path(__file__).parents[2] / "time_model" / "data" / "operators"
 WHEELS = Path(os.environ.get("AUTOCONFIG_WHEELS", Path(__file__).parents[2] / "build" / "wheels"))
@@ -218,9 +219,7 @@ def test_the_same_wheel_gives_the_same_files() -> None:
         assert as_json(data) == (FOLDER / f"{source.gpu}.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("gpu", "slowest", "fastest"), [
-    ("l40s-48gb", 13.7, 22), ("a100-pcie-80gb", 10, 22), ("rtx-4090-24gb", 10, 22), ("rtx-pro-6000-96gb", 20, 28),
-])  # fmt: skip
+@tabled
 def test_rings_over_pcie_move_what_was_measured(gpu: str, slowest: float, fastest: float) -> None:
     """GB/s through each of 8 GPUs; at least what published throughput of L40S moves, at most nccl-tests on PCIe 4."""
     spec = load_gpu(gpu)

@@ -32,7 +32,6 @@ from autoconfig.time_model.serving.tables import (
     shipped_calibration,
 )
 from autoconfig.time_model.serving.workload import (
-    DataSet,
     data_set_of_lengths,
     offline_requests,
     trtllm_bench_limits,
@@ -156,14 +155,6 @@ def test_borrowed_shares_are_said():
     )
 
 
-def test_no_iteration_beats_reading_the_weights_once():
-    one = job("llama3-70b", constants=EngineConstants())
-    least = 70e9 / H100.hbm_bytes_per_s
-    assert iteration_seconds(one, 1.0, 1000.0, 0.0, 1.0) > least
-    prefill = iteration_seconds(one, 0.0, 1.0, 8.0, 1024.0)
-    assert prefill > 2 * 68.5e9 * 8192 / H100.flops_per_s["fp8"]
-
-
 def test_features_times_constants_are_the_iteration_and_its_parts():
     one = job("mixtral-8x7b", gpu=H200, tp=2)
     for work in ((64.0, 1500.0, 0.0, 1.0), (64.0, 1500.0, 3.0, 700.0)):
@@ -205,29 +196,6 @@ def test_max_utilisation_admits_more_than_a_guaranteed_cache():
     limits = SchedulerLimits(batch=64, tokens=2048, kv_tokens=600.0)
     guaranteed, filled = simulate(one, requests, limits), simulate(one, requests, dataclasses.replace(limits, whole=False))
     assert filled.duration_s < 0.7 * guaranteed.duration_s and np.isfinite(filled.e2e_s).all()
-
-
-def test_long_outputs_hold_the_cache_longer():
-    """By hand: 100 in; outputs 200 on average, coefficient of variation 0.5: E[O^2]/E[O] = 250."""
-    spread = DataSet(isl=100.0, osl=200.0, output_cv=0.5)
-    assert spread.held_tokens("no_evict") == pytest.approx(350.0)
-    assert spread.held_tokens("max_util") == pytest.approx(225.0)
-    assert DataSet(isl=100.0, osl=200.0).held_tokens("no_evict") == 300.0
-
-
-def test_more_work_takes_longer():
-    one = job("llama3-70b", gpu=H200, tp=4)
-    batches = np.array([1.0, 8.0, 64.0, 512.0, 2048.0])
-    assert (np.diff(iteration_seconds(one, batches, 2000.0, 0.0, 1.0)) > 0).all()
-    assert (np.diff(iteration_seconds(one, 64.0, np.array([100.0, 1000.0, 10000.0, 100000.0]), 0.0, 1.0)) > 0).all()
-    assert (np.diff(iteration_seconds(one, 64.0, 1000.0, np.array([0.0, 1.0, 2.0, 4.0]), 1000.0)) > 0).all()
-
-
-def test_gemm_roofline_by_hand():
-    assert ideal.gemm_seconds(1.0, 8192.0, 8192.0, "bf16", H100) == pytest.approx(
-        (2 * 8192**2 + 2 * 8192 + 2 * 8192) / H100.hbm_bytes_per_s
-    )
-    assert ideal.gemm_seconds(8192.0, 8192.0, 8192.0, "fp8", H100) == pytest.approx(2 * 8192**3 / H100.flops_per_s["fp8"])
 
 
 @pytest.mark.parametrize("bursts", [True, False])
@@ -314,29 +282,6 @@ def test_the_simulation_serves_every_request_once_and_in_order():
     assert served.ttft_s.min() >= 0.9 * alone
 
 
-def test_memory_for_one_sequence_serves_one_at_a_time():
-    requests = Requests(arrival_s=np.zeros(5), isl=np.full(5, 100.0), osl=np.full(5, 20.0))
-    served = simulate(IterationTable(job()), requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=120.0))
-    done = np.sort(served.e2e_s)
-    assert np.allclose(np.diff(done), done[0], rtol=1e-6)
-
-
-def test_memory_that_a_sequence_leaves_is_given_to_the_next():
-    one, count = IterationTable(job()), 12
-    requests = Requests(arrival_s=np.zeros(count), isl=np.full(count, 100.0), osl=np.full(count, 200.0))
-    pairs = simulate(one, requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=600.0))
-    alone = simulate(one, requests, SchedulerLimits(batch=64, tokens=2048, kv_tokens=300.0))
-    assert pairs.duration_s == pytest.approx(alone.duration_s / 2, rel=0.1)
-
-
-def test_chunks_carry_a_long_prompt_over_several_iterations():
-    requests = Requests(arrival_s=np.zeros(1), isl=np.array([8000.0]), osl=np.array([2.0]))
-    table = IterationTable(job())
-    whole = simulate(table, requests, SchedulerLimits(batch=4, tokens=8192, kv_tokens=1e6, chunked=True))
-    parts = simulate(table, requests, SchedulerLimits(batch=4, tokens=1000, kv_tokens=1e6, chunked=True))
-    assert parts.iterations >= whole.iterations + 7 and parts.ttft_s[0] > whole.ttft_s[0]
-
-
 @pytest.mark.parametrize("servers", [1, 4])
 def test_waits_before_alike_servers(servers):
     """Against the queue itself, event by event."""
@@ -350,12 +295,6 @@ def test_waits_before_alike_servers(servers):
     assert float(waiting_services(busy, servers)) == pytest.approx(waited / len(arrivals), rel=0.1)
     at_most = highest_utilisation_within(float(waiting_services(busy, servers)), np.array([float(servers)]))
     assert at_most[0] == pytest.approx(busy)
-
-
-def test_speculation_follows_leviathan():
-    assert tokens_per_step(0, 0.9) == 1.0
-    assert tokens_per_step(3, 1.0) == 4.0
-    assert tokens_per_step(2, 0.5) == pytest.approx(1 + 0.5 + 0.25)
 
 
 def test_table_of_trtllm_bench_before_it_computed_limits():

@@ -5,13 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.serving import kv_sequence_bytes
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import kernel_age, load_engine, module_formats
-from autoconfig.time_model.serving.costs import decode_attention_seconds, graph_rows, iteration_parts, iteration_seconds
+from autoconfig.time_model.serving.costs import graph_rows, iteration_parts, iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob, block_communication_seconds, experts_seconds, reduce_seconds
 from autoconfig.time_model.serving.simulation import IterationTable
 from autoconfig.time_model.serving.tables import FOLDER, EngineConstants, ServingCalibration
@@ -81,17 +80,6 @@ def test_kernels_age_by_date_and_an_older_release_keeps_the_rate_of_its_successo
     added = {name: found.constants(load_engine(name), H200).experts_arithmetic for name in ages}
     assert added == pytest.approx({name: 0.3 * age for name, age in ages.items()})
     assert found.constants(load_engine("trtllm-0.17"), B200).experts_arithmetic == 0.0
-
-
-def test_windows_are_read_but_every_token_is_cached_unless_the_engine_keeps_windows():
-    model, plan = load_model("gpt-oss-20b"), EnginePlan(weights="nvfp4", kv="fp8")
-    pytorch, vllm = load_engine("trtllm-1.2"), load_engine("vllm")
-    whole, window = (kv_sequence_bytes(model, plan, engine, 32768.0) for engine in (pytorch, vllm))
-    layers = model.num_layers
-    assert whole == pytest.approx(layers * 32768 * 2 * 8 * 64)
-    assert window == pytest.approx(layers / 2 * (32768 + 128) * 2 * 8 * 64)
-    read, built = (job("gpt-oss-20b", B200, engine=engine) for engine in ("trtllm-1.2", "trtllm-0.17"))
-    assert decode_attention_seconds(read, 64.0, 32768.0) < 0.6 * decode_attention_seconds(built, 64.0, 32768.0)
 
 
 def test_stored_elements_of_a_checkpoint_in_nvfp4_are_bytes_and_scales():

@@ -1,7 +1,10 @@
 """Attention over chosen keys (DSA): FLOPs by hand, time of the measured module, and what is chosen."""
 
+from dataclasses import replace
+
 import pytest
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import model_flops_per_token
 from autoconfig.specs.plan import parse_plan
@@ -9,7 +12,9 @@ from autoconfig.time_model.job import TrainingJob, shapes_of
 from autoconfig.time_model.operators.layer import BlockCollectives
 from autoconfig.time_model.operators.layer_table import price_operators
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
+from autoconfig.time_model.operators.sparse import share_of_peak
 from autoconfig.time_model.serving.sparse import indexer_decode_seconds, sparse_prefill_seconds
+from small_models import MODELS
 
 from autoconfig.training.question import Request, understand
 
@@ -59,9 +64,22 @@ def test_model_flops_count_the_chosen_keys() -> None:
     assert more == pytest.approx(62 * 64 * 128 * 32_768), "beyond K keys only the indexer's scores grow"
 
 
-def test_serving_reads_the_indexers_keys_and_the_chosen_ones() -> None:
-    gpu = load_gpu("h200")
-    near, far = (float(indexer_decode_seconds(MODEL, 64.0, length, gpu)) for length in (8_192.0, 131_072.0))
-    assert 10 < far / near < 16
-    short, long = (float(sparse_prefill_seconds(MODEL, 1.0, 16.0, length, gpu)) for length in (16_384.0, 32_768.0))
-    assert 2 < long / short < 4, "between the chosen keys, linear, and the indexer's scores, quadratic"
+H100 = load_gpu("h100")
+MLA = ModelSpec(**MODELS["mla"])
+
+
+@pytest.mark.parametrize(("capability", "share"), [(9.0, 0.46), (9.9, 0.46), (None, 0.46), (10.0, 0.354), (12.0, 0.354)])
+def test_rates_of_chosen_keys(capability, share):
+    assert share_of_peak(replace(H100, compute_capability=capability)) == share
+
+
+def test_chosen_keys_of_an_engine():
+    """16 TB a second: FLOPs bind; 1 byte: memory. 6 heads of 12, 512 keys; 12 bytes and 3/8 of a key."""
+    model = MLA.replace(dsa_indexer_n_heads=6, dsa_indexer_head_dim=12, dsa_indexer_topk=512)
+    fp8, bf16 = 0.46 * H100.flops_per_s["fp8"], 0.46 * H100.flops_per_s["bf16"]
+    fast, slow = (replace(H100, hbm_bytes_per_s=rate) for rate in (1e20, 1e3))
+    assert indexer_decode_seconds(model, 3.0, 1000.0, fast) == pytest.approx(2 * 72 * 3000 / fp8 + 7.5e-6)
+    assert indexer_decode_seconds(model, 3.0, 1000.0, slow) == pytest.approx(12 * 1.03125 * 3000 / 800 + 7.5e-6)
+    chosen, before = 1000 * 512 - 0.5 * 512**2, 0.5 * 1000**2
+    expected = 2 * (2 * 72 * before / fp8 + 8 * before / 800 + 2 * 24 * (72 + 6) * chosen / bf16) + 7.5e-6
+    assert sparse_prefill_seconds(model, 2.0, 24.0, 1000.0, slow) == pytest.approx(expected)

@@ -52,6 +52,7 @@ def mutant_of(path: str, owner: str, change: str) -> Mutant:
     return next(one for one in mutants_of(ROOT / path) if (one.owner, one.change) == (owner, change))
 
 
+@pytest.mark.service
 def test_a_changed_formula_fails_a_test_and_another_spelling_of_the_same_none():
     """Powers of a prime divide a number exactly, as integer or as float."""
     cases = [

@@ -1,21 +1,16 @@
 """Tools: `make gpu`, recorded answers, the judge of TensorRT-LLM's options, the picture, the host's floor."""
 
 import importlib.util
-import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import ExitCode, read_measurement
-from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.software.software import load_stack
-from study_help import fake_python
 from tables import tabled
 
 from autoconfig.calibration.gpu_runs import gpu_runs
@@ -23,7 +18,7 @@ from autoconfig.engines.export import export_texts
 from autoconfig.render.validation import run_rows
 from tools import gpu
 from tools.architecture import PICTURE, draw
-from tools.recorded_answers.compare import compare, diff, report, shown_lines
+from tools.recorded_answers.compare import compare, report
 from tools.recorded_answers.record import chosen, load, normalised
 from validation.fit import refit_mixtures, release_docs
 from validation.fit.host_floor import ARCHITECTURES, host_seconds, launch_bound_runs, slopes
@@ -31,6 +26,7 @@ from validation.judge.serving_plans import deployments
 from validation.judge.trtllm_source import Options, command, judge
 
 
+@pytest.mark.service
 def test_the_picture_is_fresh() -> None:
     assert PICTURE.read_text(encoding="utf-8") == draw(), "run python -m tools.architecture"
 
@@ -87,25 +83,6 @@ def test_every_difference_is_found_and_summed_up(tmp_path):
     assert "... 3 more lines" in "\n".join(report(found, 1, 4))
 
 
-def test_hunks_are_numbered_from_the_beginning_of_the_file(tmp_path):
-    text = [f"{number}\n" for number in range(100)]
-    found = both(tmp_path, {"a": {"x": "".join(text)}}, {"a": {"x": "".join([*text[:60], "new\n", *text[60:]])}})
-    assert "@@ -59,4 +59,5 @@" in list(diff(found.differences[0], 2))
-
-
-def test_json_and_long_lines_are_laid_out(tmp_path):
-    assert shown_lines('{"a": 1, "b": [2]}') == ["{\n", ' "a": 1,\n', ' "b": [\n', "  2\n", " ]\n", "}\n"]
-    assert len(shown_lines("<p>word</p>" * 100)) == 200
-    found = both(tmp_path, {"a": {"x": '{"a": 1, "b": 2}'}}, {"a": {"x": '{"a": 1, "b": 3}'}})
-    assert [line for line in diff(found.differences[0]) if line[:2] in ("- ", "+ ")] == ['- "b": 2', '+ "b": 3']
-
-
-@pytest.mark.parametrize(("old", "new"), [('{"a":1}', '{"a": 1}'), ("x\n", "x"), ("a\r\n", "a\n")])
-def test_layout_counts_too(tmp_path, old, new):
-    found = both(tmp_path, {"a": {"x": old}}, {"a": {"x": new}})
-    assert not found.alike() and any(line.startswith("-") and not line.startswith("---") for line in diff(found.differences[0]))
-
-
 def test_intended_changes_are_said_beforehand(tmp_path):
     old, new = {"a": {"x": "see specs/gpu.py and y\n"}}, {"a": {"x": "see autoconfig/specs/gpu.py and y\n"}}
     assert both(tmp_path, old, new, replaced=((r"\bspecs/", "autoconfig/specs/"),)).alike()
@@ -156,36 +133,6 @@ def test_ranks_cover_the_named_plans_first_and_last_stage() -> None:
     assert {job.plan.ep for job in jobs if job.model.is_moe} == {8}
 
 
-def test_the_sweep_rises_in_micro_batch_for_each_recomputation() -> None:
-    series = list(gpu.sweep_series("cuda", "megatron-local", small=False))
-    assert len(series) == 3
-    for jobs in series:
-        assert [job.plan.mbs for _, job in jobs] == list(gpu.MICRO_BATCHES)
-        assert len({str(job.plan.recompute) for _, job in jobs}) == 1 and {job.num_microbatches for _, job in jobs} == {2}
-    assert load_model(gpu.SWEEP_MODEL).num_layers == series[0][0][1].model.num_layers
-
-
-@needs_torch
-def test_a_sweep_ends_each_series_out_of_memory_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                           capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    """Its jobs answer from a record; those of the training core: the next test."""
-    monkeypatch.setattr(gpu, "MICRO_BATCHES", (1, 64, 128))
-    monkeypatch.setattr(gpu, "RECOMPUTE", ("none",))
-    large = [job for jobs in gpu.sweep_series("cpu", "megatron-local", small=True) for _, job in jobs if job.plan.mbs > 1]
-    (tmp_path / "oracle.json").write_text(json.dumps({str(job.plan): "oom" for job in large}))
-    monkeypatch.setenv("STAND_IN_ORACLE", str(tmp_path / "oracle.json"))
-    monkeypatch.setattr(sys, "executable", str(fake_python(tmp_path)))
-    command = ["--part", "sweep", "--device", "cpu", "--set", "tiny", "--output", str(tmp_path)]
-    assert gpu.main([*command, "--budget", "1s"]) == 0 and "3 left" in capsys.readouterr().err
-    assert gpu.main(command) == 0
-    summary = json.loads(next(tmp_path.glob("*/sweep/summary.json")).read_text())
-    assert [row["status"] for row in summary["jobs"]] == ["ran", "oom"] and summary["complete"]
-    assert summary["jobs"][0]["peak_allocated_bytes"] > 0 and summary["jobs"][0]["step_seconds"] > 0
-    assert summary["stack"] == "megatron-local" and not summary["transformer_engine_confirmed"]
-    monkeypatch.setattr(gpu.Jobs, "_process", lambda *_: pytest.fail("a job with a result was run again"))
-    assert gpu.main(command) == 0
-
-
 @pytest.mark.soak
 @needs_megatron
 def test_validate_reads_what_a_cpu_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +180,7 @@ def test_a_job_without_a_result_is_named_and_the_others_run(tmp_path: Path, monk
     assert said.count("no result: tiny gpt3-126m") == 4 and "exit code 1, trainer: no such thing" in said
 
 
+@pytest.mark.service
 @pytest.mark.parametrize(("part", "python", "said"), [("kernels", "/no/such/python", "make gpu needs a Python with torch")])
 def test_make_says_what_it_needs(part: str, python: str, said: str) -> None:
     command = ["make", "-s", "gpu", f"PART={part}", f"GPU_PYTHON={python}"]
@@ -325,11 +273,6 @@ def test_what_the_source_does_not_say_is_refused(source, exported, tmp_path, fil
     (copy / file).write_text(text.replace(old, new), encoding="utf-8")
     wrong = judge(copy, *source)
     assert len(wrong) == 1 and words in wrong[0], wrong
-
-
-def test_a_flag_takes_no_value(source):
-    assert isinstance(source[0], click.Command)
-    assert source[0].make_context("serve", ["model", "--fail_fast"]).params["fail_fast"] is True
 
 
 def test_constants_of_mixtures_are_found_again():

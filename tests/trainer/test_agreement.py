@@ -9,7 +9,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
-pytestmark = [pytest.mark.judge, pytest.mark.xdist_group("torchrun")]
+pytestmark = [pytest.mark.torch, pytest.mark.judge, pytest.mark.xdist_group("torchrun")]
 GPT = ModelSpec(
     name="gpt", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
     kv_channels=16, max_position_embeddings=64,

@@ -15,6 +15,8 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import load_stack
 
+pytestmark = pytest.mark.torch
+
 torch = pytest.importorskip("torch", reason="torch comes with the dev extra; the formula is compared with torch's own policy")
 SEQ, BATCH = 64, 2
 MODEL = replace(

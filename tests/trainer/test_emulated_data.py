@@ -12,6 +12,8 @@ from autoconfig.trainer.host.timers import Apart, LayerTimers
 from autoconfig.trainer.process import numbers
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, made_up_by
 
+pytestmark = pytest.mark.torch
+
 RANKS = 4
 
 

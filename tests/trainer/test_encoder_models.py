@@ -21,6 +21,8 @@ from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+pytestmark = pytest.mark.torch
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # no Apex
     from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec

@@ -4,7 +4,6 @@ torch: `make judge` runs them all, `make test` a few.
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
-pytestmark = pytest.mark.xdist_group("torchrun")
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torchrun")]
 ROOT = Path(__file__).parents[2]
 TINY = ModelSpec(
     name="tiny", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
@@ -106,22 +105,6 @@ def test_a_run_without_torchrun_ends_with_a_result(tmp_path):
     assert state["optimizer"] == pytest.approx(2 * state["weights"], rel=0.002)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("{", "not valid JSON"),
-    (job_text(job()).replace('"steps": 2', '"steps": 0'), "steps=0"),
-    ("[]", "a job is a JSON object"),
-])  # fmt: skip
-def test_an_unreadable_job(tmp_path, text, said):
-    done = alone(tmp_path, text)
-    assert done.returncode == ExitCode.BAD_JOB and said in done.stderr and "Traceback" not in done.stderr
-    assert not (tmp_path / RESULT_FILE).exists()
-
-
-def test_a_wrong_command_line(tmp_path):
-    done = alone(tmp_path, job_text(job()), "--peer-timeout", "0")
-    assert done.returncode == ExitCode.BAD_JOB and "1 to 86,400 seconds" in done.stderr
-
-
 @pytest.mark.parametrize(("what", "said"), [
     pytest.param(
         job("tp=2,dp=3", 6, workload=Workload(seq_length=32, global_batch_size=6)),
@@ -145,28 +128,6 @@ def test_missing_packages(tmp_path):
     done = alone(tmp_path, job_text(job()), path=str(tmp_path))
     assert done.returncode == ExitCode.MISSING_PACKAGE and "megatron-autoconfig[train]" in done.stderr
     assert not (tmp_path / RESULT_FILE).exists()
-
-
-@pytest.mark.judge
-def test_no_gpu(tmp_path):
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    done = alone(tmp_path, job_text(job(device="cuda")))
-    assert done.returncode == ExitCode.NO_DEVICE and '"device": "cpu"' in done.stderr
-
-
-@pytest.mark.parametrize("most_bytes", [
-    pytest.param(0, id="at the start", marks=pytest.mark.judge), pytest.param(200, id="at the end"),
-])  # fmt: skip
-def test_a_full_disk(tmp_path, ready, most_bytes):
-    """No file may grow beyond the limit: what a full disk looks like to a process. 200 bytes are less than a result."""
-    limit = (most_bytes, most_bytes)
-    done = alone(tmp_path, job_text(job()), python=ready, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
-    assert done.returncode == ExitCode.DISK and "cannot be written" in done.stderr and "Traceback" not in done.stderr
-    assert ("step 4/4" in done.stdout) == bool(most_bytes)
-    assert [path.name for path in tmp_path.iterdir()] == ["job.json"]
 
 
 @pytest.mark.judge

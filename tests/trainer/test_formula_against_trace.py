@@ -22,6 +22,8 @@ from autoconfig.core.trace import Traces, compare, trace_request
 from autoconfig.runs.training_row import read_case
 from validation.published import published_rows
 
+pytestmark = pytest.mark.torch
+
 SEQUENCE = 2048
 GPT = load_model("gpt3-5b").replace(num_layers=4)
 LLAMA = load_model("llama3-8b").replace(num_layers=4)

@@ -16,6 +16,8 @@ from autoconfig.specs.scenario import Workload, endless_recomputation
 from autoconfig.trainer.host import limits
 from autoconfig.trainer.tracing.memory_log import MemoryLog
 
+pytestmark = pytest.mark.torch
+
 KIB = 1024
 
 
@@ -110,13 +112,6 @@ def test_modules_own_what_their_forward_and_backward_make() -> None:
     names = {record.module for record in log.storages if record.operator == "mm"}
     assert names == {"0", "1"}
     assert {record.module for record in log.storages if log.phases[record.phase].kind == "backward"} >= {"0", "1"}
-
-
-def test_the_patch_of_resize_is_taken_back() -> None:
-    plain = torch.UntypedStorage.resize_
-    with pytest.raises(RuntimeError, match="on purpose"), MemoryLog():
-        raise RuntimeError("on purpose")
-    assert torch.UntypedStorage.resize_ is plain
 
 
 ROOT = Path(__file__).parents[2]

@@ -5,10 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from autoconfig.memory_model.activations import chunk_counts, chunks_in_flight, warmup_chunks
 from hypothesis import given
 from hypothesis import strategies as st
 from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
+
+pytestmark = pytest.mark.torch
 
 
 def schedule(pp: int, vpp: int, stage: int, m: int) -> tuple[int, list[int]]:

@@ -8,30 +8,33 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from autoconfig.specs.errors import GIB
+from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
-from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
-from autoconfig.specs.scenario import OwnRuns
+from autoconfig.specs.plan import NONE, Recompute, parse_plan
+from autoconfig.specs.scenario import Numerics, OwnRuns
+from autoconfig.time_model.hardware.efficiency import entry_for
 from small_models import MODELS, scenario
+from tables import tabled
 
 from autoconfig.training import remedies
-from autoconfig.training.answer import _layout_rank, part_words, reason_for, signed_seconds
-from autoconfig.training.nearest import changed_keys
-from autoconfig.training.order import in_order, pareto_positions, plainest_first, safe_position, tie_groups
+from autoconfig.training.answer import _trade, largest_parts, reason_for
 from autoconfig.training.price import (
     Band,
     PlanReport,
     StageMemory,
+    _evidence,
     band_of,
     confidence_class,
-    first_plan_kind,
+    flops_per_step,
     narrowed,
     record_for,
 )
-from autoconfig.training.rank import rank_plans
-from autoconfig.training.remedies import OtherBatch, Remedy, _saves, _savings, memory_binds
+from autoconfig.training.question import Request, odd_graphs, understand
+from autoconfig.training.rank import in_order, pareto_positions, plainest_first, safe_position, tie_groups
+from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
+from autoconfig.training.workload import read_workload, trains_adapters
 
 
 def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=8, peaks=None, met=True):
@@ -47,21 +50,19 @@ def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("odd", [
-    "tp=2,pp=2,vpp=4", "tp=2,pp=2,first=3,last=5", "tp=2,cp=2", "tp=1,fsdp=3", "block", "two modules",
-])  # fmt: skip
+@tabled
 @pytest.mark.parametrize(("behind", "first"), [(1.03, 1), (1.0301, 0)])
 def test_a_plain_plan_comes_before_an_unusual_one_that_is_3_percent_faster(odd, behind, first, monkeypatch):
     lists = {"block": Recompute.parse("full:block:2"), "two modules": Recompute.parse("selective:mlp+layernorm")}
     options = (Recompute(), lists.get(odd, Recompute()))
     ranking = ranked([1.0, behind], ["tp=2" if odd in lists else odd, "tp=2,pp=2"], options=options, option=[1, 0])
-    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    monkeypatch.setattr("autoconfig.training.rank.replace", lambda kept, best: best)
     assert int(plainest_first(ranking)[0]) == first
 
 
 @pytest.mark.parametrize("plain", ["tp=2,pp=2,vpp=2", "tp=2,pp=4", "tp=8"])
 def test_even_stages_of_several_layers_are_plain(plain, monkeypatch):
-    monkeypatch.setattr("autoconfig.training.order.replace", lambda kept, best: best)
+    monkeypatch.setattr("autoconfig.training.rank.replace", lambda kept, best: best)
     options = (Recompute.parse("full"), Recompute.parse("selective:core_attn"))
     assert plainest_first(ranked([1.0, 1.01], [plain, "tp=4"], options=options, option=[1, 0]))[0] == 0
 
@@ -88,16 +89,6 @@ def test_orders_of_an_answer():
     assert pareto_positions(ranked([], [])) == []
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(1.0, "+1.00 s"), (-1.0, "-1.00 s"), (0.9994, "+999 ms"), (-0.0123, "-12.3 ms")])
-def test_differences_have_their_unit(seconds, text):
-    assert signed_seconds(seconds) == text
-
-
-def test_parts_have_words():
-    found = {name: part_words(name) for name in ("gemm_seconds", "softmax_seconds", "pipeline_bubble_seconds")}
-    assert found == {"gemm_seconds": "GEMMs", "softmax_seconds": "softmax", "pipeline_bubble_seconds": "pipeline bubble"}
-
-
 def report(step, peak=30.0, limit=70.0, fits=True):
     parts = {"gemm_seconds": 0.8 * step}
     return SimpleNamespace(
@@ -106,39 +97,13 @@ def report(step, peak=30.0, limit=70.0, fits=True):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("position", "step", "said"), [
-    (0, 1.0, "fastest of 1,234 plans that fit (GEMMs 80 % of the step), 40.0 GiB below the limit on stage 0"),
-    (0, 1.02, "2.0% behind the fastest, which no model tells apart, and plainer, of 1,234"),
-    (1, 1.5, "50.0% slower than the first"),
-    (1, 0.9, "10.0% faster than the first"), (1, 1.0004, "as fast as the first"), (1, 1.0006, "0.1% slower than the first"),
-    (0, 1.0004, "fastest of"), (0, 1.0006, "0.1% behind the fastest"),
-])  # fmt: skip
+@tabled
 def test_why_a_plan_has_its_place(position, step, said):
     ranking = SimpleNamespace(best=np.array([0]), step_seconds=np.array([1.0]), funnel=SimpleNamespace(priced=1234))
     assert reason_for(report(step), report(1.0), ranking, position).startswith(said)
 
 
-def test_what_a_plan_lacks_is_said_in_gib():
-    assert memory_binds(report(1.0), []) == ""
-    short = memory_binds(report(1.0, peak=72.5, fits=False), [])
-    assert "needs 2.5 GiB more per GPU" in short and "nothing else would buy" in short
-    assert "that does not run" in memory_binds(report(1.0, peak=72.5, fits=False), [SimpleNamespace()])
-    assert str(Remedy(change="x", fits=False, still_short_gib=3.25)) == "x: still 3.2 GiB too much"
-    other = OtherBatch(global_batch_size=1024, tokens_per_second_per_gpu=2000.4, gain=0.081, cause="")
-    assert str(other) == "batch 1,024: 2,000 tokens/s/GPU, 8% more"
-
-
-@pytest.mark.parametrize(("moe", "precision", "kind"), [
-    (True, "bf16", "mixtures of experts"), (False, "bf16", "dense, 16 bits"), (False, "fp16", "dense, 16 bits"),
-    (False, "fp8", "dense, FP8 and FP4"), (False, "nvfp4", "dense, FP8 and FP4"), (True, "fp8", "mixtures of experts"),
-])  # fmt: skip
-def test_kinds_of_first_plans(moe, precision, kind):
-    assert first_plan_kind(moe=moe, precision=precision) == kind
-
-
-@pytest.mark.parametrize(("level", "seq", "there"), [
-    ("calibrated", 32_768, True), ("calibrated", 32_769, False), ("formula only", 4096, False),
-])  # fmt: skip
+@tabled
 def test_first_plans_that_have_a_record(level, seq, there):
     said = SimpleNamespace(confidence=SimpleNamespace(level=level))
     assert (record_for(scenario(seq=seq), said) is not None) == there and record_for(scenario(), None) is None
@@ -155,16 +120,7 @@ def test_own_runs_narrow_a_band_as_a_source_that_is_no_longer_new(runs, freedom,
     assert (found.p5, found.p95) == pytest.approx((0.8**factor, 1.25**factor), rel=1e-4)
 
 
-@pytest.mark.parametrize(("model", "gpus", "cp", "entry", "level"), [
-    ("moe", 16, 8, ("te", 1), "mixture of experts"), ("moe", 16, 8, None, "formula only"),
-    ("moe", 8, 1, ("te", 0), "formula only"), ("llama3-8b", 16, 1, None, "formula only"),
-    ("llama3-8b", 16, 1, ("", 0), "formula only"), ("gpt", 16, 8, ("te", 9), "small model"),
-    ("llama3-8b", 16, 4, ("te", 9), "long context"), ("llama3-8b", 16, 3, ("te", 9), "calibrated generation"),
-    ("llama3-8b", 16, 1, ("*", 5), "unfamiliar software"), ("llama3-8b", 16, 1, ("*", 6), "related generation"),
-    ("llama3-8b", 8, 1, ("te", 1), "one node"), ("llama3-8b", 16, 1, ("te", 1), "calibrated generation"),
-    ("llama3-8b", 16, 1, ("other", 1), "related generation"), ("llama3.2-1b", 16, 1, ("te", 1), "calibrated generation"),
-    ("qwen3-0.6b", 16, 1, ("te", 1), "small model"),
-])  # fmt: skip
+@tabled
 def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
     """`entry`: its generation (te: that of the software) and how many sources it has."""
     asked = replace(scenario(gpus=gpus), model=ModelSpec(**MODELS[model]) if model in MODELS else load_model(model))
@@ -191,38 +147,10 @@ def test_the_worst_stage_decides_whether_a_plan_fits():
     assert not PlanReport.fits.fget(shown)
 
 
-def test_keys_in_which_two_plans_differ():
-    one = TrainPlan(tp=2, pp=1, dp=8, mbs=1)
-    assert changed_keys(one, one.replace(dp=4)) == [] and changed_keys(one.replace(sp=True, fsdp=2), one) == ["sp", "fsdp"]
-    assert changed_keys(one.replace(first=2, offload=0.5, ep=2), one) == ["ep", "first", "offload"]
-
-
-@pytest.mark.parametrize(("lacks", "today", "saves"), [
-    (1.0, (2.0,), True), (2.0, (2.0,), False), (1.0, (2.0, 0.5), False), (None, (0.5, 2.0), True), (1.0, (), True),
-])  # fmt: skip
+@tabled
 def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
     tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
     assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
-
-
-HALF, MOMENTS = {"grad_reduce_dtype": "bf16"}, {"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-
-
-@pytest.mark.parametrize(("fixed", "numerics", "said"), [
-    ({}, {}, ["offload", "gradients", "moments"]), ({"offload": {0.0}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {False}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {True}, "offload": {0.5}}, {}, ["gradients", "moments"]),
-    ({"dist_opt": {True, False}}, {}, ["offload", "gradients", "moments"]), ({}, HALF, ["offload", "moments"]),
-    ({}, MOMENTS, ["offload", "gradients"]), ({}, {"precision": "fp32"}, ["offload", "gradients"]), ({}, {"peft": "lora"}, []),
-])  # fmt: skip
-def test_savings_that_are_not_in_use(fixed, numerics, said):
-    """Moments that stay whole on every rank cannot wait on the CPU; fp32 has no narrower ones."""
-    asked = SimpleNamespace(scenario=scenario(**numerics), constraints=Constraints(fixed=fixed))
-    found = list(_savings(asked))
-    assert [next(word for word in ("offload", "gradients", "moments") if word in words) for words, _, _ in found] == said
-    for words, changed, constraints in found:
-        assert (constraints.fixed == {**fixed, "offload": {1.0}}) is ("offload" in words)
-        assert (changed.numerics == asked.scenario.numerics) is ("offload" in words)
 
 
 def test_recomputation_that_is_fixed_is_all_that_is_tried_but_for_what_is_excluded():
@@ -257,10 +185,98 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
         assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
 
 
-def test_a_plan_that_was_not_searched_ranks_before_the_slower_ones():
-    ranking = rank_plans(scenario(), Constraints(), 0.0)
-    plan = ranking.plan(0)
-    odd = replace(plan, mbs=64 * plan.mbs)
-    steps = np.sort(ranking.step_seconds[ranking.best])
-    ranks = [_layout_rank(odd, seconds, ranking) for seconds in (0.0, (steps[0] + steps[1]) / 2, np.inf)]
-    assert ranks == [1, 2, len(steps) + 1] and _layout_rank(plan, steps[0], ranking) == 1
+def test_the_three_largest_parts_of_a_step_are_named():
+    parts = {"p2p_seconds": 1.0, "optimizer_seconds": 0.5, "gemm_seconds": 6.0, "fsdp_seconds": 2.5}
+    said = largest_parts(SimpleNamespace(time_parts=parts, step_seconds=10.0))
+    assert said == "GEMMs 60 %, FSDP gathers 25 %, pipeline sends 10 %"
+
+
+@pytest.mark.parametrize(("gpu", "said"), [
+    ("h100", "with nemo on hopper"), ("v100-32gb", "no measured runs on volta"),
+])  # fmt: skip
+def test_runs_behind_the_constants_are_named_where_there_are_any(gpu, said):
+    assert said in _evidence(understand(Request(model="llama3-8b", gpus=8, gpu=gpu)).scenario)
+
+
+def test_constants_that_no_run_determines_are_named_and_those_of_experts_only_for_mixtures():
+    for model in ("llama3-8b", "mixtral-8x7b"):
+        scenario = understand(Request(model=model, gpus=8, gpu="h100")).scenario
+        entry = entry_for(scenario, moe=scenario.model.is_moe)
+        kept = [name for name in entry.log_sd if name not in entry.determined and (name != "moe" or scenario.model.is_moe)]
+        said = _evidence(scenario)
+        assert said.startswith(f"calibration {scenario.calibration.version}, software {scenario.software.name}: ")
+        assert said.partition("kept near the default: ")[2] == ", ".join(kept)
+
+
+@pytest.mark.parametrize(("model", "scope", "capacity", "rule"), [
+    ("mixtral-8x7b", {"moe", "moe_router"}, 1.0, "NV147"), ("mixtral-8x7b", {"moe"}, 1.0, ""),
+    ("mixtral-8x7b", {"moe"}, None, "NV149"),
+    ("mixtral-8x7b", {"moe_preprocess"}, None, "NV148"), ("mixtral-8x7b", {"moe_router", "moe_preprocess"}, None, ""),
+    ("mixtral-8x7b", {"mlp"}, None, "NV150"), ("deepseek-v3", {"mlp"}, None, ""), ("llama3-8b", {"moe_router"}, None, "NV150"),
+    ("llama3-8b", {"attn", "mlp"}, None, ""), ("llama3-8b", {"full"}, None, ""), ("llama3-8b", {"full", "attn"}, None, "alone"),
+    ("mixtral-8x7b", {"attn", "moe", "moe_router"}, 1.0, "NV147"),
+])  # fmt: skip
+def test_graphs_that_megatron_has_not(model, scope, capacity, rule):
+    said = odd_graphs(frozenset(scope), load_model(model), Numerics(moe_capacity_factor=capacity))
+    assert rule in said and bool(rule) == bool(said)
+
+
+def test_at_most_twelve_points_of_the_front_from_the_fastest_to_the_smallest():
+    count = 40
+    ranking = SimpleNamespace(
+        row=np.arange(count), step_seconds=np.geomspace(10.0, 15.0, count), limit_bytes=np.full(count, 80.0),
+        peak_bytes=np.linspace(79.0, 20.0, count),
+    )  # fmt: skip
+    found = pareto_positions(ranking)
+    assert len(found) == 12 and found[0] == 0 and found[-1] == count - 1 and np.ptp(np.diff(found)) <= 1
+
+
+@pytest.mark.parametrize(("model", "given", "seq", "batch"), [
+    ("gpt3-175b", {}, 2048, 1536), ("deepseek-v3", {}, 4096, 15360),
+    ("gpt3-175b", {"seq_length": 4096}, 4096, 1024), ("llama3.2-1b", {}, 8192, 512),
+    ("qwen2.5-0.5b", {"seq_length": 2**23}, 2**23, 1), ("gpt3-175b", {"global_batch_size": 7}, 2048, 7),
+])  # fmt: skip
+def test_sequence_and_batch_that_are_not_given(model, given, seq, batch):
+    """The model's own; else what it allows, at most 8,192 tokens, and about 4 million tokens a step."""
+    workload = understand(Request(model=model, gpus=1024, **given)).scenario.workload
+    assert (workload.seq_length, workload.global_batch_size) == (seq, batch)
+
+
+@tabled
+def test_flops_of_a_step_are_equation_3_of_narayanan(convention, recompute, passes, per_sequence, per_vocabulary):
+    """96 B s l h^2 (1 + s / 6h + V / 16lh) with recomputation; 72 and V / 12lh without; half the scores under a causal mask."""
+    scenario = understand(Request(model="gpt3-175b", gpus=1024)).scenario
+    b, s, layers, h, v = scenario.workload.global_batch_size, 2048, 96, 12288, scenario.model.vocab_size
+    expected = passes * b * s * layers * h**2 * (1 + s / (per_sequence * h) + v / (per_vocabulary * layers * h))
+    assert flops_per_step(scenario, convention, Recompute.parse(recompute)) == pytest.approx(expected)
+
+
+def test_two_losses_two_gains_and_the_memory_of_a_trade_are_named():
+    names = ("gemm_seconds", "p2p_seconds", "fsdp_seconds", "optimizer_seconds", "straggler_seconds", "head_seconds")
+    reports = [
+        SimpleNamespace(time_parts=dict(zip(names, parts, strict=True)), step_seconds=15.0, peak_bytes=peak * 2**30)
+        for parts, peak in (((8.0, 1.5, 1.2, 0.4, 0.7, 4.9), 42), ((6.0, 1.0, 1.0, 1.0, 1.0, 5.0), 40))
+    ]
+    assert _trade(*reports) == ": GEMMs +2.00 s; pipeline sends +500 ms; optimizer -600 ms; stragglers -300 ms; +2.0 GiB"
+
+
+ASKED = {"seq_length": None, "decoder_seq_length": None, "packed_length": None, "global_batch_size": None}
+
+
+@pytest.mark.parametrize(("model", "adapters", "given", "seq", "batch"), [
+    ("gpt", False, {}, 4096, 1024), ("gpt", True, {}, 2048, 128), ("gpt", True, {"seq_length": 64}, 64, 128),
+    ("gpt", False, {"seq_length": 2**22}, 2**22, 1), ("gpt", False, {"seq_length": 3}, 3, 1398101),
+    ("llama3-8b", True, {"global_batch_size": 3}, 2048, 3),
+])  # fmt: skip
+def test_a_workload_that_is_not_said(model, adapters, given, seq, batch):
+    """Four Mi tokens a step; adapters are trained on 128 samples of 2,048."""
+    spec = ModelSpec(**MODELS[model]) if model in MODELS else load_model(model)
+    found = read_workload(SimpleNamespace(**ASKED | given), spec, [], adapters=adapters)
+    assert (found.seq_length, found.global_batch_size) == (seq, batch)
+
+
+@tabled
+def test_adapters_are_asked_for_by_any_of_their_fields(numerics, trains):
+    assert trains_adapters(numerics) == trains
+    with pytest.raises(InputError, match="for adapters"):
+        trains_adapters({"peft": "none", "lora_rank": 4})

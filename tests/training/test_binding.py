@@ -1,12 +1,10 @@
 """What binds: more of anything never hurts, and what a plan lacks helps it."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from autoconfig.specs.plan import parse_plan
 
-from autoconfig.training.answer import explain, explain_plan
 from autoconfig.training.question import Request, understand
 from autoconfig.training.remedies import CHANGES, what_binds
 
@@ -27,11 +25,6 @@ def test_more_never_hurts(request_: Request, plan: str) -> None:
     assert gains["twice the global batch"].same_plan_ratio > 1, "the bubble and the reduction are paid once a step"  # type: ignore[operator]
 
 
-def test_nothing_binds_where_nothing_fits() -> None:
-    scenario = understand(Request(model="175b", gpus=8)).scenario
-    assert what_binds(scenario, parse_plan("tp=8", 8)) == []
-
-
 def test_a_plan_that_does_not_fit_is_told_that_memory_binds(autoconfig: SimpleNamespace) -> None:
     large = ("explain", "tp=8", "--model", "175b", "--gpu", "a100-80gb")
     nothing = autoconfig.run(*large, "--gpus", "8")
@@ -41,15 +34,3 @@ def test_a_plan_that_does_not_fit_is_told_that_memory_binds(autoconfig: SimpleNa
     assert other["what_binds"] and "does not run" in other["what_binds_note"]
     fits = autoconfig.json("explain", "tp=8,pp=8,sp=1", "--model", "175b", "--gpus", "64", "--gpu", "a100-80gb")
     assert fits["what_binds"] and fits["what_binds_note"] == ""
-
-
-def test_the_best_plans_that_explain_names_are_likely_to_fit():
-    """Adapters on torch's layers: the fastest plan that fits at all has a chance of about three in four."""
-    asked = Request(model="llama2-7b", gpus=4, software="torch-eager", numerics={"peft": "lora"})
-    chances = {}
-    for least in (0.0, 0.9):
-        found = explain(replace(asked, fit_chance=least), "tp=1,mbs=1,recompute=none")
-        named = next(gain.best_plan for gain in found.gains if gain.change == "+10 % link bandwidth")
-        report = explain_plan(found.question, found.question.scenario.read_plan(named)).included.report
-        chances[least] = report.confidence.fit_probability
-    assert chances[0.0] < 0.9 <= chances[0.9]

@@ -8,9 +8,8 @@ from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
 
 from autoconfig.training import rank
-from autoconfig.training.order import pareto_positions, tie_groups
 from autoconfig.training.question import Request, understand
-from autoconfig.training.rank import rank_plans
+from autoconfig.training.rank import pareto_positions, rank_plans, tie_groups
 from autoconfig.training.space import enumerate_space, legal_mask, recompute_options
 
 pytestmark = pytest.mark.xdist_group("prune")

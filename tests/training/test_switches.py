@@ -10,6 +10,7 @@ from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.run_settings import GivenSettings, read_graphs
 from autoconfig.specs.software.software import DISPATCHERS
 from jsonschema import Draft202012Validator
+from tables import tabled
 
 from autoconfig.planning.schemas import schema
 from autoconfig.render.training_json import search_json
@@ -34,35 +35,13 @@ def test_switches_are_read_from_every_edge():
     assert none.given.cuda_graphs == frozenset()
 
 
-@pytest.mark.parametrize(("model", "switches", "says"), [
-    ("llama3-8b", {"dispatcher": "alltoall"}, "llama3-8b is dense"),
-    ("llama3-8b", {"cuda_graphs": "moe_router"}, "no experts"),
-    ("qwen3-30b-a3b", {"dispatcher": "allreduce"}, "hybridep"),
-    ("qwen3-30b-a3b", {"fused_experts": True}, "mxfp8"),
-    ("qwen3-30b-a3b", {"dispatcher": "hybridep", "ep_overlap": True, "cuda_graphs": "moe"}, "NV149"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "attn moer"}, "moe_preprocess"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "moe_preprocess"}, "NV148"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "moe"}, "NV149"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "mlp"}, "NV150"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration attn"}, "alone"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration", "dispatcher": "alltoall"}, "not static"),
-    ("qwen3-30b-a3b", {"cuda_graphs": "full_iteration", "dispatcher": "deepep"}, "not static"),
-])  # fmt: skip
+@tabled
 def test_what_megatron_has_not_is_refused(model, switches, says):
     with pytest.raises(InputError, match=says):
         understand(Request(model=model, gpus=16, gpu="b200", switches=switches))
 
 
-@pytest.mark.parametrize(("words", "precision", "recipe", "said"), [
-    ({"precision": "mxfp8"}, "fp8", "mxfp8", False),
-    ({"precision": "tensorwise", "fp8_recipe": "tensorwise"}, "fp8", "tensorwise", False),
-    ({"precision": "nvfp4"}, "nvfp4", "delayed", False),
-    ({"precision": "fp8"}, "fp8", "mxfp8", True),
-    ({"precision": "fp8", "software": "transformer-engine"}, "fp8", "delayed", False),
-    ({"precision": "fp8", "software": "nemo-26.04"}, "fp8", "mxfp8", True),
-    ({"precision": "fp8", "software": "nemo-26.04", "gpu": "h100"}, "fp8", "tensorwise", True),
-    ({"precision": "fp8", "software": "nemo-26.04", "fp8_recipe": "blockwise"}, "fp8", "blockwise", False),
-])  # fmt: skip
+@tabled
 def test_a_precision_may_be_called_by_its_recipe(words, precision, recipe, said):
     question = understand(request_of({**QWEN, "model": "llama3-8b", **words}))
     assert (question.scenario.numerics.precision, question.scenario.numerics.fp8_recipe) == (precision, recipe)
@@ -165,13 +144,7 @@ def test_a_setting_of_switches_without_a_plan_says_the_rule(autoconfig, monkeypa
     assert "64 x h100-sxm-80gb, bf16: fastest with dispatcher" in text and "64 x a100-80gb, bf16: fastest with" in text
 
 
-@pytest.mark.parametrize(("asked", "says"), [
-    ({"vary": ("mbs",)}, "use dispatcher, cuda-graphs, ep-overlap, fused-experts"),
-    ({"vary": ("dispatcher",), "model": "llama3-8b"}, "llama3-8b is dense"),
-    ({"vary": ("ep-overlap",), "gpus": None, "gpus_at_most": 16}, "not both"),
-    ({"vary": (",",)}, "name the switches"),
-    ({"vary": ("dispatcher",), "switches": {"dispatcher": "alltoall"}}, "give either --dispatcher or --vary dispatcher"),
-])  # fmt: skip
+@tabled
 def test_what_cannot_be_varied_is_refused(asked, says):
     with pytest.raises(InputError, match=says):
         search(Request(**{**QWEN, **asked}))

@@ -29,7 +29,7 @@ from tools.mutants.child import BrokenError, OutOfTimeError, ask, preload
 FOLDER = ROOT / "build" / "mutants"
 RECORD = ROOT / "tests" / "mutants.json"
 TESTS = (
-    "recorded", "memory_model", "time_model", "specs", "training", "planning", "serving", "sizing", "runs", "calibration",
+    "memory_model", "time_model", "specs", "training", "planning", "serving", "sizing", "runs", "calibration",
     "megatron/test_check.py", "trainer/test_schedules.py",
 )  # fmt: skip
 """Of tests/: what runs in one process, without servers."""
@@ -83,7 +83,7 @@ def selected(mutant: Mutant, tests: Reach, names: Names, budget_s: float) -> lis
         for test, (seconds, owners) in tests.items()
         if wanted.intersection(map(tuple, owners)) or any(name in _text(_file(test)) for name in named)
     }
-    own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/", "tests/recorded/"
+    own = f"tests/{mutant.path.removeprefix('autoconfig/').split('/')[0]}/", "tests/planning/"
     called = {owner.split(".")[-1] for _, owner in wanted}.union(named)
 
     def far(test: str) -> bool:
@@ -192,8 +192,11 @@ def main() -> None:
     if asked.only or asked.budget != BUDGET_S or asked.sample < RECORDED:
         return
     record["seeds"][str(asked.seed)] = {
-        "mutants": len(chosen), "percent": round(share, 1), "survivors": [one.name for one in survivors], "killed": killed,
-    }  # fmt: skip
+        "mutants": len(chosen),
+        "percent": round(share, 1),
+        "survivors": [one.name for one in survivors],
+        "killed": killed,
+    }
     RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -21,16 +21,27 @@ PACKAGES = ("memory_model", "time_model", "specs", "autoconfig/training")
 """Packages without network or processes: what they answer is a function of their input."""
 LEFT_OUT = ("specs/import_path.py", "specs/hardware/local_gpu.py")
 OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div, ast.Pow: ast.Mult,
-}  # fmt: skip
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Div,
+    ast.Pow: ast.Mult,
+}
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
 _PAIRS = (
-    ("min", "max"), ("minimum", "maximum"), ("ceil", "floor"), ("greater", "greater_equal"), ("less", "less_equal"),
-    ("equal", "not_equal"), ("logical_and", "logical_or"), ("any", "all"),
-)  # fmt: skip
+    ("min", "max"),
+    ("minimum", "maximum"),
+    ("ceil", "floor"),
+    ("greater", "greater_equal"),
+    ("less", "less_equal"),
+    ("equal", "not_equal"),
+    ("logical_and", "logical_or"),
+    ("any", "all"),
+)
 CALLS = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 
 
@@ -142,10 +153,15 @@ def mutants_of(path: Path) -> list[Mutant]:
     for number, (owner, change, line, targets) in enumerate(mutator.found):
         found.append(
             Mutant(
-                path=str(path.relative_to(ROOT)), owner=owner, change=change, occurrence=count[owner, change], number=number,
-                line=line, targets=targets,
+                path=str(path.relative_to(ROOT)),
+                owner=owner,
+                change=change,
+                occurrence=count[owner, change],
+                number=number,
+                line=line,
+                targets=targets,
             )
-        )  # fmt: skip
+        )
         count[owner, change] += 1
     return found
 

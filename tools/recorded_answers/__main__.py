@@ -60,8 +60,14 @@ def _parser() -> argparse.ArgumentParser:
     for one in (comparing, both):
         one.add_argument("--context", type=int, default=3, help="lines around a difference (default: 3)")
         one.add_argument("--lines", type=int, default=200, help="most lines of one file's diff (default: 200)")
-        one.add_argument("--replace", nargs=2, action="append", default=[], metavar=("PATTERN", "TEXT"),
-                         help="an intended change, applied to the old answers; repeat")  # fmt: skip
+        one.add_argument(
+            "--replace",
+            nargs=2,
+            action="append",
+            default=[],
+            metavar=("PATTERN", "TEXT"),
+            help="an intended change, applied to the old answers; repeat",
+        )
     return parser
 
 

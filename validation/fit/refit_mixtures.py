@@ -30,9 +30,10 @@ from autoconfig.specs.scenario import Calibration, Scenario
 
 from autoconfig.calibration.observe import HUBER, NOISE_LOG_SD, OF_THE_MIXTURE, Run, observe
 from validation.fit.steps import fit
+from validation.intake.recipes import DOUBT
 from validation.published import published_runs, useful_for_calibration
 from validation.sheets.groups import predict_steps
-from validation.sources import DOUBTFUL, source_of
+from validation.sources import source_of
 
 CONSTANTS = (
     "moe_host_seconds",
@@ -56,7 +57,7 @@ def mixtures() -> list[Run]:
     for run in published_runs().runs:
         software, model = run.case.scenario.software, run.case.scenario.model
         mine = source_of(run.case.source).publisher and model.is_moe and not model.is_hybrid
-        if mine and (software.release >= SINCE or software.name == ZOO) and not run.case.source.endswith(DOUBTFUL):
+        if mine and (software.release >= SINCE or software.name == ZOO) and not run.case.source.endswith(DOUBT):
             found.append(run)
     return found
 

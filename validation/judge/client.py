@@ -88,9 +88,13 @@ class Judge:
     def __init__(self, python: str = sys.executable) -> None:
         self._process = subprocess.Popen(
             [python, "-W", "ignore", "-m", "validation.judge.client"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
             env={**os.environ, "PYTHONHASHSEED": "0"},  # megatron-core prints sets in its messages, which the page quotes
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self

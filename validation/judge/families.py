@@ -186,9 +186,10 @@ SMALL = {
     **{"num_key_value_heads": 3, "vocab_size": 1003, "head_dim": 16, "moe_intermediate_size": 48, "num_decoder_layers": 3},
     **{"shared_expert_intermediate_size": 40, "n_shared_experts": 2, "first_k_dense_replace": 2, "moe_layer_end_index": 4},
     **{"n_group": 1, "topk_group": 1, "max_window_layers": 3, "pad_token_id": 0},
-    "mamba_n_heads": 12, "mamba_d_state": 8,
+    "mamba_n_heads": 12,
+    "mamba_d_state": 8,
     "attention_types": [[["global", "local"], 2], [["local"], 1]],
-}  # fmt: skip
+}
 OTHER = {
     "num_key_value_heads": (6, 2, 1), "num_kv_heads": (2,), "head_dim": (24,), "vocab_size": (1024,), "num_hidden_layers": (7,),
     "num_decoder_layers": (5,), "type_vocab_size": (1, 3), "shared_intermediate_size": (32,), "d_kv": (24,), "n_inner": (200,),

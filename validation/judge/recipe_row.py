@@ -7,7 +7,10 @@ row says which (`assumed`).
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
@@ -17,7 +20,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 
-from autoconfig.runs.table import Row, cell, format_of, names_of, whole
+from autoconfig.runs.table import Row, cell, format_of, whole
 from autoconfig.runs.training_row import even_ends
 from autoconfig.training.plan_rules import PipelineSplit, split_by_accounting, split_of_layout
 
@@ -39,21 +42,25 @@ class RecipeRun:
     assumed: tuple[str, ...]
 
 
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    """How recipes name models and rules (recipes.toml)."""
+    return tomllib.loads((Path(__file__).parent / "recipes.toml").read_text(encoding="utf-8"))
+
+
 def family_of_recipe(name: str) -> str:
     """The family of a text decoder, empty for every other model."""
     if re.search(NOT_TEXT, name):
         return ""
-    return next(
-        (family for family, pattern in names_of("recipe_families").items() if re.search(rf"(?:^|_){pattern}", name)), ""
-    )
+    return next((family for family, pattern in _names()["families"].items() if re.search(rf"(?:^|_){pattern}", name)), "")
 
 
 def model_of_recipe(name: str) -> ModelSpec:
     """The catalogue model that a recipe's name means. Raises UnsupportedError for others."""
     if family_of_recipe(name):
-        for pattern, form in names_of("recipe_models").items():
+        for pattern, form in _names()["models"].items():
             if match := re.search(rf"(?:^|_){pattern}(?![0-9a-z])", name):
-                parts = [str(names_of("recipe_sizes").get(part, part)).replace("_", "-") for part in match.groups()]
+                parts = [_names()["sizes"].get(part, part).replace("_", "-") for part in match.groups()]
                 return load_model(form.format(*(re.sub(r"(?<=[0-9])p(?=[0-9])", ".", part) for part in parts)))
     raise UnsupportedError("no catalogue model of this name (vision, audio, hybrid and other families are not covered)")
 
@@ -61,7 +68,7 @@ def model_of_recipe(name: str) -> ModelSpec:
 def named_rules(row: Row) -> tuple[str, ...]:
     """Our ids of the rules that column `violations` names."""
     text = cell(row, "violations")
-    return tuple(dict.fromkeys(rule for named, rule in names_of("recipe_violations").items() if named in text))
+    return tuple(dict.fromkeys(rule for named, rule in _names()["violations"].items() if named in text))
 
 
 def read_recipe(row: Row) -> RecipeRun:

@@ -58,10 +58,10 @@ def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterato
         rate, gpus = _tokens_per_second(row), number(row, "gpus")
         predicted = found[cell(row, "id")].tokens_per_second_per_gpu
         if cell(row, "kind") == "published_training" and rate and gpus and predicted:
-            ratios.setdefault((cell(row, "model"), bool(cell(row, "gbs"))), []).append(predicted * gpus / rate)
+            ratios.setdefault((cell(row, "model"), bool(cell(row, "step_s"))), []).append(predicted * gpus / rate)
     errors = [abs(1.0 / ratio - 1.0) for group in ratios.values() for ratio in group]
     yield EncoderFigure(name="Published step time: mean error", rows=len(errors), reached=mean(errors), most=THROUGHPUT)
-    scaled = [group for (_, batch), group in ratios.items() if not batch]
+    scaled = [group for (_, timed), group in ratios.items() if not timed]
     shapes = [abs(ratio / mean(group) - 1.0) for group in scaled for ratio in group]
     yield EncoderFigure(name="Shape of scaling: largest deviation", rows=len(shapes), reached=max(shapes), most=SCALING)
 

@@ -24,10 +24,11 @@ from autoconfig.runs.table import NO, Row, cell
 from autoconfig.runs.training_row import measured_step_seconds, read_case, read_partial
 from autoconfig.training.price import FIRST_PLAN_KINDS, LONG_SEQUENCE, UNCALIBRATED, PlanReport, first_plan_kind, report_plan
 from autoconfig.training.rank import rank_plans
-from validation.published import every_published_row
+from validation.intake.recipes import DOUBT
+from validation.published import step_rows
 from validation.sheets.bands import band_from
 from validation.sheets.groups import paper_of, publisher_of
-from validation.sources import DOUBTFUL, source_of, untuned
+from validation.sources import source_of, untuned
 
 MIN_PARAMETERS = 1e9
 MEDIAN = 0.93, 1.05
@@ -95,9 +96,9 @@ class _Best:
 def best_rows() -> list[_Best]:
     """The best printed row of every question, in the tables' order: whole pre-training steps of models above 1B parameters."""
     best: dict[tuple[str, str, str, int, str], _Best] = {}
-    for row, reason in every_published_row():
+    for row in step_rows():
         source = cell(row, "source")
-        if reason or cell(row, "status") == "oom" or FINE_TUNING.fullmatch(source) or not source_of(source).whole_step:
+        if cell(row, "status") == "oom" or FINE_TUNING.fullmatch(source) or not source_of(source).whole_step:
             continue
         try:
             scenario = replace(read_partial(row).scenario, calibration=shipped())
@@ -108,7 +109,7 @@ def best_rows() -> list[_Best]:
             continue
         found = _Best(row=row, scenario=scenario, measured_s=measured)
         cluster = scenario.cluster
-        key = (source.removesuffix(DOUBTFUL), scenario.model.name, cluster.gpu.id, cluster.num_gpus, cell(row, "precision"))
+        key = (source.removesuffix(DOUBT), scenario.model.name, cluster.gpu.id, cluster.num_gpus, cell(row, "precision"))
         if key not in best or best[key].rate < found.rate:
             best[key] = found
     return list(best.values())
@@ -157,7 +158,7 @@ def _cause(best: _Best, level: str, plan: TrainPlan) -> str:
     everything = said.startswith("full") or (not said and cell(best.row, "flops_convention") == "full+recompute")
     if everything and plan.recompute != Recompute.parse("full"):
         return "the run recomputes every layer, as all of its source; our first plan does not need to"
-    return untuned(source) or ("the printed plan is in doubt" if source.endswith(DOUBTFUL) else "")
+    return untuned(source) or ("the printed plan is in doubt" if source.endswith(DOUBT) else "")
 
 
 def _own(best: _Best) -> PlanReport | None:
@@ -215,13 +216,13 @@ class PrintedRun:
 def printed_runs() -> tuple[PrintedRun, ...]:
     """All of them, without those that are excluded."""
     found = []
-    for row, reason in every_published_row():
+    for row in step_rows():
         try:
-            case = None if reason else read_case(row)
-            measured = case and measured_step_seconds(row, case.scenario)
+            case = read_case(row)
+            measured = measured_step_seconds(row, case.scenario)
         except AutoconfigError:
             continue
-        if case is None or not measured:
+        if not measured:
             continue
         scenario = case.scenario
         cluster = scenario.cluster

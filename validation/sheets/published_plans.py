@@ -23,9 +23,10 @@ from autoconfig.training.question import Question, Request
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
+from validation.intake.recipes import DOUBT
 from validation.published import published_runs
 from validation.sheets.groups import Constants
-from validation.sources import DOUBTFUL, source_of
+from validation.sources import source_of
 
 RATIO_BAR = 1.10
 PERCENTILE_BAR = 5.0
@@ -101,7 +102,7 @@ def _placed(scenario: Scenario, plans: dict[TrainPlan, list[Row]]) -> list[Place
         broken = [Violation(rule=rule, text=RULE_TEXT[rule]) for rule in rules]
         line = _line(scenario, ranking, plan, include(plan, question, ranking, Money(), broken), len(rows))
         recent = scenario.software.release or scenario.software.name == MODEL_ZOO
-        sure = not any(cell(row, "source").endswith(DOUBTFUL) for row in rows)
+        sure = not any(cell(row, "source").endswith(DOUBT) for row in rows)
         found.append(replace(line, recent_mixture=bool(recent) and sure and scenario.model.is_moe))
     return found
 

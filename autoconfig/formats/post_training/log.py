@@ -16,15 +16,24 @@ from autoconfig.specs.errors import FileError, InputError
 
 MAX_BYTES = 50_000_000
 VERL = {
-    "gen": "generation", "old_log_prob": "logprob", "ref": "reference", "ref_log_prob": "reference", "values": "values",
-    "reward": "reward", "update_actor": "training", "update_critic": "critic_training", "update_weights": "weight_sync",
+    "gen": "generation",
+    "old_log_prob": "logprob",
+    "ref": "reference",
+    "ref_log_prob": "reference",
+    "values": "values",
+    "reward": "reward",
+    "update_actor": "training",
+    "update_critic": "critic_training",
+    "update_weights": "weight_sync",
     "step": "step",
-}  # fmt: skip
+}
 """timing_s/... of verl -> phase; generation of its synchronous trainer holds waking, resharding and sleeping too."""
 NEMO_RL = {
-    "generation": "generation", "policy_and_reference_logprobs": "passes", "policy_training": "training",
+    "generation": "generation",
+    "policy_and_reference_logprobs": "passes",
+    "policy_training": "training",
     "Total step time": "step",
-}  # fmt: skip
+}
 """Lines of NeMo-RL's block "Timing" -> phase."""
 _VERL_VALUE = re.compile(r"\b(timing_s/[\w/]+|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)")
 _NEMO_VALUE = re.compile(r"•\s*([\w/ ]+?):\s*([0-9.]+)s\b")

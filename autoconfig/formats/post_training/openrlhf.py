@@ -11,8 +11,13 @@ from autoconfig.specs.plan import NONE, Recompute
 
 VERSION = "0.11.2"
 ESTIMATORS = {
-    "gae": "ppo", "reinforce": "rloo", "rloo": "rloo", "reinforce_baseline": "rloo", "group_norm": "grpo", "dr_grpo": "dapo",
-}  # fmt: skip
+    "gae": "ppo",
+    "reinforce": "rloo",
+    "rloo": "rloo",
+    "reinforce_baseline": "rloo",
+    "group_norm": "grpo",
+    "dr_grpo": "dapo",
+}
 """--algo.advantage.estimator -> our algorithm."""
 COMPARING = ("rloo", "reinforce_baseline", "group_norm", "dr_grpo")
 """Estimators that need two responses of a prompt or more."""

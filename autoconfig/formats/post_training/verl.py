@@ -21,9 +21,15 @@ from autoconfig.specs.plan import NONE, Recompute
 VERSION = "0.9.1"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
 ESTIMATORS = {
-    "gae": "ppo", "grpo": "grpo", "grpo_passk": "grpo", "rloo": "rloo", "reinforce_plus_plus": "rloo",
-    "reinforce_plus_plus_baseline": "rloo", "remax": "rloo", "gpg": "dapo",
-}  # fmt: skip
+    "gae": "ppo",
+    "grpo": "grpo",
+    "grpo_passk": "grpo",
+    "rloo": "rloo",
+    "reinforce_plus_plus": "rloo",
+    "reinforce_plus_plus_baseline": "rloo",
+    "remax": "rloo",
+    "gpg": "dapo",
+}
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
 """Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""

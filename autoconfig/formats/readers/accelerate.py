@@ -36,10 +36,14 @@ def read(document: Document) -> CheckInput:
     if mixed not in PRECISIONS:
         raise InputError(f"{section.place('mixed_precision')} is {mixed[:40]!r}: use one of {', '.join(PRECISIONS)}")
     run = TrainerRun(
-        model=model, micro_batch=needed(section.count(*MICRO_BATCH), section, MICRO_BATCH[0]),
+        model=model,
+        micro_batch=needed(section.count(*MICRO_BATCH), section, MICRO_BATCH[0]),
         accumulation=section.count("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps"),
-        seq_length=document.request.seq_length, numerics={"precision": PRECISIONS[mixed]}, assumed=assumed, **launched,
-    )  # fmt: skip
+        seq_length=document.request.seq_length,
+        numerics={"precision": PRECISIONS[mixed]},
+        assumed=assumed,
+        **launched,
+    )
     run.not_modelled += not_modelled(section)
     if run.recompute == NONE and not section.has("recompute"):
         assumed.append("recompute none: the file does not say it, the trainer may (--set recompute=full:uniform:1)")
@@ -68,9 +72,13 @@ def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
     if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
         raise UnsupportedError(f"{section.place('distributed_type')} is {kind}: read are FSDP, DEEPSPEED and MULTI_GPU")
     return {
-        "software": _software(section, kind), "gpus": section.count("num_processes"), "tp": _size(section, "tp"),
-        "cp": _size(section, "cp", "sp"), "recompute": _recompute(section), **_sharding(section, kind),
-    }  # fmt: skip
+        "software": _software(section, kind),
+        "gpus": section.count("num_processes"),
+        "tp": _size(section, "tp"),
+        "cp": _size(section, "cp", "sp"),
+        "recompute": _recompute(section),
+        **_sharding(section, kind),
+    }
 
 
 def not_modelled(section: Section) -> list[str]:

@@ -62,9 +62,13 @@ _ROLES = re.compile(r"_(?:pretrain|sft|peft|finetune|low_precision|pretraining)?
 _HOLDERS = ("model.config.", "trainer.strategy.", "model.", "train.", "trainer.", "data.", "dataset.", "ddp.", "optimizer.",
             "trainer.strategy.ddp.", "optim.config.", "comm_overlap.", "mixed_precision.")  # fmt: skip
 NEEDED = {
-    "tensor_model_parallel_size": "tp", "pipeline_model_parallel_size": "pp", "context_parallel_size": "cp",
-    "micro_batch_size": "mbs", "global_batch_size": "gbs", "seq_length": "seq",
-}  # fmt: skip
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "context_parallel_size": "cp",
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+    "seq_length": "seq",
+}
 """What a plan needs -> the column of the table of recipes."""
 FURTHER = {
     "virtual_pipeline_model_parallel_size": "vp",
@@ -234,11 +238,16 @@ def _recipe_of(words: Sequence[Value]) -> str | None:
 
 _NAMES = ("--recipe", "--factory", "--model-recipe", "--recipe_name", "--model")
 _SHORT = {
-    "-gb": "train.global_batch_size", "-mb": "train.micro_batch_size", "-sl": "model.seq_length",
-    "-tp": "model.tensor_model_parallel_size", "-pp": "model.pipeline_model_parallel_size",
-    "-cp": "model.context_parallel_size", "-vp": "model.virtual_pipeline_model_parallel_size",
-    "-ep": "model.expert_model_parallel_size", "-etp": "model.expert_tensor_parallel_size",
-}  # fmt: skip
+    "-gb": "train.global_batch_size",
+    "-mb": "train.micro_batch_size",
+    "-sl": "model.seq_length",
+    "-tp": "model.tensor_model_parallel_size",
+    "-pp": "model.pipeline_model_parallel_size",
+    "-cp": "model.context_parallel_size",
+    "-vp": "model.virtual_pipeline_model_parallel_size",
+    "-ep": "model.expert_model_parallel_size",
+    "-etp": "model.expert_tensor_parallel_size",
+}
 """Options of Megatron-Bridge's run_recipe.py -> the setting that each sets; the long ones have its last part."""
 
 

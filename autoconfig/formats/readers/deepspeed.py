@@ -17,8 +17,9 @@ SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
 """Transformers' own modules, whose loss holds the logits; with Liger's kernels, which do not."""
 LIGER = ("use_liger_kernel", "enable_liger_kernel", "use_liger")
 WAYS = {
-    "offload": 'zero_optimization.offload_optimizer.device "cpu"', "gradients": 'data_types.grad_accum_dtype "bf16"',
-}  # fmt: skip
+    "offload": 'zero_optimization.offload_optimizer.device "cpu"',
+    "gradients": 'data_types.grad_accum_dtype "bf16"',
+}
 OWN_MICRO_BATCH = "train_micro_batch_size_per_gpu"
 CPU = ("cpu", "nvme")
 ADAM = frozenset({"adam", "adamw", "lamb", "muadam", "muadamw"})
@@ -63,14 +64,21 @@ def read(document: Document) -> CheckInput:
     model = model_named(document, None, assumed, "a DeepSpeed file names no model")
     tp = section.count("tensor_parallel.autotp_size", "tensor_parallel.tp_size") or 1
     run = TrainerRun(
-        model=model, software=stack_of(section, document, assumed), gpus=None, tp=tp,
+        model=model,
+        software=stack_of(section, document, assumed),
+        gpus=None,
+        tp=tp,
         cp=section.count("sequence_parallel_size") or 1,
         micro_batch=needed(_micro_batch(section), section, OWN_MICRO_BATCH),
-        accumulation=_auto(section, "gradient_accumulation_steps"), global_batch=_auto(section, "train_batch_size"),
-        seq_length=_length(document), recompute=recompute_of(section, assumed), numerics=numerics_of(section), assumed=assumed,
+        accumulation=_auto(section, "gradient_accumulation_steps"),
+        global_batch=_auto(section, "train_batch_size"),
+        seq_length=_length(document),
+        recompute=recompute_of(section, assumed),
+        numerics=numerics_of(section),
+        assumed=assumed,
         ways=WAYS,
         **sharding_of(section, section.whole("zero_optimization.stage") or 0),
-    )  # fmt: skip
+    )
     if run.global_batch is None and run.accumulation is None and document.request.global_batch_size is None:
         raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")
     run.harmless = HARMLESS

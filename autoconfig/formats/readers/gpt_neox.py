@@ -97,18 +97,24 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
     return ModelSpec(
         name="model of the file",
         num_layers=needed(section.count("num_layers"), section, "num_layers"),
-        hidden_size=hidden, num_attention_heads=heads, kv_channels=hidden // heads,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        kv_channels=hidden // heads,
         num_query_groups=section.count("num_kv_heads") or heads,
         ffn_hidden_size=section.count("intermediate_size") or (hidden * 8 // 3 if gated else 4 * hidden),
-        activation="swiglu" if activation == "swiglu" else "geglu" if gated else "gelu", gated_linear_unit=gated,
-        normalization=NORMS[norm], position_embedding_type=POSITIONS[position], max_position_embeddings=seq,
+        activation="swiglu" if activation == "swiglu" else "geglu" if gated else "gelu",
+        gated_linear_unit=gated,
+        normalization=NORMS[norm],
+        position_embedding_type=POSITIONS[position],
+        max_position_embeddings=seq,
         rotary_base=section.whole("rotary_emb_base") or 10_000 if position == "rotary" else None,
         rotary_percent=section.number("rotary_pct") or 1.0 if position == "rotary" else 1.0,
-        add_bias_linear=biases, parallel_attention=section.flag("gpt_j_residual"),
+        add_bias_linear=biases,
+        parallel_attention=section.flag("gpt_j_residual"),
         untie_embeddings_and_output_weights=section.flag("no_weight_tying"),
         vocab_size=_vocabulary(section, assumed),
         make_vocab_size_divisible_by=section.count("make_vocab_size_divisible_by") or 128,
-    )  # fmt: skip
+    )
 
 
 def _vocabulary(section: Section, assumed: list[str]) -> int:

@@ -110,13 +110,19 @@ def training(
         micro = DEFAULT_BATCH
         assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
     run = TrainerRun(
-        model=model, gpus=gpus, micro_batch=micro, accumulation=steps or 1, seq_length=seq,
-        recompute=Recompute("full", (), "uniform", 1) if recompute else NONE, numerics=_numerics(section, kind, model),
-        assumed=assumed, harmless=HARMLESS,
+        model=model,
+        gpus=gpus,
+        micro_batch=micro,
+        accumulation=steps or 1,
+        seq_length=seq,
+        recompute=Recompute("full", (), "uniform", 1) if recompute else NONE,
+        numerics=_numerics(section, kind, model),
+        assumed=assumed,
+        harmless=HARMLESS,
         tp=section.count("autotp_size") or 1,
         ways={"offload": "offload_optimizer in the DeepSpeed file"} if section.has("deepspeed") else {},
         **{"software": FUSED if is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
-    )  # fmt: skip
+    )
     _name_liger(section, run)
     _remark(section, run)
     return run
@@ -230,10 +236,14 @@ def read_trl(document: Document) -> CheckInput:
     if plain:
         section.flat["bf16"] = True
     run = training(
-        document, section, name=section.word("model_name_or_path") or (head["model"] if head else None),
-        kind="lora" if section.flag("use_peft") else "full", length=(length, TRL_LENGTH),
-        recompute=section.flag("gradient_checkpointing", default=True), gpus=_number(head["gpus"]) if head else None,
-    )  # fmt: skip
+        document,
+        section,
+        name=section.word("model_name_or_path") or (head["model"] if head else None),
+        kind="lora" if section.flag("use_peft") else "full",
+        length=(length, TRL_LENGTH),
+        recompute=section.flag("gradient_checkpointing", default=True),
+        gpus=_number(head["gpus"]) if head else None,
+    )
     run.ways = {**run.ways, "adapters": "use_peft: true"}
     if plain:
         run.assumed.append("bf16, the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")

@@ -50,8 +50,13 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
     if section.has("do_train") and not section.flag("do_train"):
         raise UnsupportedError(f"{section.place('do_train')} is false: nothing is trained; read is training")
     run = training(
-        document, section, name=section.word("model_name_or_path"), kind=section.word("finetuning_type") or "lora",
-        length=("cutoff_len", 2048), recompute=not section.flag("disable_gradient_checkpointing"), gpus=gpus,
-    )  # fmt: skip
+        document,
+        section,
+        name=section.word("model_name_or_path"),
+        kind=section.word("finetuning_type") or "lora",
+        length=("cutoff_len", 2048),
+        recompute=not section.flag("disable_gradient_checkpointing"),
+        gpus=gpus,
+    )
     run.ways = {**run.ways, "adapters": "finetuning_type: lora"}
     return record(document, run, section, settings, keep_type(section, run))

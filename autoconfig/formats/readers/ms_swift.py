@@ -32,10 +32,16 @@ OWN = (
 )  # fmt: skip
 """What Megatron-SWIFT has beside Megatron-LM's arguments."""
 DEFAULTS = {
-    "micro_batch_size": 1, "global_batch_size": 16, "use_distributed_optimizer": True, "expert_tensor_parallel_size": 1,
-    "moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": True, "hidden_dropout": 0.0, "attention_dropout": 0.0,
+    "micro_batch_size": 1,
+    "global_batch_size": 16,
+    "use_distributed_optimizer": True,
+    "expert_tensor_parallel_size": 1,
+    "moe_token_dispatcher_type": "alltoall",
+    "moe_grouped_gemm": True,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
     "recompute_granularity": "selective",
-}  # fmt: skip
+}
 """What a run need not say and Megatron-LM has otherwise (swift/megatron/arguments/megatron_args.py of ms-swift, 00840e65 and
 006938be; no dropout where the model's config.json has none)."""
 SINCE_4 = {"cross_entropy_loss_fusion": True}
@@ -111,7 +117,7 @@ def _transformers(document: Document, section: Section, gpus: int | None) -> Che
         section.flat["gradient_accumulation_steps"] = max(1, -(-LEAST_BATCH // (micro * started)))
     run = training(
         document, section, name=name, kind=_kind(section, "lora"), length=("max_length", 2048), recompute=checkpoints, gpus=gpus
-    )  # fmt: skip
+    )
     return record(document, run, section, trainer_settings, keep_type(section, run))
 
 

@@ -26,15 +26,22 @@ def read(document: Document) -> CheckInput:
     if stage not in (0, 1):
         raise InputError(f"{section.place('optimizer.zero_stage')} is {stage}: nanotron has 0 and 1")
     run = TrainerRun(
-        model=model, software="nanotron", gpus=dp * tp * pp * cp if dp else None, tp=tp, pp=pp, cp=cp,
+        model=model,
+        software="nanotron",
+        gpus=dp * tp * pp * cp if dp else None,
+        tp=tp,
+        pp=pp,
+        cp=cp,
         ep=section.count("parallelism.expert_parallel_size") or 1,
         sp=(section.word("parallelism.tp_mode") or "ALL_REDUCE").upper() == "REDUCE_SCATTER",
         micro_batch=needed(section.count("tokens.micro_batch_size"), section, "tokens.micro_batch_size"),
         accumulation=section.count("tokens.batch_accumulation_per_replica") or 1,
         seq_length=needed(section.count("tokens.sequence_length"), section, "tokens.sequence_length"),
-        dist_opt=stage == 1, numerics=_numerics(section), assumed=assumed,
+        dist_opt=stage == 1,
+        numerics=_numerics(section),
+        assumed=assumed,
         recompute=Recompute("full", (), "uniform", 1) if section.flag("parallelism.recompute_layer") else NONE,
-    )  # fmt: skip
+    )
     if other := other_optimizer(section, name := "optimizer.optimizer_factory.name"):
         run.not_modelled.append(f"{name} {other[:40]}: {OTHER_STATE}")
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
@@ -59,8 +66,13 @@ def _model(document: Document, assumed: list[str]) -> ModelSpec:
 
 OTHER_CLASSES = re.compile(r"is_(?!llama|qwen2)\w+_config")
 OTHER_LAYERS = (
-    "activation_function", "layer_norm_epsilon", "sinusoidal_position_embedding", "ssm_cfg", "d_model", "sliding_window_size",
-)  # fmt: skip
+    "activation_function",
+    "layer_norm_epsilon",
+    "sinusoidal_position_embedding",
+    "ssm_cfg",
+    "d_model",
+    "sliding_window_size",
+)
 """Fields of nanotron's Starcoder2, XGLM and Mamba that neither LlamaConfig nor Qwen2Config has (config/models_config.py)."""
 
 

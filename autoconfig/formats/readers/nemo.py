@@ -26,27 +26,40 @@ SAME = (
     "fp8_recipe", "moe_ffn_hidden_size",
 )  # fmt: skip
 RENAMED = {
-    "encoder_seq_length": "--seq-length", "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
-    "rotary_percentage": "--rotary-percent", "num_moe_experts": "--num-experts",
-    "activations_checkpoint_granularity": "--recompute-granularity", "activations_checkpoint_method": "--recompute-method",
-    "activations_checkpoint_num_layers": "--recompute-num-layers", "seq_len_interpolation_factor":
-    "--rotary-seq-len-interpolation-factor", "override_vocab_size": "--vocab-size",
-}  # fmt: skip
+    "encoder_seq_length": "--seq-length",
+    "virtual_pipeline_model_parallel_size": "--num-virtual-stages-per-pipeline-rank",
+    "rotary_percentage": "--rotary-percent",
+    "num_moe_experts": "--num-experts",
+    "activations_checkpoint_granularity": "--recompute-granularity",
+    "activations_checkpoint_method": "--recompute-method",
+    "activations_checkpoint_num_layers": "--recompute-num-layers",
+    "seq_len_interpolation_factor": "--rotary-seq-len-interpolation-factor",
+    "override_vocab_size": "--vocab-size",
+}
 SWITCHES = {
-    "sequence_parallel": "--sequence-parallel", "qk_layernorm": "--qk-layernorm", "overlap_p2p_comm": "",
-    "fp32_residual_connection": "--fp32-residual-connection", "ub_tp_comm_overlap": "--tp-comm-overlap",
+    "sequence_parallel": "--sequence-parallel",
+    "qk_layernorm": "--qk-layernorm",
+    "overlap_p2p_comm": "",
+    "fp32_residual_connection": "--fp32-residual-connection",
+    "ub_tp_comm_overlap": "--tp-comm-overlap",
     "defer_embedding_wgrad_compute": "--defer-embedding-wgrad-compute",
-}  # fmt: skip
+}
 ACTIVATIONS = {
-    "gelu": "", "swiglu": "--swiglu", "fast-swiglu": "--swiglu", "geglu": "--geglu", "fast-geglu": "--geglu",
+    "gelu": "",
+    "swiglu": "--swiglu",
+    "fast-swiglu": "--swiglu",
+    "geglu": "--geglu",
+    "fast-geglu": "--geglu",
     "squared-relu": "--squared-relu",
-}  # fmt: skip
+}
 FOREIGN = {
     "encoder": "encoders and decoders with fields of their own (T5)",
-    "mm_cfg": "multi-modal models", "img_h": "vision models", "vision_pretraining_type": "vision models",
+    "mm_cfg": "multi-modal models",
+    "img_h": "vision models",
+    "vision_pretraining_type": "vision models",
     "num_kv_heads": "heads that only neuronx-nemo-megatron's layers share (NeMo: num_query_groups)",
     "activations_checkpoint_recurrent": "models with recurrent blocks (Griffin)",
-}  # fmt: skip
+}
 OF_FULL = ("activations_checkpoint_method", "activations_checkpoint_num_layers")
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "layernorm1p": "LayerNorm", "low_precision_layernorm": "LayerNorm"}
 
@@ -103,23 +116,26 @@ def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
     flags, recompute = plan_flags(scenario, plan), plan.recompute
     given = {f"model.{key}": flag in flags for key, flag in (("sequence_parallel", "--sequence-parallel"), *OVERLAPS.items())}
     found: dict[str, object] = {
-        "model.micro_batch_size": plan.mbs, "model.tensor_model_parallel_size": plan.tp,
-        "model.pipeline_model_parallel_size": plan.pp, "model.context_parallel_size": plan.cp,
+        "model.micro_batch_size": plan.mbs,
+        "model.tensor_model_parallel_size": plan.tp,
+        "model.pipeline_model_parallel_size": plan.pp,
+        "model.context_parallel_size": plan.cp,
         "model.expert_model_parallel_size": plan.ep,
         "model.virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else "null",
         "model.activations_checkpoint_granularity": "null" if recompute == NONE else recompute.granularity,
         "model.activations_checkpoint_method": recompute.method or "null",
         "model.activations_checkpoint_num_layers": recompute.num_layers or "null",
         "model.optim.name": "mcore_distributed_optim" if plan.dist_opt else "fused_adam",
-    }  # fmt: skip
+    }
     texts = {path: str(value) for path, value in found.items()} | {path: str(on).lower() for path, on in given.items()}
     return {path: (text,) for path, text in texts.items()}
 
 
 OVERLAPS = {
-    "ub_tp_comm_overlap": "--tp-comm-overlap", "optim.overlap_grad_sync": "--overlap-grad-reduce",
+    "ub_tp_comm_overlap": "--tp-comm-overlap",
+    "optim.overlap_grad_sync": "--overlap-grad-reduce",
     "optim.overlap_param_sync": "--overlap-param-gather",
-}  # fmt: skip
+}
 
 
 def _wish(scenario: Scenario, plan: TrainPlan) -> Constraints:

@@ -18,12 +18,19 @@ from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.training.plan_rules import PipelineSplit
 
 FLAVOURS = {
-    ("llama3", "8b"): "llama3.1-8b", ("llama3", "70b"): "llama3.1-70b", ("llama3", "405b"): "llama3.1-405b",
-    ("llama2", "7b"): "llama2-7b", ("llama2", "13b"): "llama2-13b", ("llama2", "70b"): "llama2-70b",
-    ("llama4", "17bx16e"): "llama4-scout", ("llama4", "17bx128e"): "llama4-maverick",
-    ("deepseek_v3", "671b"): "deepseek-v3", ("deepseek_v3", "16b"): "deepseek-v2-lite",
-    ("gpt_oss", "20b"): "gpt-oss-20b", ("gpt_oss", "120b"): "gpt-oss-120b",
-}  # fmt: skip
+    ("llama3", "8b"): "llama3.1-8b",
+    ("llama3", "70b"): "llama3.1-70b",
+    ("llama3", "405b"): "llama3.1-405b",
+    ("llama2", "7b"): "llama2-7b",
+    ("llama2", "13b"): "llama2-13b",
+    ("llama2", "70b"): "llama2-70b",
+    ("llama4", "17bx16e"): "llama4-scout",
+    ("llama4", "17bx128e"): "llama4-maverick",
+    ("deepseek_v3", "671b"): "deepseek-v3",
+    ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("gpt_oss", "20b"): "gpt-oss-20b",
+    ("gpt_oss", "120b"): "gpt-oss-120b",
+}
 """Name and flavour of torchtitan's registries whose shapes are catalogue models' (torchtitan/models/*/__init__.py)."""
 ONE_STAGE = ("1f1b", "gpipe")
 LOOPED = ("interleaved1f1b", "interleavedzerobubble", "loopedbfs")

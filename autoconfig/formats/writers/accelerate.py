@@ -21,9 +21,11 @@ WISH = Constraints(
     }
 )
 NUMERICS: NumericsWords = {
-    "precision": {"bf16", "fp16", "fp32"}, "grad_reduce_dtype": {"fp32", "bf16"}, "peft": {"none", "lora"},
+    "precision": {"bf16", "fp16", "fp32"},
+    "grad_reduce_dtype": {"fp32", "bf16"},
+    "peft": {"none", "lora"},
     "frozen_dtype": {"bf16", "fp32"},
-}  # fmt: skip
+}
 """Adapters and packing are the trainer's own."""
 KEYS = ("tp", "cp", "fsdp", "recompute")
 

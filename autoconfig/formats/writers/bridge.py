@@ -12,15 +12,22 @@ from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
 PRECISIONS = {
-    "bf16": "bf16_mixed", "fp16": "fp16_mixed", "delayed": "bf16_with_fp8_delayed_scaling_mixed",
-    "tensorwise": "bf16_with_fp8_current_scaling_mixed", "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
-    "mxfp8": "bf16_with_mxfp8_mixed", "nvfp4": "bf16_with_nvfp4_mixed",
-}  # fmt: skip
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "delayed": "bf16_with_fp8_delayed_scaling_mixed",
+    "tensorwise": "bf16_with_fp8_current_scaling_mixed",
+    "blockwise": "bf16_with_fp8_subchannel_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
 """Our precision, or fp8 recipe -> the name in Bridge's registry (megatron/bridge/training/mixed_precision.py)."""
 NUMERICS: NumericsWords = {
-    "precision": {"bf16", "fp16", "fp8", "nvfp4"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
-    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"}, "peft": {"none", "lora"},
-}  # fmt: skip
+    "precision": {"bf16", "fp16", "fp8", "nvfp4"},
+    "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
+    "fp8_param_gather": {False, True},
+    "grad_reduce_dtype": {"fp32", "bf16"},
+    "peft": {"none", "lora"},
+}
 KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
 
 

@@ -13,15 +13,22 @@ from autoconfig.specs.scenario import Scenario
 
 NOT_SWIFT = frozenset(
     {
-        "--use-distributed-optimizer", "--bf16", "--accumulate-allreduce-grads-in-fp32", "--cp-comm-type", "--transformer-impl",
-        "--no-gradient-accumulation-fusion", "--use-flash-attn",
+        "--use-distributed-optimizer",
+        "--bf16",
+        "--accumulate-allreduce-grads-in-fp32",
+        "--cp-comm-type",
+        "--transformer-impl",
+        "--no-gradient-accumulation-fusion",
+        "--use-flash-attn",
     }
-)  # fmt: skip
+)
 """What Megatron-SWIFT sets itself: bf16 by --torch_dtype, the distributed optimizer by default."""
 NUMERICS: NumericsWords = {
-    "precision": {"bf16", "fp16", "fp8"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
-    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32"},
-}  # fmt: skip
+    "precision": {"bf16", "fp16", "fp8"},
+    "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
+    "fp8_param_gather": {False, True},
+    "grad_reduce_dtype": {"fp32"},
+}
 KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt", "offload")
 
 
@@ -52,10 +59,13 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
     cluster, dtype = scenario.cluster, "float16" if scenario.numerics.precision == "fp16" else "bfloat16"
     per_node = min(cluster.gpus_per_node, cluster.num_gpus)
     arguments = {
-        "--model": ('"$MODEL"',), "--dataset": ('"$DATASET"',), "--torch_dtype": (dtype,), "--train_type": ("full",),
+        "--model": ('"$MODEL"',),
+        "--dataset": ('"$DATASET"',),
+        "--torch_dtype": (dtype,),
+        "--train_type": ("full",),
         "--max_length": (str(scenario.workload.seq_length),),
         "--global_batch_size": (str(scenario.workload.global_batch_size),),
-    } | {flag: tuple(map(quoted, values)) for flag, values in settings(scenario, plan).items()}  # fmt: skip
+    } | {flag: tuple(map(quoted, values)) for flag, values in settings(scenario, plan).items()}
     lines = [f"    {' '.join([flag, *values])}" for flag, values in arguments.items()]
     text = "\n".join(
         [

@@ -10,9 +10,11 @@ from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario, all_biases, not_buildable
 
 NUMERICS: NumericsWords = {
-    "precision": {"bf16", "fp16", "fp32", "fp8"}, "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
-    "fp8_param_gather": {False, True}, "grad_reduce_dtype": {"fp32", "bf16"},
-}  # fmt: skip
+    "precision": {"bf16", "fp16", "fp32", "fp8"},
+    "fp8_recipe": {"delayed", "tensorwise", "blockwise", "mxfp8"},
+    "fp8_param_gather": {False, True},
+    "grad_reduce_dtype": {"fp32", "bf16"},
+}
 KEYS = ("tp", "pp", "vpp", "cp", "ep", "etp", "sp", "recompute", "first", "last", "dist_opt")
 _DTYPES = {"fp32": "torch.float32", "fp16": "torch.float16"}
 _ACTIVATIONS = {"gelu": "F.gelu", "geglu": "F.gelu", "swiglu": "F.silu", "squared-relu": "squared_relu"}

@@ -48,9 +48,16 @@ def foreign(
 
 
 _SHAPE = (
-    "num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "ffn_hidden_size", "num_moe_experts",
-    "kv_channels", "gated_linear_unit", "normalization",
-)  # fmt: skip
+    "num_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "num_query_groups",
+    "ffn_hidden_size",
+    "num_moe_experts",
+    "kv_channels",
+    "gated_linear_unit",
+    "normalization",
+)
 
 
 def catalogue_name(model: ModelSpec) -> str:

@@ -69,7 +69,7 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "^": lambda a, b: a ^ b,
     "&&": lambda a, b: int(bool(a) and bool(b)),
     "||": lambda a, b: int(bool(a) or bool(b)),
-}  # fmt: skip
+}
 
 
 def _number(text: str) -> int:

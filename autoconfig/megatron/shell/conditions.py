@@ -13,8 +13,13 @@ from autoconfig.megatron.shell.commands import Value, known_text, text_of
 from autoconfig.megatron.shell.values import Variables
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "-eq": operator.eq, "-ne": operator.ne, "-lt": operator.lt, "-le": operator.le, "-gt": operator.gt, "-ge": operator.ge,
-}  # fmt: skip
+    "-eq": operator.eq,
+    "-ne": operator.ne,
+    "-lt": operator.lt,
+    "-le": operator.le,
+    "-gt": operator.gt,
+    "-ge": operator.ge,
+}
 
 
 TESTS = frozenset({"[", "[[", "test"})

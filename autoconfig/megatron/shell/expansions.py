@@ -18,9 +18,14 @@ MAX_TRIES = 5_000_000
 _NUMBER = r"-?(?:0|[1-9]\d{0,5})"
 _SLICE = re.compile(rf"\s*(?:({_NUMBER})|\(({_NUMBER})\))\s*(?::\s*({_NUMBER})\s*)?")
 _CLASSES = {
-    "digit": string.digits, "alpha": string.ascii_letters, "alnum": string.ascii_letters + string.digits,
-    "upper": string.ascii_uppercase, "lower": string.ascii_lowercase, "space": " \t\n\r\v\f", "blank": " \t",
-}  # fmt: skip
+    "digit": string.digits,
+    "alpha": string.ascii_letters,
+    "alnum": string.ascii_letters + string.digits,
+    "upper": string.ascii_uppercase,
+    "lower": string.ascii_lowercase,
+    "space": " \t\n\r\v\f",
+    "blank": " \t",
+}
 
 Sign = tuple[str, str]
 """A character, and where it comes from: "bare" text of the script, "quoted" (it stands for itself), "value" of a variable."""

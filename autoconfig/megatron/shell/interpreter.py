@@ -124,9 +124,14 @@ class Reader:
             found = searched(node.body, self.variables) if node.apart else None
             return found if found is not None else self._apart(node.body) if node.apart else self.run(node.body)
         follow: dict[type, Callable[[Any], bool | None]] = {
-            Simple: self._simple, Arithmetic: self._compute, Chain: self._chain, If: self._if, Choice: self._case,
-            Loop: self._loop, While: self._while,
-        }  # fmt: skip
+            Simple: self._simple,
+            Arithmetic: self._compute,
+            Chain: self._chain,
+            If: self._if,
+            Choice: self._case,
+            Loop: self._loop,
+            While: self._while,
+        }
         result = follow[type(node)](node)
         if result is False and isinstance(node, Simple | Arithmetic) and self.errexit and not self.tested:
             raise Exit(node.line)

@@ -120,11 +120,9 @@ def link_tables(gpu: GpuSpec) -> ServingTables:
     ranks = np.array([2.0, 4.0, 8.0])
     constants = efficiency_of(gpu)
     seconds = [
-        collective_seconds(
-            "all_reduce", MESSAGES, Group(size=n, local=n), links_of(cluster_of(gpu, int(n)), constants)
-        )
+        collective_seconds("all_reduce", MESSAGES, Group(size=n, local=n), links_of(cluster_of(gpu, int(n)), constants))
         for n in ranks
-    ]  # fmt: skip
+    ]
     logs = np.log(np.maximum(np.stack(seconds), 1e-12))
     return replace(even_tables(), all_reduce=AllReduceTable(ranks=ranks, log_bytes=np.log(MESSAGES), log_seconds=logs))
 

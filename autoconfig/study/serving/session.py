@@ -212,9 +212,10 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
             assert limit is not None
             gpu, source = gpu_of_file(str(table))
             assumed = (
-                f"{source}, in fp32", f"{limit / GIB:.3g} GiB for each of {question.num_gpus} ranks (--device-memory)",
+                f"{source}, in fp32",
+                f"{limit / GIB:.3g} GiB for each of {question.num_gpus} ranks (--device-memory)",
                 f"prompts of {settings.request.isl} tokens, answers of {settings.request.osl} (--isl, --osl)",
-            )  # fmt: skip
+            )
             question = replace(question, gpu=replace(gpu, memory_bytes=limit), gpus_per_node=question.num_gpus)
         elif settings.device == "cuda" and limit is not None:
             question = replace(question, gpu=replace(question.gpu, memory_bytes=limit))

@@ -214,9 +214,12 @@ def features(plan: TrainPlan) -> frozenset[str]:
         found.add(f"recompute {recompute.method}")
     found |= {f"{key} above 1" for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs") if getattr(plan, key) > 1}
     flags = {
-        "sp": plan.sp, "uneven stages": plan.first is not None or plan.last is not None, "fsdp": bool(plan.fsdp),
-        "no distributed optimizer": not plan.dist_opt, "offload": plan.offload > 0,
-    }  # fmt: skip
+        "sp": plan.sp,
+        "uneven stages": plan.first is not None or plan.last is not None,
+        "fsdp": bool(plan.fsdp),
+        "no distributed optimizer": not plan.dist_opt,
+        "offload": plan.offload > 0,
+    }
     return frozenset(found | {name for name, there in flags.items() if there})
 
 

@@ -138,8 +138,11 @@ class TrainingWork:
             f"{what} ran {math.exp(log_ratio):.2f} times the prediction: it beats the best in {chance:.1%} of what is possible"
         )
         attributes = {
-            names.OUTCOME: names.PRUNED, names.LOG_RATIO: log_ratio, names.LOG_SD: SHORT_LOG_SD, names.MESSAGE: text,
-        }  # fmt: skip
+            names.OUTCOME: names.PRUNED,
+            names.LOG_RATIO: log_ratio,
+            names.LOG_SD: SHORT_LOG_SD,
+            names.MESSAGE: text,
+        }
         return Verdict(state=TrialState.PRUNED, attributes=attributes)
 
     def verdict(self, outcome: Outcome, row: int, stage: Stage, planned: Sequence[Stage], jobs_folder: Path) -> Verdict:

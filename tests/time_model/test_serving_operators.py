@@ -1,4 +1,4 @@
-"""Single terms of serving by hand: tables that reach the roofline leave bytes over bandwidth and FLOPs over peak."""
+"""Operators, queues and lengths of serving by hand: tables that reach the roofline leave bytes over bandwidth and FLOPs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,32 @@ import numpy as np
 import pytest
 import scipy.stats
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
-from autoconfig.time_model.serving import sparse
-from autoconfig.time_model.serving.costs import decode_attention_seconds, prefill_attention_seconds
+from autoconfig.time_model.serving import ideal, sparse
+from autoconfig.time_model.serving.costs import (
+    cache_table,
+    decode_attention_seconds,
+    graph_rows,
+    head_dim,
+    prefill_attention_seconds,
+)
+from autoconfig.time_model.serving.recurrent import decode_seconds, pointwise_bytes, widths
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, sampled_lengths, simulate
-from autoconfig.time_model.serving.steady import cut_normal_mean, waiting_prompts
+from autoconfig.time_model.serving.steady import (
+    cut_normal_mean,
+    highest_utilisation_within,
+    prompts_per_iteration,
+    waiting_prompts,
+    waiting_services,
+)
 from autoconfig.time_model.serving.tables import AllReduceTable
+from small_models import MODELS
+from tables import tabled
 
-H100 = load_gpu("h100")
+H100, H200, B200 = load_gpu("h100"), load_gpu("h200"), load_gpu("b200")
 HBM, PEAK = H100.hbm_bytes_per_s, H100.flops_per_s["bf16"]
 
 
@@ -63,14 +79,6 @@ def test_prefill_of_sliding_layers_sees_the_window(length):
     found = prefill_attention_seconds(at_roofline("gpt-oss-20b"), np.array([3.0, 0.0]), float(length))
     whole = 3 * max(full, moved)
     assert found.tolist() == pytest.approx([12 * whole * (1 + min(1, 256 / length)), 0])
-
-
-@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2", "llama3-8b"])
-def test_nothing_to_do_takes_no_time(name):
-    job = at_roofline(name)
-    for seconds in (decode_attention_seconds, prefill_attention_seconds):
-        found = seconds(job, np.array([0.0, 1.0]), 4096.0)
-        assert found[0] == 0 < found[1]
 
 
 def test_sparse_prefill_by_hand():
@@ -146,3 +154,78 @@ def test_mean_of_a_normal_law_cut_at_0():
     means = np.array([-400.0, -60.0, -16.1, -15.9, -4.0, 0.0, 1.0, 15.9, 16.1, 50.0])
     found = cut_normal_mean(means, 2.0 * np.ones(10))
     assert found == pytest.approx(scipy.stats.truncnorm.mean(-means / 2.0, np.inf, loc=means, scale=2.0), rel=2e-3)
+
+
+@pytest.mark.parametrize(("kv", "each"), [("bf16", 2), ("fp8", 1)])
+def test_latent_decode_reads_latent_and_rope_and_moves_queries_and_outputs(kv, each):
+    heads, length = 1, 4  # so short and few that memory binds
+    traffic = length * (512 + 64) * each + 2 * heads * (512 + 64 + 512)  # 16-bit queries in the latent's width, outputs
+    assert ideal.latent_decode_seconds(3.0, heads, length, kv, H200) == pytest.approx(3 * traffic / H200.hbm_bytes_per_s)
+    flops = 2 * 128 * 4096 * (512 + 64 + 512)  # scores over latent and rope, sums over the latent
+    found = ideal.latent_decode_seconds(3.0, 128, 4096, kv, replace(H200, hbm_bytes_per_s=1e18))
+    assert found == pytest.approx(3 * flops / H200.flops_per_s["bf16"])
+
+
+def test_a_bilinear_table_gives_a_bilinear_function_exactly():
+    def plane(x, y):
+        return 2 + 3 * x + 5 * y + 7 * x * y
+
+    table, counts, lengths = IterationTable.__new__(IterationTable), [1.0, 2.0, 4.0, 8.0], [1.0, 3.0, 4.0, 9.0, 10.0]
+    table._counts, table._lengths = counts, lengths
+    values = [[plane(x, y) for y in lengths] for x in counts]
+    for x, y in ((1.0, 1.0), (1.25, 2.0), (3.0, 3.5), (7.0, 9.75), (8.0, 10.0), (2.0, 9.0)):
+        assert table._bilinear(values, x, y) == pytest.approx(plane(x, y))
+    assert table._bilinear(values, 99.0, 0.0) == pytest.approx(plane(8.0, 1.0))  # beyond the table its edge
+
+
+GPT, GATED, MLA, HYBRID = (ModelSpec(**MODELS[name]) for name in ("gpt", "gated", "mla", "hybrid"))
+
+
+def test_states_of_an_engine():
+    """Mamba-2: 700 columns in, 240 rows out; Gated DeltaNet: 672 and 240; a state is read and written once."""
+    assert widths(HYBRID, "mamba", 2) == (350, 120) and widths(HYBRID, "gdn", 1) == (672, 240)
+    assert pointwise_bytes(HYBRID, "mamba", 2) == 8 * 96 + 4 * 448 / 2 + 4 * 120
+    assert pointwise_bytes(HYBRID, "gdn", 1) == 8 * 96 + 4 * (2 * 88 + 240) + 4 * 240
+    assert pointwise_bytes(HYBRID, "attention", 1) == 8 * 96 and pointwise_bytes(GATED, "mlp", 2) == 8 * 96 + 2 * 3 * 200 / 2
+    state = 4 * 12 * 20 * 26 + 2 * 3 * 448 + 4 * 8 * 22 * 30 + 2 * 3 * 416
+    job = SimpleNamespace(model=HYBRID, plan=EnginePlan(tp=2), gpu=replace(H100, hbm_bytes_per_s=1e6))
+    assert decode_seconds(job, 5.0) == pytest.approx(5 * 2 * state / 2 / 0.8e6 + 2 * 5e-6)
+
+
+@tabled
+def test_sequences_that_a_captured_graph_computes(sizes, decode, rows):
+    assert float(graph_rows(sizes, np.float64(decode))) == rows
+
+
+@pytest.mark.parametrize(("channels", "dim"), [(64, 64), (65, 128), (48, 64), (256, 128)])
+def test_measured_heads(channels, dim):
+    assert head_dim(GPT.replace(kv_channels=channels)) == dim
+
+
+@tabled
+def test_the_nearest_measured_cache(known, found):
+    assert cache_table(dict.fromkeys(known), "nvfp4", 64) == found
+
+
+def test_an_engines_matrix_units():
+    """fp4 on Blackwell, fp8 for MXFP4's products, 16 bits where the GPU has no such unit."""
+    a100 = load_gpu("a100-sxm-80gb")
+    assert ideal.peak(a100, "fp8") == ideal.peak(a100, "nvfp4") == a100.flops_per_s["bf16"]
+    assert ideal.peak(B200, "nvfp4") == B200.flops_per_s["fp4"] and ideal.peak(B200, "mxfp4") == B200.flops_per_s["fp8"]
+    assert ideal.peak(B200, "int4") == B200.flops_per_s["bf16"] and ideal.peak(H100, "fp8_block") == H100.flops_per_s["fp8"]
+
+
+@tabled
+def test_prompts_beside_running_sequences(running, drafted, chunked, prompts):
+    """Prompts of 100 tokens in a budget of 1,000, of which decoding takes 750 at most."""
+    lengths = SimpleNamespace(prompt=100.0, drafted=drafted)
+    assert float(prompts_per_iteration(lengths, running, 1000.0, chunked)) == prompts
+    assert prompts_per_iteration(SimpleNamespace(prompt=1e6, drafted=0), 0, 1000.0, False) == 1
+
+
+def test_one_server_waits_as_pollaczek_and_khinchine_say():
+    """rho / (2 (1 - rho)) services: half of one at one half; with any patience a server is never busy all the time."""
+    one = np.array([1.0])
+    assert float(waiting_services(0.5, 1.0)) == 0.5 and float(highest_utilisation_within(0.5, one)[0]) == pytest.approx(0.5)
+    assert float(highest_utilisation_within(4.5, one)[0]) == pytest.approx(0.9)
+    assert 0.999 < float(highest_utilisation_within(1e30, one)[0]) < 1

@@ -1,8 +1,6 @@
-"""What the records start with, what words mean, and scenarios: by hand, from the sources that are named."""
+"""What the records start with, what words and units mean, and scenarios: by hand, from the sources that are named."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import (
@@ -12,31 +10,28 @@ from autoconfig.specs.errors import (
     InputError,
     chance_text,
     nearest,
+    parse_count,
     parse_seconds,
     parse_size,
     whole_number,
 )
-from autoconfig.specs.hardware.cluster import brief, cluster_of, load_gpu, match_reported_gpu
-from autoconfig.specs.job import Job, read_stages
+from autoconfig.specs.hardware.cluster import brief, cluster_of, load_gpu
+from autoconfig.specs.job import Job, ranks_of_stages, read_stages
 from autoconfig.specs.json_record import AboveZero, Natural, NotNegative, Positive, Share
 from autoconfig.specs.measurement import ExitCode, step_statistics
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.plan import Recompute, TrainPlan, parse_plan
 from autoconfig.specs.run_settings import (
     RunSettings,
 )
 from autoconfig.specs.scenario import (
-    FORMATS,
     TYPE_BYTES,
     Factors,
     Numerics,
     Scenario,
     Workload,
     endless_recomputation,
-    gathers_fp8,
     not_buildable,
-    userbuffers_know,
-    userbuffers_run,
 )
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import (
@@ -44,6 +39,7 @@ from autoconfig.specs.software.engine import (
 )
 from autoconfig.specs.software.software import StackMemory, StackTime, load_stack
 from small_models import MODELS
+from tables import tabled
 
 H100, B200 = (load_gpu("h100"), load_gpu("b200"))
 GPT, MOE, T5, MLA = (ModelSpec(**MODELS[name]) for name in ("gpt", "moe", "t5", "mla"))
@@ -117,18 +113,12 @@ def test_keywords_of_the_schemas_numbers():
     assert found == [least, {"minimum": 1}, least, {"exclusiveMinimum": 0}, least | most]
 
 
-@pytest.mark.parametrize(("chance", "text"), [
-    (0.896, "89%"), (0.899999, "89%"), (0.9, "90%"), (0.9901, "99%"), (0.991, "99.1%"), (0.99899, "99.8%"), (0.9999, "100%"),
-    (0.99989, "99.9%"), (0.0, "0%"), (1.0, "100%"), (0.29, "29%"), (0.57, "57%"),
-])  # fmt: skip
+@tabled
 def test_a_chance_is_never_rounded_up(chance, text):
     assert chance_text(chance) == text
 
 
-@pytest.mark.parametrize(("text", "seconds"), [
-    ("50ms", 0.05), ("20us", 2e-5), ("2s", 2.0), ("0.05", 0.05), (9.9, 9.9), ("100s", 100.0), ("100", None), ("0", None),
-    ("-1s", None), ("infs", None), ("inf", None), ("nan", None), ("1h", None), (" 3 S ", 3.0),
-])  # fmt: skip
+@tabled
 def test_durations(text, seconds):
     if seconds is None:
         with pytest.raises(ValueError, match=r"duration|without a unit"):
@@ -143,11 +133,7 @@ def test_a_thousand_of_what_is_no_length_may_be_either(field):
         whole_number("2k", field)
 
 
-@pytest.mark.parametrize(("given", "field", "number"), [
-    ("4k", "seq_length", 4096), ("128K", "isl", 131072), ("4k", "gpus", None), ("1,024", "gpus", 1024), ("1,02", "gpus", None),
-    ("12", "gpus", 12), (7, "gpus", 7), (True, "gpus", None), (1.5, "gpus", None), ("", "gpus", None),
-    ("1234,567", "gpus", None), ("1,234,567", "gpus", 1_234_567), ("1234567k", "isl", None), ("999999k", "isl", 1_023_998_976),
-])  # fmt: skip
+@tabled
 def test_whole_numbers(given, field, number):
     if number is None:
         with pytest.raises(ValueError, match="integer"):
@@ -171,86 +157,12 @@ def test_statistics_of_a_steps_samples():
     assert step_statistics((3.0, 1.0, 9.0))["step_seconds_spread"] == 8.0
 
 
-@pytest.mark.parametrize(("pp", "text", "stages"), [
-    (4, None, (0, 2, 3)), (1, None, (0,)), (2, None, (0, 1)), (3, " all ", (0, 1, 2)), (4, "3,0,3", (3, 0)),
-])  # fmt: skip
+@tabled
 def test_stages_that_are_traced(pp, text, stages):
-    assert read_stages(text, TrainPlan(tp=1, pp=pp, dp=1, mbs=1)) == stages
+    assert list(read_stages(text, TrainPlan(tp=1, pp=pp, dp=1, mbs=1))) == stages
 
 
-@pytest.mark.parametrize(("share", "known"), [(0.901, True), (0.899, False), (1.099, True), (1.101, False), (1.0, True)])
-def test_a_reported_gpu_may_differ_by_a_tenth_of_its_memory(share, known):
-    def ask():
-        return match_reported_gpu("NVIDIA H100 80GB HBM3", H100.memory_bytes * share)
-
-    if known:
-        assert ask().id == H100.id
-    else:
-        with pytest.raises(InputError, match="with other memory"):
-            ask()
-
-
-@pytest.mark.parametrize(("gpu", "per_node", "domain"), [
-    ("h100", 4, 4), ("h100", 16, 16), ("gb200", 4, 72), ("gb200", 18, 72), ("gb200", 32, 64), ("gb200", 96, 96),
-])  # fmt: skip
-def test_a_domain_is_of_whole_nodes(gpu, per_node, domain):
-    assert cluster_of(load_gpu(gpu), per_node, gpus_per_node=per_node).link_domain_size == domain
-
-
-@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (8, 1), (16, 2), (24, 3)])
-def test_nodes_in_use(gpus, nodes):
-    assert cluster_of(H100, gpus).num_nodes == nodes
-
-
-def test_a_dgx_h200_has_less_than_a_tenth_of_its_links_in_its_network():
-    cluster = cluster_of(load_gpu("h200"), 16)
-    assert cluster.link_bytes_per_s == 450e9 and cluster.nic_bytes_per_s == 400e9 / 8 and cluster.hbm_bytes_per_s == 4.8e12
-
-
-@pytest.mark.parametrize(("key", "capability", "expected"), [
-    (("fp8", "delayed"), 9.0, 2), (("fp8", "delayed"), 10.0, 1), (("fp8", "delayed"), None, 2), (("fp8", "blockwise"), 9.9, 2),
-    (("fp8", "mxfp8"), 10.0, 2 * 33 / 32), (("nvfp4", ""), 12.0, 2 * 9 / 16), (("bf16", ""), 10.0, 2),
-])  # fmt: skip
-def test_orientations_of_a_quantised_weight(key, capability, expected):
-    """Below Blackwell GEMMs read one layout of fp8 only; microscaling scales one direction, so both are kept."""
-    assert FORMATS[key].weight_copy_bytes(capability) == expected
-
-
-@pytest.mark.parametrize(("fsdp", "stack", "given", "holds"), [
-    (0, "transformer-engine", True, True), (0, "transformer-engine", False, False), (3, "transformer-engine", True, False),
-    (2, "transformer-engine", True, False), (3, "nemo-25.11", True, True),
-])  # fmt: skip
-def test_weights_are_gathered_in_fp8_but_under_torchs_fsdp2(fsdp, stack, given, holds):
-    assert bool(gathers_fp8(Numerics(precision="fp8", fp8_param_gather=given), load_stack(stack), fsdp)) == holds
-
-
-@pytest.mark.parametrize(("model", "numerics", "gpu", "plan", "runs"), [
-    (GPT, {}, H100, (2, True, 0), True), (GPT, {}, H100, (1, True, 0), False), (GPT, {}, H100, (2, False, 0), False),
-    (GPT, {}, H100, (8, True, 0), True), (GPT, {}, H100, (16, True, 0), False), (GPT, {}, H100, (2, True, 3), False),
-    (GPT, {}, B200, (2, True, 3), True), (MOE, {}, H100, (2, True, 0), False), (MLA, {}, H100, (2, True, 0), False),
-    (GPT, {"deterministic": True}, H100, (2, True, 0), False),
-])  # fmt: skip
-def test_userbuffers(model, numerics, gpu, plan, runs):
-    tp, sp, fsdp = plan
-    found = userbuffers_run(model, Numerics(**numerics), TE, cluster_of(gpu, 16), tp=tp, sp=sp, fsdp=fsdp)
-    assert bool(found) == runs
-    without = replace(TE, time=replace(TE.time, tp_overlap_share=0.0))
-    assert not userbuffers_know(model, Numerics(), without)
-
-
-@pytest.mark.parametrize(("change", "said", "more"), [
-    ({}, "", {}), ({"encoder_num_layers": 2}, "an encoder", {}), ({"encoder_num_layers": 2}, "", {"encoders": True}),
-    ({"position_embedding_type": "alibi"}, "alibi", {}), ({"parallel_attention": True}, "in parallel", {}),
-    ({"embedding_layernorm": True}, "behind the embedding", {}), ({"layernorm_bias": False}, "without bias", {}),
-    ({"layernorm_bias": False, "normalization": "RMSNorm"}, "", {}), ({"activation": "relu"}, "activation relu", {}),
-    ({"activation": "geglu", "gated_linear_unit": True}, "activation geglu", {}),
-    ({"activation": "geglu", "gated_linear_unit": True}, "activation geglu", {"encoders": True}),
-    ({"activation": "geglu", "gated_linear_unit": True}, "", {"gemma": True}),
-    ({"activation": "geglu", "gated_linear_unit": True, "encoder_num_layers": 2}, "", {"encoders": True}),
-    ({"num_layernorms_per_layer": 4}, "four a layer", {}), ({"num_layernorms_per_layer": 4}, "", {"gemma": True}),
-    ({"qk_layernorm_full": True}, "all channels", {}), ({"add_bias_linear": False, "add_mlp_bias": True}, "some linear", {}),
-    ({"add_bias_linear": False, "add_attention_output_bias": True}, "some linear", {}), ({"add_bias_linear": False}, "", {}),
-])  # fmt: skip
+@tabled
 def test_what_megatron_has_no_setting_for(change, said, more):
     found = not_buildable(GPT.replace(**change), **more)
     assert (said in found[0] and len(found) == 1) if said else not found
@@ -289,3 +201,19 @@ def test_sizes_are_read_in_their_units():
     for given in ("0b", "1e3", "5 km", float("inf"), True, ""):
         with pytest.raises(InputError, match="write it like 600MiB"):
             parse_size(given)
+
+
+def test_counts_are_positive_and_words_give_their_power_of_a_thousand():
+    found = [parse_count(text) for text in ("4096", "7k", "350M", "300b", "2g", "1.5T", "2e12")]
+    assert found == [4096, 7e3, 350e6, 300e9, 2e9, 1.5e12, 2e12]
+    for text in ("0", "0b", "1e400", "-1", "1.5.1", ""):
+        with pytest.raises(InputError):
+            parse_count(text)
+
+
+def test_ranks_that_stand_for_stages_are_the_first_and_the_last_of_each():
+    """Stages of 8 of 32 ranks follow each other; a stage of one rank has one."""
+    plan = parse_plan("tp=2,pp=4,mbs=1", 32)
+    assert ranks_of_stages(plan, (0, 2), both_ends=True) == (0, 7, 16, 23)
+    assert ranks_of_stages(plan, (1, 3), both_ends=False) == (8, 24)
+    assert ranks_of_stages(parse_plan("pp=4,mbs=1", 4), (0, 3), both_ends=True) == (0, 3)

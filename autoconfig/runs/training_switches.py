@@ -1,0 +1,150 @@
+"""The software, switches, numerics and workload of a row of training runs; what it leaves open is what a question takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoconfig.planning import resolve
+from autoconfig.runs.table import (
+    EP_OVERLAP,
+    CellError,
+    Row,
+    cell,
+    count_of,
+    degree,
+    flag,
+    format_of,
+    number,
+    overlap_words,
+    whole,
+)
+from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
+from autoconfig.specs.scenario import FP8_RECIPES, Numerics, Workload
+from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, SoftwareStack, StackOptions, StackTime, with_options
+from autoconfig.training import question
+from autoconfig.training.workload import read_workload
+
+ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
+"""Words of the column task: adapters are trained, or all weights of a trained model."""
+
+
+def read_stack(row: Row, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
+    """Return the named software, else a question's, with what the row says of its kernels and overlap."""
+    name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
+    stack = resolve.read_stack(name or None, gpu, assumed)
+    overlap = frozenset(overlap_words(cell(row, "overlap"))) - {EP_OVERLAP}
+    if overlap and stack.release and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER}:
+        overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
+    options = StackOptions(
+        attention_kernel=cell(row, "attention_kernel"),
+        fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
+        loss_fusion=cell(row, "loss_fusion"),
+        overlaps=overlap or None,
+        balanced_experts=cell(row, "moe_routing") == "balanced",
+    )
+    stack = with_options(stack, options)
+    shard = cell(row, "optimizer_shard")
+    return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
+
+
+def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
+    """Owner-by-owner broadcasts of a sharded optimizer go over the shard group, which may be smaller than data parallelism."""
+    if not (shard.isascii() and shard.isdigit() and len(shard) < 9) or not data_parallel:
+        return time
+    return replace(time, optimizer_seconds_per_rank=time.optimizer_seconds_per_rank * min(1.0, int(shard) / data_parallel))
+
+
+def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
+    """Return the switches that the row says: of CUDA graphs without a scope the usual one, of offloaded activations without a
+    number of layers all but one (NV123). An empty cell is left to the resolver of a question's switches."""
+    graphed, scope = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope")
+    if graphed is None and scope:
+        graphed = scope.lower() != "none"
+    graphs = None if graphed is None else frozenset[str]()
+    if graphed:
+        graphs = read_graphs(scope) if scope else usual_graphs(model)
+    ep_overlap, words = flag(row, "ep_overlap"), overlap_words(cell(row, "overlap"))
+    if ep_overlap is None and words:
+        ep_overlap = EP_OVERLAP in words
+    offloads, layers = cell(row, "offload").lower() == "activations", model.num_layers
+    return GivenSettings(
+        dispatcher=cell(row, "moe_dispatcher").lower() or None,
+        cuda_graphs=graphs,
+        ep_overlap=ep_overlap,
+        fused_experts=flag(row, "fused_experts"),
+        fp8_attention=flag(row, "fp8_attention"),
+        fp8_output=flag(row, "fp8_output"),
+        offload_layers=min(count_of(row, "offload_layers") or layers, layers - 1) if offloads else None,
+    )
+
+
+def trains_adapters(row: Row) -> bool:
+    """Whether the row says that adapters are trained."""
+    return cell(row, "peft").lower() == "lora" or cell(row, "task").lower() in ADAPTERS
+
+
+def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
+    """Return types, dropout and adapters. Raises CellError for cells that contradict each other, InputError for odd ones."""
+    precision, recipe = format_of(cell(row, "precision").split("(")[0])
+    scaled = format_of(cell(row, "fp8_recipe"))[-1] or cell(row, "fp8_recipe").lower()
+    if recipe and scaled not in ("", recipe):
+        raise CellError(f"cells precision={cell(row, 'precision')[:40]} and fp8_recipe={scaled[:40]} contradict each other")
+    recipe = recipe or scaled
+    if recipe in FP8_RECIPES and precision not in ("", "fp8"):
+        assumed.append(f"precision {precision}, which has no fp8_recipe {recipe}")
+    given: dict[str, Any] = {
+        "precision": precision or None,
+        "fp8_recipe": recipe or None if precision == "fp8" else None,
+        "grad_reduce_dtype": cell(row, "grad_dtype") or None,
+        "deterministic": bool(flag(row, "deterministic")),
+        "moe_capacity_factor": 1.0 if cell(row, "moe_routing") == "tokendrop" else None,
+    }
+    if (dropout := number(row, "hidden_dropout")) is not None:
+        if not 0 <= dropout < 1:
+            raise CellError(f"cell hidden_dropout={dropout:g} must be at least 0 and below 1")
+        given |= {"hidden_dropout": dropout, "attention_dropout": dropout}
+    if trains_adapters(row):
+        modules = cell(row, "lora_target_modules") or None
+        given |= {"peft": "lora", "lora_rank": count_of(row, "lora_rank"), "lora_target_modules": modules}
+    return question.read_numerics(given, model, gpu, stack, assumed)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """What a row says of its workload (training.workload.Asked)."""
+
+    seq_length: int | None
+    decoder_seq_length: int | None
+    packed_length: int | None
+    global_batch_size: int | None
+
+
+def read_row_workload(row: Row, model: ModelSpec, assumed: list[str]) -> Workload:
+    """Return the lengths and the batch. Raises InputError."""
+    seq, packed = count_of(row, "seq"), count_of(row, "packed_length")
+    asked = _Cells(
+        seq_length=seq,
+        decoder_seq_length=count_of(row, "decoder_seq") if model.is_encoder_decoder else None,
+        packed_length=None if packed is not None and seq is not None and packed >= seq else packed,
+        global_batch_size=count_of(row, "gbs"),
+    )
+    if packed is None and cell(row, "task").lower() in (*ADAPTERS, *FULL_TUNING):
+        assumed.append("packed_length: samples that are not packed")
+    return read_workload(asked, model, assumed, adapters=trains_adapters(row))
+
+
+def micro_batches(row: Row, workload: Workload, data_parallel: int, assumed: list[str], broken: list[str]) -> Workload:
+    """Return the workload with a batch of whole micro-batches on every rank; a rule is broken where the row said the batch."""
+    step, batch = degree(row, "mbs", None) * data_parallel, workload.global_batch_size
+    if batch % step == 0:
+        return workload
+    rounded = max(1, round(batch / step)) * step
+    if cell(row, "gbs"):
+        assumed.append(f"gbs {rounded} (the row's {batch} is no multiple of mbs x dp)")
+        broken.append("NV007")
+    else:
+        assumed.append(f"gbs {rounded}, a multiple of mbs x dp")
+    return replace(workload, global_batch_size=rounded)
