@@ -246,7 +246,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     if gpus and not train and (roles := _roles(r.text("placement"), gpus)):
         train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
         r.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
-    split = bool(train and rollout) and "disaggregated" in r.text("placement").lower() + "split disaggregated"
+    split = bool(train and rollout)
     total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
     if not total:
         raise InputError("cell gpus is empty")
