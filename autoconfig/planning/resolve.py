@@ -15,7 +15,6 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
 from autoconfig.specs.run_settings import unknown_release
 from autoconfig.specs.scenario import (
-    BLACKWELL,
     Numerics,
 )
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack
@@ -277,13 +276,6 @@ def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareSt
         assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
         return older
     return stack
-
-
-def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
-    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
-    if not stack.release:
-        return "delayed"
-    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: ModelSpec) -> None:

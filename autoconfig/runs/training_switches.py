@@ -25,7 +25,7 @@ from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_grap
 from autoconfig.specs.scenario import FP8_RECIPES, Numerics, Workload
 from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
-from autoconfig.training.workload import read_workload
+from autoconfig.training.question import read_workload
 
 ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
 """Words of the column task: adapters are trained, or all weights of a trained model."""

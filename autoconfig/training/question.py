@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
-from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
+from autoconfig.planning.calibration_file import calibration_of
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
     check_bounds,
@@ -20,7 +20,6 @@ from autoconfig.planning.resolve import (
     read_cluster,
     read_model,
     read_stack,
-    usual_fp8_recipe,
 )
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
@@ -39,11 +38,19 @@ from autoconfig.specs.run_settings import (
     given_way,
     read_graphs,
 )
-from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario
+from autoconfig.specs.scenario import (
+    BLACKWELL,
+    LORA_MODULES,
+    PRECISION_WORDS,
+    PRECISIONS,
+    Calibration,
+    Numerics,
+    Scenario,
+    Workload,
+)
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
-from autoconfig.training.workload import read_adapters, read_workload, trains_adapters
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
 SWITCH_NAMES = field_names(SWITCHES)
@@ -161,6 +168,7 @@ def understand(request: Request) -> Question:
     if request.architecture:
         model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
+    calibration = calibration_of(request.calibration, request.own_calibration, local_files=request.local_files)
     stack = read_stack(request.software, cluster.gpu, assumed)
     workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
@@ -175,7 +183,7 @@ def understand(request: Request) -> Question:
         numerics=numerics,
         software=stack,
         workload=workload,
-        calibration=_calibration(request),
+        calibration=calibration,
         given=read_switches(request.switches, model, numerics),
     )
     _check_static_sizes(scenario)
@@ -201,16 +209,6 @@ def _check_static_sizes(scenario: Scenario) -> None:
             f"{option('moe_capacity_factor')}, or graphs of parts (attn,moe_router)",
             field="cuda_graphs",
         )
-
-
-def _calibration(request: Request) -> Calibration:
-    if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
-        raise InputError(
-            f"{option('calibration')} {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}"
-        )
-    if request.calibration is None and request.own_calibration is not None:
-        return request.own_calibration
-    return named_calibration(request.calibration)
 
 
 def _check_constraints(scenario: Scenario, constraints: Constraints) -> None:
@@ -268,6 +266,13 @@ def read_numerics(
         why = "Megatron's default" if default else "as models of this kind are trained"
         assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
     return Numerics(**given)
+
+
+def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
+    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
+    if not stack.release:
+        return "delayed"
+    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def usual_dropout(model: ModelSpec) -> float:
@@ -398,3 +403,111 @@ def _named(field: str, text: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{option(field)} {text}: {error.message}") from error
+
+
+DEFAULT_SEQ_LENGTH = 8192
+DEFAULT_TOKENS_PER_STEP = 4_194_304
+"""About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
+ADAPTER_SEQ_LENGTH, ADAPTER_BATCH = 2048, 128
+"""Of fine-tuning with adapters (Megatron-Bridge, recipes/common.py: _peft_common)."""
+OF_ATTENTION = LORA_MODULES[:2]
+
+
+class Asked(Protocol):
+    """What a request says of its workload; None where it says nothing."""
+
+    @property
+    def seq_length(self) -> int | None: ...
+    @property
+    def decoder_seq_length(self) -> int | None: ...
+    @property
+    def packed_length(self) -> int | None: ...
+    @property
+    def global_batch_size(self) -> int | None: ...
+
+
+def trains_adapters(numerics: Mapping[str, object]) -> bool:
+    """Whether adapters are trained. Raises InputError for fields of adapters where they are refused."""
+    fields = [name for name in ("lora_rank", "lora_target_modules") if numerics.get(name) is not None]
+    if fields and numerics.get("peft") == "none":
+        raise InputError(f"{option(fields[0])} is for adapters, and {option('peft')} none trains all weights: drop one of them")
+    return bool(fields) or numerics.get("peft") not in (None, "none")
+
+
+def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[str]) -> dict[str, Any]:
+    """Kind, rank and layers of the adapters; what is not given is said in `assumed`. Raises InputError for adapters on experts,
+    which no formula prices."""
+    if "peft" not in given:
+        assumed.append("peft lora, as its adapters are given (--peft)")
+    if "lora_rank" not in given:
+        assumed.append(f"adapters of rank {Numerics.lora_rank} (--lora-rank)")
+    modules = given.get("lora_target_modules")
+    if modules is None:
+        named = OF_ATTENTION if model.is_moe else LORA_MODULES
+        if model.is_moe:
+            assumed.append("adapters on attention only, none on experts (--lora-target-modules)")
+    else:
+        named = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
+    if model.is_moe and (odd := [name for name in named if name in LORA_MODULES and name not in OF_ATTENTION]):
+        raise InputError(
+            f"{option('lora_target_modules')} {odd[0]}: {model.name} has experts, and adapters on experts are not priced here; "
+            f"give {' or '.join(OF_ATTENTION)}"
+        )
+    return {"peft": given.get("peft", "lora"), "lora_target_modules": named}
+
+
+def read_workload(asked: Asked, model: ModelSpec, assumed: list[str], *, adapters: bool) -> Workload:
+    """Sequence lengths and batch; what is not given is that of the model's training, or of training adapters, and said in
+    `assumed`. Raises InputError."""
+    seq = asked.seq_length
+    if seq is None and adapters:
+        seq = min(model.max_position_embeddings, ADAPTER_SEQ_LENGTH)
+        assumed.append(f"sequence length {seq}, as adapters are trained (--seq-length)")
+    elif seq is None:
+        seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
+        source = (
+            _provenance(model, "default_seq_length") if model.default_seq_length else "what the model allows, at most 8,192"
+        )
+        assumed.append(f"sequence length {seq}, {source} (--seq-length)")
+    batch = asked.global_batch_size
+    if batch is None and adapters:
+        batch = ADAPTER_BATCH
+        assumed.append(f"global batch {batch}, as adapters are trained (--global-batch-size)")
+    elif batch is None:
+        same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
+        batch = model.default_global_batch_size if same else None
+        source = _provenance(model, "default_global_batch_size")
+        if batch is None:
+            batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
+            source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
+        assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
+    return Workload(
+        seq_length=seq,
+        global_batch_size=batch,
+        decoder_seq_length=_decoder_seq_length(asked, model, seq, assumed),
+        packed_length=asked.packed_length,
+    )
+
+
+def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[str]) -> int | None:
+    """Tokens of one sample in the decoder; None without an encoder before it. Raises InputError where one is given there."""
+    given = asked.decoder_seq_length
+    if not model.is_encoder_decoder:
+        if given is not None:
+            said = f"{model.name} has no decoder behind an encoder; leave it out"
+            raise InputError(f"{option('decoder_seq_length')} {given}: {said}")
+        return None
+    if given is None:
+        given = model.default_decoder_seq_length or seq
+        source = _provenance(model, "default_decoder_seq_length") if model.default_decoder_seq_length else "as the encoder's"
+        assumed.append(f"decoder sequence length {given}, {source} (--decoder-seq-length)")
+    return given
+
+
+def _provenance(model: ModelSpec, key: str) -> str:
+    """Where a default of the model comes from."""
+    return (
+        "the model's published training"
+        if model.published_parameters
+        else model.sources.get(key, "as similar models are trained")
+    )
