@@ -151,7 +151,7 @@ def test_files_are_what_the_tool_writes_in_few_lines():
     assert sum(text.count("\n") for text in texts.values()) <= MAX_LINES
 
 
-@pytest.mark.parametrize("path", schemas.schemas(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*schemas.PUBLISHED.glob("*.json"), *schemas.FILES}), ids=lambda path: path.name)
 def test_schemas_are_valid_named_as_their_files_and_closed(path):
     whole = json.loads(path.read_text())
     Draft202012Validator.check_schema(whole)
