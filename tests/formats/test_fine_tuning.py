@@ -105,12 +105,6 @@ def test_a_config_has_the_names_of_its_own_type(tmp_path, kind, more, names):
     assert yaml.safe_load(written)["lora_target_modules"] == names
 
 
-def test_some_layers_of_an_unknown_family_get_no_trl_file():
-    scenario = question(model="granite4-micro-3b", lora_target_modules="linear_qkv").scenario
-    with pytest.raises(UnsupportedError, match=r"linear_qkv of granite4-micro-3b, whose names in transformers are not known"):
-        trl_texts(scenario, parse_plan("tp=1,mbs=1", 4))
-
-
 def test_names_are_read_from_either_end():
     gpt2 = load_model("llama3-8b").replace(name="own", model_type="gpt2")
     assert modules_named(gpt2, {"c_proj"}) == (("linear_proj", "linear_fc2"), [])
@@ -171,13 +165,6 @@ def test_what_trl_gets_fits_with_layers_that_hold_more(autoconfig, tmp_path):
     assert not check(read_any(large, CheckRequest())).report.fits
     with pytest.raises(InputError, match=r"read are q_proj"):
         read_any(text.replace("q_proj", "qq_proj"), CheckRequest())
-
-
-def test_experts_have_no_adapters():
-    scenario = question(model="mixtral-8x7b", gpus=8).scenario
-    assert scenario.numerics.lora_target_modules == ("linear_qkv", "linear_proj")
-    with pytest.raises(InputError, match=r"linear_fc1: mixtral-8x7b has experts"):
-        question(model="mixtral-8x7b", gpus=8, lora_target_modules="linear_qkv,linear_fc1")
 
 
 def test_the_overrides_are_read_as_adapters():

@@ -288,16 +288,6 @@ def test_schedules_that_plans_cannot_say_are_refused(schedule, more, says):
         read_any(f"{TITAN.format(schedule)}{more}\n", CheckRequest(gpu="h100-80gb"))
 
 
-def test_a_mics_group_is_no_plain_zero():
-    zero = {"stage": 3, "mics_shard_size": 4}
-    file = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": zero}
-    asked = CheckRequest(gpu="h100-80gb", gpus=16, model="llama3-8b", seq_length=4096)
-    with pytest.raises(UnsupportedError, match=r"mics_shard_size 4: MiCS shards .* over 4 GPUs only"):
-        read_any(json.dumps(file), asked)
-    zero["mics_shard_size"] = -1
-    assert read_any(json.dumps(file), asked).plan.fsdp == 3
-
-
 OVERRIDES = {
     "model.tensor_model_parallel_size": 2, "model.pipeline_model_parallel_size": 2, "model.expert_model_parallel_size": 4,
     "model.expert_tensor_parallel_size": 1, "model.sequence_parallel": True, "train.micro_batch_size": 1,

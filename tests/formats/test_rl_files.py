@@ -17,7 +17,6 @@ from tables import tabled
 from autoconfig.cli.main import cli
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
-from autoconfig.formats.post_training.keys import versions
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
@@ -256,19 +255,6 @@ def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
     assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
 
 
-@tabled
-def test_a_log_far_from_what_is_predicted_is_doubted_or_refused(tmp_path, times, code, said):
-    run, log, out = tmp_path / "run.sh", tmp_path / "log.txt", tmp_path / "cal.json"
-    run.write_text(VERL)
-    phases = check_text(VERL, {"response_length": 900, "prompt_length": 150}).priced.phases
-    line = "step:{} - prompt_length/mean:150.0 - response_length/mean:900.0 - "
-    line += "timing_s/gen:{:.4f} - timing_s/update_actor:{:.4f}\n"
-    log.write_text("".join(line.format(step, times * phases.generation, phases.training) for step in (1, 2)))
-    made = CliRunner().invoke(cli, ["rl", "calibrate", str(log), "--run", str(run), "--output", str(out)])
-    assert made.exit_code == code and said in made.stderr and out.exists() == (code == 0), made.output
-    assert bool(made.stderr) == bool(said)
-
-
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"kind": "x"}', '{"kind": "autoconfig post-training calibration", "a": 1}'])
 def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
     file = tmp_path / "cal.json"
@@ -284,12 +270,6 @@ def test_export_writes_files_and_keeps_foreign_ones(tmp_path):
     (tmp_path / "grpo.yaml").write_text("mine\n")
     assert CliRunner().invoke(cli, words).exit_code == 2 and (tmp_path / "grpo.yaml").read_text() == "mine\n"
     assert CliRunner().invoke(cli, [*words, "--force"]).exit_code == 0
-
-
-def test_releases_that_rl_takes_are_those_whose_keys_are_known():
-    for name in FRAMEWORKS:
-        framework = load_framework(name)
-        assert list(framework.versions) == versions(name) and framework.version == framework.versions[-1]
 
 
 def test_keys_of_releases_have_their_source():

@@ -59,13 +59,6 @@ def test_a_nemo_rl_file_over_one_that_is_not_there_gets_no_verdict(tmp_path):
         check_file(alone, {})
 
 
-def test_no_room_for_prompts_beside_the_most_new_tokens_is_a_usual_room():
-    """max_new_tokens is max_total_sequence_length in NeMo-RL's own files: both together are at most the latter."""
-    text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4096, ")
-    _, run = read_file(text, {})
-    assert (run.prompt_cap, run.response_cap) == (1024, 3072)
-
-
 def test_more_new_tokens_than_a_sample_holds_are_refused():
     text = "defaults: grpo_math_1B.yaml\n" + BASE.replace("generation: {", "generation: {max_new_tokens: 4097, ")
     with pytest.raises(InputError, match=r"no token for a prompt .* raise the first, or lower the second to at most 4,096"):
@@ -166,14 +159,6 @@ def test_the_separate_trainer_of_verl_has_engines_apart():
     assert (run_of(apart).rollout_gpus, run_of(apart).staleness) == (8, 1)
 
 
-def test_micro_batches_of_all_ranks_are_divided_over_them():
-    """verl/workers/fsdp_workers.py and megatron_workers.py: ppo_micro_batch_size //= ranks of data parallelism."""
-    old = VERL.replace("ppo_micro_batch_size_per_gpu=32", "ppo_micro_batch_size=32")
-    assert run_of(old).mbs == 4
-    assert run_of(f"{old} actor_rollout_ref.actor.ulysses_sequence_parallel_size=2").mbs == 8
-    assert run_of(f"{old} actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3").mbs == 3
-
-
 def test_no_term_of_kl_means_no_reference_model():
     """verl/trainer/ppo/utils.py: need_reference_policy."""
     ppo = VERL.replace("=grpo", "=gae")
@@ -198,12 +183,6 @@ def test_what_is_started_and_not_priced_is_said():
     notes = " ".join(run_of(two).notes)
     wanted = ("stage 2 is priced", "a reward model (a/b)", "dynamic sampling", "reference model has GPUs")
     assert [said for said in wanted if said not in notes] == []
-
-
-def test_more_prompts_than_train_may_be_no_whole_number_of_times():
-    """batch_multiplier is a float of GRPOConfig, though grpo_math_1B.yaml has 1."""
-    found = check_text("defaults: grpo_math_1B.yaml\ngrpo: {use_dynamic_sampling: true, batch_multiplier: 1.5}\n", {})
-    assert found.unknown == () and any("1.5 times the prompts" in note for note in found.run.notes)
 
 
 def test_what_a_script_leaves_open_is_said_with_set_and_heard():

@@ -6,7 +6,7 @@ import re
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.plan import Recompute
 from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
 from tables import tabled
 
@@ -184,17 +184,6 @@ def test_remedies_are_what_the_file_can_say(kind):
     assert any(r.fits and r.plan.recompute.granularity == "full" for r in found.remedies)
 
 
-@pytest.mark.parametrize("kind", ["deepspeed", "accelerate"])
-def test_files_without_layers_are_of_the_plain_trainer(kind):
-    """They name no kernels: Liger's are assumed only where they are asked for."""
-    plain, fused = zero(kind, model="llama3-8b"), zero(kind, model="llama3-8b", use_liger_kernel="true")
-    assert [one.question.scenario.software.name for one in (plain, fused)] == ["deepspeed", "transformers-deepspeed"]
-    said = [str(one.question.assumed).count("loss, which holds the logits (with Liger's") for one in (plain, fused)]
-    assert said == [1, 0]
-    logits = 4 * 8192 * plain.question.scenario.model.vocab_size
-    assert check(plain).report.peak_bytes - check(fused).report.peak_bytes > 2 * logits
-
-
 SHARDS = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B-Instruct --max_length 2048 {}\n"
 
 
@@ -284,14 +273,6 @@ def test_megatron_swift_has_defaults_of_its_own():
     assert scenario.given.dispatcher == "alltoall" and found.plan.recompute == Recompute("selective", ("core_attn",))
     assert scenario.numerics.hidden_dropout == scenario.numerics.attention_dropout == 0.0
     assert not any("default" in line for line in found.question.assumed)
-
-
-def test_what_a_run_of_megatron_swift_says_counts():
-    options = "--expert_tensor_parallel_size 2 --moe_token_dispatcher_type allgather --hidden_dropout 0.1"
-    found = megatron_swift(f"{options} --recompute_granularity none --global_batch_size 32")
-    scenario = found.question.scenario
-    assert (found.plan.etp, scenario.given.dispatcher, scenario.workload.global_batch_size) == (2, "allgather", 32)
-    assert (scenario.numerics.hidden_dropout, found.plan.recompute) == (0.1, NONE)
 
 
 @pytest.mark.parametrize(("gpu", "code", "fits"), [("a100-40gb", 2, None), ("b200", 0, True)])

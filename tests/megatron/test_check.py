@@ -160,21 +160,6 @@ def test_megatron_fsdp_is_not_held_to_the_rules_of_torch_fsdp2(autoconfig, tmp_p
     assert [violation.rule for violation in torch.violations] == ["NV100"]
 
 
-def test_gpus_that_cannot_hold_the_plan_are_said(autoconfig, tmp_path):
-    text = script("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 64")
-    text = text.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes ${NUM_NODES:-1}")
-    answer, _ = checked(text)
-    assert "needs a multiple of 32 GPUs, and the file's are 8: say --gpus 32 or --set NUM_NODES=4" in answer.violations[0].text
-    assert "a multiple of 32 GPUs, and --gpus says 16: say --gpus 32" in checked(text, gpus=16)[0].violations[0].text
-    assert not checked(text, settings={"NUM_NODES": "4"})[0].violations
-    assert not checked(text, gpus=64)[0].violations
-    assert "64 GPUs (--gpus): the script is read with NUM_NODES 8 (it has 1)" in checked(text, gpus=64)[0].source.notes
-    assert checked(text, gpus=8)[0].source.notes == ()
-    fixed = text.replace("torchrun", "NUM_NODES=1\ntorchrun")
-    assert "--set" not in checked(fixed)[0].violations[0].text  # the file's own value counts
-    assert "--set" not in checked(text.replace("${NUM_NODES:-1}", "1"))[0].violations[0].text
-
-
 FSDP = "--use-megatron-fsdp --data-parallel-sharding-strategy"
 
 

@@ -1,7 +1,6 @@
 """Launch scripts are read, never run: 27 public ones (facts re-typed with their source), the shell's own rules, bad input."""
 
 import contextlib
-import json
 import subprocess
 import time
 from itertools import product
@@ -209,14 +208,6 @@ def test_eval_and_bash_c_and_crlf_are_followed():
     assert read(f"CMD='{text}'\neval $CMD").plan.tp == 2
     assert read(f"CMD='{text}'\nsrun -l bash -c \"$CMD\"").plan.tp == 2
     assert read(launch("TP=2", "\\\n --tensor-model-parallel-size $TP").replace("\n", "\r\n")).plan.tp == 2
-
-
-def test_argument_lists_and_json_lists_are_read():
-    words = launch("", "--tensor-model-parallel-size 2").split("pretrain_gpt.py ")[1].split()
-    assert read("# mine\n" + "\n".join(words), gpus=8).plan.tp == 2
-    assert read(json.dumps(words), gpus=8).plan.tp == 2
-    with pytest.raises(InputError, match="--gpus N"):
-        read("\n".join(words))
 
 
 @pytest.mark.parametrize("value", ["$(touch {0})", "`touch {0}`", "$(rm -rf {0})", "<(touch {0})", "$(($(touch {0})+1))"])

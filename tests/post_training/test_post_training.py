@@ -117,25 +117,6 @@ def test_a_step_is_the_sum_or_the_longer_side():
     assert ahead.total == pytest.approx(max(phases.generation, rest) + phases.weight_sync)
 
 
-def test_critic_nodes_run_beside_the_actor():
-    ppo = replace(JOB, algorithm=load_algorithm("ppo"), critic=JOB.policy)
-    together, _ = priced_phases(ppo, PLACED)
-    apart = replace(PLACED, critic_gpus=8)
-    phases, _ = priced_phases(ppo, apart)
-    assert scaled(ppo, apart, phases, PhaseConstants()).total < scaled(ppo, PLACED, together, PhaseConstants()).total
-
-
-def test_memory_without_offload_holds_both():
-    """Measured (verl_megatron_practice): TP 2 with an engine's share of 0.8 and no offload runs out of memory; with offload
-    not."""
-    stays = replace(PLACED, memory_share=0.8, offload=False)
-    found = phase_memory(JOB, stays, generate(JOB, stays))
-    assert not found.fits and "generation" in found.reason
-    waits = replace(PLACED, memory_share=0.5)
-    after = phase_memory(JOB, waits, generate(JOB, waits))
-    assert after.fits and after.host_bytes > found.host_bytes
-
-
 def test_unknown_names_say_what_there_is():
     with pytest.raises(UnknownNameError, match="verl"):
         load_framework("colossal-chat")

@@ -275,20 +275,3 @@ def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
     each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
     closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
     assert float(closed) == pytest.approx(each, rel=0.05)
-
-
-def test_messages_of_the_command_line(autoconfig):
-    asked = ["search", "--inference", "--gpus", "1", "--isl", "500", "--osl", "100", "--simulate", "0", "--top", "1"]
-    llama = [*asked, "--model", "llama3-8b"]
-    for arguments, message in (
-        ([*llama, "--ttft", "2000"], "say 2000ms or 2000s"),
-        ([*llama, "--goal", "cost"], "--goal cost needs --price"),
-        ([*llama, "--gpu", "mi300x"], "a chip like it, but on a100-80gb, b200-180gb, b300-288gb"),
-        ([*llama, "--engine", "tgi"], "there are megatron, sglang, trtllm-0.12"),
-        ([*asked, "--model", "t5-11b"], "has an encoder: serving prices decoders that generate"),
-    ):
-        done = autoconfig.run(*arguments)
-        assert done.exit_code == 2 and message in " ".join(done.stderr.split())
-    assert autoconfig.run(*llama, "--ttft", "2000s").exit_code == 0
-    shown = autoconfig.run(*llama, "--goal", "cost", "--price", "2.5")
-    assert shown.exit_code == 0 and "per million output tokens" in shown.stdout
