@@ -15,6 +15,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, is_release
 
 FULL_ITERATION, FULL = "full_iteration", "full"
@@ -156,18 +157,19 @@ def resolve_settings(
 NVIDIA = "nvidia"
 
 
-def given_way(dispatcher: str | None, found: RunSettings) -> str:
-    """A sentence where the dispatcher that was asked for is not the one that is priced (resolve_settings); else empty."""
+def given_way(dispatcher: str | None, found: RunSettings) -> list[Remark]:
+    """That the dispatcher that was asked for is not the one that is priced (resolve_settings), where it is not."""
     if dispatcher in (None, found.dispatcher):
-        return ""
-    return f"{dispatcher} does not run where links join more than one board: priced as {found.dispatcher}"
+        return []
+    return [Remark("dispatcher", found.dispatcher, f"as {dispatcher} does not run where links join more than one board")]
 
 
-def formula_only(model: ModelSpec, cluster: ClusterSpec) -> str:
-    """A sentence for mixtures of experts on another vendor's GPUs, of which no run is published; else empty."""
+def formula_only(model: ModelSpec, cluster: ClusterSpec) -> list[Remark]:
+    """For mixtures of experts on another vendor's GPUs, of which no run is published."""
     if not model.is_moe or cluster.gpu.vendor == NVIDIA:
-        return ""
-    return f"mixtures of experts on {cluster.gpu.name}: formula only, from the data sheet; no run of one was ever compared"
+        return []
+    why = f"mixtures of experts on {cluster.gpu.name}: formula only, from the data sheet; no run of one was ever compared"
+    return [note(why, Effect.EVERYTHING)]
 
 
 def _refuse_other_vendors(given: GivenSettings, model: ModelSpec, cluster: ClusterSpec) -> None:
@@ -255,15 +257,15 @@ def release_neighbours(release: str) -> tuple[str, str, float] | None:
     return before, after, min(1.0, max(0.0, way))
 
 
-def unknown_release(software: SoftwareStack) -> list[str]:
+def unknown_release(software: SoftwareStack) -> list[Remark]:
     """What a question takes for granted about a release without a file; empty for others."""
     if not software.priced_as:
         return []
-    said = f"software {software.name}, of which nothing is known here, priced as {software.priced_as} (--software)"
+    why = f"of which nothing is known here, priced as {software.priced_as}"
     if neighbours := release_neighbours(software.release):
         before, after, share = neighbours
-        said += f" with the settings of {before}; a row of a table (predict) lies {share:.0%} of the way from it to {after}"
-    return [said]
+        why += f" with the settings of {before}; a row of a table (predict) lies {share:.0%} of the way from it to {after}"
+    return [Remark("software", software.name, why, Effect.EVERYTHING)]
 
 
 GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}

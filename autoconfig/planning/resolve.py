@@ -13,6 +13,7 @@ from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cl
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.run_settings import unknown_release
 from autoconfig.specs.scenario import (
     Numerics,
@@ -177,7 +178,7 @@ class HardwareNames(Protocol):
 
 def read_model(
     model: str | Mapping[str, Any], *, local_files: bool, like: str | None = None, download: bool = False
-) -> tuple[ModelSpec, list[str]]:
+) -> tuple[ModelSpec, list[Remark]]:
     """The model of a name or of these fields, with what was assumed; the rest as of `resolve_model`. Raises InputError."""
     if isinstance(model, str):
         return resolve_model(model, paths=local_files, like=like, download=download and local_files)
@@ -199,7 +200,7 @@ def read_checkpoint(model: str | Mapping[str, Any], *, local_files: bool) -> Che
     return None if file is None else checkpoint_of_file(file)
 
 
-def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:
+def read_cluster(asked: HardwareNames, assumed: list[Remark]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = asked.gpus if asked.gpus is not None else asked.gpus_at_most
     if gpus is not None and gpus < 1:
@@ -236,7 +237,7 @@ def _described_cluster(asked: HardwareNames, gpus: int | None) -> ClusterSpec:
     return load_cluster(asked.cluster, gpus)
 
 
-def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
+def _gpu(asked: HardwareNames, assumed: list[Remark]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
     if not asked.local_files and not asked.measured_here:
         if asked.gpu_table is not None:
@@ -256,24 +257,24 @@ def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
         return find_gpu(asked.gpu)
     else:
         gpu = load_gpu(DEFAULT_GPU)
-        source = f"{gpu.id} (say --gpu to name another)"
-    assumed.append(f"GPU {source}" if asked.gpu is None and asked.gpu_table is None else source)
+        source = ""
+    assumed.append(Remark("gpu", gpu.id, source, Effect.EVERYTHING))
     return gpu
 
 
-def read_stack(name: str | None, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
+def read_stack(name: str | None, gpu: GpuSpec, assumed: list[Remark]) -> SoftwareStack:
     """The stack asked for, else the default; on GPUs that it does not run on, the last one that does."""
     if name is not None:
         stack = load_stack(name)
         assumed += unknown_release(stack)
         return stack
     if gpu.architecture == CPU_ARCHITECTURE:
-        assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
+        assumed.append(Remark("software", CPU_STACK, "which runs on CPUs", Effect.EVERYTHING))
         return load_stack(CPU_STACK)
     stack = load_stack(DEFAULT_STACK)
     if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
         older = load_stack(OLDER_STACK)
-        assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
+        assumed.append(Remark("software", older.name, f"because {stack.name} does not run on {gpu.id}", Effect.EVERYTHING))
         return older
     return stack
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 from autoconfig.planning.calibration_file import calibration_of
@@ -27,6 +27,7 @@ from autoconfig.specs.json_record import Keywords, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
@@ -153,7 +154,7 @@ class Question:
 
     scenario: Scenario
     constraints: Constraints
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
     request: Request
     varied: tuple[Variant, ...] = ()
     """What a search with `vary` tried, fastest first: the first is the setting of this question."""
@@ -162,7 +163,7 @@ class Question:
 def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     assumed += notes
     if request.architecture:
@@ -173,7 +174,7 @@ def understand(request: Request) -> Question:
     workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
+        assumed.append(raised_positions(model, longest))
         model = model.replace(max_position_embeddings=longest)
     numerics = read_numerics(request.numerics, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack, model)
@@ -196,6 +197,12 @@ def understand(request: Request) -> Question:
         with _named("include", text):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
+
+
+def raised_positions(model: ModelSpec, longest: int) -> Remark:
+    """That a model takes more positions than it says."""
+    why = f"raised from {model.max_position_embeddings} to the sequence length"
+    return Remark("max_position_embeddings", longest, why)
 
 
 def _check_static_sizes(scenario: Scenario) -> None:
@@ -234,14 +241,14 @@ def _check(request: Request) -> None:
 
 
 def read_numerics(
-    numerics: Mapping[str, object], model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]
+    numerics: Mapping[str, object], model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[Remark]
 ) -> Numerics:
     """Return the types, dropout and adapters that are given (None: not), else those that the stack and such models have. Raises
     InputError."""
     given: dict[str, Any] = {key: value for key, value in numerics.items() if value is not None}
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
-        assumed.append(f"precision {given['precision']} (--precision)")
+        assumed.append(Remark("precision", given["precision"], ""))
     precision, recipe = given["precision"], given.get("fp8_recipe")
     if precision in PRECISION_WORDS and precision not in PRECISIONS:
         if recipe not in (None, precision):
@@ -249,22 +256,20 @@ def read_numerics(
         given |= {"precision": "fp8", "fp8_recipe": precision}
     elif precision == "fp8" and recipe is None and stack.release:
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
-        assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
+        assumed.append(Remark("fp8_recipe", given["fp8_recipe"], f"as {stack.name} runs fp8 on {gpu.id}"))
     if trains_adapters(given):
         given |= read_adapters(given, model, assumed)
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
-        assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
+        assumed.append(Remark("grad_reduce_dtype", given["grad_reduce_dtype"], ""))
     if given["precision"] == "fp8" and "fp8_param_gather" not in given and stack.memory.default_fp8_param_gather:
         given["fp8_param_gather"] = True
-        assumed.append(f"fp8_param_gather, as {stack.name} runs fp8")
+        assumed.append(Remark("fp8_param_gather", True, f"as {stack.name} runs fp8"))
     default = usual_dropout(model)
     missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
-    for key in missing:
-        given[key] = default
-    if missing:
-        why = "Megatron's default" if default else "as models of this kind are trained"
-        assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
+    given |= dict.fromkeys(missing, default)
+    why = "Megatron's default" if default else "as models of this kind are trained"
+    assumed += [Remark(key, default, why * (key == missing[-1])) for key in missing]
     return Numerics(**given)
 
 
@@ -312,22 +317,21 @@ def odd_graphs(scope: frozenset[str], model: ModelSpec, numerics: Numerics) -> s
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def assumed_switches(scenario: Scenario) -> list[str]:
-    """Sentences: the switches of a mixture of experts that were not given, with the options that change them."""
+def assumed_switches(scenario: Scenario) -> list[Remark]:
+    """The switches of a mixture of experts that were not given, with the options that change them."""
     given, found = scenario.given, scenario.settings()
     if not scenario.model.is_moe:
         return []
-    said = [text] if (text := formula_only(scenario.model, scenario.cluster)) else []
-    if text := given_way(given.dispatcher, found):
-        said.append(f"{text} (--dispatcher)")
-    words = {
-        "dispatcher": f"dispatcher {found.dispatcher} (--dispatcher)",
-        "cuda_graphs": f"{graphs_text(found)} (--cuda-graphs)",
-        "ep_overlap": f"{'' if found.ep_overlap else 'no '}EP overlap (--ep-overlap)",
-        "fused_experts": f"experts {'' if found.fused_experts else 'not '}fused (--fused-experts)",
+    values = {
+        "dispatcher": found.dispatcher,
+        "cuda_graphs": graphs_text(found),
+        "ep_overlap": found.ep_overlap,
+        "fused_experts": found.fused_experts,
     }
-    usual = [text for name, text in words.items() if getattr(given, name) is None]
-    return said + ([f"{', '.join(usual)}, as {scenario.software.name} runs mixtures of experts"] if usual else [])
+    usual = [Remark(name, value, "") for name, value in values.items() if getattr(given, name) is None]
+    why = f"as {scenario.software.name} runs mixtures of experts"
+    usual[-1:] = [replace(last, why=why) for last in usual[-1:]]
+    return formula_only(scenario.model, scenario.cluster) + given_way(given.dispatcher, found) + usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,8 +366,8 @@ def run_settings(scenario: Scenario) -> RunSettingsJson:
 
 
 def graphs_text(settings: RunSettings) -> str:
-    """CUDA graphs in words."""
-    return f"CUDA graphs of {'+'.join(sorted(settings.cuda_graphs))}" if settings.cuda_graphs else "no CUDA graphs"
+    """The scope of CUDA graphs in words."""
+    return "+".join(sorted(settings.cuda_graphs)) or "none"
 
 
 def _sets(texts: Iterable[str], field: str) -> dict[str, frozenset[Any]]:
@@ -434,18 +438,18 @@ def trains_adapters(numerics: Mapping[str, object]) -> bool:
     return bool(fields) or numerics.get("peft") not in (None, "none")
 
 
-def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[str]) -> dict[str, Any]:
+def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[Remark]) -> dict[str, Any]:
     """Kind, rank and layers of the adapters; what is not given is said in `assumed`. Raises InputError for adapters on experts,
     which no formula prices."""
     if "peft" not in given:
-        assumed.append("peft lora, as its adapters are given (--peft)")
+        assumed.append(Remark("peft", "lora", "as its adapters are given"))
     if "lora_rank" not in given:
-        assumed.append(f"adapters of rank {Numerics.lora_rank} (--lora-rank)")
+        assumed.append(Remark("lora_rank", Numerics.lora_rank, ""))
     modules = given.get("lora_target_modules")
     if modules is None:
         named = OF_ATTENTION if model.is_moe else LORA_MODULES
         if model.is_moe:
-            assumed.append("adapters on attention only, none on experts (--lora-target-modules)")
+            assumed.append(Remark("lora_target_modules", "attention", "none on experts"))
     else:
         named = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
     if model.is_moe and (odd := [name for name in named if name in LORA_MODULES and name not in OF_ATTENTION]):
@@ -456,23 +460,23 @@ def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[str]
     return {"peft": given.get("peft", "lora"), "lora_target_modules": named}
 
 
-def read_workload(asked: Asked, model: ModelSpec, assumed: list[str], *, adapters: bool) -> Workload:
+def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adapters: bool) -> Workload:
     """Sequence lengths and batch; what is not given is that of the model's training, or of training adapters, and said in
     `assumed`. Raises InputError."""
     seq = asked.seq_length
     if seq is None and adapters:
         seq = min(model.max_position_embeddings, ADAPTER_SEQ_LENGTH)
-        assumed.append(f"sequence length {seq}, as adapters are trained (--seq-length)")
+        assumed.append(Remark("seq_length", seq, "as adapters are trained"))
     elif seq is None:
         seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
         source = (
             _provenance(model, "default_seq_length") if model.default_seq_length else "what the model allows, at most 8,192"
         )
-        assumed.append(f"sequence length {seq}, {source} (--seq-length)")
+        assumed.append(Remark("seq_length", seq, source))
     batch = asked.global_batch_size
     if batch is None and adapters:
         batch = ADAPTER_BATCH
-        assumed.append(f"global batch {batch}, as adapters are trained (--global-batch-size)")
+        assumed.append(Remark("global_batch_size", batch, "as adapters are trained"))
     elif batch is None:
         same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
         batch = model.default_global_batch_size if same else None
@@ -480,7 +484,7 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[str], *, adapter
         if batch is None:
             batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
             source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
-        assumed.append(f"global batch {batch}, {source} (--global-batch-size)")
+        assumed.append(Remark("global_batch_size", batch, source))
     return Workload(
         seq_length=seq,
         global_batch_size=batch,
@@ -489,7 +493,7 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[str], *, adapter
     )
 
 
-def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[str]) -> int | None:
+def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[Remark]) -> int | None:
     """Tokens of one sample in the decoder; None without an encoder before it. Raises InputError where one is given there."""
     given = asked.decoder_seq_length
     if not model.is_encoder_decoder:
@@ -500,7 +504,7 @@ def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[
     if given is None:
         given = model.default_decoder_seq_length or seq
         source = _provenance(model, "default_decoder_seq_length") if model.default_decoder_seq_length else "as the encoder's"
-        assumed.append(f"decoder sequence length {given}, {source} (--decoder-seq-length)")
+        assumed.append(Remark("decoder_seq_length", given, source))
     return given
 
 

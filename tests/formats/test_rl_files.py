@@ -11,6 +11,7 @@ import pytest
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.remarks import sentences
 from click.testing import CliRunner
 from tables import tabled
 
@@ -116,10 +117,10 @@ def test_a_key_that_set_gives_is_one_of_the_framework(tmp_path, text, key, near)
 def test_a_key_that_hydra_adds_is_not_read():
     """But for one of verl's dataclasses, which takes no other (verl/utils/config.py, omega_conf_to_dataclass)."""
     found = check_text(VERL.replace('"$@"', "+my.key=3 '++trainer.mine=4'"), {})
-    unread = [note.split()[0] for note in found.run.notes if "not read" in note]
-    assert (found.unknown, unread) == ((), ["my.key", "trainer.mine"])
+    unread = [one.field for one in found.run.notes if "not read" in one.why]
+    assert (sentences(found.unknown), unread) == ((), ["my.key", "trainer.mine"])
     refused = check_text(VERL.replace('"$@"', "my.key=3 +actor_rollout_ref.actor.mine=4"), {})
-    assert [text.partition(":")[0] for text in refused.unknown] == ["my.key", "actor_rollout_ref.actor.mine"]
+    assert [one.field for one in refused.unknown] == ["my.key", "actor_rollout_ref.actor.mine"]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -127,7 +128,7 @@ def test_what_is_written_has_known_keys_and_is_legal(framework):
     for _, placement, texts in random_cases(framework, 3, seed=7):
         text = texts[next(name for name in texts if name != "accelerate.yaml")]
         found = check_text(text, {"gpus": placement.gpus, "gpu": "h100"})
-        assert found.legal, (found.unknown, found.broken)
+        assert found.legal, (sentences(found.unknown), found.broken)
 
 
 @tabled
@@ -157,10 +158,10 @@ def test_a_micro_batch_below_the_longest_sample_is_refused():
 
 def test_unknown_keys_are_told_by_version():
     old = VERL.replace("algorithm.adv_estimator", "actor_rollout_ref.actor.megatron.grad_offload=True algorithm.adv_estimator")
-    assert any("gone from verl 0.9.1; 0.8.0 had it" in text for text in check_text(old, {}).unknown)
+    assert any("gone from verl 0.9.1; 0.8.0 had it" in text for text in sentences(check_text(old, {}).unknown))
     assert check_text(old, {"version": "0.5.0"}).unknown == ()
     slip = VERL.replace("gpu_memory_utilization", "gpu_memory_utilisation")
-    assert any("gpu_memory_utilization?" in text for text in check_text(slip, {}).unknown)
+    assert any("gpu_memory_utilization?" in text for text in sentences(check_text(slip, {}).unknown))
     with pytest.raises(AutoconfigError, match=r"0\.9\.1"):
         check_text(VERL, {"version": "9.9"})
 
@@ -320,7 +321,7 @@ def test_defaults_of_a_framework_are_said_as_such(autoconfig):
     for words in ("prompts 64, as published runs of nemo-rl have it (--prompts)", "minibatch 2,048 (--minibatch)"):
         assert words in shown
     shown = " ".join(autoconfig.run("rl", "--model", "qwen2.5-7b", "--gpus", "24").stdout.split())
-    assert "prompts 513 (--prompts): the 512 of verl's published runs, and more until they divide over 24 GPUs" in shown
+    assert "prompts 513, the 512 of verl's published runs, and more until they divide over 24 GPUs (--prompts)" in shown
 
 
 def test_an_engine_of_verl_takes_its_data_parallel_ranks_too():
@@ -329,4 +330,4 @@ def test_an_engine_of_verl_takes_its_data_parallel_ranks_too():
     found = check_text(VERL, {"gpu": "h100", "set": [f"{key}=8"]})
     assert any("an engine takes 16 GPUs, and 8 do not hold" in text for text in found.broken)
     legal = check_text(VERL, {"gpu": "h100", "set": [f"{key}=4"]})
-    assert legal.legal and any("4 data-parallel ranks priced as" in note for note in legal.run.notes)
+    assert legal.legal and any("4 data-parallel ranks priced as" in note for note in sentences(legal.run.notes))

@@ -6,6 +6,7 @@ import json
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.remarks import sentences
 from check_help import LEGAL, checked, script
 from jsonschema import Draft202012Validator
 from tables import tabled
@@ -119,7 +120,7 @@ def test_unknown_arguments_stand_in_the_closing_line_and_slips_below_the_verdict
     lines = autoconfig.run("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb").stdout.strip().splitlines()
     text = " ".join(lines)
     assert lines[-1] == "Unknown arguments, not taken into account: --my-flag 3"
-    slip = "Left out of this verdict, as Megatron-LM does not know it: --seqlength 4 (did you mean --seq-length?)"
+    slip = "Left out of this verdict, as Megatron-LM does not know it: --seqlength 4: did you mean --seq-length?"
     assert text.index(" Legal. ") < text.index(slip) < text.index(" Fits: ")
 
 
@@ -128,10 +129,10 @@ def test_the_software_of_a_script_without_new_arguments_is_explained_and_its_opt
     old = script(plan).replace("--vocab-size 50257 ", "")
     newer, _ = checked(old, gpu="h100")
     assert newer.source.question.scenario.software.name == "transformer-engine"
-    assert any("h100-sxm-80gb is newer" in text for text in newer.source.question.assumed)
+    assert any("h100-sxm-80gb is newer" in text for text in sentences(newer.source.question.assumed))
     answer, _ = checked(old)
     assert answer.source.question.scenario.software.name == "megatron-lm-2022"
-    said = " ".join(answer.source.question.assumed)
+    said = " ".join(sentences(answer.source.question.assumed))
     assert "the newest is --sequence-parallel, of 2022" in said and "--software transformer-engine" in said
     assert checked(f"{old.strip()} --transformer-impl local\n")[0].source.question.scenario.software.name == "megatron-lm-2022"
     local, _ = checked(f"{old.strip()} --transformer-impl local\n", gpu="h100")
@@ -191,7 +192,7 @@ def test_fsdp_overlaps_by_itself_and_says_so():
     plain = f"--micro-batch-size 1 --global-batch-size 64 {FSDP} optim_grads_params --ckpt-format fsdp_dtensor"
     off, on = checked(script(plain))[0], checked(script(f"{plain} --overlap-grad-reduce --overlap-param-gather"))[0]
     assert off.report.step_seconds == on.report.step_seconds
-    said = " ".join(on.source.question.assumed)
+    said = " ".join(sentences(on.source.question.assumed))
     assert "buys nothing" not in said and "--overlap-grad-reduce: priced as overlapped with or without it" in said
 
 
@@ -203,7 +204,7 @@ def test_torch_fsdp2_gathers_in_bf16_whatever_fp8_param_gather_says():
         check(read_check(script(f"{torch} {more}"), CheckRequest(**asked))) for more in ("--fp8-param-gather", "")
     )
     assert with_.report.step_seconds == without.report.step_seconds and with_.report.peak_bytes == without.report.peak_bytes
-    assert any("switched off by Megatron-LM under torch FSDP2" in text for text in with_.source.question.assumed)
+    assert any("switched off by Megatron-LM under torch FSDP2" in text for text in sentences(with_.source.question.assumed))
     other = check(read_check(script(f"{batch} --fp8-param-gather {MEGATRON}"), CheckRequest(**asked)))
     assert other.report.peak_bytes < with_.report.peak_bytes
 
@@ -272,5 +273,5 @@ def test_the_gpu_that_slurm_is_asked_for_is_priced(line, named, gpu, said):
     text = script(LEGAL).replace("#!/bin/bash\n", f"#!/bin/bash\n#SBATCH {line}\n")
     question = read_check(text, CheckRequest(gpu=named)).question
     assert question.scenario.cluster.gpu.id == gpu
-    about = " ".join(one for one in question.assumed if one.startswith("GPU"))
+    about = " ".join(one for one in sentences(question.assumed) if one.startswith("GPU"))
     assert said in about and bool(said) == bool(about)

@@ -12,6 +12,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
@@ -253,7 +254,7 @@ def test_a_ratio_of_all_gpus_is_who_has_how_many():
     without = read_case({**row, "placement": "split 1:1:4:2"}).placement
     assert (without.train.world_size, without.critic_gpus, without.engine.gpus, without.colocated) == (4, 2, 4, True)
     other = read_case({**row, "placement": "split 1:1:4:4"})
-    assert other.placement.train.world_size == 8 and not any("reference" in said for said in other.assumed)
+    assert other.placement.train.world_size == 8 and not any("reference" in said for said in sentences(other.assumed))
 
 
 def test_training_of_actor_and_critic_together_is_compared_with_both():
