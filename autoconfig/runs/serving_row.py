@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.runs.table import Row, cell, count_of, degree, number
+from autoconfig.runs.table import Row, cell, columns_of, count_of, degree, names_of, number
 from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -17,27 +17,10 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, kv_format, load_engine, nearest_release, supports, weight_format
 from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
-MEASURED = frozenset(
-    {
-        "achieved_req_s",
-        "out_tok_s",
-        "out_tok_s_gpu",
-        "ttft_mean_ms",
-        "ttft_p99_ms",
-        "tpot_mean_ms",
-        "tpot_p99_ms",
-        "latency_ms",
-        "notes",
-        "status",
-        "source",
-        "locator",
-    }
-)
+MEASURED = columns_of("serving_measured")
 """Never read by a prediction (source and locator say where a row is from, nothing more)."""
 NEEDED = ("model", "gpu", "n_gpus", "osl")
 ENCODER_DECODERS = ("t5", "mt5")
-GPU_WORDS = {"h100_nvl": "h100-nvl-94gb", "gh200": "gh200-144gb", "rtx-pro-6000-blackwell-server": "rtx-pro-6000-96gb"}
-"""Spellings of published tables that the catalogue's aliases do not hold; MLPerf's GH200 systems are GH200-144GB (v4.1)."""
 OPEN_DEGREES = (1, 2, 4, 8)
 """Tried where the cell tp is empty."""
 EIGHT_BIT_ACTIVATIONS = ("w4a8", "w4a8_awq")
@@ -83,7 +66,7 @@ def read_case(row: Row) -> ServingCase:
     model, notes = resolve_model(size[1] if size else name)
     if model.is_hybrid:
         assumed.append(note("recurrent layers: no run of them was measured"))
-    gpu = load_gpu(GPU_WORDS.get(cell(row, "gpu").lower(), cell(row, "gpu")))
+    gpu = load_gpu(names_of("serving_gpus").get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
     lengths = _lengths(row, model, assumed)
     gpus = degree(row, "n_gpus", None)
