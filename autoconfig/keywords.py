@@ -80,6 +80,24 @@ class _Common(TypedDict, total=False):
     gated_linear_unit: bool
 
 
+class _File(TypedDict, total=False):
+    """Of every file that is read."""
+
+    model: str | Mapping[str, Any]
+    like: str
+    gpus: int | str
+    gpu: str
+    cluster: str | Mapping[str, Any]
+    gpus_per_node: int | str
+    power_limit: float
+    memory_bandwidth: float
+    software: str
+    core_release: str
+    seq_length: int | str
+    global_batch_size: int | str
+    set: str | Sequence[str] | Mapping[str, Any]
+
+
 class QuestionKeywords(_Common, total=False):
     """Of `explain` and `export`."""
 
@@ -188,21 +206,9 @@ class RlKeywords(TypedDict, total=False):
     calibration: str
 
 
-class PredictKeywords(TypedDict, total=False):
+class PredictKeywords(_File, total=False):
     """Of `predict`."""
 
-    model: str | Mapping[str, Any]
-    like: str
-    gpus: int | str
-    gpu: str
-    cluster: str | Mapping[str, Any]
-    gpus_per_node: int | str
-    power_limit: float
-    memory_bandwidth: float
-    software: str
-    core_release: str
-    seq_length: int | str
-    global_batch_size: int | str
     memory_margin: float | str
     dispatcher: str
     cuda_graphs: str
@@ -211,24 +217,11 @@ class PredictKeywords(TypedDict, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
-    set: str | Sequence[str] | Mapping[str, Any]
 
 
-class CheckKeywords(TypedDict, total=False):
+class CheckKeywords(_File, total=False):
     """Of `check`."""
 
-    model: str | Mapping[str, Any]
-    like: str
-    gpus: int | str
-    gpu: str
-    cluster: str | Mapping[str, Any]
-    gpus_per_node: int | str
-    power_limit: float
-    memory_bandwidth: float
-    software: str
-    core_release: str
-    seq_length: int | str
-    global_batch_size: int | str
     memory_margin: float | str
     fit_chance: float | str
     dispatcher: str
@@ -238,22 +231,7 @@ class CheckKeywords(TypedDict, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
-    set: str | Sequence[str] | Mapping[str, Any]
 
 
-class ConvertKeywords(TypedDict, total=False):
+class ConvertKeywords(_File, total=False):
     """Of `convert`, but for its format."""
-
-    model: str | Mapping[str, Any]
-    like: str
-    gpus: int | str
-    gpu: str
-    cluster: str | Mapping[str, Any]
-    gpus_per_node: int | str
-    power_limit: float
-    memory_bandwidth: float
-    software: str
-    core_release: str
-    seq_length: int | str
-    global_batch_size: int | str
-    set: str | Sequence[str] | Mapping[str, Any]

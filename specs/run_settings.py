@@ -18,6 +18,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 
 FULL_ITERATION, FULL = "full_iteration", "full"
@@ -247,18 +248,19 @@ def _graphs(found: RunSettings, given: GivenSettings, model: ModelSpec, seq_leng
     return found.cuda_graphs - lacking
 
 
-def given_way(dispatcher: str | None, found: RunSettings) -> str:
-    """A sentence where the dispatcher that was asked for is not the one that is priced (resolve_settings); else empty."""
+def given_way(dispatcher: str | None, found: RunSettings) -> list[Remark]:
+    """That the dispatcher that was asked for is not the one that is priced (resolve_settings), where it is not."""
     if dispatcher in (None, found.dispatcher):
-        return ""
-    return f"{dispatcher} does not run where links join more than one board: priced as {found.dispatcher}"
+        return []
+    return [Remark("dispatcher", found.dispatcher, f"as {dispatcher} does not run where links join more than one board")]
 
 
-def formula_only(model: ModelSpec, cluster: ClusterSpec) -> str:
-    """A sentence for mixtures of experts on another vendor's GPUs, of which no run is published; else empty."""
+def formula_only(model: ModelSpec, cluster: ClusterSpec) -> list[Remark]:
+    """For mixtures of experts on another vendor's GPUs, of which no run is published."""
     if not model.is_moe or cluster.gpu.vendor == NVIDIA:
-        return ""
-    return f"mixtures of experts on {cluster.gpu.name}: formula only, from the data sheet; no run of one was ever compared"
+        return []
+    why = f"mixtures of experts on {cluster.gpu.name}: formula only, from the data sheet; no run of one was ever compared"
+    return [note(why, Effect.EVERYTHING)]
 
 
 def _refuse_other_vendors(given: GivenSettings, model: ModelSpec, cluster: ClusterSpec) -> None:
@@ -375,12 +377,12 @@ def _known_releases() -> tuple[str, ...]:
     return tuple(sorted({r.release for r in recipes()} | {r.until for r in recipes()}))
 
 
-def unknown_release(software: SoftwareStack) -> list[str]:
+def unknown_release(software: SoftwareStack) -> list[Remark]:
     """What a question takes for granted about a release without a file; empty for others."""
     if not software.priced_as:
         return []
-    said = f"software {software.name}, of which nothing is known here, priced as {software.priced_as} (--software)"
-    return [said]
+    why = f"of which nothing is known here, priced as {software.priced_as}"
+    return [Remark("software", software.name, why, Effect.EVERYTHING)]
 
 
 GPU_CLASS = {"h200": "h100", "h800": "h100", "gh200": "h100", "b300": "b200", "gb300": "gb200"}

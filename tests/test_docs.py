@@ -20,7 +20,7 @@ from autoconfig.training.price import report_plan
 from autoconfig.training.question import Request, understand
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 QUESTIONS = [
     (Request(model="175b", gpus=64), "tp=8,pp=4,vpp=3,mbs=1,sp=1"),
     (Request(model="175b", gpus=64, software="megatron-lm-2022"), "tp=8,pp=4,mbs=1,recompute=selective:core_attn"),

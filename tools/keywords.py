@@ -16,6 +16,7 @@ TARGET = ROOT / "autoconfig" / "keywords.py"
 DIFFERENT = ("gpus", "gpu", "precision", "gpu_table")
 """Fields of a question that not every question has alike."""
 COMMON = tuple(field for field in fields.QUESTION if field.name not in DIFFERENT)
+OF_FILES = tuple(field for field in fields.CHECK if field in fields.PREDICT and field in fields.CONVERT)
 FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
     "QuestionKeywords": ("`explain` and `export`", fields.QUESTION),
     "SearchKeywords": ("`search`", (*fields.QUESTION, *fields.SEARCH)),
@@ -29,6 +30,8 @@ FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
         tuple(field for field in fields.CONVERT if field.name not in ("format", "output", "force")),
     ),
 }
+BASES = (("_Common", "every question about training", COMMON), ("_File", "every file that is read", OF_FILES))
+"""Classes of fields that several functions take: name, what has them, fields."""
 COMPARED = "str | Sequence[str]"
 OWN = {
     ("SearchKeywords", "gpu"): COMPARED,
@@ -64,19 +67,16 @@ def annotation(field: Field) -> str:
 
 def text() -> str:
     """The module."""
-    inherit = {name for name, (_, own) in FUNCTIONS.items() if set(COMMON) <= set(own)}
-    kept = set(COMMON)
-    blocks = [_block("_Common", "Of every question about training.", "TypedDict", COMMON)]
+    blocks = [_block(name, f"Of {said}.", "TypedDict", own) for name, said, own in BASES]
     for name, (said, own) in FUNCTIONS.items():
-        base = "_Common" if name in inherit else "TypedDict"
-        rest = [field for field in own if name not in inherit or field not in kept]
-        blocks.append(_block(name, f"Of {said}.", base, rest))
+        base, shared = next(((base, shared) for base, _, shared in BASES if set(shared) <= set(own)), ("TypedDict", ()))
+        blocks.append(_block(name, f"Of {said}.", base, [field for field in own if field not in shared]))
     return HEAD + "\n" + "\n\n\n".join(blocks) + "\n"
 
 
 def _block(name: str, said: str, base: str, own: Iterable[Field]) -> str:
     lines = [f"    {field.name}: {OWN.get((name, field.name), annotation(field))}" for field in own]
-    return "\n".join([f"class {name}({base}, total=False):", f'    """{said}"""', "", *lines])
+    return "\n".join([f"class {name}({base}, total=False):", f'    """{said}"""', *([""] if lines else []), *lines])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from autoconfig.api.context import JSON, Endpoint, Rendered, guarded, render, re
 from autoconfig.api.http import PAGE_PARAMETERS, page_of
 from autoconfig.api.problems import RefusedError
 from autoconfig.api.routes.answers import Responses, add, problem_responses
+from autoconfig.api.wire.schemas import published
 from autoconfig.specs.errors import InputError
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -21,7 +22,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from autoconfig.planning.schemas import schema
 from autoconfig.render.html import INDEX, media_type, page_text, served_names
 from autoconfig.render.listings import gpu_rows, model_rows, software_rows
 from autoconfig.render.model import describe, model_json_text
@@ -116,7 +116,7 @@ def router() -> APIRouter:
             tags=["catalogue"],
             summary=f"The {name} of the catalogue.",
         )
-    one = {200: {"description": "The model.", "content": {JSON: {"schema": schema("model")}}}, **HELD}
+    one = {200: {"description": "The model.", "content": {JSON: {"schema": published("model")[0]}}}, **HELD}
     named = {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
     add(
         found,

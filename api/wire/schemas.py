@@ -198,13 +198,18 @@ _BODIES = (
 )
 
 
+def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of an answer, and those that it names, as components of the document."""
+    whole = json.loads(json.dumps(schema(name)).replace("#/$defs/", REF))
+    return {key: value for key, value in whole.items() if not key.startswith("$")}, whole.get("$defs", {})
+
+
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
     for name in ("search", "explain", "timeline", "scaling", "check", "convert", "serve", "rl"):
-        whole = json.loads(json.dumps(schema(name)).replace("#/$defs/", REF))
-        found |= whole.pop("$defs", {})
-        found[name.capitalize()] = {key: value for key, value in whole.items() if not key.startswith("$")}
+        found[name.capitalize()], named = published(name)
+        found |= named
     for kind in (*_BODIES, *_SHOWN):
         whole = kind.model_json_schema(ref_template=REF + "{model}")
         found |= {**whole.pop("$defs", {}), kind.__name__: whole}

@@ -21,6 +21,7 @@ from autoconfig.planning import request_fields as fields
 from autoconfig.planning.request_fields import FOLDER, SAVE_CALIBRATION, STORAGE
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from autoconfig.study.settings import Budget, parse_budget, parse_time
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
         with _nothing_fits(ctx), _interrupted_early():
             session = asked.kind.open(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
-            click.echo(f"Assumed: {'; '.join(session.work.assumed)}", err=True)
+            click.echo(f"Assumed: {'; '.join(sentences(session.work.assumed))}", err=True)
         again = f"{asked.kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
         control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
         if not as_json:

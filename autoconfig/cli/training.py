@@ -178,7 +178,7 @@ def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         from autoconfig.render.training_json import search_json
 
-        print_json({"schema_version": 1, "compared": [search_json(answer) for answer in answers]})
+        print_json({"schema_version": 2, "compared": [search_json(answer) for answer in answers]})
     else:
         from autoconfig.render.plan_table import show_compared
 

@@ -13,6 +13,7 @@ from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import TORCHRUN_SCRIPT, torchrun_script
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, load_stack
 
@@ -33,7 +34,7 @@ class Converted:
     def unsaid(self) -> tuple[str, ...]:
         """What the target leaves to other places, or loses."""
         read = self.source
-        lost = (*(f"{text} (unknown in the file)" for text in read.unknown), *read.not_modelled)
+        lost = (*(f"{text} (unknown in the file)" for text in sentences(read.unknown)), *sentences(read.not_modelled))
         return (*self.written.unsaid, *_lost_switches(read.question.scenario, self.format), *lost)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.plan_rules import PipelineSplit
@@ -81,10 +82,10 @@ class TrainerRun:
     """Where the trainer places the layers itself."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What the file says; gradients are reduced as the software does where it does not say."""
-    assumed: list[str] = field(default_factory=list)
+    assumed: list[Remark] = field(default_factory=list)
     ways: Mapping[str, str] = field(default_factory=dict)
     """The file's words for what may be changed beside the plan: CheckInput.ways."""
-    not_modelled: list[str] = field(default_factory=list)
+    not_modelled: list[Remark] = field(default_factory=list)
     harmless: re.Pattern[str] = re.compile(".*")
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
@@ -95,13 +96,13 @@ OTHER_STATE = "another optimizer than Adam keeps other state; priced as Adam"
 
 
 def model_named(
-    document: Document, name: str | None, assumed: list[str], asked: str = "the file names no model", *, whole: bool = False
+    document: Document, name: str | None, assumed: list[Remark], asked: str = "the file names no model", *, whole: bool = False
 ) -> ModelSpec:
     """The model of --model, else the catalogue's of this name, or (but for `whole` names, which end in a size that counts) the
     one that the name begins with; no path of the file is opened. Raises InputError."""
     if document.request.model is not None:
         model, notes = resolve_model(document.request.model, like=document.request.like)
-        assumed += [*notes, f"model {model.name} (--model)"]
+        assumed += [*notes, Remark("model", model.name, "", Effect.EVERYTHING)]
         return model
     if document.request.like is not None:
         raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
@@ -117,7 +118,7 @@ def model_named(
                 "--model NAME, or --model with the path of its config.json"
             ) from None
         model = found
-    assumed.append(f"model {model.name}, which {name[:80]!r} names (--model)")
+    assumed.append(Remark("model", model.name, f"which {name[:80]!r} names", Effect.EVERYTHING))
     return model
 
 
@@ -145,7 +146,7 @@ def record(
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
     if run.gpus is not None and run.gpus != gpus:
-        assumed.append(f"{gpus:,} GPUs (--gpus); the file says {run.gpus:,}")
+        assumed.append(Remark("gpus", gpus, f"the file says {run.gpus:,}", Effect.EVERYTHING))
     asked = Request(
         model=run.model.name,
         gpus=gpus,
@@ -163,7 +164,7 @@ def record(
     model = with_positions(run.model.replace(mtp_num_layers=0), seq, assumed)  # no trainer but Megatron's has these layers
     stack = load_stack(request.software or run.software)
     if request.software is None:
-        assumed.append(f"software {stack.name} (--software names another)")
+        assumed.append(Remark("software", stack.name, "", Effect.EVERYTHING))
     kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
     usual = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "grad_reduce_dtype": kept or stack.memory.default_grad_dtype}
     numerics = Numerics(**{**usual, **run.numerics})
@@ -184,7 +185,7 @@ def record(
         first=first, last=last,
     )  # fmt: skip
     unread = section.unused()
-    unknown = tuple(f"{path} {str(section.flat[path])[:40]}" for path in unread if not run.harmless.fullmatch(path))
+    unknown = unknown_keys(section, (path for path in unread if not run.harmless.fullmatch(path)))
     return CheckInput(
         kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
         split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
@@ -194,12 +195,19 @@ def record(
     )  # fmt: skip
 
 
-def _global_batch(run: TrainerRun, dp: int, assumed: list[str]) -> int:
+def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:
+    """Keys that nothing reads and that may matter, with their values."""
+    return tuple(Remark(path, str(section.flat[path])[:40], "", Effect.NOTHING) for path in paths)
+
+
+def _global_batch(run: TrainerRun, dp: int, assumed: list[Remark]) -> int:
     """Samples of a step, from the batch or the accumulation; both must agree. Raises InputError."""
     accumulated = None if run.accumulation is None else run.accumulation * run.micro_batch * dp
     if run.global_batch is None:
         if accumulated is None:
-            assumed.append(f"global batch {run.micro_batch * dp} = micro-batch x data parallelism: the file gives none")
+            assumed.append(
+                Remark("global_batch_size", run.micro_batch * dp, "micro-batch x data parallelism: the file gives none")
+            )
         return accumulated or run.micro_batch * dp
     if accumulated is not None and accumulated != run.global_batch:
         raise InputError(

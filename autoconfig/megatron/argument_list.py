@@ -19,6 +19,7 @@ from importlib import resources
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.remarks import Effect, Remark
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
@@ -61,12 +62,14 @@ def known_arguments() -> dict[str, KnownArgument]:
 
 
 @cache
-def not_modelled_arguments() -> dict[str, tuple[str, frozenset[str]]]:
+def not_modelled_arguments() -> dict[str, tuple[Remark, frozenset[str]]]:
     """Name -> (what it changes, values with which it changes nothing)."""
     table = tomllib.loads((resources.files("autoconfig") / "data" / "megatron_not_modelled.toml").read_text(encoding="utf-8"))
     rows = {f"--{name}": row for part in table.values() for name, row in part.items()}
-    whole = {name: {"says": row} if isinstance(row, str) else row for name, row in rows.items()}
-    return {name: (row["says"], frozenset(row.get("usual", ()))) for name, row in whole.items()}
+    return {
+        name: (Remark(name, None, row["says"], Effect[row["effect"].upper()]), frozenset(row.get("usual", ())))
+        for name, row in rows.items()
+    }
 
 
 @cache
@@ -110,7 +113,7 @@ class Arguments:
 
     given: Mapping[str, Given]
     """The last occurrence of each known argument, as argparse counts it."""
-    unknown: tuple[str, ...]
+    unknown: tuple[Remark, ...]
     """Arguments that the table does not hold, and words that belong to none."""
     repeated: tuple[str, ...]
     unread: Mapping[int, Unread]
@@ -172,23 +175,25 @@ class Arguments:
         """Known arguments that nothing read: data, paths, logging, learning rate, ..."""
         return tuple(name for name in (*self.given, *self.undecided) if name not in self.used)
 
-    def not_modelled(self) -> tuple[str, ...]:
-        """Arguments that matter and that no formula reads, with what they change: `--x: ...`."""
+    def not_modelled(self) -> tuple[Remark, ...]:
+        """Arguments that matter and that no formula reads, with what they change."""
         found = []
-        for name, (says, usual) in not_modelled_arguments().items():
+        for name, (remark, usual) in not_modelled_arguments().items():
             if name in self.given and not set(self.given[name].values) & usual:
                 self.used.add(name)
-                found.append(f"{name}: {says}")
+                found.append(remark)
         return tuple(found)
 
-    def depends(self) -> tuple[str, ...]:
-        """Arguments that matter and that a condition decides, with the condition: `--x (depends on ...)`."""
-        return tuple(f"{name} ({why})" for name, why in self.undecided.items() if name in self.used)
+    def depends(self) -> tuple[Remark, ...]:
+        """Arguments that matter and that a condition decides, with the condition."""
+        return tuple(Remark(name, None, why) for name, why in self.undecided.items() if name in self.used)
 
     def refuse_undecided(self) -> None:
         """Raises InputError where a condition decides whether an argument is given that was read so far."""
-        for text in self.depends():
-            raise InputError(f"whether the run has {text}; no verdict is given on a plan that is not fully read")
+        for one in self.depends():
+            raise InputError(
+                f"whether the run has {one.field} ({one.why}); no verdict is given on a plan that is not fully read"
+            )
 
     def newest(self) -> tuple[str, int]:
         """The newest of the given arguments and the year in which it was first seen; ("none", 0) where there is none."""
@@ -222,7 +227,7 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
     undecided: dict[str, str] = {}
     empty = "'' (an empty word)"
     given: dict[str, Given] = {}
-    unknown: list[str] = []
+    unknown: list[Remark] = []
     repeated: list[str] = []
     position = 0
     while position < len(argv):
@@ -230,16 +235,16 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
         if (odd := unread.get(position)) and not re.match(r"--?[A-Za-z][\w-]*=", word):
             names, others = _undecided(word, odd)
             undecided |= dict.fromkeys(names, odd.reason)
-            unknown += [f"{name} ({odd.reason})" for name in others]
+            unknown += [Remark(name, None, odd.reason, Effect.NOTHING) for name in others]
             position += 1
             continue
         if not _OPTION.match(word):
-            unknown.append(word or empty)
+            unknown.append(Remark(word or empty, None, "", Effect.NOTHING))
             position += 1
             continue
         found, position, known = _one(argv, position, unread)
         if not known:
-            unknown.append(" ".join([found.name, *found.values]))
+            unknown.append(Remark(found.name, " ".join(found.values) or None, "", Effect.NOTHING))
             continue
         before = given.get(found.name)
         if before is not None and before.values != found.values:
@@ -263,7 +268,7 @@ def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
     for words in odd.choices:
         arguments = split_arguments(words)
         names += arguments.given
-        others += arguments.unknown
+        others += [f"{one.field} {one.value or ''}".strip() for one in arguments.unknown]
     return names, list(dict.fromkeys(others))
 
 

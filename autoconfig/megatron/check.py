@@ -21,7 +21,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import changed_keys, nearest_legal
-from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, remarks_on
+from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, without_effect
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
 from autoconfig.training.rank import Ranking, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
@@ -111,7 +111,7 @@ class CheckAnswer:
     """Overlaps that the file's legal plan could have and that are not given."""
     omitted: tuple[str, ...] = ()
     """What the script leaves out that its job will miss, beside overlaps."""
-    remarks: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
     """What the file's legal plan asks for to no effect."""
     remedies: tuple[Remedy, ...] = ()
     """What would make it fit, where nothing does with the asked chance."""
@@ -160,7 +160,7 @@ def check(source: CheckInput) -> CheckAnswer:
         plans_ranked=len(ranking.row),
         missing=missing_overlaps(scenario, plan) if report and source.script else (),
         omitted=omissions(source) if report else (),
-        remarks=remarks_on(scenario, plan) if report else (),
+        without_effect=without_effect(scenario, plan) if report else (),
     )
     return answer if answer.fit_chance_met else replace(answer, remedies=tuple(_remedies(source)))
 

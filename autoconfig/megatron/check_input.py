@@ -28,6 +28,7 @@ from autoconfig.specs.errors import FileError, InputError, UnsupportedError, opt
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
@@ -36,17 +37,9 @@ from autoconfig.training.space import Constraints
 
 MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
-SLIP_OF = "did you mean"
-"""How the hint begins that an unknown argument is a known one misspelt."""
 PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 WANTED = "a launch script, an argument list or a plan.json"
-
-
-IN_FEWER_BITS = "frozen weights in fewer bits: less memory"
-"""What options of quantised weights change, behind the option."""
-LESS_MEMORY = re.compile(r"\bless (?:GPU )?memory\b")
-"""Of what is not modelled: the run needs less than predicted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +96,9 @@ class CheckInput:
     question: Question
     plan: TrainPlan
     split: PipelineSplit | None
-    unknown: tuple[str, ...]
-    not_modelled: tuple[str, ...]
+    unknown: tuple[Remark, ...]
+    """Arguments that nothing knows; a slip of a known one (`Effect.EVERYTHING`) may change any figure."""
+    not_modelled: tuple[Remark, ...]
     """Arguments that matter and that no formula reads, with what they change."""
     ignored: tuple[str, ...]
     notes: tuple[str, ...]
@@ -128,7 +122,7 @@ class CheckInput:
     def needs_less(self) -> bool:
         """Whether what is not modelled (weights in fewer bits, state or activations in CPU memory) makes the predicted memory a
         bound: a plan over the limit may fit all the same."""
-        return any(LESS_MEMORY.search(text) for text in self.not_modelled)
+        return any(remark.effect is Effect.LESS_MEMORY for remark in self.not_modelled)
 
     def require_taken(self) -> None:
         """Raises UnsupportedError where megatron-core refuses the arguments whatever the plan: for readers that have no words
@@ -243,14 +237,14 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     gpus = request.gpus if request.gpus is not None else script.num_gpus
     if gpus is None:
         raise InputError(f"the number of GPUs is not known: {script.gpus_reason}; say {option('gpus')} N")
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     if script.num_gpus is not None and script.num_gpus != gpus:
-        kept = "; what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
-        assumed.append(f"{gpus:,} GPUs (--gpus); the script itself starts {script.num_gpus:,}{kept}")
+        kept = "what it works out from that, its batch too, is read as it stands (--set NAME=VALUE, --global-batch-size N)"
+        assumed.append(Remark("gpus", gpus, f"the script itself starts {script.num_gpus:,}; {kept}", Effect.EVERYTHING))
     gpu = request.gpu
     if gpu is None and request.cluster is None and (own := exported_gpu(text)):
         gpu = own
-        assumed.append(f"GPU {own}, from the header that export wrote (--gpu)")
+        assumed.append(Remark("gpu", own, "from the header that export wrote", Effect.EVERYTHING))
     elif request.cluster is None:
         gpu = scheduled_gpu(sbatch_words(text), gpu, assumed)
     asked = _asked(request, gpus, gpu)
@@ -281,14 +275,12 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
     scenario = replace(read.scenario, given=given)
     question = question_of(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
-    hints = ((word, name_hint(word)) for word in read.unknown)
-    unknown = tuple(f"{word} ({SLIP_OF} {hint}?)" if hint and word.startswith("--") else word for word, hint in hints)
     return CheckInput(
         kind=kind,
         question=question,
         plan=read.plan,
         split=read.split,
-        unknown=unknown,
+        unknown=tuple(map(_with_hint, read.unknown)),
         not_modelled=read.not_modelled,
         ignored=read.ignored,
         notes=(*script.notes, *(left_out_by_export(text) if request.model is None else ())),
@@ -300,13 +292,13 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     )
 
 
-def _with_nodes(asked: Request, each: int, assumed: list[str]) -> tuple[Request, ClusterSpec]:
+def _with_nodes(asked: Request, each: int, assumed: list[Remark]) -> tuple[Request, ClusterSpec]:
     """The question and its cluster, in nodes of `each` GPUs where that is fewer than the usual server has."""
     cluster = read_cluster(asked, assumed)
     named = asked.cluster is not None or asked.gpus_per_node is not None
     if named or each >= min(cluster.num_gpus, cluster.gpus_per_node) or cluster.num_gpus % each:
         return asked, cluster
-    assumed.append(f"nodes of {each} GPUs, as the script starts them (--gpus-per-node)")
+    assumed.append(Remark("gpus_per_node", each, "as the script starts them", Effect.EVERYTHING))
     asked = replace(asked, gpus_per_node=each)
     return asked, read_cluster(asked, [])
 
@@ -335,14 +327,20 @@ def _require_gpus(gpus: int, plan: TrainPlan) -> None:
         )
 
 
-def _require_megatron(kind: str, script: Script, unknown: tuple[str, ...]) -> None:
+def _with_hint(unknown: Remark) -> Remark:
+    """An unknown argument, with the known one that it may be a slip of."""
+    hint = name_hint(unknown.field) if unknown.field.startswith("--") else ""
+    return replace(unknown, why=f"did you mean {hint}?", effect=Effect.EVERYTHING) if hint else unknown
+
+
+def _require_megatron(kind: str, script: Script, unknown: tuple[Remark, ...]) -> None:
     """Raises InputError where --model stands for the model of a program whose options are mostly none of Megatron-LM's."""
     names = {word.partition("=")[0] for word in script.words() if re.match(r"--[A-Za-z]", word)}
-    foreign = [word for word in unknown if word.startswith("--")]
+    foreign = [one.field for one in unknown if one.field.startswith("--")]
     if kind == "script" and not names & SIZES_OF_A_MODEL and len(foreign) > len(names) / 3:
         raise InputError(
             f"{script.program or 'the program'} is none of Megatron-LM: it does not know {len(foreign)} of its {len(names)} "
-            f"options ({', '.join(word.split()[0] for word in foreign[:3])}), and none of them is of a model"
+            f"options ({', '.join(foreign[:3])}), and none of them is of a model"
         )
 
 
@@ -355,7 +353,7 @@ def require_format(gpu: GpuSpec, numerics: Numerics) -> None:
     gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
 
 
-def question_of(scenario: Scenario, assumed: tuple[str, ...], asked: Request) -> Question:
+def question_of(scenario: Scenario, assumed: tuple[Remark, ...], asked: Request) -> Question:
     """A question that is understood, with the calibration that it is priced with."""
     scenario = replace(scenario, calibration=asked.own_calibration or shipped())
     return Question(scenario=scenario, constraints=Constraints(), assumed=assumed, request=asked)

@@ -141,7 +141,8 @@ def same_software(found: Scenario, asked: Scenario, plan: TrainPlan) -> bool:
 
 
 def _others(source: CheckInput, changes: Iterable[FlagChange]) -> set[str]:
-    return {word.partition(" (")[0] for word in (*source.unknown, *source.ignored)} - {change.flag for change in changes}
+    others = {f"{one.field} {one.value or ''}".strip() for one in source.unknown} | {*source.ignored}
+    return others - {change.flag for change in changes}
 
 
 def _with_environment(text: str, exports: Sequence[str]) -> str:

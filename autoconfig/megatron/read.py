@@ -22,6 +22,7 @@ from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import Scenario, Workload
 from autoconfig.specs.software.software import (
     DEFAULT_STACK,
@@ -33,6 +34,7 @@ from autoconfig.specs.software.software import (
     with_options,
 )
 from autoconfig.training.price import Violation
+from autoconfig.training.question import raised_positions
 
 GATHER = "--overlap-param-gather"
 OF_ITSELF = "priced as overlapped with or without it, FSDP overlaps by itself"
@@ -55,12 +57,12 @@ def is_modern(name: str) -> bool:
     return name in (DEFAULT_STACK, "megatron-local") or name.startswith("megatron-core")
 
 
-def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str | None = None) -> str:
+def software_name(a: Arguments, gpu: GpuSpec, assumed: list[Remark], release: str | None = None) -> str:
     """The stack whose arguments these are, by the newest of them; says what decided it. On a GPU that computes fp8, which no
     Megatron-LM before 2023 knew, it is today's; so it is where a `release` of megatron-core is named."""
     newest, year = a.newest()
     recent = "fp8" in gpu.flops_per_s
-    said = f"of the arguments the newest is {newest}, of {year}"
+    said = f"as of the arguments the newest is {newest}, of {year}"
     if a.has("--deepspeed"):
         newer = recent or a.has(
             "--use-rotary-position-embeddings", "--use-flash-attn", "--use-flash-attn-v2", "--sequence-parallel", ULYSSES
@@ -80,12 +82,12 @@ def software_name(a: Arguments, gpu: GpuSpec, assumed: list[str], release: str |
         old = year <= 2021 and not a.has("--sequence-parallel", "--recompute-activations")
         name = "megatron-lm-2021" if old else "megatron-lm-2022"
         said += f"; if today's Megatron-LM runs this file, it is --software {DEFAULT_STACK}"
-    assumed.append(f"software {name} (--software names another): {said}")
+    assumed.append(Remark("software", name, said, Effect.EVERYTHING))
     return name
 
 
 def read_software(
-    a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], *, modern: bool, megatron_fsdp: bool = False
+    a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[Remark], *, modern: bool, megatron_fsdp: bool = False
 ) -> SoftwareStack:
     """The scenario's stack with what the arguments switch on and, of today's Megatron-LM (`modern`), off. Raises InputError for
     overlap without its condition."""
@@ -103,11 +105,11 @@ def read_software(
     stack = with_options(load_stack(name), options)
     stack = replace(stack, supports_fp8_param_gather_with_fsdp=megatron_fsdp) if plan.fsdp or megatron_fsdp else stack
     if plan.fsdp and scenario.numerics.fp8_param_gather and not megatron_fsdp:
-        assumed.append("--fp8-param-gather is switched off by Megatron-LM under torch FSDP2: priced without it")
+        assumed.append(Remark("--fp8-param-gather", None, "switched off by Megatron-LM under torch FSDP2: priced without it"))
     return stack
 
 
-def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[str], megatron_fsdp: bool) -> frozenset[str]:
+def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[Remark], megatron_fsdp: bool) -> frozenset[str]:
     """The overlaps that are on. An argument that is missing switches its overlap off where the plan could have it. Where it
     could not (tensor-parallel overlap at tp 1), its absence says nothing of other plans: the stack's default stays. Weights are
     gathered beside the forward only where gradients are reduced beside the backward (Megatron's arguments.py asserts it). FSDP
@@ -122,7 +124,7 @@ def _overlaps(a: Arguments, scenario: Scenario, plan: TrainPlan, assumed: list[s
             found.add(flag.removeprefix("--"))
         if a.has(flag) and usual and flag not in possible and not chosen:
             by_itself = plan.fsdp and flag != "--tp-comm-overlap"
-            assumed.append(f"{flag}: {OF_ITSELF}" if by_itself else f"{flag} buys nothing here: priced without it")
+            assumed.append(Remark(flag, None, OF_ITSELF if by_itself else "buys nothing here: priced without it", Effect.TIME))
     return frozenset(found if GRAD_REDUCE in found else found - {PARAM_GATHER})
 
 
@@ -180,10 +182,10 @@ class ArgumentsRead(PlanRead):
     also_broken: tuple[Violation, ...]
     refused: tuple[Violation, ...]
     """Arguments that megatron-core refuses, whatever the plan."""
-    unknown: tuple[str, ...]
-    not_modelled: tuple[str, ...]
+    unknown: tuple[Remark, ...]
+    not_modelled: tuple[Remark, ...]
     ignored: tuple[str, ...]
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
 
 
 def read_arguments(
@@ -209,7 +211,7 @@ def read_arguments(
     Megatron-LM of an unknown release runs it; `exported`: the software that `export` priced it as, which says every switch."""
     arguments = replace(split_arguments(argv, unread), variables=variables or {}, spoken=spoken)
     _require_training(arguments)
-    assumed = [f"{name} is given more than once: the last one counts" for name in arguments.repeated]
+    assumed = [Remark(name, None, "given more than once: the last one counts") for name in arguments.repeated]
     whole = model is None and model_name is None
     if model_name is None:
         if like is not None:
@@ -217,7 +219,7 @@ def read_arguments(
         model = model or read_model(arguments, assumed, program)
     else:
         model, notes = resolve_model(model_name, like=like)
-        assumed += [*notes, f"model {model.name} instead of the file's (--model)"]
+        assumed += [*notes, Remark("model", model.name, "instead of the file's", Effect.EVERYTHING)]
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
     found = read_plan(arguments, model, cluster.num_gpus, assumed)
@@ -227,7 +229,7 @@ def read_arguments(
     batch = global_batch_size or found.global_batch_size
     workload = Workload(seq_length=seq, global_batch_size=batch, decoder_seq_length=read_decoder_length(arguments, model))
     if software is None and core_release is None and exported is not None:
-        assumed.append(f"software {exported}, from the header that export wrote (--software)")
+        assumed.append(Remark("software", exported, "from the header that export wrote", Effect.EVERYTHING))
         software = exported
     stack = load_stack(software or software_name(arguments, cluster.gpu, assumed, core_release))
     modern = exported is not None or is_modern(stack.name)
@@ -257,7 +259,7 @@ def _require_training(a: Arguments) -> None:
     another one than is read."""
     if odd := next((name for name in _NOT_TRAINING if a.has(name)), None):
         raise UnsupportedError(f"{odd}: this is {_NOT_TRAINING[odd]}; only that of decoder-only transformers can be checked")
-    for text in a.unknown:
+    for text in (f"{one.field} {one.value or ''}".strip() for one in a.unknown):
         match = _PARALLELISM.fullmatch(text.replace("_", "-"))
         if match is not None and match["size"] not in ("0", "1"):
             slip = f"; if it is a slip of {hint}, write that" if (hint := name_hint(text)) else ""
@@ -267,16 +269,16 @@ def _require_training(a: Arguments) -> None:
             )
 
 
-def with_positions(model: ModelSpec, seq_length: int, assumed: list[str]) -> ModelSpec:
+def with_positions(model: ModelSpec, seq_length: int, assumed: list[Remark]) -> ModelSpec:
     """The model with as many positions as tokens of a sample, at least."""
     if seq_length <= model.max_position_embeddings:
         return model
-    assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {seq_length}")
+    assumed.append(raised_positions(model, seq_length))
     return model.replace(max_position_embeddings=seq_length)
 
 
 def _refused(
-    found: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[str]
+    found: Sequence[Refusal], software: str, release: str | None, pinned: bool, assumed: list[Remark]
 ) -> tuple[Violation, ...]:
     """What of it megatron-core refuses in a release, the newest unless said or `pinned`; what only newer ones refuse is said as
     assumed. Nothing for software of other years. Raises InputError for a release of such software."""
@@ -290,7 +292,7 @@ def _refused(
     for refusal in found:
         at = RELEASES.index(refusal.since)
         if at > RELEASES.index(last):
-            assumed.append(f"refused since core {refusal.since}, and this is {said}: {refusal.text}")
+            assumed.append(note(f"refused since core {refusal.since}, and this is {said}: {refusal.text}", Effect.NOTHING))
             continue
         since = f"refused since core {refusal.since}; --core-release {RELEASES[at - 1]} is before" if at else "always refused"
         broken.append(Violation(rule=refusal.rule, text=f"{refusal.text} ({since}); {refusal.change}"))

@@ -8,6 +8,7 @@ from typing import Any
 from autoconfig.megatron.argument_list import Arguments
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import Remark
 
 
 def kind_read(a: Arguments, program: str) -> str | None:
@@ -22,7 +23,7 @@ def kind_read(a: Arguments, program: str) -> str | None:
     return "bert" if bert or a.has("--bert-no-binary-head") else None
 
 
-def read_stacks(a: Arguments, kind: str, values: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+def read_stacks(a: Arguments, kind: str, values: dict[str, Any], assumed: list[Remark]) -> dict[str, Any]:
     """Fields of ModelSpec that T5Model and BertModel of megatron-core set, beside those of any transformer in `values`.
 
     Raises InputError where T5 has no length of its decoder, UnsupportedError for depths that pretrain_t5.py does not build.
@@ -45,7 +46,7 @@ def read_stacks(a: Arguments, kind: str, values: dict[str, Any], assumed: list[s
             "one number"
         )
     if decoder is None:
-        assumed.append(f"{layers} layers of the decoder, as many as of the encoder (pretrain_t5.py)")
+        assumed.append(Remark("--decoder-num-layers", layers, "as many as of the encoder (pretrain_t5.py)"))
     relative = values["position_embedding_type"] == "relative"
     return {
         "num_layers": 2 * layers,

@@ -13,6 +13,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_numbers import YARN_ORIGINAL, RopeScaling
 from autoconfig.specs.models.pattern import parse_pattern, pattern_letters
+from autoconfig.specs.remarks import Effect, Remark
 
 _KINDS = {
     "a hybrid whose layers are given by ratios": (
@@ -59,7 +60,7 @@ _GATED_FAMILIES = re.compile("llama|mistral|mixtral|qwen|baichuan")
 MAX_PATTERN = 10_000
 
 
-def read_model(a: Arguments, assumed: list[str], program: str = "") -> ModelSpec:
+def read_model(a: Arguments, assumed: list[Remark], program: str = "") -> ModelSpec:
     """The architecture; `program`: the file that is started, where it is known. Raises InputError for a missing size,
     UnsupportedError for what is neither a transformer of like layers nor a hybrid."""
     shared = a.count("--num-unique-layers")
@@ -199,7 +200,7 @@ def _activation(a: Arguments) -> tuple[str, bool]:
     return chosen[0] if chosen else ("gelu", False)
 
 
-def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
+def _query_groups(a: Arguments, heads: int, assumed: list[Remark]) -> int:
     if (kind := a.text("--attention-head-type")) is not None:
         if kind not in ("multihead", "multiquery"):
             raise InputError(f"--attention-head-type {kind[:40]!r}: use multihead or multiquery")
@@ -208,12 +209,12 @@ def _query_groups(a: Arguments, heads: int, assumed: list[str]) -> int:
     if a.has("--group-query-attention"):
         return groups or 1
     if groups and groups != heads and a.has("--num-query-groups"):
-        assumed.append(f"--num-query-groups {groups} has no effect without --group-query-attention, as in Megatron-LM")
+        assumed.append(Remark("--num-query-groups", groups, "no effect without --group-query-attention, as in Megatron-LM"))
         return heads
     return groups or heads
 
 
-def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
+def _norm_and_positions(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
     norm = (a.text("--normalization") or ("RMSNorm" if a.has("--use-rms-norm") else "LayerNorm")).lower()
     names = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
     if norm not in names:
@@ -229,7 +230,7 @@ def _norm_and_positions(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     most = a.count("--max-position-embeddings")
     if most is None:
         most = a.count("--seq-length", "--encoder-seq-length") or 4096
-        assumed.append(f"max_position_embeddings {most}, the sequence length (--max-position-embeddings is not given)")
+        assumed.append(Remark("--max-position-embeddings", most, "the sequence length"))
     return {
         "normalization": names[norm],
         "position_embedding_type": position,
@@ -301,7 +302,7 @@ def _latent_attention(a: Arguments, heads: int) -> dict[str, Any]:
     }
 
 
-def _indexer(a: Arguments, assumed: list[str]) -> dict[str, Any]:
+def _indexer(a: Arguments, assumed: list[Remark]) -> dict[str, Any]:
     """Sparse attention. Raises UnsupportedError for another variant, and for layers that take over keys chosen before them."""
     variant = a.text("--experimental-attention-variant")
     if variant is None:
@@ -314,10 +315,9 @@ def _indexer(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     if (a.count("--dsa-indexer-topk-freq") or 1) > 1:
         raise UnsupportedError("--dsa-indexer-topk-freq above 1: layers that take over the chosen keys are not modelled")
     if a.text("--dsa-kernel-backend") not in ("cudnn", "tilelang") or not a.has("--dsa-indexer-use-sparse-loss"):
-        assumed.append(
-            "sparse attention priced with --dsa-kernel-backend cudnn or tilelang and --dsa-indexer-use-sparse-loss: without "
-            "them every score is kept, and memory and time are far larger"
-        )
+        why = "priced with cudnn or tilelang, and with --dsa-indexer-use-sparse-loss"
+        without = "without them every score of sparse attention is kept, and memory and time are far larger"
+        assumed.append(Remark("--dsa-kernel-backend", None, f"{why}: {without}", Effect.MORE_MEMORY))
     return {
         "dsa_indexer_n_heads": _needed(a, "--dsa-indexer-n-heads"),
         "dsa_indexer_head_dim": _needed(a, "--dsa-indexer-head-dim"),
@@ -326,7 +326,7 @@ def _indexer(a: Arguments, assumed: list[str]) -> dict[str, Any]:
     }
 
 
-def _experts(a: Arguments, values: dict[str, Any], assumed: list[str]) -> dict[str, Any]:
+def _experts(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> dict[str, Any]:
     texts = set(a.texts("--num-experts"))
     if len(texts) > 1:
         raise UnsupportedError("--num-experts with several numbers: a pyramid of experts cannot be checked")
@@ -351,7 +351,7 @@ def _experts(a: Arguments, values: dict[str, Any], assumed: list[str]) -> dict[s
     }
 
 
-def _shared_width(a: Arguments, width: int, assumed: list[str]) -> int:
+def _shared_width(a: Arguments, width: int, assumed: list[Remark]) -> int:
     """Channels of the experts that every token passes: Megatron's argument, Pai's and MindSpeed's number of experts, the
     residual MLP of DeepSpeed (an expert beside the chosen one, `use_residual` of deepspeed/moe/layer.py)."""
     whole = a.whole("--moe-shared-expert-intermediate-size", "--shared-moe-ffn-hidden-size")
@@ -362,7 +362,7 @@ def _shared_width(a: Arguments, width: int, assumed: list[str]) -> int:
         text = "the width of the shared expert is not known: --enable-shared-expert does not say it, and forks differ"
         raise InputError(f"{text}; add --moe-shared-expert-intermediate-size N to the arguments")
     if a.text("--mlp-type") == "residual":
-        assumed.append("--mlp-type residual: the dense MLP beside the experts is read as a shared expert")
+        assumed.append(Remark("--mlp-type", "residual", "the dense MLP beside the experts is read as a shared expert"))
         return width
     return (count or 0) * width
 

@@ -12,6 +12,7 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.pattern import parse_pattern
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.scenario import FORMATS, FP8_RECIPES, Numerics
 from autoconfig.training.plan_rules import PipelineSplit, layout_chunks, split_by_accounting, split_of_layout
 
@@ -27,7 +28,7 @@ _QUANTISED = {
 _OLDER_FLAGS = {"fp8": ("--fp8-hybrid", "--fp8-e4m3")}
 
 
-def _precision(a: Arguments, assumed: list[str]) -> tuple[str, str]:
+def _precision(a: Arguments, assumed: list[Remark]) -> tuple[str, str]:
     """(precision, recipe of fp8) by the arguments that FORMATS names. Raises InputError."""
     given = [(p, name) for p, name in _QUANTISED.items() if a.has(f"--{name}-format", *_OLDER_FLAGS.get(name, ()))]
     if len(given) > 1:
@@ -45,7 +46,7 @@ def _precision(a: Arguments, assumed: list[str]) -> tuple[str, str]:
         return precision, recipe or "delayed"
     plain = next((name for name in ("bf16", "fp16") if a.has(f"--{name}")), "fp32")
     if plain == "fp32":
-        assumed.append("precision fp32: neither --bf16 nor --fp16 is given")
+        assumed.append(Remark("precision", "fp32", "neither --bf16 nor --fp16 is given"))
     return plain, "delayed"
 
 
@@ -76,7 +77,7 @@ class PlanRead:
     """Sharded by Megatron-FSDP, which plans have no word of their own for: read as fsdp of the same stage."""
 
 
-def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[str]) -> PlanRead:
+def read_plan(a: Arguments, model: ModelSpec, num_gpus: int, assumed: list[Remark]) -> PlanRead:
     """The plan on so many GPUs. Raises InputError for contradictory arguments; what breaks a rule is not an error here."""
     tp = a.count("--tensor-model-parallel-size", "--model-parallel-size", "--tensor-parallel-size") or 1
     pp = a.count("--pipeline-model-parallel-size") or 1
@@ -120,7 +121,7 @@ def _says(model: ModelSpec, plan: TrainPlan, split: PipelineSplit) -> bool:
 
 
 def _stages(
-    a: Arguments, model: ModelSpec, pp: int, assumed: list[str]
+    a: Arguments, model: ModelSpec, pp: int, assumed: list[Remark]
 ) -> tuple[PipelineSplit | None, int, int | None, int | None]:
     """(split, vpp, first, last); the ways of saying them exclude each other."""
     pattern = a.text(*PATTERNS)
@@ -212,17 +213,17 @@ def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:
     return PipelineSplit(vpp=1, layers=spread)
 
 
-def _with_ends(split: PipelineSplit, model: ModelSpec, assumed: list[str]) -> tuple[PipelineSplit, int, int | None, int | None]:
+def _with_ends(
+    split: PipelineSplit, model: ModelSpec, assumed: list[Remark]
+) -> tuple[PipelineSplit, int, int | None, int | None]:
     first, last = split.ends(model.num_layers)
     if not split.even_inside and not split.broken:
-        assumed.append(
-            f"stages of {', '.join(map(str, split.layers))} layers are priced as "
-            + (f"first {first}, last {last}" if first else f"{model.num_layers // len(split.layers)} each")
-        )
+        priced = f"first {first}, last {last}" if first else f"{model.num_layers // len(split.layers)} each"
+        assumed.append(note(f"stages of {', '.join(map(str, split.layers))} layers are priced as {priced}"))
     return split, split.vpp, first, last
 
 
-def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[str]) -> int:
+def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[Remark]) -> int:
     given = a.count("--expert-model-parallel-size", "--moe-expert-parallel-size")
     if given is not None and not model.is_moe:
         if given > 1:
@@ -230,11 +231,11 @@ def _experts_over(a: Arguments, model: ModelSpec, dp: int, assumed: list[str]) -
         return 1
     if given is None and model.is_moe and a.has("--expert-parallel", "--moe-expert-model-parallelism"):
         given = min(dp, model.num_moe_experts or 1)
-        assumed.append(f"expert parallelism {given}: --expert-parallel spreads the experts over data parallelism")
+        assumed.append(Remark("expert parallelism", given, "--expert-parallel spreads the experts over data parallelism"))
     return given or 1
 
 
-def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, assumed: list[str]) -> int:
+def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, assumed: list[Remark]) -> int:
     given = a.count("--expert-tensor-parallel-size")
     if not model.is_moe:
         return 1
@@ -243,19 +244,19 @@ def _expert_tensor(a: Arguments, model: ModelSpec, tp: int, assumed: list[str]) 
     if a.has("--deepspeed") and not a.has("--enable-expert-tensor-parallelism"):
         return 1
     if tp > 1:
-        assumed.append(f"expert tensor parallelism {tp} = tensor parallelism, the default (--expert-tensor-parallel-size)")
+        assumed.append(Remark("--expert-tensor-parallel-size", tp, "the tensor parallelism, its default"))
     return tp
 
 
-def _sequence_parallel(a: Arguments, tp: int, assumed: list[str]) -> bool:
+def _sequence_parallel(a: Arguments, tp: int, assumed: list[Remark]) -> bool:
     if not a.has("--sequence-parallel"):
         return False
     if tp == 1:
-        assumed.append("--sequence-parallel has no effect at tensor parallelism 1: Megatron-LM turns it off")
+        assumed.append(Remark("--sequence-parallel", None, "no effect at tensor parallelism 1: Megatron-LM turns it off"))
     return tp > 1
 
 
-def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
+def _sharding(a: Arguments, assumed: list[Remark]) -> tuple[bool, int]:
     """(distributed optimizer, fsdp stage)."""
     dist_opt = a.has("--use-distributed-optimizer")
     if a.has("--use-torch-fsdp2") and a.has(*MEGATRON_FSDP):
@@ -268,20 +269,20 @@ def _sharding(a: Arguments, assumed: list[str]) -> tuple[bool, int]:
             raise InputError(f"--data-parallel-sharding-strategy {strategy[:40]!r}: use one of {', '.join(_SHARDING)}")
         stage = _SHARDING[strategy]
         priced = f"torch FSDP2 of ZeRO stage {stage}" if stage > 1 else ("plain data parallelism", "a sharded optimizer")[stage]
-        assumed.append(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {priced}")
+        assumed.append(note(f"read as Megatron-FSDP, {strategy}: legality as Megatron has it, priced as {priced}"))
         return (False, stage) if stage > 1 else (stage == 1, 0)
     if a.has("--deepspeed"):
         zero = a.whole("--zero-stage")
         if zero is None:
             zero = 1
-            assumed.append("ZeRO stage 1: the DeepSpeed configuration file is not read (--zero-stage)")
+            assumed.append(Remark("--zero-stage", zero, "the DeepSpeed configuration file is not read"))
         elif not 0 <= zero <= 3:
             raise InputError(f"--zero-stage {zero}: use 0 to 3")
         return (False, zero) if zero > 1 else (zero == 1, 0)
     return dist_opt, 0
 
 
-def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:
+def read_recompute(a: Arguments, assumed: list[Remark]) -> Recompute:
     """Recomputation in the words of 2020 (--checkpoint-activations) to today. Raises InputError for what excludes itself."""
     granularity = a.text("--recompute-granularity")
     short = a.has("--recompute-activations")
@@ -314,7 +315,7 @@ def read_recompute(a: Arguments, assumed: list[str]) -> Recompute:
     if granularity not in (None, "none"):
         raise InputError(f"--recompute-granularity {granularity[:40]!r}: use full or selective")
     if a.has("--recompute-modules"):
-        assumed.append("--recompute-modules has no effect without --recompute-granularity selective")
+        assumed.append(Remark("--recompute-modules", None, "no effect without --recompute-granularity selective"))
     return NONE
 
 
@@ -324,7 +325,7 @@ def _method(text: str, name: str) -> str:
     return text
 
 
-def read_batch(a: Arguments, dp: int, assumed: list[str]) -> tuple[int, int]:
+def read_batch(a: Arguments, dp: int, assumed: list[Remark]) -> tuple[int, int]:
     """(micro-batch, global batch) in samples. Raises InputError where there is no micro-batch, or two global batches. The size
     of a schedule is its last one, as `_parse_schedule` of megatron-core 0.19.2 (num_microbatches_calculator.py) reads it; its
     arguments.py refuses a schedule beside --global-batch-size."""
@@ -336,15 +337,13 @@ def read_batch(a: Arguments, dp: int, assumed: list[str]) -> tuple[int, int]:
         if batch is not None:
             raise InputError(f"{SCHEDULE} and --global-batch-size are given together, which Megatron-LM refuses; drop one")
         batch = _last_of_schedule(a.texts(SCHEDULE))
-        assumed.append(f"global batch {batch}, the last of {SCHEDULE}: checked at this size only")
+        assumed.append(Remark("global_batch_size", batch, f"the last of {SCHEDULE}: checked at this size only"))
     elif batch is None:
         batch = mbs * dp
-        assumed.append(f"global batch {batch} = micro-batch x data parallelism, Megatron's default (--global-batch-size)")
+        assumed.append(Remark("global_batch_size", batch, "micro-batch x data parallelism, Megatron's default"))
     if a.has("--rampup-batch-size"):
-        assumed.append(
-            f"--rampup-batch-size: megatron-core 0.19 ignores it ({SCHEDULE} took its place), older Megatron-LM ramps the "
-            f"batch up; checked at global batch {batch}"
-        )
+        why = f"megatron-core 0.19 ignores it ({SCHEDULE} took its place), older Megatron-LM ramps the batch up"
+        assumed.append(Remark("--rampup-batch-size", None, f"{why}; checked at global batch {batch}"))
     return mbs, batch
 
 
@@ -373,7 +372,7 @@ def read_seq_length(a: Arguments) -> int:
     return seq
 
 
-def read_numerics(a: Arguments, model: ModelSpec, assumed: list[str]) -> Numerics:
+def read_numerics(a: Arguments, model: ModelSpec, assumed: list[Remark]) -> Numerics:
     """Types and dropout, with Megatron's defaults. Raises InputError for types that contradict each other."""
     if a.has("--fp16") and a.has("--bf16"):
         raise InputError("--fp16 and --bf16 are given together; drop one of them")

@@ -15,6 +15,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_aliases, model_names
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import Remark
 
 SETTING = "vocab_size"
 """`--set vocab_size=N` says the vocabulary of a file that does not."""
@@ -61,7 +62,7 @@ class Guess:
     others: tuple[int, ...] = ()
 
 
-def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
+def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[Remark]) -> int:
     """Tokens; what was guessed is said. In this order: --vocab-size, `--set vocab_size=N`, a size in the tokenizer's name, a
     tokenizer or model that the tokenizer's name says, the tokenizer's type, the script's variable VOCAB_SIZE, a model's name in
     other arguments (of the same width), a catalogue model of the same shape (of several the one with the same rotary base), the
@@ -71,17 +72,18 @@ def vocabulary(a: Arguments, values: dict[str, Any], assumed: list[str]) -> int:
     extra = (a.whole("--extra-vocab-size") or 0) + (a.whole("--vocab-extra-ids") or 0)
     if given:
         if (decided := _own_entries(a)) is not None and abs(decided / given - 1) > FAR:
-            assumed.append(
-                f"vocabulary {given} of --vocab-size, which Megatron-LM itself reads for NullTokenizer only: it takes the "
+            why = (
+                "which Megatron-LM itself reads for NullTokenizer only: it takes the "
                 f"{decided} of {_plain(a, '--tokenizer-type')} where its file is the usual one: write that if so"
             )
+            assumed.append(Remark("vocab_size", given, why))
         return given + extra
     found = _said(a, values) or _shape(a, values) or _nothing(a, values)
     number, why = found.number, found.why
     if extra and number in {*_table("types").values(), *_table("patch_types").values()}:
         number, why = number + extra, f"{why}, and {extra} more"
     _require_alike(a, values, found)
-    assumed.append(f"vocabulary {number}{why} (--vocab-size)")
+    assumed.append(Remark("vocab_size", number, why.removeprefix(", ")))
     return number
 
 

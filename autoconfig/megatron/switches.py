@@ -9,6 +9,7 @@ from autoconfig.megatron.argument_list import Arguments
 from autoconfig.megatron.write_model import Argument, Collector
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.run_settings import FLEXIBLE, FULL, FULL_ITERATION, GRAPH_SCOPES, GivenSettings, RunSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import DISPATCHERS
@@ -45,7 +46,7 @@ def switch_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
     return out.arguments
 
 
-def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, modern: bool) -> GivenSettings:
+def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, modern: bool) -> GivenSettings:
     """What the arguments say; of today's Megatron-LM (`modern`) an absent one is Megatron's default, of other software the
     stack's. Raises InputError for values that Megatron does not know."""
     off = OFF if modern else dict.fromkeys(OFF)
@@ -55,10 +56,10 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[str], *, moder
         dispatcher = a.text("--moe-flex-dispatcher-backend") or "deepep"
     if dispatcher == "alltoall_seq":
         dispatcher = "alltoall"
-        assumed.append("dispatcher alltoall_seq (MindSpeed: the same exchange in another order) priced as alltoall")
+        assumed.append(Remark("dispatcher", "alltoall", "for alltoall_seq (MindSpeed: the same exchange in another order)"))
     if moe and modern and dispatcher is None:
         dispatcher = "allgather"
-        assumed.append("dispatcher allgather, Megatron's default: --moe-token-dispatcher-type is not given")
+        assumed.append(Remark("dispatcher", dispatcher, "Megatron's default: --moe-token-dispatcher-type is not given"))
     if dispatcher is not None and dispatcher not in DISPATCHERS:
         raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
     overlap, fused = a.has("--overlap-moe-expert-parallel-comm"), a.has("--use-transformer-engine-op-fuser")

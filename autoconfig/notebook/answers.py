@@ -124,7 +124,7 @@ class ComparedFound(Answered[SimpleNamespace]):
     def __init__(self, answers: Sequence[SearchAnswer], left_out: Sequence[Exception]) -> None:
         from autoconfig.render.plan_table import show_compared
 
-        record = SimpleNamespace(schema_version=1, compared=tuple(map(search_json, answers)))
+        record = SimpleNamespace(schema_version=2, compared=tuple(map(search_json, answers)))
         super().__init__(record, lambda console: show_compared(console, answers))
         self.searches = tuple(map(SearchFound, answers))
         self.left_out = tuple(map(str, left_out))
@@ -146,7 +146,7 @@ class ComparedFound(Answered[SimpleNamespace]):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that the command prints with `--json`."""
-        return {"schema_version": 1, "compared": [to_json(one) for one in self.record.compared]}
+        return {"schema_version": 2, "compared": [to_json(one) for one in self.record.compared]}
 
 
 class ExplainFound(Answered[ExplanationJson]):

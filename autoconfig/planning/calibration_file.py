@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.files import write_text
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, MOST, NAMES, Calibration, Entry, Factors, OwnRuns
 
@@ -24,6 +24,13 @@ def named_calibration(name: str | None) -> Calibration:
     if name is None:
         return shipped()
     return DOCUMENTED_DEFAULTS if name == NO_CALIBRATION else read_calibration(Path(name))
+
+
+def calibration_of(name: str | None, own: Calibration | None, *, local_files: bool) -> Calibration:
+    """The calibration of a question: `own` in place of the shipped one. Raises InputError for a file that may not be named."""
+    if not local_files and name not in (None, NO_CALIBRATION):
+        raise InputError(f"{option('calibration')} {name!r}: leave it out for the service's own, or say {NO_CALIBRATION}")
+    return own if name is None and own is not None else named_calibration(name)
 
 
 def write_calibration(calibration: Calibration, target: Path) -> None:

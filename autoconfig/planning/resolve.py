@@ -13,8 +13,9 @@ from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cl
 from autoconfig.specs.hardware.local_gpu import find_gpu, gpu_of_file, local_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import config_file_of, resolve_model
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.run_settings import unknown_release
-from autoconfig.specs.scenario import BLACKWELL, DOCUMENTED_DEFAULTS, Calibration, Numerics
+from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics
 from autoconfig.specs.software.software import DEFAULT_STACK, SoftwareStack, load_stack, newest_release
 
 
@@ -177,7 +178,7 @@ class HardwareNames(Protocol):
 
 def read_model(
     model: str | Mapping[str, Any], *, local_files: bool, like: str | None = None, download: bool = False
-) -> tuple[ModelSpec, list[str]]:
+) -> tuple[ModelSpec, list[Remark]]:
     """The model of a name or of these fields, with what was assumed; the rest as of `resolve_model`. Raises InputError."""
     if isinstance(model, str):
         return resolve_model(model, paths=local_files, like=like, download=download and local_files)
@@ -199,7 +200,7 @@ def read_checkpoint(model: str | Mapping[str, Any], *, local_files: bool) -> Che
     return None if file is None else checkpoint_of_file(file)
 
 
-def read_cluster(asked: HardwareNames, assumed: list[str]) -> ClusterSpec:
+def read_cluster(asked: HardwareNames, assumed: list[Remark]) -> ClusterSpec:
     """The hardware that a request names; what it leaves out is added to `assumed`. Raises InputError."""
     gpus = asked.gpus if asked.gpus is not None else asked.gpus_at_most
     if gpus is not None and gpus < 1:
@@ -236,7 +237,7 @@ def _described_cluster(asked: HardwareNames, gpus: int | None) -> ClusterSpec:
     return load_cluster(asked.cluster, gpus)
 
 
-def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
+def _gpu(asked: HardwareNames, assumed: list[Remark]) -> GpuSpec:
     """The GPU by name, by its file of measured operators, or of this machine. Raises InputError."""
     if not asked.local_files and not asked.measured_here:
         if asked.gpu_table is not None:
@@ -256,13 +257,13 @@ def _gpu(asked: HardwareNames, assumed: list[str]) -> GpuSpec:
         return find_gpu(asked.gpu)
     else:
         gpu = load_gpu(DEFAULT_GPU)
-        source = f"{gpu.id} (say --gpu to name another)"
-    assumed.append(f"GPU {source}" if asked.gpu is None and asked.gpu_table is None else source)
+        source = ""
+    assumed.append(Remark("gpu", gpu.id, source, Effect.EVERYTHING))
     return gpu
 
 
 def read_stack(
-    name: str | None, gpu: GpuSpec, assumed: list[str], calibration: Calibration = DOCUMENTED_DEFAULTS
+    name: str | None, gpu: GpuSpec, assumed: list[Remark], calibration: Calibration = DOCUMENTED_DEFAULTS
 ) -> SoftwareStack:
     """The stack asked for, else the one of the calibration's own runs on such GPUs, else the newest dated release where the GPU
     is one of data centres and of its time, else the default; on GPUs that it does not run on, the last one that does."""
@@ -271,18 +272,18 @@ def read_stack(
         assumed += unknown_release(stack)
         return stack
     if gpu.architecture == CPU_ARCHITECTURE:
-        assumed.append(f"software {CPU_STACK}, which runs on CPUs (--software)")
+        assumed.append(Remark("software", CPU_STACK, "which runs on CPUs", Effect.EVERYTHING))
         return load_stack(CPU_STACK)
     stack = load_stack(DEFAULT_STACK)
     newest = load_stack(newest_release())
     mine = (entry for entry in calibration.entries if entry.own is not None)
     own = {entry.generation for entry in mine if entry.architecture == gpu.architecture}
     if of_the_data_centre(gpu) and (not own or newest.generation in own):
-        assumed.append(f"software {newest.name}, the newest release for {gpu.id} (--software)")
+        assumed.append(Remark("software", newest.name, f"the newest release for {gpu.id}", Effect.EVERYTHING))
         return newest
     if gpu.compute_capability is not None and gpu.compute_capability < stack.least_compute_capability:
         older = load_stack(OLDER_STACK)
-        assumed.append(f"software {older.name}, because {stack.name} does not run on {gpu.id} (--software)")
+        assumed.append(Remark("software", older.name, f"because {stack.name} does not run on {gpu.id}", Effect.EVERYTHING))
         return older
     return stack
 
@@ -290,13 +291,6 @@ def read_stack(
 def of_the_data_centre(gpu: GpuSpec) -> bool:
     """NVIDIA's Hopper and Blackwell, but for workstations' (compute capability 12)."""
     return HOPPER <= (gpu.compute_capability or 0.0) < WORKSTATION
-
-
-def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
-    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
-    if not stack.release:
-        return "delayed"
-    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def check_runs(gpu: GpuSpec, numerics: Numerics, stack: SoftwareStack, model: ModelSpec) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
+from autoconfig.specs.remarks import Effect, Remark
 
 _COUNTED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "-G")
 _CONSTRAINTS = ("--constraint", "-C")
@@ -14,7 +15,7 @@ _TYPE = re.compile(r"(?:^|[,:/])gpu:(?:([\w.-]+)(?=:[0-9])|([A-Za-z][\w.-]*))")
 """`gpu:a100:8` and `gpu:a100`; `gpu:8` names none."""
 
 
-def scheduled_gpu(options: Iterable[tuple[str, str]], named: str | None, assumed: list[str]) -> str | None:
+def scheduled_gpu(options: Iterable[tuple[str, str]], named: str | None, assumed: list[Remark]) -> str | None:
     """The GPU to price: `named` by the caller, else what the `options` of the #SBATCH lines ask for, as the catalogue's
     aliases have it; None where neither says it. What is taken, or left, is added to `assumed`.
     Raises InputError where the lines leave a choice."""
@@ -27,15 +28,15 @@ def scheduled_gpu(options: Iterable[tuple[str, str]], named: str | None, assumed
         unknown += [] if found or name in _CONSTRAINTS else [said]
     if named is not None:
         if wanted and not {*_meant(named)} & {*wanted}:
-            assumed.append(f"GPU {named} (--gpu), and {next(iter(wanted.values()))}")
+            assumed.append(Remark("gpu", named, f"and {next(iter(wanted.values()))}", Effect.EVERYTHING))
         return named
     if len(wanted) > 1:
         said = ", ".join(dict.fromkeys(wanted.values()))
         raise InputError(f"{said}, which may be {' or '.join(wanted)}: say {option('gpu')}")
     for gpu, said in wanted.items():
-        assumed.append(f"GPU {gpu}, as {said} ({_others(gpu)}--gpu names another)")
+        assumed.append(Remark("gpu", gpu, f"as {said}{_others(gpu)}", Effect.EVERYTHING))
         return gpu
-    assumed += [f"GPU: {said}, which the catalogue does not know" for said in unknown]
+    assumed += [Remark("gpu", None, f"GPU: {said}, which the catalogue does not know", Effect.EVERYTHING) for said in unknown]
     return None
 
 
@@ -66,4 +67,4 @@ def _beginning(word: str) -> list[str]:
 def _others(gpu: str) -> str:
     """Its other sizes: a100-40gb beside a100-80gb."""
     kin = [one for one in _beginning(gpu.rpartition("-")[0]) if one != gpu and one.count("-") == gpu.count("-")]
-    return f"not {' or '.join(kin)}; " if kin else ""
+    return f", not {' or '.join(kin)}" if kin else ""

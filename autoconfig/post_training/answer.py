@@ -25,10 +25,11 @@ from autoconfig.post_training.job import RECURRENT, USUAL_HOST_BYTES, PostTraini
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.placements import placements
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, ranked
-from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name, parse_size
+from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, parse_size
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.training.rank import RESOLUTION
 
 USUAL_TOKENS_PER_GPU = 8192
@@ -49,12 +50,12 @@ class RlAnswer:
 
     job: PostTrainingJob
     gpus: int
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
     ranked: tuple[PricedPlacement, ...]
     considered: int
     nearest: PricedPlacement | None = None
     """Where none fits: the one that lacks least; where there is no placement at all, the first with the remedy, which fits."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remark, ...] = ()
     """What is assumed of the placements that are named."""
     remedy: str = ""
     """Where none fits, or none with `fit_chance`: a change that was tried."""
@@ -78,7 +79,7 @@ class RlAnswer:
 def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     """The answer to a question of `autoconfig rl`; `local_files`: the model may be the name of a file. Raises InputError naming
     what cannot be used and what is allowed."""
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     top = _whole({"top": given.get("top", 5)}, "top", None, assumed, 1000)
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
     own, chance = given.get("calibration"), fit_chance_of(given)
@@ -124,26 +125,27 @@ def host_memory_of(given: Mapping[str, Any]) -> float:
         raise InputError(f"{option('host_memory')}: {error.message}") from error
 
 
-def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> tuple[str, ...]:
+def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> tuple[Remark, ...]:
     """What is assumed of engines that are larger than a link domain, which no published run was."""
     domain = job.gpu.link_domain_size
     sizes = sorted({one.placement.engine.tp for one in shown if one.phases.generation and one.placement.engine.tp > domain})
     if not sizes:
         return ()
-    return (
+    why = (
         f"engines of tp={', '.join(map(str, sizes))} are larger than a node: their all-reduces are priced as NCCL's over the "
-        "network, and that the framework starts an engine over nodes is assumed; no run of such engines was measured",
+        "network, and that the framework starts an engine over nodes is assumed; no run of such engines was measured"
     )
+    return (note(why, Effect.TIME),)
 
 
-def _off_policy(found: Sequence[PricedPlacement]) -> tuple[str, ...]:
+def _off_policy(found: Sequence[PricedPlacement]) -> tuple[Remark, ...]:
     """Where the first trains on samples of older weights: that it does, and the quickest that does not."""
     if not (steps := found[0].placement.staleness):
         return ()
     same = next((one for one in found if not one.placement.staleness), None)
     takes = "" if same is None else f"on-policy a step takes {same.seconds:,.1f} s (--staleness 0)"
     other = takes or "no placement that fits is on-policy"
-    return (f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old; {other}",)
+    return (note(f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old; {other}"),)
 
 
 def _one_more_node(
@@ -225,22 +227,21 @@ def _first_fit(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, cha
 
 
 def _whole(
-    given: Mapping[str, Any], name: str, default: int | None, assumed: list[str], most: int = 2**24, of: str = ""
+    given: Mapping[str, Any], name: str, default: int | None, assumed: list[Remark], most: int = 2**24, of: str = ""
 ) -> int:
     """A whole number; `of`: the framework whose default it is, where frameworks differ. Raises InputError."""
     value = given.get(name)
     if value is None:
         if default is None:
             raise InputError(f"Missing option '{option(name)}'")
-        theirs = f", as published runs of {of} have it" if of else ""
-        assumed.append(f"{name.replace('_', ' ')} {default:,}{theirs} ({option_name(name)})")
+        assumed.append(Remark(name, default, f"as published runs of {of} have it" if of else ""))
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise InputError(f"{option(name)} {value!r}: use a whole number from 1 to {most:,}")
     return value
 
 
-def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool) -> tuple[PostTrainingJob, int, int, int]:
+def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bool) -> tuple[PostTrainingJob, int, int, int]:
     """(job, GPUs, tokens of a packed micro-batch, most staleness)."""
     if given.get("model") is None:
         raise InputError(f"Missing option '{option('model')}': say {option('model')} qwen2.5-7b (autoconfig models lists them)")
@@ -256,7 +257,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
     framework = _framework(str(given.get("framework") or "verl"), assumed)
     if policy.is_hybrid:
-        assumed.append(RECURRENT)
+        assumed.append(note(RECURRENT))
     if policy.is_moe and gpus > 1 and "megatron" not in framework.back_ends:
         raise UnsupportedError(
             f"{policy.name} has experts: {framework.name} shards over all GPUs, which is not priced for experts; use "
@@ -268,7 +269,7 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     prompts = _whole(given, "prompts", even, assumed, of=theirs)
     if not theirs and given.get("prompts") is None:
         of_runs = f"the {framework.prompts:,} of {framework.name}'s published runs"
-        assumed[-1] += f": {of_runs}, and more until they divide over {gpus:,} GPUs"
+        assumed[-1] = replace(assumed[-1], why=f"{of_runs}, and more until they divide over {gpus:,} GPUs")
     group = _group(given, algorithm, framework, assumed)
     prompt = _whole(given, "prompt_length", usual["prompt_tokens"], assumed)
     responses = _responses(given, assumed, algorithm.response_tokens)
@@ -293,11 +294,12 @@ def _understand(given: Mapping[str, Any], assumed: list[str], local_files: bool)
     tokens = _packed(given, job, assumed)
     if job.longest > policy.max_position_embeddings:
         most = policy.max_position_embeddings
-        assumed.append(f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}")
+        why = f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}"
+        assumed.append(note(why, Effect.NOTHING))
     return job, gpus, tokens, 0 if staleness is None else staleness
 
 
-def _packed(given: Mapping[str, Any], job: PostTrainingJob, assumed: list[str]) -> int:
+def _packed(given: Mapping[str, Any], job: PostTrainingJob, assumed: list[Remark]) -> int:
     """Tokens of a packed micro-batch; 0 where the framework pads samples. Raises InputError where they are asked for there."""
     if not job.framework.packs:
         if given.get("tokens_per_gpu") is not None:
@@ -305,11 +307,12 @@ def _packed(given: Mapping[str, Any], job: PostTrainingJob, assumed: list[str]) 
                 f"{option('tokens_per_gpu')}: {job.framework.name} packs no samples, it pads them; leave it out (it finds the "
                 f"samples of a device batch), or use {option('framework')} verl"
             )
-        assumed.append(f"every sample padded to the longest, {job.longest:,} tokens")
+        assumed.append(note(f"every sample padded to the longest, {job.longest:,} tokens"))
         return 0
     tokens = max(_whole(given, "tokens_per_gpu", USUAL_TOKENS_PER_GPU, assumed), round(job.tokens))
     if tokens < job.longest:
-        assumed.append(f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs")
+        why = f"micro-batches that hold the longest sample, {job.longest:,} tokens over context-parallel GPUs"
+        assumed.append(note(why))
     return tokens
 
 
@@ -326,18 +329,20 @@ def _checkpoint(model: Any, local_files: bool) -> str:
     return given if PLAIN.fullmatch(given) else ""
 
 
-def _framework(name: str, assumed: list[str]) -> Framework:
+def _framework(name: str, assumed: list[Remark]) -> Framework:
     """The framework; of another release than files are written for that is said."""
     framework = load_framework(name)
     if framework.name == OTHER_FRAMEWORK:
-        assumed.append(f"{name}, of which no run is known here, priced as any other framework")
+        why = "of which no run is known here, priced as any other framework"
+        assumed.append(Remark("framework", name, why, Effect.EVERYTHING))
     version = asked_version(name, framework)
     if version not in ("", framework.version):
-        assumed.append(f"{framework.name} {version} priced as its other releases; files are written for {framework.version}")
+        why = f"priced as its other releases; files are written for {framework.version}"
+        assumed.append(Remark("framework", f"{framework.name} {version}", why))
     return framework
 
 
-def _group(given: Mapping[str, Any], algorithm: Algorithm, framework: Framework, assumed: list[str]) -> int:
+def _group(given: Mapping[str, Any], algorithm: Algorithm, framework: Framework, assumed: list[Remark]) -> int:
     """Responses of a prompt. Raises InputError for a single one where an algorithm compares those of a prompt."""
     usual = 1 if algorithm.critic or not algorithm.generates else framework.group
     compares = algorithm.name in COMPARING and not re.match("reinforce|remax", str(given.get("algorithm") or "").lower())
@@ -349,7 +354,7 @@ def _group(given: Mapping[str, Any], algorithm: Algorithm, framework: Framework,
     return found
 
 
-def _minibatch(given: Mapping[str, Any], prompts: int, group: int, framework: Framework, assumed: list[str]) -> int:
+def _minibatch(given: Mapping[str, Any], prompts: int, group: int, framework: Framework, assumed: list[Remark]) -> int:
     """Samples of an optimizer step, which divide those of a step. Raises InputError for others."""
     samples = prompts * group
     found = _whole(given, "minibatch", samples, assumed)
@@ -367,7 +372,7 @@ def _minibatch(given: Mapping[str, Any], prompts: int, group: int, framework: Fr
     return found
 
 
-def _responses(given: Mapping[str, Any], assumed: list[str], usual_tokens: int) -> ResponseLengths:
+def _responses(given: Mapping[str, Any], assumed: list[Remark], usual_tokens: int) -> ResponseLengths:
     """Lengths of responses; what is not said of mean and cap follows from the other."""
     usual = section("lengths")
     mean, cap = (
@@ -376,10 +381,10 @@ def _responses(given: Mapping[str, Any], assumed: list[str], usual_tokens: int) 
     )
     if cap is None:
         cap = 4 * (mean or usual_tokens or usual["response_tokens"])
-        assumed.append(f"responses of at most {cap:,} tokens")
+        assumed.append(Remark("max_response_length", cap, ""))
     if mean is None:
         mean = min(max(1, round(usual["response_share_of_cap"] * cap)), usual["response_tokens_at_most"])
-        assumed.append(f"responses of {mean:,} tokens on average")
+        assumed.append(Remark("response_length", mean, ""))
     if mean > cap:
         raise InputError(f"{option('response_length')} {mean:,} is above the cap of {cap:,} ({option('max_response_length')})")
     return ResponseLengths(mean=float(mean), cap=min(cap, MAX_TOKENS), sigma=1.0 if cap >= 16_384 else 0.6)

@@ -11,6 +11,7 @@ from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
 from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share
+from autoconfig.specs.remarks import AssumedJson, assumed_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +85,10 @@ class PlacementJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RlJson:
+class RlJson(AssumedJson):
     """Ranked placements of a step of post-training."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     """Raised when a name or meaning changes."""
     model: str
     algorithm: str
@@ -96,8 +97,6 @@ class RlJson:
     gpus: Positive
     samples: Positive
     """Prompts of a step times responses of each."""
-    assumed: tuple[str, ...]
-    """Defaults that entered."""
     considered: Natural
     """Placements that were priced."""
     placements: tuple[PlacementJson, ...]
@@ -127,7 +126,7 @@ def answer_json(found: RlAnswer) -> RlJson:
         gpu=found.job.gpu.id,
         gpus=found.gpus,
         samples=found.job.samples,
-        assumed=(*found.notes, *found.assumed),
+        **assumed_json((*found.notes, *found.assumed)),
         considered=found.considered,
         placements=tuple(placement_json(one) for one in found.ranked),
         nearest=placement_json(found.nearest) if found.nearest else None,

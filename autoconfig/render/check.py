@@ -11,7 +11,6 @@ from rich.markup import escape
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
-from autoconfig.megatron.check_input import LESS_MEMORY, SLIP_OF
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
@@ -19,6 +18,7 @@ from autoconfig.render.training_json import PlanJson, PlanReportJson, report_jso
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative
 from autoconfig.specs.plan_names import named_plan
+from autoconfig.specs.remarks import Effect, RemarkJson, records, sentences
 from autoconfig.training.answer import signed_seconds
 from autoconfig.training.price import PlanReport, Violation
 from autoconfig.training.rank import RESOLUTION
@@ -63,6 +63,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Arguments that no Megatron-LM version knows: not taken into account."""
     not_modelled_arguments: tuple[str, ...]
     """Arguments that change memory, time or the model and that no formula reads, with what they change."""
+    not_modelled: tuple[RemarkJson, ...]
+    """The same as records."""
     ignored_arguments: tuple[str, ...]
     """Known arguments without effect on the answer: data, paths, logging, ..."""
     notes: tuple[str, ...]
@@ -83,7 +85,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Overlaps that are legal for the file's plan and not given: `--apply-to` writes them."""
     omitted: tuple[str, ...]
     """What the script leaves out that its job will miss, with what it costs."""
-    remarks: tuple[str, ...]
+    without_effect: tuple[str, ...]
     """What the file's plan asks for to no effect."""
     environment: tuple[str, ...]
     """Lines of shell that the script needs for the better (else the nearest legal) plan and does not have."""
@@ -142,8 +144,9 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         plan=named_plan(source.plan, batch),
         short=str(source.plan),
         layers_per_stage=source.split.layers if source.split else None,
-        unknown_arguments=source.unknown,
-        not_modelled_arguments=source.not_modelled,
+        unknown_arguments=sentences(source.unknown),
+        not_modelled_arguments=sentences(source.not_modelled),
+        not_modelled=records(source.not_modelled),
         ignored_arguments=source.ignored,
         notes=source.notes,
         legal=not answer.violations,
@@ -154,7 +157,7 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         better=found if better else None,
         missing_overlap=answer.missing,
         omitted=answer.omitted,
-        remarks=answer.remarks,
+        without_effect=answer.without_effect,
         environment=answer.environment,
         plans_ranked=answer.plans_ranked,
         fit_chance=question.request.fit_chance,
@@ -173,7 +176,7 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
     source = answer.source
     show_question(console, source.question)
     _show_legality(console, answer)
-    slips = [text for text in source.unknown if SLIP_OF in text]
+    slips = sentences(one for one in source.unknown if one.effect is Effect.EVERYTHING)
     if slips:
         console.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
     if answer.report is not None:
@@ -183,18 +186,18 @@ def show_check(console: Console, answer: CheckAnswer) -> None:
         console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
     for text in answer.omitted:
         console.print(f"Not given: {escape(text)}")
-    for text in answer.remarks:
+    for text in answer.without_effect:
         console.print(f"Note: {escape(text)}")
     if answer.missing and answer.better is None:
         console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
     if answer.report is not None:
         _show_stages(console, answer.report, source.question.scenario.cluster.memory_bytes)
-    for text in source.not_modelled:
+    for text in sentences(source.not_modelled):
         console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
     brief(console, "From the file", source.notes)
     brief(console, f"Arguments without effect on the answer ({len(source.ignored)})", source.ignored)
     show_assumed(console, source.question)
-    if others := [text for text in source.unknown if text not in slips]:
+    if others := sentences(one for one in source.unknown if one.effect is not Effect.EVERYTHING):
         console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
 
 
@@ -225,7 +228,7 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
     worst = report.worst_stage
     if no_verdict(answer):
-        what = "; ".join(text for text in answer.source.not_modelled if LESS_MEMORY.search(text))
+        what = "; ".join(sentences(one for one in answer.source.not_modelled if one.effect is Effect.LESS_MEMORY))
         console.print(
             f"[bold]No verdict on memory[/bold]: not modelled is {escape(what)}; at most {worst.peak_bytes / GIB:.1f} GiB, "
             f"without it, on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."

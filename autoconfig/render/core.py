@@ -19,6 +19,7 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.job import CATEGORIES, SOFTWARE
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.plan_names import NamedPlan, named_plan
+from autoconfig.specs.remarks import AssumedJson, assumed_json
 
 MIB = 2**20
 MODULES_SHOWN = 12
@@ -90,7 +91,7 @@ class TracedRankJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceJson(AnswerJson):
+class TraceJson(AssumedJson, AnswerJson):
     """Bytes that the real megatron-core code holds on chosen ranks, on tensors without data, beside the formula.
 
     Sizes are GiB unless the name says MiB, times seconds, names Megatron's.
@@ -108,8 +109,6 @@ class TraceJson(AnswerJson):
     plan: NamedPlan
     short: str
     """The plan in its short form."""
-    assumed: tuple[str, ...]
-    """Defaults that were taken, each with its option."""
     stages_traced: tuple[Natural, ...]
     """Pipeline stages of which a rank was traced."""
     stages_left_out: tuple[Natural, ...]
@@ -129,7 +128,7 @@ def trace_json(answer: TraceAnswer) -> TraceJson:
         gpus=scenario.cluster.num_gpus,
         plan=named_plan(answer.plan, scenario.workload.global_batch_size),
         short=str(answer.plan),
-        assumed=tuple(answer.question.assumed),
+        **assumed_json(answer.question.assumed),
         stages_traced=answer.stages,
         stages_left_out=answer.left_out,
         ranks=tuple(_rank_json(rank) for rank in answer.ranks),

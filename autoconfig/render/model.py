@@ -11,18 +11,18 @@ from typing import Annotated, Any
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.json_record import Keywords, Positive
-from autoconfig.specs.models.config_reader import LEFT_OUT
 from autoconfig.specs.models.huggingface import model_type_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import family_of_name
 from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_held, total_parameters
+from autoconfig.specs.remarks import AssumedJson, Effect, assumed_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCountJson:
+class ModelCountJson(AssumedJson):
     """What `autoconfig model --json` prints."""
 
-    schema_version: Annotated[int, Keywords(const=1)] = 1
+    schema_version: Annotated[int, Keywords(const=2)] = 2
     name: str
     family: str
     """Of the catalogue, or a config.json's model_type; gpt3 for a bare size."""
@@ -32,7 +32,6 @@ class ModelCountJson:
     """Those that one token passes: of the routed experts only the chosen ones."""
     left_out: tuple[str, ...]
     """What the model has beside them, or its file says and the count does not take."""
-    assumed: tuple[str, ...]
     quantised: str = ""
     """How a quantised checkpoint stores its weights; empty for 16 bits."""
 
@@ -42,15 +41,15 @@ def describe(
 ) -> ModelCountJson:
     """A catalogue name, a size, the path of a config.json or (a mapping) its content, read as one of the family `like` where
     given. Raises InputError, and UnsupportedError with the reason where the model cannot be planned."""
-    spec, assumed = read_model(model, local_files=local_files, like=like, download=download)
+    spec, remarks = read_model(model, local_files=local_files, like=like, download=download)
     total = total_parameters(spec)
     return ModelCountJson(
         name=spec.name,
         family=like or _family(model, spec),
         parameters=total,
         active_parameters=active_parameters(spec),
-        left_out=(*(note.removeprefix(LEFT_OUT) for note in assumed if note.startswith(LEFT_OUT)), *_left_out(spec, total)),
-        assumed=tuple(note for note in assumed if not note.startswith(LEFT_OUT)),
+        left_out=(*(one.why for one in remarks if one.effect is Effect.LEFT_OUT), *_left_out(spec, total)),
+        **assumed_json(one for one in remarks if one.effect is not Effect.LEFT_OUT),
         quantised=_quantised(model, local_files=local_files),
     )
 
@@ -92,7 +91,7 @@ def model_text(found: ModelCountJson) -> str:
     """For a person."""
     lines = [f"{found.name} ({found.family}): {found.parameters:,} parameters, {found.active_parameters:,} active"]
     lines += [f"quantised: {found.quantised}"] * bool(found.quantised)
-    lines += [f"{LEFT_OUT}{text}" for text in found.left_out]
+    lines += [f"left out: {text}" for text in found.left_out]
     return "\n".join([*lines, *(f"assumed: {text}" for text in found.assumed)])
 
 

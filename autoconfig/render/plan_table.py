@@ -118,7 +118,7 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         if answer.question.varied and answer.plans:
             console.print(f"{row[0]}: fastest with {answer.question.varied[0].words} (--vary)", markup=False, highlight=False)
     console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
-    show_assumptions(console, list(dict.fromkeys(text for answer in answers for text in answer.question.assumed)))
+    show_assumptions(console, (remark for answer in answers for remark in answer.question.assumed))
 
 
 FASTEST_SHOWN, IMPOSSIBLE_SHOWN = 4, 2

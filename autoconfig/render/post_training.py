@@ -14,6 +14,7 @@ from autoconfig.post_training.phases import PHASES
 from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.remarks import Remark, assumed_json, sentence, sentences
 from autoconfig.training.rank import RESOLUTION
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     show_assumptions(console, found.assumed)
 
 
-def _show_notes(console: Console, notes: Sequence[str]) -> None:
-    for text in notes:
+def _show_notes(console: Console, notes: Sequence[Remark]) -> None:
+    for text in sentences(notes):
         console.print(f"Note: {text}", markup=False)
 
 
@@ -115,7 +116,7 @@ def show_check(console: Console, found: RlCheck) -> None:
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
     )
     show_assumptions(console, run.notes)
-    for text in found.unknown:
+    for text in map(sentence, found.unknown):
         console.print(f"[bold]Unknown key[/bold] {escape(text)}")
     for text in found.broken:
         console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
@@ -151,8 +152,8 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "back_end": found.run.back_end,
         "model": found.job.policy.name if found.job else found.run.model,
         "algorithm": found.run.algorithm_said,
-        "assumed": list(found.run.notes),
-        "unknown_keys": list(found.unknown),
+        **assumed_json(found.run.notes),
+        "unknown_keys": list(map(sentence, found.unknown)),
         "cannot_run": list(found.broken),
         "legal": found.legal,
         "fits": found.fits if found.priced else None,

@@ -8,16 +8,17 @@ from typing import Literal
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Positive, record_of
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import AssumedJson, assumed_json
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.training.question import Question, RunSettingsJson, run_settings
-from autoconfig.training.vary import varied_text
+from autoconfig.training.vary import varied_remarks
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerJson:
     """An answer."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     """Raised when a name or meaning changes."""
 
 
@@ -69,7 +70,7 @@ class ClusterJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuestionJson:
+class QuestionJson(AssumedJson):
     """The question as understood."""
 
     model: ModelJson
@@ -81,8 +82,6 @@ class QuestionJson:
     run_settings: RunSettingsJson
     calibration: str
     """Version of the calibration that scales the step times (`--calibration`)."""
-    assumed: tuple[str, ...]
-    """Sentences: everything that was assumed because it was not given."""
 
 
 def question_json(question: Question) -> QuestionJson:
@@ -97,5 +96,5 @@ def question_json(question: Question) -> QuestionJson:
         software=scenario.software.name,
         run_settings=run_settings(scenario),
         calibration=question.scenario.calibration.version,
-        assumed=tuple(filter(None, (varied_text(question), *question.assumed))),
+        **assumed_json((*varied_remarks(question), *question.assumed)),
     )

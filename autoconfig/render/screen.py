@@ -14,13 +14,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from autoconfig.specs.remarks import Effect, Remark, by_effect, sentences
+
 WIDTH_WHEN_PIPED = 180
 BREAKS = re.compile(r"(?<=[,;+/)])")
 """Where a word that is longer than a line is broken: behind these."""
 BRIEF_LINES = 2
 INDENT = 4
-_MOVES_ALL = re.compile(r"(?:GPU|software|engine|weights in|nodes of)\b|[\d,]+ GPUs \(")
-"""How assumptions about hardware, software and an engine's formats begin."""
 
 
 class Screen(Console):
@@ -89,10 +89,11 @@ def _offsets(plain: str, width: int, indent: int) -> list[int]:
     return begins
 
 
-def show_assumptions(console: Console, texts: Sequence[str]) -> None:
-    """What was assumed: hardware and software, which move every figure, first and never left out."""
-    first = [text for text in texts if _MOVES_ALL.match(text)]
-    brief(console, "Assumed", [*first, *(text for text in texts if text not in first)], always=len(first))
+def show_assumptions(console: Console, remarks: Iterable[Remark]) -> None:
+    """What was assumed: what moves most first, what moves every figure never left out."""
+    ordered = by_effect(dict.fromkeys(remarks))
+    always = sum(remark.effect is Effect.EVERYTHING for remark in ordered)
+    brief(console, "Assumed", sentences(ordered), always=always)
 
 
 def brief(console: Console, head: str, texts: Sequence[str], *, always: int = 0) -> None:

@@ -226,7 +226,7 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         f"limit {report.limit_bytes / GIB:.1f} GiB "
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
-    for text in explanation.remarks:
+    for text in explanation.without_effect:
         console.print(f"Note: {text}", markup=False)
     console.print(_time_table(report))
     _operator_table(console, explanation)

@@ -233,7 +233,7 @@ class DetailsJson:
     """What a little more of everything would buy; empty with --no-binds."""
     what_switches_buy: tuple[SwitchGain, ...]
     """What other switches would make of the step; empty for dense models and with --no-binds."""
-    remarks: tuple[str, ...]
+    without_effect: tuple[str, ...]
     """What the plan asks for to no effect."""
 
 
@@ -343,7 +343,7 @@ def explain_json(explanation: Explanation) -> ExplanationJson:
         what_binds_note=explanation.gains_note,
         what_binds=explanation.gains,
         what_switches_buy=explanation.switches,
-        remarks=explanation.remarks,
+        without_effect=explanation.without_effect,
     )
 
 

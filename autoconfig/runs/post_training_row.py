@@ -22,6 +22,7 @@ from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
 
@@ -48,7 +49,7 @@ class PostTrainingCase:
 
     job: PostTrainingJob
     placement: Placement
-    assumed: tuple[str, ...] = field(default=())
+    assumed: tuple[Remark, ...] = field(default=())
     missing: frozenset[str] = frozenset()
     """Of model, gpu, batch and lengths, what the row does not say: its prediction is a guess there."""
     recompute_assumed: bool = False
@@ -66,7 +67,7 @@ class _RunRow:
 
     def __init__(self, row: Row) -> None:
         self.row = {key: text for key, text in row.items() if key not in NEVER_READ}
-        self.assumed: list[str] = []
+        self.assumed: list[Remark] = []
         self.missing: set[str] = set()
 
     def text(self, name: str) -> str:
@@ -87,7 +88,7 @@ class _RunRow:
         return value if value is not None and value > 0 else None
 
     def assume(self, text: str, missing: str = "") -> None:
-        self.assumed.append(text)
+        self.assumed.append(note(text))
         self.missing |= {missing} if missing else set()
 
 
@@ -246,7 +247,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     if gpus and not train and (roles := _roles(r.text("placement"), gpus)):
         train, critic, rollout = roles["actor"], roles["critic"], roles.get("engines")
         r.assume("GPUs of " + ", ".join(f"{name} {count}" for name, count in roles.items()))
-    split = bool(train and rollout) and "disaggregated" in r.text("placement").lower() + "split disaggregated"
+    split = bool(train and rollout)
     total = gpus or ((train or 0) + (rollout or 0) + (critic or 0))
     if not total:
         raise InputError("cell gpus is empty")

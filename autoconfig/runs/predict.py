@@ -31,6 +31,7 @@ from autoconfig.runs.table import CellError, Row, TableKind, cell, columns_of, f
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Remark, sentences
 from autoconfig.specs.scenario import Calibration, Scenario
 from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.training.plan_rules import broken_as_published, broken_rules
@@ -207,7 +208,7 @@ def _predict_group(scenario: Scenario, members: Sequence[_Asked]) -> Iterator[tu
 def predict_plan(source: CheckInput, name: str, calibration: Calibration) -> Prediction:
     """The prediction of the plan of a file that `check` reads; of an illegal one with the rules. Raises InputError."""
     scenario = replace(source.question.scenario, calibration=calibration)
-    remarks = (*source.question.assumed, *(f"not modelled: {text}" for text in source.not_modelled))
+    remarks = (*source.question.assumed, *(replace(one, field=f"not modelled: {one.field}") for one in source.not_modelled))
     case = Case(id=name, source=source.kind, scenario=scenario, plan=source.plan, assumed=remarks)
     return next(_price(scenario, [(0, {}, case)], file_violations(source)))[1]
 
@@ -241,10 +242,10 @@ def _price(
         yield number, replace(priced, id=case.id, note=_note(rules, case.assumed, texts))
 
 
-def _note(rules: Sequence[str], assumed: Sequence[str], texts: Mapping[str, str]) -> str:
+def _note(rules: Sequence[str], assumed: Sequence[Remark], texts: Mapping[str, str]) -> str:
     named = (f"{rule} ({texts.get(rule) or RULE_TEXT[rule]})" for rule in dict.fromkeys(rules))
     said = ["breaks " + "; ".join(named)] if rules else []
-    return "; ".join([*said, *(["assumed: " + ", ".join(assumed)] if assumed else [])])
+    return "; ".join([*said, *(["assumed: " + ", ".join(sentences(assumed))] if assumed else [])])
 
 
 def _asks_last(row: Row) -> bool:
@@ -306,6 +307,6 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         confidence, step_seconds_p95=max(confidence.step_seconds_p95, middle), level="plan completed by search"
     )
     note = f"{reason}; best of {len(ranking.best):,} completions: {ranking.plan(0)}"
-    note += "; assumed: " + ", ".join(partial.assumed) if partial.assumed else ""
+    note += "; assumed: " + ", ".join(sentences(partial.assumed)) if partial.assumed else ""
     kept = float(allocated_after_step(scenario, scenario.layouts([ranking.plan(0)]), last=_asks_last(row))[0])
     return replace(_prediction(scenario, ranking.plan(0), row, step, confidence, peak, kept, True), id=row_id, note=note)

@@ -17,6 +17,7 @@ from autoconfig.post_training.step import StepEstimate, estimate_step
 from autoconfig.runs.post_training_row import FULL, NEVER_READ, PostTrainingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.specs.remarks import sentences
 
 if TYPE_CHECKING:
     from autoconfig.planning.progress import Progress
@@ -117,7 +118,7 @@ def predict_row(row: Row, constants: Constants) -> StepPrediction:
         what = f"{type(error).__name__}: {str(error)[:200]}"
         return StepPrediction(note=f"{FAILED}an error of autoconfig's own ({what}); please report the row")
     notes = [f"does not fit: {reason}"] if reason else []
-    notes += [f"assumed: {'; '.join(case.assumed)}"] if case.assumed else []
+    notes += [f"assumed: {'; '.join(sentences(case.assumed))}"] if case.assumed else []
     return StepPrediction(step=step, fits=fits, note="; ".join(notes))
 
 

@@ -19,6 +19,7 @@ from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.specs.errors import GIB, AutoconfigError
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
@@ -266,9 +267,8 @@ class ServingPrediction:
     offered_tpot_ms: float | None = None
     """At the priced speed, limits unread; open loop only, not a column."""
 
-    @property
-    def failed(self) -> bool:
-        return self.note.startswith(FAILED)
+    failed: bool = False
+    """It could not be predicted; not a column."""
 
     def cells(self) -> dict[str, str]:
         numbers = {
@@ -333,19 +333,19 @@ def predict_row(row: Row, calibration: ServingCalibration) -> ServingPrediction:
         case = read_case(row)
         return _answer(case, best_setup(case, calibration))
     except AutoconfigError as error:
-        return ServingPrediction(row=0, note=f"{FAILED}{error}")
+        return ServingPrediction(row=0, failed=True, note=f"{FAILED}{error}")
     except Exception as error:  # a mistake of ours in one row must not cost the thousand others their predictions
         what = f"{type(error).__name__}: {str(error)[:200]}"
-        return ServingPrediction(row=0, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
+        return ServingPrediction(row=0, failed=True, note=f"{FAILED}{OUR_ERROR} ({what}); please report the row")
 
 
 def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
-    notes = [f"assumed: {'; '.join(case.assumed)}"] if case.assumed else []
+    notes = [f"assumed: {'; '.join(sentences(case.assumed))}"] if case.assumed else []
     job = setup.job
     if len(case.plans) > 1:
         notes.append(f"plan {job.plan}")
     notes.append(job.constants.origin)
-    notes.extend(borrowed_shares(job.tables, job.model, job.gpu, [job.plan.weights], [job.plan.kv]))
+    notes.extend(sentences(borrowed_shares(job.tables, job.model, job.gpu, [job.plan.weights], [job.plan.kv])))
     figures: dict[str, float] = {}
     if not setup.fits:
         free, each = (float(x) / GIB for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
@@ -366,6 +366,7 @@ def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
         fits=setup.fits,
         max_concurrency=setup.max_concurrency,
         note="; ".join(notes),
+        failed=False,
         **figures,
     )
 

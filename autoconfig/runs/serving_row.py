@@ -6,37 +6,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.runs.table import Row, cell, count_of, degree, number
+from autoconfig.runs.table import Row, cell, columns_of, count_of, degree, names_of, number
 from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
+from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import EngineSpec, kv_format, load_engine, nearest_release, supports, weight_format
 from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
-MEASURED = frozenset(
-    {
-        "achieved_req_s",
-        "out_tok_s",
-        "out_tok_s_gpu",
-        "ttft_mean_ms",
-        "ttft_p99_ms",
-        "tpot_mean_ms",
-        "tpot_p99_ms",
-        "latency_ms",
-        "notes",
-        "status",
-        "source",
-        "locator",
-    }
-)
+MEASURED = columns_of("serving_measured")
 """Never read by a prediction (source and locator say where a row is from, nothing more)."""
 NEEDED = ("model", "gpu", "n_gpus", "osl")
 ENCODER_DECODERS = ("t5", "mt5")
-GPU_WORDS = {"h100_nvl": "h100-nvl-94gb", "gh200": "gh200-144gb", "rtx-pro-6000-blackwell-server": "rtx-pro-6000-96gb"}
-"""Spellings of published tables that the catalogue's aliases do not hold; MLPerf's GH200 systems are GH200-144GB (v4.1)."""
 OPEN_DEGREES = (1, 2, 4, 8)
 """Tried where the cell tp is empty."""
 EIGHT_BIT_ACTIVATIONS = ("w4a8", "w4a8_awq")
@@ -66,7 +50,7 @@ class ServingCase:
     """Requests under way in the whole deployment, each followed by the next."""
     limits: tuple[float, float] | None = None
     """99th percentiles of TTFT and TPOT in seconds that a published MLPerf Server rate is the largest within."""
-    assumed: tuple[str, ...] = field(default=())
+    assumed: tuple[Remark, ...] = field(default=())
 
 
 def read_case(row: Row) -> ServingCase:
@@ -77,12 +61,12 @@ def read_case(row: Row) -> ServingCase:
     name = cell(row, "model")
     if name.lower().startswith(ENCODER_DECODERS):
         raise UnsupportedError(f"{name} is an encoder-decoder model; only decoders can be predicted")
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)  # of the GPT-3 family
     model, notes = resolve_model(size[1] if size else name)
     if model.is_hybrid:
-        assumed.append("recurrent layers: no run of them was measured")
-    gpu = load_gpu(GPU_WORDS.get(cell(row, "gpu").lower(), cell(row, "gpu")))
+        assumed.append(note("recurrent layers: no run of them was measured"))
+    gpu = load_gpu(names_of("serving_gpus").get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
     lengths = _lengths(row, model, assumed)
     gpus = degree(row, "n_gpus", None)
@@ -118,7 +102,7 @@ def read_case(row: Row) -> ServingCase:
     )
 
 
-def _lengths(row: Row, model: ModelSpec, assumed: list[str]) -> DataSet:
+def _lengths(row: Row, model: ModelSpec, assumed: list[Remark]) -> DataSet:
     if cell(row, "isl"):
         return data_set_of_lengths(_length(row, "isl"), _length(row, "osl"))
     try:
@@ -128,7 +112,7 @@ def _lengths(row: Row, model: ModelSpec, assumed: list[str]) -> DataSet:
             raise InputError("cell isl is empty: how many input tokens does a request have on average?") from None
         known = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
         raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {known} only") from None
-    assumed.append(f"input lengths of {lengths.name}")
+    assumed.append(note(f"input lengths of {lengths.name}"))
     return lengths
 
 
@@ -139,7 +123,7 @@ def _length(row: Row, key: str) -> float:
     return value
 
 
-def read_engine(backend: str, version: str, assumed: list[str]) -> EngineSpec:
+def read_engine(backend: str, version: str, assumed: list[Remark]) -> EngineSpec:
     """The engine of `backend` and `backend_version`; the nearest generation, said in `assumed`, where there is none."""
     try:
         return load_engine(f"{backend} {version}".strip())
@@ -148,13 +132,13 @@ def read_engine(backend: str, version: str, assumed: list[str]) -> EngineSpec:
     engine = nearest_release(backend, version)
     if engine is None:
         engine = load_engine("trtllm-0.14" if backend.lower() == "fastertransformer" else "trtllm-1.2")
-        assumed.append(f"engine {f'{backend} {version}'.strip() or '(none)'} priced as {engine.name}")
+        assumed.append(note(f"engine {f'{backend} {version}'.strip() or '(none)'} priced as {engine.name}"))
     elif engine.between:
         older, share = engine.between
         way = f"between {older} and {engine.name} by date, {1 - share:.2f} of the way"
-        assumed.append(f"backend_version {version} priced {way}")
+        assumed.append(note(f"backend_version {version} priced {way}"))
     elif not engine.is_release(version):
-        assumed.append(f"backend_version {version} priced as {engine.name} ({engine.description})")
+        assumed.append(note(f"backend_version {version} priced as {engine.name} ({engine.description})"))
     return engine
 
 
@@ -175,7 +159,7 @@ def _at_once(row: Row) -> tuple[str, int] | None:
     return None
 
 
-def _load(row: Row, assumed: list[str]) -> str:
+def _load(row: Row, assumed: list[Remark]) -> str:
     kind, scenario = cell(row, "kind"), cell(row, "scenario").lower()
     at_once = _at_once(row)
     if (at_once and at_once[1] == 1) or scenario.startswith(ONE_AT_A_TIME):
@@ -183,7 +167,7 @@ def _load(row: Row, assumed: list[str]) -> str:
     if scenario.startswith("offline") or kind == "max_throughput" or at_once:
         return "offline"
     if not cell(row, "offered_qps"):
-        assumed.append("offered_qps is empty: a queue that never empties")
+        assumed.append(note("offered_qps is empty: a queue that never empties"))
         return "offline"
     return "open"
 
@@ -218,7 +202,7 @@ def _requests(row: Row, load: str, lengths: DataSet) -> int:
 
 
 def _plans(
-    row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[str]
+    row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[Remark]
 ) -> tuple[EnginePlan, ...]:
     weights, kv = _formats(row, gpu, assumed)
     pp, heads = degree(row, "pp"), model.num_attention_heads
@@ -245,10 +229,10 @@ def _plans(
     return runs
 
 
-def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[str]) -> tuple[int, int]:
+def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[Remark]) -> tuple[int, int]:
     """(tp, adp) of a row; TensorRT-LLM and SGLang count attention data parallelism inside of tensor_parallel_size."""
     if gpus % (tp * pp * adp) and gpus % (tp * pp) == 0 and tp % adp == 0:
-        assumed.append(f"tp {tp} holds attn_dp {adp}: tp {tp // adp} x attn_dp {adp}")
+        assumed.append(note(f"tp {tp} holds attn_dp {adp}: tp {tp // adp} x attn_dp {adp}"))
         tp //= adp
     if gpus % (tp * pp * adp):
         raise InputError(f"tp {tp} x pp {pp} x attn_dp {adp} does not divide n_gpus {gpus}")
@@ -256,7 +240,7 @@ def _given_degrees(tp: int, pp: int, adp: int, gpus: int, assumed: list[str]) ->
 
 
 def _expert_layouts(
-    row: Row, model: ModelSpec, engine: EngineSpec, tp: int, adp: int, assumed: list[str]
+    row: Row, model: ModelSpec, engine: EngineSpec, tp: int, adp: int, assumed: list[Remark]
 ) -> list[tuple[int, int, int]]:
     """Every (tp, adp, ep) of a row whose tp is given: of a mixture of experts whatever the cells attn_dp and ep leave open.
     Attention data parallelism that is not named takes all of tp (TensorRT-LLM's enable_attention_dp)."""
@@ -270,11 +254,11 @@ def _expert_layouts(
     ]
     for name, at in (("attn_dp", 1), ("ep", 2)):
         if len(values := sorted({one[at] for one in found})) > 1:
-            assumed.append(f"{name}: the best of {', '.join(map(str, values))}")
+            assumed.append(Remark(name, None, f"the best of {', '.join(map(str, values))}"))
     return found or [(tp, adp, degree(row, "ep"))]
 
 
-def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[str]) -> list[tuple[int, int, int]]:
+def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[Remark]) -> list[tuple[int, int, int]]:
     """Every (tp, adp, ep) of a row whose tp is open; of a mixture of experts also adp and ep where their cells are empty."""
     ranks = OPEN_DEGREES if model.is_moe and not cell(row, "attn_dp") else (degree(row, "attn_dp"),)
     found = [
@@ -292,21 +276,21 @@ def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[
     for name, at in (("tp", 0), ("attn_dp", 1), ("ep", 2)):
         values = sorted({one[at] for one in found})
         if not cell(row, name) and (len(values) > 1 or name == "tp"):
-            assumed.append(f"{name}: the best of {', '.join(map(str, values))}")
+            assumed.append(Remark(name, None, f"the best of {', '.join(map(str, values))}"))
     return found
 
 
-def _formats(row: Row, gpu: GpuSpec, assumed: list[str]) -> tuple[str, str]:
+def _formats(row: Row, gpu: GpuSpec, assumed: list[Remark]) -> tuple[str, str]:
     text, cache = cell(row, "weights"), cell(row, "kv")
     if not text:
         text = "fp8" if supports(gpu, "fp8") else "bf16"
-        assumed.append(f"weights {text}")
+        assumed.append(note(f"weights {text}"))
     weights = weight_format(text)
     if text.lower().replace("-", "_") in EIGHT_BIT_ACTIVATIONS:
-        assumed.append(f"weights {text} priced as {weights}: weights only, products in 16 bits")
+        assumed.append(note(f"weights {text} priced as {weights}: weights only, products in 16 bits"))
     elif not supports(gpu, weights):
-        assumed.append(f"{gpu.id} does not multiply in {weights}: weights stored in it, products at its 16-bit rate")
+        assumed.append(note(f"{gpu.id} does not multiply in {weights}: weights stored in it, products at its 16-bit rate"))
     if not cache:
         cache = "bf16" if weights == "bf16" else "fp8"
-        assumed.append(f"KV cache {cache}")
+        assumed.append(note(f"KV cache {cache}"))
     return weights, kv_format(cache)

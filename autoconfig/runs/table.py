@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from autoconfig.specs.errors import LENGTHS, FileError, InputError, nearest, option, whole_number
 from autoconfig.specs.files import write_atomically
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import FP8_RECIPES
 from autoconfig.specs.software.software import (
     FLASH_GENERATION,
@@ -125,18 +126,18 @@ def overlap_words(text: str) -> list[str]:
     return [word.removeprefix("--").replace("_", "-") for word in re.split(r"[+,;\s]+", text.lower()) if word]
 
 
-def odd_words(row: Row) -> tuple[str, ...]:
+def odd_words(row: Row) -> tuple[Remark, ...]:
     """A remark for every cell whose word is not known: what it is read as, what was given, which words are known."""
     return _odd_words(tuple(cell(row, column) for column in WORDS))
 
 
 @cache
-def _odd_words(cells: tuple[str, ...]) -> tuple[str, ...]:
+def _odd_words(cells: tuple[str, ...]) -> tuple[Remark, ...]:
     found = []
     for (column, (words, read_as)), text in zip(WORDS.items(), cells, strict=True):
         parts = overlap_words(text) if column == "overlap" else [text]
         found += [
-            f"{column} {read_as} ({part[:40]!r} is none of {', '.join(words)})"
+            Remark(column, read_as, f"{part[:40]!r} is none of {', '.join(words)}")
             for part in parts
             if part and part.lower() not in {word.lower() for word in words}
         ]

@@ -22,6 +22,7 @@ from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.models.pattern import parse_pattern, published_layers, scaled_pattern
+from autoconfig.specs.remarks import Remark, note
 
 
 @cache
@@ -60,7 +61,7 @@ SIZE_REACHED = 0.2
 """A size behind a name is one that a depth reaches within this share of it; otherwise it means another shape."""
 
 
-def _cut_model(row: Row, assumed: list[str]) -> tuple[ModelSpec | None, Row]:
+def _cut_model(row: Row, assumed: list[Remark]) -> tuple[ModelSpec | None, Row]:
     """A catalogue model with a number of layers or a size in billions behind its name, and the row with that many layers.
     Raises CellError where no depth has about that size."""
     name = cell(row, "model").lower()
@@ -75,7 +76,7 @@ def _cut_model(row: Row, assumed: list[str]) -> tuple[ModelSpec | None, Row]:
             if pattern is _SIZE_BEHIND:
                 layers, reached = _layers_of_size(known, float(layers) * 1e9)
             row = {**row, "layers": layers}
-        assumed.append(f"{known.name} with {cell(row, 'layers')} layers{reached} ({cell(row, 'model')[:60]})")
+        assumed.append(note(f"{known.name} with {cell(row, 'layers')} layers{reached} ({cell(row, 'model')[:60]})"))
         return known, row
     return None, row
 
@@ -99,7 +100,7 @@ def _with_layers(known: ModelSpec, layers: int) -> ModelSpec:
     return _changed(known, {"layers": str(layers)}, [])
 
 
-def read_model(row: Row, assumed: list[str]) -> ModelSpec:
+def read_model(row: Row, assumed: list[Remark]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family.
 
     Raises InputError, of a name alone that no model has UnknownNameError."""
@@ -111,10 +112,10 @@ def read_model(row: Row, assumed: list[str]) -> ModelSpec:
             load_model(cell(row, "model"))  # raises: which names are like it
         return _from_cells(row, assumed)
     if other := _contradictions(row, known):
-        assumed.append(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})")
+        assumed.append(note(f"the shape of the columns, which is not {known.name}'s ({', '.join(other)})"))
         return _from_cells(row, assumed)
     if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
-        assumed.append(f"{', '.join(blank)} of {known.name}")
+        assumed.append(note(f"{', '.join(blank)} of {known.name}"))
     return _changed(known, row, assumed)
 
 
@@ -131,7 +132,7 @@ def _contradictions(row: Row, known: ModelSpec) -> list[str]:
     return [f"{key} {value}, not {right[0]}" for key, value, right in given if value not in right]
 
 
-def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
+def _changed(known: ModelSpec, row: Row, assumed: list[Remark]) -> ModelSpec:
     changes: dict[str, Any] = {}
     layers, seq = count_of(row, "layers") or known.num_layers, count_of(row, "seq") or 0
     if known.is_hybrid:
@@ -161,7 +162,7 @@ def _changed(known: ModelSpec, row: Row, assumed: list[str]) -> ModelSpec:
     if pattern := changes.get("hybrid_layer_pattern"):  # counted as checkpoints and users do, not in sublayers
         other[0] = f"layers {published_layers(pattern)}, not {published_layers(known.hybrid_layer_pattern)}"
     if other:
-        assumed.append(f"{known.name} with {', '.join(other)}")
+        assumed.append(note(f"{known.name} with {', '.join(other)}"))
     if changes.keys() - {"max_position_embeddings"}:
         changes["published_parameters"] = None
     return known.replace(**changes) if changes else known
@@ -184,10 +185,10 @@ def _changed_pattern(known: ModelSpec, layers: int) -> dict[str, Any]:
     return {"hybrid_layer_pattern": pattern, "num_layers": len(parse_pattern(pattern).layers)}
 
 
-def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
+def _from_cells(row: Row, assumed: list[Remark]) -> ModelSpec:
     family = family_of(row)
     if family["pattern"] and not re.search(family["pattern"], cell(row, "model").lower()):
-        assumed.append("gated experts and no biases, as mixtures of experts have them")
+        assumed.append(note("gated experts and no biases, as mixtures of experts have them"))
     hidden, heads = degree(row, "hidden", None), degree(row, "heads", None)
     width = degree(row, "kv_channels", max(1, hidden // heads))
     if hidden < heads:
@@ -196,10 +197,10 @@ def _from_cells(row: Row, assumed: list[str]) -> ModelSpec:
     ffn, vocab = count_of(row, "ffn"), count_of(row, "vocab")
     if ffn is None:
         ffn = -(-8 * hidden // 3 // 256) * 256 if traits.get("gated_linear_unit") else 4 * hidden
-        assumed.append(f"ffn {ffn}")
+        assumed.append(Remark("ffn", ffn, ""))
     if vocab is None:
         vocab = int(family["vocab_size"])
-        assumed.append(f"vocab {vocab}")
+        assumed.append(Remark("vocab", vocab, ""))
     if (tied := flag(row, "tied_embeddings")) is not None:
         traits["untie_embeddings_and_output_weights"] = not tied
     experts = whole(row, "experts", 0) or None

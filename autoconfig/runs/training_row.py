@@ -19,11 +19,13 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import FUSED, formula_only, given_way
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
+from autoconfig.training.question import graphs_text
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -40,7 +42,7 @@ class Case:
     source: str
     scenario: Scenario
     plan: TrainPlan
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
     broken: tuple[str, ...] = ()
     """Rules that the row breaks and the plan does not, because a legal reading took its place (`assumed` says which)."""
 
@@ -52,7 +54,7 @@ class PartialCase:
     id: str
     scenario: Scenario
     constraints: Constraints
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
 
 
 def read_case(row: Row, calibration: Calibration = DOCUMENTED_DEFAULTS) -> Case:
@@ -93,25 +95,25 @@ class _Run:
     numerics: Numerics
     workload: Workload
     calibration: Calibration
-    assumed: list[str]
+    assumed: list[Remark]
 
     @classmethod
     def of(cls, row: Row, calibration: Calibration) -> _Run:
         """Read everything but the plan. Raises InputError."""
-        assumed: list[str] = []
+        assumed: list[Remark] = []
         if unreadable := cell(row, "unreadable"):
             raise CellError(unreadable)
         row = in_our_words(row)
         gpu, known = _gpu(cell(row, "gpu"), _memory_gb(row))
         if not known:
-            assumed.append(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)")
+            assumed.append(note(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)"))
         model = read_model(row, assumed)
         stack = read_stack(row, gpu, assumed)
         workload = read_row_workload(row, model, assumed)
         assumed += odd_words(row)
         convention = cell(row, "flops_convention")
         if convention and convention.lower() not in CONVENTIONS:
-            assumed.append(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})")
+            assumed.append(note(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})"))
         numerics = read_numerics(row, model, stack, gpu, assumed)
         gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
         return cls(
@@ -138,24 +140,20 @@ class _Run:
         )
 
 
-def _switches_assumed(scenario: Scenario, plan: TrainPlan) -> list[str]:
+def _switches_assumed(scenario: Scenario, plan: TrainPlan) -> list[Remark]:
     """Say the switches of a mixture that the row leaves open, and what becomes of a dispatcher or offload that it asks for."""
     settings, given, said = scenario.settings(plan), scenario.given, []
     if scenario.model.is_moe:
-        words = {
-            "dispatcher": f"dispatcher {settings.dispatcher}",
-            "cuda_graphs": f"graphs of {'+'.join(sorted(settings.cuda_graphs))}" if settings.cuda_graphs else "no CUDA graphs",
-            "ep_overlap": f"{'' if settings.ep_overlap else 'no '}EP overlap",
-            "fused_experts": f"experts {'' if settings.fused_experts else 'not '}fused",
-            "fp8_attention": f"attention {'' if settings.fp8_attention else 'not '}in fp8",
-        }
-        kernels = ("fused_experts", "fp8_attention") if scenario.numerics.format.recipe != FUSED else ()
-        said = [text for name, text in words.items() if getattr(given, name) is None and name not in kernels]
-        said += filter(None, [given_way(given.dispatcher, settings), formula_only(scenario.model, scenario.cluster)])
+        kernels = ("fused_experts", "fp8_attention") if scenario.numerics.format.recipe == FUSED else ()
+        values = {name: getattr(settings, name) for name in ("dispatcher", "cuda_graphs", "ep_overlap", *kernels)}
+        values["cuda_graphs"] = graphs_text(settings)
+        said = [Remark(name, value, "") for name, value in values.items() if getattr(given, name) is None]
+        said += given_way(given.dispatcher, settings) + formula_only(scenario.model, scenario.cluster)
     if settings.offload_layers and plan.pp > 1:
-        said.append("activations stay on the GPU: only one pipeline stage can offload them (NV036)")
+        said.append(note("activations stay on the GPU: only one pipeline stage can offload them (NV036)"))
     elif settings.offload_layers:
-        said.append("what copies of offloaded activations take beyond the computation is an estimate (host link assumed)")
+        why = "what copies of offloaded activations take beyond the computation is an estimate (host link assumed)"
+        said.append(note(why, Effect.TIME))
     return said
 
 
@@ -240,11 +238,11 @@ def _plan(run: _Run, broken: list[str]) -> TrainPlan:
     tp, pp, cp = (degree(row, key) for key in ("tp", "pp", "cp"))
     parallel = flag(row, "sp")
     if parallel and tp == 1:
-        assumed.append("sp off (tp is 1)")
+        assumed.append(note("sp off (tp is 1)"))
         broken.append("NV046")
     elif parallel is None and tp > 1:
         parallel = stack.supports_sequence_parallel
-        assumed.append(f"sp {'on' if parallel else 'off'} (tp is above 1)")
+        assumed.append(note(f"sp {'on' if parallel else 'off'} (tp is above 1)"))
     dp = _data_parallel(row, tp * pp * cp, assumed, broken)
     stage, dist_opt = _sharding(row, stack, assumed)
     vpp, (first, last) = _stages(row, model, pp, assumed)
@@ -268,7 +266,7 @@ def _plan(run: _Run, broken: list[str]) -> TrainPlan:
     )
 
 
-def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str]) -> int:
+def _data_parallel(row: Row, others: int, assumed: list[Remark], broken: list[str]) -> int:
     gpus, given = count_of(row, "gpus"), count_of(row, "dp")
     if given is None and gpus is None:
         raise InputError("neither dp nor gpus is given")
@@ -276,40 +274,39 @@ def _data_parallel(row: Row, others: int, assumed: list[str], broken: list[str])
         raise CellError(f"tp x pp x cp is {others}, more than the {gpus} GPUs of the row (NV001)")
     dp = given or (gpus or 0) // others
     if gpus is not None and gpus != others * dp:
-        assumed.append(f"{others * dp} GPUs (tp x pp x cp x dp; the row says {gpus})")
+        assumed.append(note(f"{others * dp} GPUs (tp x pp x cp x dp; the row says {gpus})"))
         broken.append("AC005" if given else "NV001")
     return dp
 
 
-def _say_defaults(row: Row, model: ModelSpec, assumed: list[str]) -> None:
+def _say_defaults(row: Row, model: ModelSpec, assumed: list[Remark]) -> None:
     defaults = {"tp": "1", "pp": "1", "vpp": "1", "cp": "1", "recompute": "none"}
     if model.is_moe:
         defaults |= {"ep": "1", "etp": "1"}
     if cell(row, "pipeline_layout"):
         del defaults["vpp"]
-    if blank := [f"{key} {value}" for key, value in defaults.items() if not cell(row, key)]:
-        assumed.append(", ".join(blank))
+    assumed += [Remark(key, value, "") for key, value in defaults.items() if not cell(row, key)]
 
 
-def _stages(row: Row, model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int, tuple[int | None, int | None]]:
+def _stages(row: Row, model: ModelSpec, pp: int, assumed: list[Remark]) -> tuple[int, tuple[int | None, int | None]]:
     """(vpp, layers of the first and the last stage) of a pipeline layout, or of even stages where the row gives none."""
     vpp, layout = degree(row, "vpp"), cell(row, "pipeline_layout")
     if not layout:
         return vpp, even_ends(model, pp, assumed)
     split = split_of_layout(layout, pp, model.num_layers, model.mtp_num_layers)
     if not cell(row, "vpp") and split.vpp > 1:
-        assumed.append(f"vpp {split.vpp}, as pipeline_layout has it")
+        assumed.append(note(f"vpp {split.vpp}, as pipeline_layout has it"))
     if cell(row, "vpp") and split.vpp != vpp:
         raise CellError(f"cell pipeline_layout has {split.vpp * pp} stages, and pp x vpp is {pp} x {vpp}")
     if split.broken:
         needed = f"one E, {model.num_layers} t, {model.mtp_num_layers} m and one L"
         raise CellError(f"cell pipeline_layout={layout[:40]!r} does not hold {needed} ({', '.join(split.broken)})")
     if not split.even_inside:
-        assumed.append(f"stages of {', '.join(map(str, split.layers))} layers are priced by the nearest uneven plan")
+        assumed.append(note(f"stages of {', '.join(map(str, split.layers))} layers are priced by the nearest uneven plan"))
     return split.vpp, split.ends(model.num_layers)
 
 
-def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None, int | None]:
+def even_ends(model: ModelSpec, pp: int, assumed: list[Remark]) -> tuple[int | None, int | None]:
     """Layers of first and last stage where the layers do not divide: one less each where embedding and loss counted as layers
     make the split even (Megatron's account_for_... flags); else full stages and the rest in the last, which has the head
     (Megatron-Bridge's layouts of DeepSeek-V3)."""
@@ -320,15 +317,15 @@ def even_ends(model: ModelSpec, pp: int, assumed: list[str]) -> tuple[int | None
     if not 2 <= rest <= 2 * middle:
         raise InputError(f"{model.num_layers} layers do not divide over pp={pp}")
     first = rest // 2 if (model.num_layers + 2) % pp == 0 else min(middle, rest - 1)
-    assumed.append(f"first={first}, last={rest - first}")
+    assumed.append(note(f"first={first}, last={rest - first}"))
     return first, rest - first
 
 
-def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, bool]:
+def _sharding(row: Row, stack: SoftwareStack, assumed: list[Remark]) -> tuple[int, bool]:
     """(sharding stage 0 to 3, optimizer state sharded): columns fsdp and optimizer_shard, else the software's default."""
     shard, text = cell(row, "optimizer_shard"), cell(row, "fsdp")
     if not shard and not text:
-        assumed.append("optimizer state " + ("sharded" if stack.supports_distributed_optimizer else "not sharded"))
+        assumed.append(Remark("optimizer_shard", stack.supports_distributed_optimizer, ""))
         return 0, stack.supports_distributed_optimizer
     stage = 3 if text == "hsdp" else whole(row, "fsdp", 0)
     if not 0 <= stage <= 3:
@@ -336,15 +333,15 @@ def _sharding(row: Row, stack: SoftwareStack, assumed: list[str]) -> tuple[int, 
     off = (*NO, "none")
     sharded = shard.lower() not in off if shard else stage == 1
     if shard and shard.lower() not in (*off, *YES, "dp") and not shard.isdigit():
-        assumed.append(f"optimizer state sharded (optimizer_shard {shard[:40]!r} is none of dp, none, or a number of ranks)")
+        assumed.append(Remark("optimizer_shard", "on", f"{shard[:40]!r} is none of dp, none, or a number of ranks"))
     return stage, stage < 2 and sharded
 
 
-def _cluster(row: Row, gpu: GpuSpec, num_gpus: int, assumed: list[str]) -> ClusterSpec:
+def _cluster(row: Row, gpu: GpuSpec, num_gpus: int, assumed: list[Remark]) -> ClusterSpec:
     given = degree(row, "gpus_per_node", 1) if cell(row, "gpus_per_node") else 0
     per_node = min(given, num_gpus) or None
     if per_node and num_gpus % per_node:
-        assumed.append(f"nodes of {gpu.gpus_per_node} (gpus_per_node {given} does not divide {num_gpus} GPUs)")
+        assumed.append(note(f"nodes of {gpu.gpus_per_node} (gpus_per_node {given} does not divide {num_gpus} GPUs)"))
         per_node = None
     network = number(row, "node_network_gbps")
     if network is not None and network <= 0:

@@ -21,17 +21,18 @@ from autoconfig.runs.table import (
 )
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, Numerics, Workload
 from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
-from autoconfig.training.workload import read_workload
+from autoconfig.training.question import read_workload
 
 ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
 """Words of the column task: adapters are trained, or all weights of a trained model."""
 
 
-def read_stack(row: Row, gpu: GpuSpec, assumed: list[str]) -> SoftwareStack:
+def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark]) -> SoftwareStack:
     """Return the named software, else a question's, with what the row says of its kernels and overlap."""
     name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
     stack = resolve.read_stack(name or None, gpu, assumed)
@@ -86,7 +87,7 @@ def trains_adapters(row: Row) -> bool:
     return cell(row, "peft").lower() == "lora" or cell(row, "task").lower() in ADAPTERS
 
 
-def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[str]) -> Numerics:
+def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[Remark]) -> Numerics:
     """Return types, dropout and adapters. Raises CellError for cells that contradict each other, InputError for odd ones."""
     precision, recipe = format_of(cell(row, "precision").split("(")[0])
     scaled = format_of(cell(row, "fp8_recipe"))[-1] or cell(row, "fp8_recipe").lower()
@@ -94,7 +95,7 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
         raise CellError(f"cells precision={cell(row, 'precision')[:40]} and fp8_recipe={scaled[:40]} contradict each other")
     recipe = recipe or scaled
     if recipe in FP8_RECIPES and precision not in ("", "fp8"):
-        assumed.append(f"precision {precision}, which has no fp8_recipe {recipe}")
+        assumed.append(note(f"precision {precision}, which has no fp8_recipe {recipe}"))
     given: dict[str, Any] = {
         "precision": precision or None,
         "fp8_recipe": recipe or None if precision == "fp8" else None,
@@ -122,7 +123,7 @@ class _Cells:
     global_batch_size: int | None
 
 
-def read_row_workload(row: Row, model: ModelSpec, assumed: list[str]) -> Workload:
+def read_row_workload(row: Row, model: ModelSpec, assumed: list[Remark]) -> Workload:
     """Return the lengths and the batch. Raises InputError."""
     seq, packed = count_of(row, "seq"), count_of(row, "packed_length")
     asked = _Cells(
@@ -132,19 +133,19 @@ def read_row_workload(row: Row, model: ModelSpec, assumed: list[str]) -> Workloa
         global_batch_size=count_of(row, "gbs"),
     )
     if packed is None and cell(row, "task").lower() in (*ADAPTERS, *FULL_TUNING):
-        assumed.append("packed_length: samples that are not packed")
+        assumed.append(note("packed_length: samples that are not packed"))
     return read_workload(asked, model, assumed, adapters=trains_adapters(row))
 
 
-def micro_batches(row: Row, workload: Workload, data_parallel: int, assumed: list[str], broken: list[str]) -> Workload:
+def micro_batches(row: Row, workload: Workload, data_parallel: int, assumed: list[Remark], broken: list[str]) -> Workload:
     """Return the workload with a batch of whole micro-batches on every rank; a rule is broken where the row said the batch."""
     step, batch = degree(row, "mbs", None) * data_parallel, workload.global_batch_size
     if batch % step == 0:
         return workload
     rounded = max(1, round(batch / step)) * step
     if cell(row, "gbs"):
-        assumed.append(f"gbs {rounded} (the row's {batch} is no multiple of mbs x dp)")
+        assumed.append(Remark("gbs", rounded, f"the row's {batch} is no multiple of mbs x dp"))
         broken.append("NV007")
     else:
-        assumed.append(f"gbs {rounded}, a multiple of mbs x dp")
+        assumed.append(Remark("gbs", rounded, "a multiple of mbs x dp"))
     return replace(workload, global_batch_size=rounded)

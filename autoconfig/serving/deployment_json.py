@@ -11,6 +11,7 @@ from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, SummaryJson, summary
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, record_of
+from autoconfig.specs.remarks import AssumedJson, assumed_json
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.time_model.serving.workload import Trace
 
@@ -28,7 +29,7 @@ class TraceSummaryJson:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeQuestionJson:
+class ServeQuestionJson(AssumedJson):
     """What was asked, with every default."""
 
     model: str
@@ -61,8 +62,6 @@ class ServeQuestionJson:
     goal: Annotated[str, Keywords(enum=GOALS)]
     chunked_prefill: bool
     """Prompts are split over iterations."""
-    assumed: tuple[str, ...]
-    """Defaults that entered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +191,7 @@ class IncludedDeploymentJson:
 class ServeJson:
     """The ranked deployments of a model that is served. Sizes are GiB, times seconds; definitions in docs/inference.md."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     """Raised when a name or meaning changes."""
     question: ServeQuestionJson
     funnel: ServeFunnelJson
@@ -237,7 +236,7 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
             requests_per_second=q.rate or None,
             goal=q.goal,
             chunked_prefill=q.chunked,
-            assumed=tuple(q.assumed),
+            **assumed_json(q.assumed),
         ),
         funnel=record_of(ServeFunnelJson, d, layouts=len(d.layouts), meet_limits=len(d.order), seconds=round(d.seconds, 4)),
         deployments=tuple(deployment_json(one) for one in answer.reports),

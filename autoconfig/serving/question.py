@@ -17,6 +17,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
 from autoconfig.specs.software.checkpoint import Checkpoint
 from autoconfig.specs.software.engine import (
@@ -80,7 +81,7 @@ class ServeQuestion:
     imbalance: float | None
     kv_memory_ratio: float | None
     price: float | None
-    assumed: tuple[str, ...] = field(default=())
+    assumed: tuple[Remark, ...] = field(default=())
     checkpoint: Checkpoint | None = None
     """How the model's files store its weights, where they are quantised."""
     usual_limit: bool = False
@@ -273,64 +274,69 @@ def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
     return {key: frozenset(either) for key, either in values.items()}
 
 
-def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterator[str]:
+def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterator[Remark]:
     formats = checkpoint.formats(question.model)
     size = checkpoint_bytes(question.model, formats)
     kept = [name for name in ("attention", "mlp", "experts") if getattr(formats, name) == "bf16"]
-    yield (
+    yield note(
         f"quantised checkpoint ({checkpoint}), {size / 1e9:.4g} GB of files; in 16 bits: "
-        f"{', '.join([*kept, 'embedding, routers, norms and what it names'])}"
+        f"{', '.join([*kept, 'embedding, routers, norms and what it names'])}",
+        Effect.EVERYTHING,
     )
     form = checkpoint.main.form
     if not supports(question.gpu, form):
-        yield f"{question.gpu.id} does not multiply in {form}: weights only, products in 16 bits"
+        yield note(f"{question.gpu.id} does not multiply in {form}: weights only, products in 16 bits", Effect.TIME)
     if checkpoint.method == "bitsandbytes" or form == "int8":
-        yield f"{checkpoint.method} priced with the kernels of {form}"
+        yield note(f"{checkpoint.method} priced with the kernels of {form}", Effect.TIME)
 
 
-def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[str]:
+def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Remark]:
     model, gpu, engine, workload = question.model, question.gpu, question.engine, question.workload
     if question.checkpoint is not None:
         yield from _checkpoint_said(question, question.checkpoint)
     else:
         yield from _searched_formats(question)
     if request.gpu is None:
-        yield f"GPU {gpu.id} (--gpu)"
+        yield Remark("gpu", gpu.id, "", Effect.EVERYTHING)
     if request.gpus_per_node is None and request.gpus > 1:
-        yield f"{min(gpu.link_domain_size, request.gpus)} GPUs reach each other over {gpu.link} (--gpus-per-node)"
+        yield Remark("gpus_per_node", min(gpu.link_domain_size, request.gpus), f"over {gpu.link}", Effect.EVERYTHING)
     if request.engine is None:
-        yield f"engine {engine.name} (--engine)"
-    yield f"{engine.name} priced with {question.calibration.constants(engine, gpu).origin}"
+        yield Remark("engine", engine.name, "", Effect.EVERYTHING)
+    origin = question.calibration.constants(engine, gpu).origin
+    yield note(f"{engine.name} priced with {origin}", Effect.TIME)
     if has_tables(gpu):  # where there are none, a search refuses the GPU and a study measures it
         weights, caches = ([str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv"))
         forms = weight_formats(model, gpu, weights)
         yield from borrowed_shares(serving_tables_of(gpu), model, gpu, forms, cache_formats(gpu, caches))
     if request.chunked is None:
-        yield f"{'chunked' if engine.chunked_prefill else 'whole-prompt'} prefill, the engine's default (--chunked-prefill)"
+        yield Remark("chunked_prefill", engine.chunked_prefill, "the engine's default", Effect.TIME)
     yield from _assumed_load(request, workload)
     if workload.osl <= 1.0:
         limit = ", --tpot is not looked at" if request.tpot_s is not None else ""
-        yield f"answers of one token: no TPOT{limit}, no separate decode instances"
+        yield note(f"answers of one token: no TPOT{limit}, no separate decode instances")
     most = workload.longest_tokens
     if most > model.max_position_embeddings:
-        yield f"{most:,.0f} tokens in a sequence, beyond the {model.max_position_embeddings:,} positions of {model.name}"
+        beyond = f"beyond the {model.max_position_embeddings:,} positions of {model.name}"
+        yield note(f"{most:,.0f} tokens in a sequence, {beyond}", Effect.NOTHING)
     if model.is_moe and request.imbalance is None:
-        yield "experts: routing as skewed as in the measured rows (--imbalance)"
+        yield Remark("imbalance", None, "experts: routing as skewed as in the measured rows", Effect.TIME)
     if model.is_hybrid:
-        yield "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
+        why = "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
+        yield note(why)
     if model.is_sparse:
-        yield "sparse attention: at the share of peak that training's module reaches; no run of it was measured"
+        why = "sparse attention: at the share of peak that training's module reaches; no run of it was measured"
+        yield note(why, Effect.TIME)
     if not request.prefix_hit:
-        yield "no prefix hits (--prefix-hit)"
+        yield Remark("prefix_hit", None, "no prefix hits", Effect.TIME)
     if not request.draft_tokens:
-        yield "no speculation (--draft-tokens)"
+        yield Remark("draft_tokens", None, "no speculation", Effect.TIME)
     if request.kv_memory_ratio is None:
         of = "of the memory, weights and the rest within it" if engine.kv_of_total else "of the free memory"
-        yield f"{engine.kv_memory_ratio:g} {of} for the cache (--kv-memory-ratio)"
-    yield f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces"
+        yield Remark("kv_memory_ratio", None, f"{engine.kv_memory_ratio:g} {of} for the cache")
+    yield note(f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces")
 
 
-def _searched_formats(question: ServeQuestion) -> Iterator[str]:
+def _searched_formats(question: ServeQuestion) -> Iterator[Remark]:
     """Formats that nobody asked for and that the search may take."""
     asked = {key: [str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv")}
     model, gpu = question.model, question.gpu
@@ -344,18 +350,19 @@ def _searched_formats(question: ServeQuestion) -> Iterator[str]:
     if fewer:
         held = " ".join(f"--fix {key}={tried[key][0]}" for key in fewer)
         said = " and ".join(f"{'cache' if key == 'kv' else key} in {forms}" for key, forms in fewer.items())
-        yield f"{said} where that serves more, whatever it costs in quality ({held})"
+        yield note(f"{said} where that serves more, whatever it costs in quality ({held})", Effect.EVERYTHING)
 
 
-def _assumed_load(request: ServeRequest, workload: Workload) -> Iterator[str]:
+def _assumed_load(request: ServeRequest, workload: Workload) -> Iterator[Remark]:
     if isinstance(workload, Trace):
-        yield "requests go to replicas and ranks in turn"
+        yield note("requests go to replicas and ranks in turn", Effect.TIME)
         return
     for name, given in (("isl", request.isl), ("osl", request.osl)):
         if given is None:
-            yield f"{DEFAULT_TOKENS:,} {'input' if name == 'isl' else 'output'} tokens (--{name})"
+            yield Remark(name, DEFAULT_TOKENS, "")
     if not request.isl_stddev and not request.osl_stddev:
-        yield "requests of one length (--isl-stddev, --osl-stddev)"
+        yield Remark("isl_stddev", None, "requests of one length", Effect.TIME)
     else:
-        yield f"lengths gamma distributed, at most {workload.longest_tokens:,.0f} tokens together (mean + 6 stddev each)"
-    yield "Poisson arrivals" if request.rate else "a queue that is never empty (--rate)"
+        most = f"at most {workload.longest_tokens:,.0f} tokens together"
+        yield note(f"lengths gamma distributed, {most} (mean + 6 stddev each)", Effect.TIME)
+    yield Remark("" if request.rate else "rate", None, "Poisson arrivals" if request.rate else "a queue that is never empty")

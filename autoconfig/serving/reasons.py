@@ -14,6 +14,7 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
 from autoconfig.serving.space import cut_groups
 from autoconfig.specs.errors import GIB
+from autoconfig.specs.remarks import Effect, note
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import supports
 
@@ -128,7 +129,8 @@ def readable(question: ServeQuestion) -> Iterator[ServeQuestion]:
     """The question with READABLE_TPOT_S as its limit, said, where nobody asked for a limit, a load or a batch."""
     given = question.tpot_s or question.ttft_s or question.tails or question.rate or "batch" in question.constraints
     if not given and question.goal in ("throughput", "cost") and question.lengths.steps > 0:
-        said = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s a user, as no limit was asked (--tpot 50ms; for offline work --tpot 2s)"
+        why = f"{1.0 / READABLE_TPOT_S:.0f} tokens/s a user, as no limit was asked (--tpot 50ms; for offline work --tpot 2s)"
+        said = note(why, Effect.EVERYTHING)
         yield replace(question, tpot_s=READABLE_TPOT_S, usual_limit=True, assumed=(said, *question.assumed))
 
 

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autoconfig.profiler.outcome import Kind, Outcome
 from autoconfig.profiler.runner import Command
 from autoconfig.specs.job import Job
+from autoconfig.specs.remarks import Remark
 from autoconfig.study import trials as names
 from autoconfig.study.settings import MeasuredQuestion
 from autoconfig.study.trials import Choices
@@ -82,8 +83,8 @@ class StudyWork(Protocol):
         """What may be measured."""
 
     @property
-    def assumed(self) -> tuple[str, ...]:
-        """What the question left open, in words."""
+    def assumed(self) -> tuple[Remark, ...]:
+        """What the question left open."""
 
     @property
     def fidelity(self) -> str | None:

@@ -13,7 +13,7 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
-from autoconfig.training.plan_rules import remarks_on
+from autoconfig.training.plan_rules import without_effect
 from autoconfig.training.price import (
     Money,
     PlanReport,
@@ -251,7 +251,7 @@ class Explanation:
     """What other switches would make of the step; empty for dense models, and where it was not asked."""
     gains_note: str = ""
     """Where the plan does not fit: that memory binds, and what `gains` are then; empty where they were not asked."""
-    remarks: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
     """What a legal plan asks for to no effect."""
 
 
@@ -280,7 +280,7 @@ def explain_plan(
         gains=tuple(gains),
         switches=tuple(switch_gains(s, plan)) if binds else (),
         gains_note=note,
-        remarks=remarks_on(s, plan),
+        without_effect=without_effect(s, plan),
     )
 
 

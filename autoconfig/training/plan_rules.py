@@ -187,7 +187,7 @@ def is_idle(scenario: Scenario, module: str) -> bool:
     return module == "layernorm" and not any(any(norms_apart(scenario.model, kind, fused)) for kind in scenario.model.kinds)
 
 
-def remarks_on(scenario: Scenario, plan: TrainPlan) -> tuple[str, ...]:
+def without_effect(scenario: Scenario, plan: TrainPlan) -> tuple[str, ...]:
     """What a legal plan asks for to no effect."""
     idle = any(is_idle(scenario, module) for module in plan.recompute.modules)
     return (IDLE.format(software=scenario.software.name, model=scenario.model.name),) if idle else ()

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Protocol
 
-from autoconfig.planning.calibration_file import NO_CALIBRATION, named_calibration
+from autoconfig.planning.calibration_file import calibration_of
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
     check_bounds,
@@ -20,7 +20,6 @@ from autoconfig.planning.resolve import (
     read_cluster,
     read_model,
     read_stack,
-    usual_fp8_recipe,
 )
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import GpuSpec
@@ -28,6 +27,7 @@ from autoconfig.specs.json_record import Keywords, Natural, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
@@ -39,11 +39,19 @@ from autoconfig.specs.run_settings import (
     given_way,
     read_graphs,
 )
-from autoconfig.specs.scenario import PRECISION_WORDS, PRECISIONS, Calibration, Numerics, Scenario
+from autoconfig.specs.scenario import (
+    BLACKWELL,
+    LORA_MODULES,
+    PRECISION_WORDS,
+    PRECISIONS,
+    Calibration,
+    Numerics,
+    Scenario,
+    Workload,
+)
 from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import Constraints
-from autoconfig.training.workload import read_adapters, read_workload, trains_adapters
 
 DEFAULT_FIT_CHANCE = next(field.default for field in SEARCH if field.name == "fit_chance")
 SWITCH_NAMES = field_names(SWITCHES)
@@ -146,7 +154,7 @@ class Question:
 
     scenario: Scenario
     constraints: Constraints
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
     request: Request
     varied: tuple[Variant, ...] = ()
     """What a search with `vary` tried, fastest first: the first is the setting of this question."""
@@ -155,18 +163,18 @@ class Question:
 def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     _check(request)
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     assumed += notes
     if request.architecture:
         model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
-    calibration = _calibration(request)
+    calibration = calibration_of(request.calibration, request.own_calibration, local_files=request.local_files)
     stack = read_stack(request.software, cluster.gpu, assumed, calibration)
     workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
-        assumed.append(f"max_position_embeddings raised from {model.max_position_embeddings} to the sequence length {longest}")
+        assumed.append(raised_positions(model, longest))
         model = model.replace(max_position_embeddings=longest)
     numerics = read_numerics(request.numerics, model, cluster.gpu, stack, assumed)
     check_runs(cluster.gpu, numerics, stack, model)
@@ -191,6 +199,12 @@ def understand(request: Request) -> Question:
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
 
 
+def raised_positions(model: ModelSpec, longest: int) -> Remark:
+    """That a model takes more positions than it says."""
+    why = f"raised from {model.max_position_embeddings} to the sequence length"
+    return Remark("max_position_embeddings", longest, why)
+
+
 def _check_static_sizes(scenario: Scenario) -> None:
     """Raises InputError for given graphs of the full iteration where the host has to wait for the experts' rows."""
     found, given = scenario.settings(), scenario.given.cuda_graphs or frozenset()
@@ -202,16 +216,6 @@ def _check_static_sizes(scenario: Scenario) -> None:
             f"{option('moe_capacity_factor')}, or graphs of parts (attn,moe_router)",
             field="cuda_graphs",
         )
-
-
-def _calibration(request: Request) -> Calibration:
-    if not request.local_files and request.calibration not in (None, NO_CALIBRATION):
-        raise InputError(
-            f"{option('calibration')} {request.calibration!r}: leave it out for the service's own, or say {NO_CALIBRATION}"
-        )
-    if request.calibration is None and request.own_calibration is not None:
-        return request.own_calibration
-    return named_calibration(request.calibration)
 
 
 def _check_constraints(scenario: Scenario, constraints: Constraints) -> None:
@@ -237,14 +241,14 @@ def _check(request: Request) -> None:
 
 
 def read_numerics(
-    numerics: Mapping[str, object], model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[str]
+    numerics: Mapping[str, object], model: ModelSpec, gpu: GpuSpec, stack: SoftwareStack, assumed: list[Remark]
 ) -> Numerics:
     """Return the types, dropout and adapters that are given (None: not), else those that the stack and such models have. Raises
     InputError."""
     given: dict[str, Any] = {key: value for key, value in numerics.items() if value is not None}
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
-        assumed.append(f"precision {given['precision']} (--precision)")
+        assumed.append(Remark("precision", given["precision"], ""))
     precision, recipe = given["precision"], given.get("fp8_recipe")
     if precision in PRECISION_WORDS and precision not in PRECISIONS:
         if recipe not in (None, precision):
@@ -252,23 +256,28 @@ def read_numerics(
         given |= {"precision": "fp8", "fp8_recipe": precision}
     elif precision == "fp8" and recipe is None and stack.release:
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
-        assumed.append(f"fp8_recipe {given['fp8_recipe']}, as {stack.name} runs fp8 on {gpu.id} (--fp8-recipe)")
+        assumed.append(Remark("fp8_recipe", given["fp8_recipe"], f"as {stack.name} runs fp8 on {gpu.id}"))
     if trains_adapters(given):
         given |= read_adapters(given, model, assumed)
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
-        assumed.append(f"gradients reduced in {given['grad_reduce_dtype']} (--grad-reduce-dtype)")
+        assumed.append(Remark("grad_reduce_dtype", given["grad_reduce_dtype"], ""))
     if given["precision"] == "fp8" and "fp8_param_gather" not in given and stack.memory.default_fp8_param_gather:
         given["fp8_param_gather"] = True
-        assumed.append(f"fp8_param_gather, as {stack.name} runs fp8")
+        assumed.append(Remark("fp8_param_gather", True, f"as {stack.name} runs fp8"))
     default = usual_dropout(model)
     missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
-    for key in missing:
-        given[key] = default
-    if missing:
-        why = "Megatron's default" if default else "as models of this kind are trained"
-        assumed.append(f"{' and '.join(missing)} {default:g}, {why} (--{missing[0].replace('_', '-')})")
+    given |= dict.fromkeys(missing, default)
+    why = "Megatron's default" if default else "as models of this kind are trained"
+    assumed += [Remark(key, default, why * (key == missing[-1])) for key in missing]
     return Numerics(**given)
+
+
+def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
+    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
+    if not stack.release:
+        return "delayed"
+    return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 
 def usual_dropout(model: ModelSpec) -> float:
@@ -319,25 +328,23 @@ def odd_graphs(scope: frozenset[str], model: ModelSpec, numerics: Numerics) -> s
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
-def assumed_switches(scenario: Scenario) -> list[str]:
-    """Sentences: the switches of a mixture of experts that were not given, with the options that change them."""
+def assumed_switches(scenario: Scenario) -> list[Remark]:
+    """The switches of a mixture of experts that were not given, with the options that change them."""
     given, found = scenario.given, scenario.settings()
     if not scenario.model.is_moe:
         return []
-    said = [text] if (text := formula_only(scenario.model, scenario.cluster)) else []
-    if text := given_way(given.dispatcher, found):
-        said.append(f"{text} (--dispatcher)")
-    words = {
-        "dispatcher": f"dispatcher {found.dispatcher} (--dispatcher)",
-        "cuda_graphs": f"{graphs_text(found)} (--cuda-graphs)",
-        "ep_overlap": f"{'' if found.ep_overlap else 'no '}EP overlap (--ep-overlap)",
-        "fused_experts": f"experts {'' if found.fused_experts else 'not '}fused (--fused-experts)",
-        "fp8_attention": f"attention {'' if found.fp8_attention else 'not '}in fp8 (--fp8-attention)",
-        "fp8_output": f"output layer {'' if found.fp8_output else 'not '}in fp8 (--fp8-output)",
+    values = {
+        "dispatcher": found.dispatcher,
+        "cuda_graphs": graphs_text(found),
+        "ep_overlap": found.ep_overlap,
+        "fused_experts": found.fused_experts,
     }
-    idle = {"fp8_attention", "fp8_output"} if not scenario.numerics.format.quantised else set()
-    usual = [text for name, text in words.items() if getattr(given, name) is None and name not in idle]
-    return said + ([f"{', '.join(usual)}, as {scenario.software.name} runs mixtures of experts"] if usual else [])
+    if scenario.numerics.format.quantised:
+        values |= {"fp8_attention": found.fp8_attention, "fp8_output": found.fp8_output}
+    usual = [Remark(name, value, "") for name, value in values.items() if getattr(given, name) is None]
+    why = f"as {scenario.software.name} runs mixtures of experts"
+    usual[-1:] = [replace(last, why=why) for last in usual[-1:]]
+    return formula_only(scenario.model, scenario.cluster) + given_way(given.dispatcher, found) + usual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,8 +385,8 @@ def run_settings(scenario: Scenario) -> RunSettingsJson:
 
 
 def graphs_text(settings: RunSettings) -> str:
-    """CUDA graphs in words."""
-    return f"CUDA graphs of {'+'.join(sorted(settings.cuda_graphs))}" if settings.cuda_graphs else "no CUDA graphs"
+    """The scope of CUDA graphs in words."""
+    return "+".join(sorted(settings.cuda_graphs)) or "none"
 
 
 def _sets(texts: Iterable[str], field: str) -> dict[str, frozenset[Any]]:
@@ -419,3 +426,111 @@ def _named(field: str, text: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{option(field)} {text}: {error.message}") from error
+
+
+DEFAULT_SEQ_LENGTH = 8192
+DEFAULT_TOKENS_PER_STEP = 4_194_304
+"""About 4 million tokens a step, the usual size of large pre-training runs (Llama 2 paper, section 2.2)."""
+ADAPTER_SEQ_LENGTH, ADAPTER_BATCH = 2048, 128
+"""Of fine-tuning with adapters (Megatron-Bridge, recipes/common.py: _peft_common)."""
+OF_ATTENTION = LORA_MODULES[:2]
+
+
+class Asked(Protocol):
+    """What a request says of its workload; None where it says nothing."""
+
+    @property
+    def seq_length(self) -> int | None: ...
+    @property
+    def decoder_seq_length(self) -> int | None: ...
+    @property
+    def packed_length(self) -> int | None: ...
+    @property
+    def global_batch_size(self) -> int | None: ...
+
+
+def trains_adapters(numerics: Mapping[str, object]) -> bool:
+    """Whether adapters are trained. Raises InputError for fields of adapters where they are refused."""
+    fields = [name for name in ("lora_rank", "lora_target_modules") if numerics.get(name) is not None]
+    if fields and numerics.get("peft") == "none":
+        raise InputError(f"{option(fields[0])} is for adapters, and {option('peft')} none trains all weights: drop one of them")
+    return bool(fields) or numerics.get("peft") not in (None, "none")
+
+
+def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[Remark]) -> dict[str, Any]:
+    """Kind, rank and layers of the adapters; what is not given is said in `assumed`. Raises InputError for adapters on experts,
+    which no formula prices."""
+    if "peft" not in given:
+        assumed.append(Remark("peft", "lora", "as its adapters are given"))
+    if "lora_rank" not in given:
+        assumed.append(Remark("lora_rank", Numerics.lora_rank, ""))
+    modules = given.get("lora_target_modules")
+    if modules is None:
+        named = OF_ATTENTION if model.is_moe else LORA_MODULES
+        if model.is_moe:
+            assumed.append(Remark("lora_target_modules", "attention", "none on experts"))
+    else:
+        named = tuple(modules.replace(",", " ").split() if isinstance(modules, str) else modules)
+    if model.is_moe and (odd := [name for name in named if name in LORA_MODULES and name not in OF_ATTENTION]):
+        raise InputError(
+            f"{option('lora_target_modules')} {odd[0]}: {model.name} has experts, and adapters on experts are not priced here; "
+            f"give {' or '.join(OF_ATTENTION)}"
+        )
+    return {"peft": given.get("peft", "lora"), "lora_target_modules": named}
+
+
+def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adapters: bool) -> Workload:
+    """Sequence lengths and batch; what is not given is that of the model's training, or of training adapters, and said in
+    `assumed`. Raises InputError."""
+    seq = asked.seq_length
+    if seq is None and adapters:
+        seq = min(model.max_position_embeddings, ADAPTER_SEQ_LENGTH)
+        assumed.append(Remark("seq_length", seq, "as adapters are trained"))
+    elif seq is None:
+        seq = model.default_seq_length or min(model.max_position_embeddings, DEFAULT_SEQ_LENGTH)
+        source = (
+            _provenance(model, "default_seq_length") if model.default_seq_length else "what the model allows, at most 8,192"
+        )
+        assumed.append(Remark("seq_length", seq, source))
+    batch = asked.global_batch_size
+    if batch is None and adapters:
+        batch = ADAPTER_BATCH
+        assumed.append(Remark("global_batch_size", batch, "as adapters are trained"))
+    elif batch is None:
+        same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
+        batch = model.default_global_batch_size if same else None
+        source = _provenance(model, "default_global_batch_size")
+        if batch is None:
+            batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
+            source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
+        assumed.append(Remark("global_batch_size", batch, source))
+    return Workload(
+        seq_length=seq,
+        global_batch_size=batch,
+        decoder_seq_length=_decoder_seq_length(asked, model, seq, assumed),
+        packed_length=asked.packed_length,
+    )
+
+
+def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[Remark]) -> int | None:
+    """Tokens of one sample in the decoder; None without an encoder before it. Raises InputError where one is given there."""
+    given = asked.decoder_seq_length
+    if not model.is_encoder_decoder:
+        if given is not None:
+            said = f"{model.name} has no decoder behind an encoder; leave it out"
+            raise InputError(f"{option('decoder_seq_length')} {given}: {said}")
+        return None
+    if given is None:
+        given = model.default_decoder_seq_length or seq
+        source = _provenance(model, "default_decoder_seq_length") if model.default_decoder_seq_length else "as the encoder's"
+        assumed.append(Remark("decoder_seq_length", given, source))
+    return given
+
+
+def _provenance(model: ModelSpec, key: str) -> str:
+    """Where a default of the model comes from."""
+    return (
+        "the model's published training"
+        if model.published_parameters
+        else model.sources.get(key, "as similar models are trained")
+    )

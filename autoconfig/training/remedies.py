@@ -375,7 +375,9 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
     if not scenario.model.is_moe:
         scopes = {"full-iteration": frozenset({FULL_ITERATION}), "no": frozenset[str]()}
         others = {kind: scope for kind, scope in scopes.items() if scope != now.cuda_graphs}
-        yield from ((f"{kind} CUDA graphs instead of {_graphs(now)}", {"cuda_graphs": scope}) for kind, scope in others.items())
+        yield from (
+            (f"{kind} CUDA graphs instead of {graphs_text(now)}", {"cuda_graphs": scope}) for kind, scope in others.items()
+        )
         return
     for name in DISPATCHERS:
         if name != now.dispatcher:
@@ -386,14 +388,10 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
     for kind, scope in scopes.items():
         if scope != now.cuda_graphs and (shapes_known or kind != "full-iteration"):
             parts = f" ({' '.join(sorted(scope))})" if kind == "partial" else ""
-            yield f"{kind} CUDA graphs{parts} instead of {_graphs(now)}", {"cuda_graphs": scope}
+            yield f"{kind} CUDA graphs{parts} instead of {graphs_text(now)}", {"cuda_graphs": scope}
     yield f"{'without' if now.ep_overlap else 'with'} EP overlap", {"ep_overlap": not now.ep_overlap}
     if now.fused_experts or numerics.format.recipe == FUSED:
         yield f"experts {'not ' if now.fused_experts else ''}fused", {"fused_experts": not now.fused_experts}
-
-
-def _graphs(now: RunSettings) -> str:
-    return graphs_text(now).removeprefix("CUDA ").replace("no CUDA graphs", "none")
 
 
 def _step_seconds(scenario: Scenario, plan: TrainPlan) -> float:

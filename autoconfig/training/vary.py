@@ -9,6 +9,7 @@ from dataclasses import replace
 from autoconfig.planning.request_fields import SWITCHES
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.software import DISPATCHERS
 from autoconfig.training.question import Question, Variant, understand
 from autoconfig.training.rank import Ranking
@@ -111,9 +112,10 @@ def _said(switches: Mapping[str, object], names: Sequence[str]) -> str:
     return ", ".join(f"{name} {word}" for name, word in words)
 
 
-def varied_text(question: Question) -> str:
-    """What was tried, in a sentence; empty where nothing was asked."""
+def varied_remarks(question: Question) -> tuple[Remark, ...]:
+    """What was tried; nothing where nothing was asked."""
     if not question.varied:
-        return ""
+        return ()
     chosen = "none is possible" if math.isinf(question.varied[0].step_seconds) else f"fastest with {question.varied[0].words}"
-    return f"switches varied (--vary): {chosen}. First plans: {'; '.join(map(str, question.varied))}"
+    why = f"{chosen}. First plans: {'; '.join(map(str, question.varied))}"
+    return (Remark("vary", question.varied[0].words, why, Effect.EVERYTHING),)

@@ -52,7 +52,7 @@ def local_gpu() -> tuple[GpuSpec, str]:
             mine = device["type"] == "cuda" and device["reported_name"] == found[0] and same
         if mine:
             gpu = gpu_of_table(data, path)
-            return gpu, f"operators of {gpu.id} measured on this machine ({path})"
+            return gpu, f"operators measured on this machine ({path})"
     if found is None:
         raise InputError(
             f"no GPU was found on this machine ({'; '.join(tried)}); name one with {option('gpu')}, "
@@ -69,7 +69,7 @@ def local_gpu() -> tuple[GpuSpec, str]:
 def gpu_of_file(path: str) -> tuple[GpuSpec, str]:
     """(the GPU that an operator table is about, how it is known). Raises FileError or InputError."""
     gpu = gpu_of_table(read_operator_table(path), path)
-    return gpu, f"operators of {gpu.id} from {path}"
+    return gpu, f"operators from {path}"
 
 
 def find_gpu(name: str) -> GpuSpec:

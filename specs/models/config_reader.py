@@ -11,6 +11,7 @@ from typing import Any
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
 from autoconfig.specs.models.model import MAX_DIMENSION
 from autoconfig.specs.models.model_numbers import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling, RouterNumbers
+from autoconfig.specs.remarks import Effect, Remark
 
 MAX_BYTES = 16 * 2**20
 """Of a config.json: lists of modules that are not quantised take megabytes."""
@@ -273,8 +274,6 @@ PARTS_BESIDE = (
     "add_cross_attention", "cross_attention_layers", "num_cross_attention_layers", "cross_attention_hidden_size",
 )  # fmt: skip
 """Keys of depths of multi-token prediction and of cross-attention, in whichever family they stand."""
-LEFT_OUT = "left out: "
-"""How notes of what a count leaves out begin."""
 OWN_OUTPUT = {"ovis2": {"vocab_size": 151_643, "hidden_size": 1_536}}
 """Multi-modal files whose output layer has sizes of its own -> those of its class (transformers 5.23)."""
 FLAT = {"qwen2_vl": "qwen2_vl_text", "qwen2_5_vl": "qwen2_5_vl_text"}
@@ -301,13 +300,18 @@ def text_reader(reader: ConfigReader) -> ConfigReader:
     return reader
 
 
-def other_parts(reader: ConfigReader) -> list[str]:
+def left_out(what: str) -> Remark:
+    """A part that no figure holds."""
+    return Remark("left out", None, what, Effect.LEFT_OUT)
+
+
+def other_parts(reader: ConfigReader) -> list[Remark]:
     """Of a multi-modal file, that it is one."""
     other = sorted({key.removesuffix("_config") for key in OTHER_PARTS if key in reader})
     if text_reader(reader) is reader and not other:
         return []
     parts = " and ".join(other) or "other"
-    return [f"{LEFT_OUT}the {parts} parts of a multi-modal model, weights and time: its language model is planned"]
+    return [left_out(f"the {parts} parts of a multi-modal model, weights and time: its language model is planned")]
 
 
 def text_type(reader: ConfigReader) -> str:

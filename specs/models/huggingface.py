@@ -19,7 +19,6 @@ from autoconfig.specs.models.config_reader import (
     CLASSES,
     EXPERT_KEYS,
     EXPERTS,
-    LEFT_OUT,
     NOT_READ,
     OWN_OUTPUT,
     PARTS_BESIDE,
@@ -28,6 +27,7 @@ from autoconfig.specs.models.config_reader import (
     WHOLE,
     ConfigReader,
     completed,
+    left_out,
     other_parts,
     read_json_object,
     text_reader,
@@ -41,6 +41,7 @@ from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.huggingface_later import LATER
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import Effect, Remark, note
 
 FAMILIES = DECODERS | LATER | WITH_EXPERTS | ENCODERS
 _SHOWN = ("llama", "mistral", "mixtral", "qwen3", "qwen3_moe", "gemma3_text", "deepseek_v3", "nemotron_h", "t5", "bert")
@@ -66,8 +67,8 @@ def model_from_config(path: str | Path) -> ModelSpec:
     return read_config(path)[0]
 
 
-def read_config(path: str | Path, like: str | None = None) -> tuple[ModelSpec, list[str]]:
-    """The same with what was taken for granted, as sentences; `like`: the family that it is read as. Raises as
+def read_config(path: str | Path, like: str | None = None) -> tuple[ModelSpec, list[Remark]]:
+    """The same with what was taken for granted; `like`: the family that it is read as. Raises as
     `model_from_config`."""
     file = config_file(path)
     data = read_json_object(file)
@@ -82,8 +83,8 @@ def model_type_of(path: str | Path) -> str:
     return _model_type(text_reader(ConfigReader(read_json_object(file), str(file))))
 
 
-def config_notes(data: Mapping[str, Any]) -> list[str]:
-    """What of a config.json is not planned, as sentences: those of what a count leaves out begin with LEFT_OUT. Raises as
+def config_notes(data: Mapping[str, Any]) -> list[Remark]:
+    """What of a config.json is not planned, or is planned otherwise. Raises as
     `model_from_mapping`."""
     reader = ConfigReader(data, "config.json")
     other, text = other_parts(reader), text_reader(reader)
@@ -94,7 +95,7 @@ def config_notes(data: Mapping[str, Any]) -> list[str]:
     return other + notes + _without_effect(reader)
 
 
-def _other_class_than_text(reader: ConfigReader) -> list[str]:
+def _other_class_than_text(reader: ConfigReader) -> list[Remark]:
     """Of a multi-modal file, where its class takes ends of its language model that its own part does not say. Raises
     InputError where its output layer does not fit that model."""
     model, kind = model_from_mapping(reader.values(), "config.json", "model"), str(reader.values().get("model_type"))
@@ -103,15 +104,23 @@ def _other_class_than_text(reader: ConfigReader) -> list[str]:
     if (tied := tied_by_class(reader, not untied)) is not None and tied == untied:
         how = ("ties", "apart", "more") if tied else ("does not tie", "once", "fewer")
         notes.append(
-            f"{unsaid} {how[0]} the embeddings: they are counted {how[1]}, as the language model alone has them, "
-            f"{model.vocab_size * model.hidden_size:,} parameters {how[2]} than in that class"
+            _of_class(
+                f"{unsaid} {how[0]} the embeddings: they are counted {how[1]}, as the language model alone has them, "
+                f"{model.vocab_size * model.hidden_size:,} parameters {how[2]} than in that class"
+            )
         )
     elif "?" in WHOLE.get(kind, {"ties": ""})["ties"] and "tie_word_embeddings" not in reader.values():
-        notes.append(f"{unsaid} does what is not known here: the embeddings are counted as the language model alone has them")
+        why = f"{unsaid} does what is not known here: the embeddings are counted as the language model alone has them"
+        notes.append(_of_class(why))
     return notes if kind not in OWN_OUTPUT or not (untied if tied is None else not tied) else notes + _own_output(reader, model)
 
 
-def _own_output(reader: ConfigReader, model: ModelSpec) -> list[str]:
+def _of_class(why: str) -> Remark:
+    """Where the class that the file names has other parameters than those that are counted."""
+    return note(why, Effect.EVERYTHING)
+
+
+def _own_output(reader: ConfigReader, model: ModelSpec) -> list[Remark]:
     """Of a multi-modal file whose class has an output layer with sizes of its own and does not tie it."""
     kind = str(reader.values().get("model_type"))
     words, width = (reader.integer(key, usual) for key, usual in OWN_OUTPUT[kind].items())
@@ -123,17 +132,17 @@ def _own_output(reader: ConfigReader, model: ModelSpec) -> list[str]:
         f"the output layer of {kind} in transformers 5.23 has {words:,} words (vocab_size outside of its language model), "
         f"its embedding {model.vocab_size:,}: both are counted with {model.vocab_size:,}, {count:,} parameters {more}"
     )
-    return [note] if count else []
+    return [_of_class(note)] if count else []
 
 
-def _without_effect(whole: ConfigReader) -> list[str]:
+def _without_effect(whole: ConfigReader) -> list[Remark]:
     """Keys of other families, and of parts that stand beside the layers, that the file gives and its class does not read."""
     values, kind = text_reader(whole).values(), text_type(whole)
     given = [key for key in NOT_READ.get(kind, ()) if values.get(key) not in (None, False)]
     given += [key for key in _parts_beside(whole) if key not in SAME.get(kind, {})]
     given += [key for key in EXPERT_KEYS if kind in CLASSES and kind not in EXPERTS and values.get(key) and key not in given]
     of = CLASSES.get(kind) or kind
-    return [f"{LEFT_OUT}{', '.join(given)}, which {of} of transformers does not read"] if given else []
+    return [left_out(f"{', '.join(given)}, which {of} of transformers does not read")] if given else []
 
 
 def _parts_beside(whole: ConfigReader) -> list[str]:
@@ -174,16 +183,18 @@ def _own_code(reader: ConfigReader) -> list[str]:
     return [str(value).rpartition(".")[2] for key, value in found.items() if str(key).startswith("AutoModel")]
 
 
-def _another_class(reader: ConfigReader) -> list[str]:
+def _another_class(reader: ConfigReader) -> list[Remark]:
     """That the file names a class which is not its type's in transformers, or brings code of its own."""
     if odd := _foreign_class(reader):
         usual = _class(kind := str(reader.values().get("model_type"))) or kind
         return [
-            f"{LEFT_OUT}what {odd} has beside {usual} or otherwise: the file names the one, and the class of its model_type in "
-            f"transformers is {usual}: it is counted and priced as {usual}"
+            left_out(
+                f"what {odd} has beside {usual} or otherwise: the file names the one, and the class of its model_type in "
+                f"transformers is {usual}: it is counted and priced as {usual}"
+            )
         ]
     own = _own_code(reader)
-    return [f"{LEFT_OUT}the file's own code for {own[0][:60]} (auto_map), which is not read"] if own else []
+    return [left_out(f"the file's own code for {own[0][:60]} (auto_map), which is not read")] if own else []
 
 
 def _stem(name: str) -> str:
@@ -191,15 +202,17 @@ def _stem(name: str) -> str:
     return re.sub("[^a-z0-9]", "", _OF_A_CLASS.sub("", name).lower())
 
 
-def _tied_all_the_same(reader: ConfigReader) -> list[str]:
+def _tied_all_the_same(reader: ConfigReader) -> list[Remark]:
     values = reader.values()
     if values.get("model_type") not in ("t5", "mt5", "umt5") or values.get("tie_word_embeddings") is not False:
         return []
     more = reader.integer("vocab_size", 0) * reader.integer("d_model", 512)
     count = f"{more:,} (vocab_size x d_model)" if more else "vocab_size x d_model"
     return [
-        f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {values['model_type']} all the same: they "
-        f"are counted once; an output layer of its own, as transformers 4 builds it, has {count} more parameters"
+        _of_class(
+            f"tie_word_embeddings is false, and transformers 5 ties the embeddings of {values['model_type']} all the same: "
+            f"they are counted once; an output layer of its own, as transformers 4 builds it, has {count} more parameters"
+        )
     ]
 
 
@@ -214,7 +227,7 @@ _HEADS: Mapping[str, tuple[int, int]] = {
 _OTHER_HEADS = (("eurobert", "ForSequenceClassification"), ("gptj", "ForQuestionAnswering"))
 
 
-def _class_without_output_layer(reader: ConfigReader) -> list[str]:
+def _class_without_output_layer(reader: ConfigReader) -> list[Remark]:
     """The parameters of the class that the file names, where it is another than the one that is planned."""
     classes = reader.items("architectures", str) or []
     found = [(one, end) for one in classes for end in _HEADS if one.endswith(end) and not one.endswith("LMHeadModel")]
@@ -227,14 +240,14 @@ def _class_without_output_layer(reader: ConfigReader) -> list[str]:
         model = model_from_mapping(reader.values(), "config.json", "model")
         labels = reader.integer("num_labels", len(reader.section("id2label").values()) or 2)
     except InputError:
-        return [note]
+        return [_of_class(note)]
     bias, width = _HEADS[end]
     output = model.vocab_size * (model.hidden_size * model.untie_embeddings_and_output_weights + model.output_layer_bias)
     own = max(0, width or labels) * (model.hidden_size + bias)
     plain = name.removesuffix(end).lower() == re.sub("[^a-z0-9]", "", kind.lower())
     if (kind, end) in _OTHER_HEADS or not plain:
-        return [f"{note}; what stands there instead of it is not counted"]
-    return [f"{note}; {name[:60]} itself has {total_parameters(model) - output + own:,} parameters"]
+        return [_of_class(f"{note}; what stands there instead of it is not counted")]
+    return [_of_class(f"{note}; {name[:60]} itself has {total_parameters(model) - output + own:,} parameters")]
 
 
 def model_from_mapping(data: Mapping[str, Any], where: str, name: str) -> ModelSpec:
@@ -299,7 +312,7 @@ MAX_LEFT_OUT = 3
 """Keys that a family may leave out of a file of an unknown type and still be offered."""
 
 
-def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tuple[ModelSpec, list[str]]:
+def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tuple[ModelSpec, list[Remark]]:
     """The model of a config.json read as one of `family`, whatever its type says; what of it nothing reads, and what has the
     family's defaults. Raises InputError where the family is unknown or a value that it needs is missing."""
     if family not in FAMILIES:
@@ -315,9 +328,9 @@ def read_like(data: Mapping[str, Any], where: str, name: str, family: str) -> tu
         )
     fields, unread, absent = _built(reader.values(), where, family)
     fields.setdefault("sources", {"*": where})
-    notes = [f"{where} is read as {family} (--like)", *other_parts(ConfigReader(data, where))]
-    notes += [f"{LEFT_OUT}{', '.join(unread)}, which {family} does not read"] if unread else []
-    notes += [f"what it does not say is as {family} has it: {', '.join(absent)}"] if absent else []
+    notes = [Remark("like", family, f"whatever {where} says", Effect.EVERYTHING), *other_parts(ConfigReader(data, where))]
+    notes += [left_out(f"{', '.join(unread)}, which {family} does not read")] if unread else []
+    notes += [_of_class(f"what it does not say is as {family} has it: {', '.join(absent)}")] if absent else []
     return ModelSpec(name=name, model_type=str(kind or ""), **fields), notes
 
 

@@ -28,6 +28,7 @@ from autoconfig.specs.errors import (
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import Effect, Remark
 
 MIN_PARAMETERS = 10e6
 MAX_PARAMETERS = 100e12
@@ -238,11 +239,11 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 def resolve_model(
     text: str, *, paths: bool = True, like: str | None = None, download: bool = False
-) -> tuple[ModelSpec, list[str]]:
+) -> tuple[ModelSpec, list[Remark]]:
     """The model that `text` means: a catalogue name, a hub's id or address of one, else the path of a config.json or of its
     folder (read as one of the family `like`), with `download` the config.json of a hub's id, else a bare size.
 
-    Also returns the assumptions made, as sentences to print. Without `paths` no file is looked for, for questions that come
+    Also returns the assumptions made. Without `paths` no file is looked for, for questions that come
     over the network. Raises UnknownNameError for a word that is none of these, UnsupportedError for what is known and refused
     (T5, BERT, ...), FileError, InputError or UnsupportedError for a config.json or a size that cannot be used.
     """
@@ -258,7 +259,7 @@ def resolve_model(
 
         if paths and _looks_like_path(text):
             model, notes = read_config(text, like)
-            return model, [f"model {model.name} is read from {text.strip()}", *notes]
+            return model, [Remark("model", model.name, f"read from {text.strip()}", Effect.EVERYTHING), *notes]
         if _HUB_ID.fullmatch(text.strip()) and paths:
             return _from_hub(text.strip(), unknown, like=like, download=download)
         refused, size = refused_kind(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
@@ -275,7 +276,7 @@ def resolve_model(
         return _from_size(text.strip(), size[1], unknown)
 
 
-def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, download: bool) -> tuple[ModelSpec, list[str]]:
+def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
     """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched."""
     if not download:
         raise InputError(
@@ -303,7 +304,7 @@ def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, downloa
 
     model, notes = read_config(file, like)
     model = model.replace(name=name.rpartition("/")[2])
-    return model, [f"model {model.name} is read from the config.json of {name}, as downloaded", *notes]
+    return model, [Remark("model", model.name, f"the config.json of {name}, as downloaded", Effect.EVERYTHING), *notes]
 
 
 def config_file_of(text: str) -> Path | None:
@@ -317,7 +318,7 @@ def config_file_of(text: str) -> Path | None:
     return None
 
 
-def _from_size(text: str, size: str, unknown: UnknownNameError) -> tuple[ModelSpec, list[str]]:
+def _from_size(text: str, size: str, unknown: UnknownNameError) -> tuple[ModelSpec, list[Remark]]:
     if size.count(".") > 1 or size in (".", ""):
         raise unknown
     params = parse_count(size, "model size")
@@ -325,11 +326,11 @@ def _from_size(text: str, size: str, unknown: UnknownNameError) -> tuple[ModelSp
         if known in _index():
             return load_model(known), []
     model = gpt3_style(params)
-    assumed = (
-        f"model {text} is not in the catalogue: GPT-3-style architecture with {model.num_layers} layers, "
-        f"hidden {model.hidden_size}, {model.num_attention_heads} heads"
+    why = (
+        f"not in the catalogue: GPT-3-style architecture with {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"{model.num_attention_heads} heads"
     )
-    return model, [assumed]
+    return model, [Remark("model", text, why, Effect.EVERYTHING)]
 
 
 def _normalised(name: str) -> str:

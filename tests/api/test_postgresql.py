@@ -14,8 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from autoconfig.api import measurements, searches
-from autoconfig.api.store import create_key, dbos_url, engine_of
-from dbos import DBOSClient
+from autoconfig.api.store import create_key, engine_of
 
 from tests.api.conftest import QUESTION, ROOT, begin_worker, ended, run_with_kills, start, wait_for
 
@@ -41,25 +40,6 @@ def test_runs_that_come_at_once_are_all_kept_and_the_latest_calibration_stays(da
     with pytest.raises(measurements.TooManyError):
         measurements.add(engine, "key", [{"id": f"many-{number}"} for number in range(measurements.MAX_RUNS)])
     assert measurements.runs_of(engine, "key") == (revision, runs), "a refusal changes nothing"
-    engine.dispose()
-
-
-def test_cancels_are_kept_while_a_worker_tells(database):
-    engine = engine_of(database)
-    queue = DBOSClient(system_database_url=dbos_url(database), system_database_engine=engine)
-    found, _ = searches.submit(engine, queue, "key", {"model": "1.7b"})
-
-    def tell(number: int) -> bool:
-        if number == 60:
-            return searches.cancel(engine, found.id)
-        searches.say(engine, found.id, "progress", {"text": f"{number}"})
-        return False
-
-    with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(tell, range(120))) == 1
-    assert searches.get(engine, found.id).state == "cancelled"
-    assert [event.number for event in searches.events(engine, found.id, 0)] == [*range(1, 122)], "queued, cancelled, 119 told"
-    queue.destroy()
     engine.dispose()
 
 

@@ -16,13 +16,11 @@ from autoconfig.specs.hardware.operator_table import COMMAND, KIND, local_folder
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, NAMES, Calibration
 from tables import tabled, write
 
-from autoconfig.calibration import calibrate as local_benchmark
 from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.calibration.observe import Observation, predicted_seconds, refine
 from autoconfig.planning.calibration_file import named_calibration, parse, read_calibration, shipped, to_json, write_calibration
 from autoconfig.runs.training_row import read_case
-from autoconfig.training.price import CLASSES, band_of, confidence_class, confidence_of, shipped_bands
-from autoconfig.training.question import Request, understand
+from autoconfig.training.price import confidence_of, shipped_bands
 from validation.fit.steps import published_calibration
 from validation.published import published_rows
 from validation.sheets.bands import banded, bands_of
@@ -228,15 +226,6 @@ def test_a_source_weighs_eight_runs_however_many_it_has(rows: int) -> None:
     assert entry.factors.step == pytest.approx(1.0, abs=1e-12)
 
 
-@tabled
-def test_confidence_classes(model: str, gpu: str, gpus: int, cp: int, software: str, level: str) -> None:
-    question = understand(Request(model=model, gpus=gpus, gpu=gpu, software=software))
-    assert confidence_class(question.scenario, cp) == level
-    assert level in CLASSES
-    band = band_of(level, shipped_bands())
-    assert 0.2 < band.p5 < 1 < band.p95 < 5
-
-
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 QUESTION = (
     "--model", "gpt3-1.7b", "--num-layers", "4", "--hidden-size", "256", "--num-attention-heads", "4", "--seq-length", "256",
@@ -328,15 +317,6 @@ def test_tables_that_cannot_be_used(
     monkeypatch.chdir(autoconfig.root)
     result = autoconfig.run("search", *QUESTION, *(text.format(table=table) for text in arguments))
     assert result.exit_code == 2 and said in result.stderr
-
-
-def test_the_benchmark_is_started_as_a_process_with_these_options(
-    autoconfig: SimpleNamespace, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, ...]] = []
-    monkeypatch.setattr(local_benchmark, "run_benchmark", lambda options: seen.append(options) or 2)
-    assert autoconfig.run("calibrate", "--gpu", "local", "--budget", "90s", "--fresh").exit_code == 2
-    assert seen == [("--budget", "90s", "--fresh")]
 
 
 # Both environments are tested: a plain one has no torch (the message), that of `make test` has it (the real run below).

@@ -156,15 +156,6 @@ def test_options_of_a_plan_are_wishes_and_numbers_are_read_as_people_write_them(
     assert bad.exit_code == 2 and "tp" in bad.stderr
 
 
-def test_sequence_parallelism_is_on_where_tp_is_and_nothing_is_said(autoconfig):
-    asked = ("--model", "llama3-8b", "--gpus", "8")
-    assert autoconfig.json("explain", "tp=2", *asked)["short"] == autoconfig.json("explain", "tp=2,sp=1", *asked)["short"]
-    assert ",sp=0," in autoconfig.json("explain", "tp=2,sp=0", *asked)["short"]
-    assert ",sp=0," in autoconfig.json("explain", "tp=1", *asked)["short"]
-    older = autoconfig.json("explain", "tp=2", *asked, "--gpu", "a100-80gb", "--software", "megatron-lm-2021")
-    assert ",sp=0," in older["short"], "that stack has none"
-
-
 def test_gpus_and_precisions_given_twice_are_compared(autoconfig):
     asked = ("--model", "llama3-8b", "--gpus", "8")
     body = autoconfig.json("search", *asked, "--gpu", "h100", "--gpu", "b200", "--precision", "bf16", "--precision", "fp8")
@@ -227,19 +218,6 @@ def test_bad_input_is_one_clear_message_and_exit_code_2(autoconfig, folder, argu
     assert len(lines) == 1 or lines[0].startswith("Usage:"), result.stderr
     assert len(lines[-1]) < 900 and lines[-1].lower().startswith("error: ")
     assert sorted(p.name for p in folder.iterdir()) == before
-
-
-def test_names_that_look_like_markup_are_printed_as_they_are(autoconfig, folder):
-    gpu = {"id": "[/red]x1", "vendor": "acme", "architecture": "hopper", "memory_bytes": 64 * 2**30, "hbm_bytes_per_s": 2e12,
-           "flops_per_s": {"bf16": 5e14, "fp32": 5e13}, "num_sms": 100, "link": "nvlink", "link_bytes_per_s": 2e11,
-           "link_domain_size": 8, "gpus_per_node": 8, "nic_bytes_per_s": 2.5e10}  # fmt: skip
-    (folder / "cluster.json").write_text(json.dumps({"gpu": gpu, "num_gpus": 8}))
-    (folder / "[bold]m[").mkdir()
-    (folder / "[bold]m[" / "config.json").write_text(json.dumps(LLAMA))
-    result = autoconfig.run("search", "--model", "./[bold]m[/config.json", "--cluster", "cluster.json")
-    assert result.exit_code in (0, 2), result.stderr
-    assert "[bold]m[" in result.stdout + result.stderr
-    assert "x1" in result.stdout + result.stderr
 
 
 def test_a_bug_of_ours_keeps_its_traceback(monkeypatch, autoconfig):

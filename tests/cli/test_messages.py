@@ -1,19 +1,13 @@
 """What a person is told who repeats an option, edits an export, names a GPU loosely or asks for a chance near one."""
 
-import re
-
 import pytest
 from autoconfig.specs.errors import (
     InputError,
-    UnknownNameError,
     parse_count,
-    real_number,
 )
 
 import autoconfig as api
-from autoconfig.cli.training import PLAN_KEYS
-from autoconfig.planning import usual_words
-from autoconfig.planning.request_fields import OUTPUT, QUESTION, SEARCH, SERVING
+from autoconfig.planning.request_fields import QUESTION, SEARCH, SERVING
 from autoconfig.planning.resolve import field_values
 
 TOKENS = next(field for field in QUESTION if field.name == "tokens")
@@ -122,33 +116,6 @@ def test_options_of_other_programs_are_named_as_they_are_here(autoconfig):
         api.search(model="1.7b", gpus=8, peft="qlora")
 
 
-USUAL = {
-    "search": {"--seq": "--seq-length", "--gbs": "--global-batch-size", "--dtype": "--precision", "--context": "--seq-length",
-               "--batch-size": "--global-batch-size", "--node-size": "--gpus-per-node", "--micro-batch": "--mbs",
-               "--hidden": "--hidden-size", "--layers": "--num-layers", "--gpu-type": "--gpu", "--num-gpus": "--gpus",
-               "--nodes": "--gpus", "--mem": "--gpu", "--lr": "the model's size", "--modle": "--model",
-               "--days": "autoconfig scaling"},
-    "deployments": {"--context": "--isl", "--max-tokens": "--osl", "--batch-size": "--fix batch=N", "--qps": "--rate",
-                    "--latency": "--tpot 50ms", "--e2e": "--ttft", "--lora": "base model's plan", "--peft": "base model"},
-    "explain": {"--pp": "tp=8,pp=2"}, "scaling": {"--pp": "--fix pp=N"}, "check": {"--num-gpus": "--gpus"},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("command, given, meant", [(c, word, m) for c, words in USUAL.items() for word, m in words.items()])
-def test_the_usual_word_of_the_field_leads_to_our_option(autoconfig, command, given, meant):
-    run = autoconfig.run(command, *(("FILE",) if command in ("explain", "check") else ()), given, "4")
-    said = run.stderr.split("No such option")[1]
-    assert run.exit_code == 2 and re.search(re.escape(meant) + r"(?![\w-])", said.split("'", 2)[2]), said
-
-
-def test_the_usual_words_name_fields_that_there_are():
-    fields = {field.name for group in (QUESTION, SEARCH, OUTPUT, SERVING) for field in group} | set(PLAN_KEYS)
-    named = {field for words in usual_words._MEANT.values() for field in words}
-    assert named <= fields and not fields & (set(usual_words._MEANT) - set(PLAN_KEYS)) and not fields & set(usual_words.SAID)
-    with pytest.raises(UnknownNameError, match="did you mean seq_length"):
-        api.search(seq=4096)
-
-
 def test_tokens_whose_billions_were_left_out_are_asked_about(autoconfig):
     for command, given in (("search", "300"), ("scaling", "15000"), ("search", "99999")):
         run = autoconfig.run(command, *SMALL, "--tokens", given)
@@ -167,16 +134,6 @@ def test_a_share_may_be_in_percent(name):
     for given, says in (("90", "for percent write 90%"), ("half", "write it like 0.9 or 90%")):
         with pytest.raises(InputError, match=says):
             field.value(given)
-
-
-def test_a_number_is_read_alike_on_the_command_line_and_in_python(autoconfig):
-    served = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--rate")
-    for given, says in (("1k", "write 1000 or 1024, whichever it is"), ("2,5", "'2,5' is no number; write it like 2.5")):
-        run = autoconfig.run(*served, given)
-        assert run.exit_code == 2 and says in words(run.stderr)
-        with pytest.raises(InputError, match=f"rate: .*{says}"):
-            api.deployments(model="llama3-8b", gpus=1, rate=given)
-    assert [real_number(given) for given in ("1,000", "2.5", " 3e2 ")] == [1000, 2.5, 300]
 
 
 def test_a_refused_conversion_names_formats_that_can(autoconfig, tmp_path):

@@ -2,6 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.remarks import sentences
 
 from autoconfig.formats.check import read_any
 from autoconfig.megatron.check_input import CheckRequest
@@ -58,7 +59,7 @@ def test_torchtitan_checkpoints_every_second_layer():
 
 def test_torchtitans_foreign_keys_are_named():
     found = read(f'{TITAN}mode = "full"\n', model="qwen3-0.6b", gpus=8)
-    assert found.unknown == ("model.vocab_size 50432", "parallelism.tensor_parallel_degre 2")
+    assert sentences(found.unknown) == ("model.vocab_size 50432", "parallelism.tensor_parallel_degre 2")
     stages = 'pipeline_parallel_degree = 2\npipeline_parallel_split_points = ["layers.4"]'
     with pytest.raises(UnsupportedError, match="pipeline_parallel_split_points: stages of the file's own"):
         read(TITAN.replace("tensor_parallel_degre = 2", stages) + 'mode = "full"\n', model="qwen3-0.6b", gpus=8)
@@ -68,7 +69,7 @@ def test_accelerates_deepspeed_is_zero_2_and_weights_elsewhere_leave_the_memory_
     """DeepSpeedPlugin (accelerate/utils/dataclasses.py); read as stage 0 before."""
     asked = {"model": "qwen2.5-7b", "seq_length": 4096, "settings": {"micro_batch_size": "1"}}
     found = read(ACCELERATE % "none", **asked)
-    assert found.plan.fsdp == 2 and any(text.startswith("recompute none") for text in found.question.assumed)
+    assert found.plan.fsdp == 2 and any(text.startswith("recompute none") for text in sentences(found.question.assumed))
     file = tmp_path / "accelerate.yaml"
     size = ("--model", "qwen2.5-32b", "--seq-length", "4096", "--set", "micro_batch_size=1", "--gpu", "a100-40gb")
     for device, code in (("none", 3), ("cpu", 2)):
@@ -109,7 +110,7 @@ model: {micro_batch_size: 1, global_batch_size: 32, tensor_model_parallel_size: 
 def test_experts_of_nemo_are_what_their_fields_say():
     """NeMo hands all fields of TransformerConfig on; the dispatcher was said not to be given, the capacity not read."""
     found = read(NEMO % "")
-    assert not any("dispatcher" in text for text in found.question.assumed)
+    assert not any("dispatcher" in text for text in sentences(found.question.assumed))
     assert found.question.scenario.numerics.moe_capacity_factor == 1.0
     with pytest.raises(UnsupportedError, match="encoders and decoders with fields of their own"):
         read(NEMO % ", encoder: {num_layers: 4}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.remarks import sentences
 from tables import tabled
 
 from autoconfig.formats.post_training.check import check_file, check_text, read_file
@@ -74,8 +75,8 @@ def test_each_pass_takes_the_time_of_its_own_micro_batch():
     assert policy == pass_seconds(job, placement) and policy < own < reference
     checked = check_text(PADDED, {"prompt_length": 100, "response_length": 500})
     assert checked.priced.phases.reference > checked.priced.phases.logprob
-    assert any("log-probabilities are larger than those of training" in note for note in checked.run.notes)
-    assert not any("the reference are larger" in note for note in checked.run.notes)
+    assert any("log-probabilities are larger than those of training" in note for note in sentences(checked.run.notes))
+    assert not any("the reference are larger" in note for note in sentences(checked.run.notes))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,10 @@ def test_nemo_rl_starts_with_other_batches_of_log_probabilities_where_it_is_told
     text = NEMO.replace("train_micro_batch_size: 4", "train_micro_batch_size: 4\n  logprob_batch_size: 8")
     forced = f"{text}loss_fn: {{force_on_policy_ratio: true}}\n"
     found, other = (check_text(one, {}) for one in (text, forced))
-    assert [any("NRL_IGNORE_TP_ACCURACY_CHECK" in note for note in one.run.notes) for one in (found, other)] == [True, False]
+    assert [any("NRL_IGNORE_TP_ACCURACY_CHECK" in note for note in sentences(one.run.notes)) for one in (found, other)] == [
+        True,
+        False,
+    ]
     assert found.broken == other.broken == () and found.priced.placement.forward == PassBatch(mbs=8)
     assert found.priced.phases.logprob > 0.0 == other.priced.phases.logprob  # nor is a pass of the policy taken
     for threshold, skipped in (("null", True), ("2", False)):
@@ -122,7 +126,11 @@ def test_experts_without_expert_parallelism_are_split_as_the_trainer_splits_them
     text += " actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2"
     job, _ = placed(text)
     run = check_text(text, {}).run
-    assert job.policy.is_moe and run.etp == 2 and any("split over tp 2" in note for note in run.notes)
+    assert (
+        job.policy.is_moe
+        and run.etp == 2
+        and any("expert_tensor_parallel_size 2: not given" in note for note in sentences(run.notes))
+    )
     assert check_text(text.replace("qwen3-30b-a3b", "qwen3-8b"), {}).run.etp == 1
 
 
@@ -139,9 +147,9 @@ def test_an_export_carries_the_lengths_that_its_seconds_are_of(framework):
 
 
 def test_the_gpus_of_the_file_count():
-    notes = check_text(VERL, {"gpus": 64}).run.notes
-    assert any("8 GPUs, as the file says: --gpus 64" in note for note in notes)
-    assert not any("as the file says" in note for note in check_text(VERL, {"gpus": 8}).run.notes)
+    notes = sentences(check_text(VERL, {"gpus": 64}).run.notes)
+    assert any("8 GPUs, as the file says: 64 is for" in note for note in notes)
+    assert not any("as the file says" in note for note in sentences(check_text(VERL, {"gpus": 8}).run.notes))
 
 
 def test_files_that_contradict_themselves_on_gpus_are_refused(tmp_path):
@@ -157,7 +165,7 @@ def test_files_that_contradict_themselves_on_gpus_are_refused(tmp_path):
     with pytest.raises(InputError, match="16 processes on 3 machines"):
         check_file(grpo, {})
     (tmp_path / "accelerate.yaml").write_text("distributed_type: DEEPSPEED\nnum_machines: 2\nnum_processes: 16\n")
-    assert any("--gpus 8 counts" in note for note in check_file(grpo, {"gpus": 8}).run.notes)
+    assert any("--gpus 8 counts" in note for note in sentences(check_file(grpo, {"gpus": 8}).run.notes))
     with pytest.raises(UnsupportedError, match="this is accelerate's file"):
         check_file(tmp_path / "accelerate.yaml", {})
 
@@ -166,10 +174,10 @@ def test_what_offloading_copies_is_said_with_its_seconds():
     """An 8B model's fp32 weights and moments, 12 bytes of a parameter over eight GPUs, and the reference: there and back."""
     offload = " ".join(f"actor_rollout_ref.actor.fsdp_config.{name}_offload=True" for name in ("param", "optimizer"))
     found = check_text(f"{VERL} {offload}", {})
-    said = next(note for note in found.run.notes if note.startswith("offloading copies"))
+    said = next(note for note in sentences(found.run.notes) if note.startswith("offloading copies"))
     copied = float(said.split()[2])
     assert copied == pytest.approx(2 * (12 + 2) * 8.19e9 / 8 / 2**30, rel=0.05)
-    assert not any("offloading copies" in note for note in check_text(VERL, {}).run.notes)
+    assert not any("offloading copies" in note for note in sentences(check_text(VERL, {}).run.notes))
 
 
 def test_engines_that_do_not_sleep_keep_their_memory_while_their_gpus_train():
@@ -195,5 +203,5 @@ def test_passes_of_openrlhf_have_a_micro_batch_of_their_own():
 
 @tabled
 def test_what_verl_runs_beside_and_is_not_priced_is_said(more, said):
-    assert any(said in note for note in check_text(f"{VERL} {more}", {}).run.notes)
-    assert not any(said in note for note in check_text(VERL, {}).run.notes)
+    assert any(said in note for note in sentences(check_text(f"{VERL} {more}", {}).run.notes))
+    assert not any(said in note for note in sentences(check_text(VERL, {}).run.notes))

@@ -2,6 +2,7 @@
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.remarks import sentences
 
 from autoconfig.formats.post_training.check import check_text
 from autoconfig.formats.post_training.export import export_texts
@@ -46,6 +47,8 @@ def test_a_trainer_that_pads_is_priced_padded():
     """TRL pads the samples of a device batch: its size is searched, and no tokens of a packed one can be asked for."""
     found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl"})
     assert {one.placement.tokens_per_gpu for one in found.ranked} == {0}
-    assert len({one.placement.train.mbs for one in found.ranked}) > 1 and any("padded" in text for text in found.assumed)
+    assert len({one.placement.train.mbs for one in found.ranked}) > 1 and any(
+        "padded" in text for text in sentences(found.assumed)
+    )
     with pytest.raises(InputError, match="--tokens-per-gpu: trl packs no samples"):
         answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "tokens_per_gpu": 4096})

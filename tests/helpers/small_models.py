@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.huggingface import config_notes
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import sentence
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
@@ -70,3 +73,8 @@ def scenario(name="gpt", change=None, batch=32, seq=64, gpus=16, given=None, sta
         software=replace(load_stack("transformer-engine"), **(stack or {})),
         workload=Workload(seq_length=seq, global_batch_size=batch),
     )  # fmt: skip
+
+
+def noted(config: Mapping[str, Any]) -> list[str]:
+    """What is said of a config.json's values, in the order of reading."""
+    return [sentence(remark) for remark in config_notes(config)]

@@ -11,9 +11,10 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import CLASSES as SHIPPED
 from autoconfig.specs.models.config_reader import TEXT_TYPES
-from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
+from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
+from small_models import noted
 
 from autoconfig.formats.projections import BY_TYPE
 
@@ -196,7 +197,7 @@ def test_a_class_without_output_layer_has_the_parameters_that_its_note_says(mode
     small = small_file(model_type)[0]
     for end in HEADS:
         name = CLASSES[model_type].removesuffix("ForCausalLM").removesuffix("LMHeadModel") + end
-        note = (config_notes({**small, "architectures": [name]}) or [""])[0]
+        note = (noted({**small, "architectures": [name]}) or [""])[0]
         if " itself has " in note and hasattr(transformers, name):
             count = loaded(model_type, small, name)
             assert count is None or f"{name} itself has {count:,} parameters" in note

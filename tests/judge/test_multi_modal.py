@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.config_reader import EXPERT_KEYS, FLAT, TEXT_TYPES, WHOLE
-from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, config_notes, model_from_mapping
+from autoconfig.specs.models.huggingface import ENCODERS, FAMILIES, model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
+from small_models import noted
 
 pytest.importorskip("transformers")
 families = pytest.importorskip("validation.judge.families")
@@ -66,7 +67,7 @@ def ours(file: dict[str, Any]) -> int | None:
     """Parameters of the class by our count and by what our lines say of it; None where it is refused."""
     try:
         count = total_parameters(model_from_mapping(file, "f", "m"))
-        for number, more in re.findall(r"([\d,]+) parameters (more|fewer)", " ".join(config_notes(file))):
+        for number, more in re.findall(r"([\d,]+) parameters (more|fewer)", " ".join(noted(file))):
             count += int(number.replace(",", "")) * (-1 if more == "more" else 1)
     except InputError:
         return None

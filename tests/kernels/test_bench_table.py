@@ -5,14 +5,11 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
-from autoconfig.kernels import nvml
-from autoconfig.kernels.bench.collectives import KINDS, group_sizes
-from autoconfig.kernels.bench.device import BenchDevice, Timing, summary
+from autoconfig.kernels.bench.collectives import KINDS
+from autoconfig.kernels.bench.device import BenchDevice, Timing
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from autoconfig.kernels.bench.state import Results
 from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, ring_factor, score_gemm_rate
@@ -269,56 +266,3 @@ def test_fits_recover_what_made_the_points() -> None:
     flat = {("all_gather", 2, s): (1e-3, 0.0, 5) for s in (1e3, 1e4)}
     assert collective_terms(flat, "all_gather", 2) == pytest.approx((1e-3, 4 * 0.5 * 1e4 / 1e-3, 0.0), rel=0.2)
     assert score_gemm_rate({}, 1.0) is None
-
-
-def test_sizes() -> None:
-    assert coarse((1, 2, 3, 4)) == (1, 2, 4) and coarse((1, 2, 3)) == (1, 3) and coarse((1,)) == (1,)
-    assert group_sizes(1) == [] and group_sizes(2) == [2] and group_sizes(6) == [2, 4, 6] and group_sizes(8) == [2, 4, 8]
-    for sizes in (SETS["quick"], CPU):
-        for axis in (sizes.m, sizes.nk, sizes.head_dims, sizes.lengths, sizes.rows, sizes.widths, sizes.groups):
-            assert list(axis) == sorted(set(axis)) and len(axis) >= 2
-        assert not set(sizes.plan_shapes) & set(itertools.product(sizes.m, sizes.nk, sizes.nk))
-    assert summary([1.0, 2.0, 3.0]).seconds == 2.0 and summary([1.0, 2.0, 3.0], shared=True).seconds == 1.5
-    assert summary([2.0]) == Timing(seconds=2.0, spread=0.0, repetitions=1)
-
-
-class NVMLError(Exception):
-    pass
-
-
-def fake(**changes: Any) -> Any:
-    def refuse(*_: Any) -> Any:
-        raise NVMLError("Not Supported")
-
-    links = iter((1, 1, 0))
-    calls: dict[str, Any] = {
-        "NVMLError": NVMLError, "NVML_CLOCK_SM": 1, "NVML_CLOCK_MEM": 2, "NVML_TEMPERATURE_GPU": 0, "NVML_NVLINK_MAX_LINKS": 3,
-        "nvmlInit": lambda: None, "nvmlShutdown": lambda: None, "nvmlDeviceGetHandleByUUID": lambda uuid: ("handle", uuid),
-        "nvmlDeviceGetHandleByIndex": lambda index: ("handle", index), "nvmlSystemGetDriverVersion": lambda: b"570.1",
-        "nvmlDeviceGetName": lambda _: "NVIDIA H100 80GB HBM3",
-        "nvmlDeviceGetClockInfo": lambda _, kind: {1: 1500, 2: 2619}[kind],
-        "nvmlDeviceGetMaxClockInfo": lambda _, kind: {1: 1980, 2: 2619}[kind], "nvmlDeviceGetMemoryBusWidth": lambda _: 5120,
-        "nvmlDeviceGetPowerUsage": lambda _: 402_500, "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,
-        "nvmlDeviceGetTemperature": lambda *_: 55, "nvmlDeviceGetEccMode": lambda _: [1, 1],
-        "nvmlDeviceGetCurrentClocksThrottleReasons": lambda _: 0x4 | 0x40, "nvmlDeviceGetMaxPcieLinkGeneration": lambda _: 5,
-        "nvmlDeviceGetMaxPcieLinkWidth": lambda _: 16, "nvmlDeviceGetNvLinkState": lambda *_: next(links),
-    }  # fmt: skip
-    return SimpleNamespace(**{**calls, **{name: refuse if value is None else value for name, value in changes.items()}})
-
-
-def test_values_are_named_with_their_units() -> None:
-    found = nvml.sample("GPU-1", nvml=fake())
-    assert (found["driver"], found["name"]) == ("570.1", "NVIDIA H100 80GB HBM3")
-    assert (found["sm_clock_mhz"], found["max_sm_clock_mhz"], found["power_w"], found["power_limit_w"]) == (
-        1500, 1980, 402.5, 700.0,
-    )  # fmt: skip
-    assert found["throttle_reasons"] == ["sw_power_cap", "hw_thermal_slowdown"] == sorted(nvml.slowed(found), reverse=True)
-    assert found["ecc"] is True and found["nvlinks"] == 2
-    assert nvml.memory_bytes_per_s(found) == pytest.approx(3.352e12, rel=1e-3)
-    assert nvml.pcie_bytes_per_s(found) == 64e9
-
-
-@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
-def test_without_a_driver_there_is_a_reason(call: str) -> None:
-    assert nvml.sample(nvml=fake(**{call: None})) == {"unavailable": "NVML: Not Supported"}
-    assert nvml.memory_bytes_per_s({"unavailable": ""}) is nvml.pcie_bytes_per_s({}) is None

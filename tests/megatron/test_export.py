@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import UnsupportedError
-from autoconfig.specs.models.model_numbers import RopeScaling
 from autoconfig.specs.plan import parse_plan
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +18,8 @@ from tables import table, tabled
 
 from autoconfig.formats.export import PLAN_FILE
 from autoconfig.megatron.check_input import CheckRequest, read_check
-from autoconfig.megatron.export import plan_text, read_plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
-from autoconfig.megatron.write import environment, mock_arguments, tp_comm_overlap
+from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import pattern_text, words
 from autoconfig.planning.export_files import MANIFEST, quoted, slug
 from autoconfig.training.price import report_plan
@@ -96,13 +93,6 @@ def test_environment(scenario_of):
     assert "unset CUDA_DEVICE_MAX_CONNECTIONS" in torchrun_script(dense, parse_plan("dist_opt=0,fsdp=3", 8), None)
 
 
-def test_userbuffers_only_where_they_are_made_for(scenario_of):
-    dense, plan = scenario_of("dense"), parse_plan("tp=2,sp=1", 8)
-    assert tp_comm_overlap(dense, plan)
-    assert not tp_comm_overlap(dense, parse_plan("tp=2", 8)) and not tp_comm_overlap(scenario_of("moe"), plan)
-    assert not tp_comm_overlap(scenario_of("dense", numerics={"deterministic": True}), plan)
-
-
 def rotary(model):
     scenario = understand(Request(model=model, gpus=8, gpu="h100-sxm-80gb")).scenario
     found = flags(mock_arguments(scenario, parse_plan("tp=1,mbs=1", 8)))
@@ -121,15 +111,6 @@ def test_rotary_positions_are_those_of_the_model():
     assert rotary("gpt3-1.7b") == {}
 
 
-def test_a_scaling_without_arguments_is_said_and_not_written(scenario_of):
-    scenario, plan = scenario_of("odd"), parse_plan("tp=1,mbs=1", 8)
-    for scaling in (RopeScaling(type="other", factor=4.0), RopeScaling(type="linear", factor=2.5)):
-        model = scenario.model.replace(rope_scaling=scaling)
-        script = torchrun_script(dataclasses.replace(scenario, model=model), plan, None)
-        assert "# NOT WRITTEN" in script and "interpolation" not in script and "--use-rope-scaling" not in script
-        assert read_plan_text(plan_text(dataclasses.replace(scenario, model=model), plan, None))[0].model == model
-
-
 def test_patterns():
     assert pattern_text((0, 0, 0, 1, 1)) == "([0]*3+[1]*2)"
     assert pattern_text((0, 1) * 5) == "[0,1,0,1,0,1,0,1,0,1]"
@@ -144,18 +125,6 @@ def test_what_megatron_cannot_build_is_refused(autoconfig, tmp_path, model):
         "tp=8,pp=2,mbs=1",
     )  # fmt: skip
     assert result.exit_code == 0 and (tmp_path / "x" / PLAN_FILE).exists()
-
-
-def test_adapters_are_refused(scenario_of):
-    with pytest.raises(UnsupportedError, match="leave --peft out"):
-        mock_arguments(scenario_of("dense", numerics={"peft": "lora"}), parse_plan("tp=1", 8))
-
-
-def test_packed_samples_are_refused(scenario_of):
-    scenario = scenario_of("dense")
-    packed = dataclasses.replace(scenario, workload=dataclasses.replace(scenario.workload, packed_length=64))
-    with pytest.raises(UnsupportedError, match="leave --packed-length out"):
-        mock_arguments(packed, parse_plan("tp=1", 8))
 
 
 HOSTILE = st.text(min_size=1, max_size=60) | st.sampled_from(

@@ -8,6 +8,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.layouts import staged_pattern
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan, parse_plan
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.scenario import Scenario
 from tables import tabled
 
@@ -91,7 +92,7 @@ def test_scripts_read_back(name: str) -> None:
     for field in ("n_heads", "head_dim", "topk", "rope_interleaved"):
         assert getattr(model, f"dsa_indexer_{field}") == getattr(wanted, f"dsa_indexer_{field}")
     assert found.plan == parse_plan(SPARSE_PLAN, 512) and found.unknown == ()
-    assert not any("sparse" in note for note in found.question.assumed)
+    assert not any("sparse" in note for note in sentences(found.question.assumed))
 
 
 @pytest.mark.parametrize(("changes", "why"), [({"engine": "megatron"}, "no sparse attention"), ({"gpu": "l40s"}, "Hopper")])

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from launch_help import launch, read
 from tables import tabled
 
@@ -74,7 +75,7 @@ def test_where_no_number_of_the_script_says_it_nothing_is_written_and_the_batch_
     found = read_check(twice, asked())
     assert found.question.scenario.workload.global_batch_size == 128
     said = "starts 32; what it works out from that, its batch too, is read as it stands"
-    assert any(said in one for one in found.question.assumed)
+    assert any(said in one for one in sentences(found.question.assumed))
     with pytest.raises(InputError, match=r"GPUs that the script starts 32 -> 128; --global-batch-size 128 -> 128"):
         improved_text(check(found), asked())
     one_node = "GPUS_PER_NODE=8\ntorchrun --nproc_per_node $GPUS_PER_NODE pretrain_gpt.py " + BASE + " --global-batch-size 64\n"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.run_settings import GivenSettings
 from tables import listed, tabled
 
@@ -94,7 +95,7 @@ def test_what_cannot_be_checked_is_refused(text):
 
 def test_unknown_arguments_are_listed_and_known_ones_never():
     found = read("--new-switch --new-value 3 --lr 1e-4 --data-path 0.3 a 0.7 b --log-interval 1 stray --no-load-optim -x")
-    assert found.unknown == ("--new-switch", "--new-value 3", "stray", "-x")
+    assert sentences(found.unknown) == ("--new-switch", "--new-value 3", "stray", "-x")
     assert found.ignored == ("--lr", "--data-path", "--log-interval", "--no-load-optim")
     assert split_arguments(["--tensor_model_parallel_size=4"]).whole("--tensor-model-parallel-size") == 4
 
@@ -137,7 +138,7 @@ def test_a_schedule_that_megatron_refuses_is_refused(text):
 
 
 def test_a_ramp_up_is_said_to_be_ignored_by_todays_megatron():
-    assert "0.19 ignores it" in " ".join(read("--rampup-batch-size 8 8 1000").assumed)
+    assert "0.19 ignores it" in " ".join(sentences(read("--rampup-batch-size 8 8 1000").assumed))
 
 
 LLAMA_70B = (
@@ -150,8 +151,8 @@ LLAMA_70B = (
 def test_the_vocabulary_is_guessed_by_tokenizer_names_and_rotary_base(more, vocabulary, says):
     text = f"{LLAMA_70B} --seq-length 4096 --bf16 --micro-batch-size 1 --global-batch-size 16 {more}"
     found = read_arguments(text.split(), cluster_of(load_gpu("a100-80gb"), 8))
-    said = [text for text in found.assumed if text.startswith("vocabulary")]
-    assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), found.assumed
+    said = [text for text in sentences(found.assumed) if text.startswith("vocabulary")]
+    assert found.scenario.model.vocab_size == vocabulary and (says in said[0] if says else not said), sentences(found.assumed)
 
 
 @tabled
@@ -181,7 +182,7 @@ def test_what_no_formula_reads_is_named_one_by_one():
     known = set(known_arguments())
     assert set(not_modelled_arguments()) <= known
     found = read("--fp32-residual-connection --num-distributed-optimizer-instances 1 --optimizer sgd --partition-activations")
-    assert [text.partition(":")[0] for text in found.not_modelled] == [
+    assert [remark.field for remark in found.not_modelled] == [
         "--partition-activations", "--fp32-residual-connection", "--optimizer",
     ]  # fmt: skip
     assert not found.ignored or set(found.ignored) == {"--num-distributed-optimizer-instances"}
@@ -201,11 +202,13 @@ def test_the_beginning_of_an_argument_stands_for_it():
     short = split_arguments(words.split())
     assert short.whole("--tensor-model-parallel-size") == 4 and short.whole("--global-batch-size") == 64
     assert short.has("--untie-embeddings-and-output-weights") and short.whole("--seq-length") == 8
-    assert short.unknown == ("--fp 2",)  # too short to be taken for one
+    assert sentences(short.unknown) == ("--fp 2",)  # too short to be taken for one
     for name, whole in (("--pipeline-model-parallel", "--pipeline-model-parallel-size"), ("--num-layer", "--num-layers")):
         with pytest.raises(InputError, match=f"{name} is no argument.* ambiguous; write {whole}$"):
             split_arguments([name, "2"])
-    assert split_arguments(["--moe-router-t", "2"]).unknown == ("--moe-router-t 2",)  # of several none decides a plan
+    assert sentences(split_arguments(["--moe-router-t", "2"]).unknown) == (
+        "--moe-router-t 2",
+    )  # of several none decides a plan
 
 
 def test_parallelism_of_another_kind_is_no_plan_of_ours():
@@ -219,5 +222,5 @@ def test_parallelism_of_another_kind_is_no_plan_of_ours():
 @tabled
 def test_a_vocabulary_beside_a_tokenizer_that_has_another_is_said(more, is_said):
     """megatron/training/tokenizer: `_vocab_size_with_padding(tokenizer.vocab_size)`; --vocab-size is NullTokenizer's."""
-    said = [text for text in read(more).assumed if text.startswith("vocabulary 1000 of --vocab-size")]
+    said = [text for text in sentences(read(more).assumed) if text.startswith("vocabulary 1000, which Megatron-LM")]
     assert bool(said) is is_said and all("the 32000 of Llama2Tokenizer" in text for text in said)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import sentences
 
 from autoconfig.megatron.argument_list import split_arguments
 from autoconfig.megatron.check import plan_violations
@@ -35,7 +36,7 @@ def test_every_field_is_read(row):
     assert (scenario.workload.global_batch_size, scenario.workload.seq_length) == (row["batch"], row["seq_length"])
     assert total_parameters(scenario.model) / 1e9 == pytest.approx(row["billions"], rel=0.015)
     if row["vocabulary"] is None:
-        assert any("vocabulary" in line for line in found.question.assumed)
+        assert any("vocabulary" in line for line in sentences(found.question.assumed))
     else:
         assert scenario.model.vocab_size == row["vocabulary"]
     assert scenario.numerics.precision == row["precision"] and scenario.software.name == row["software"]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from tables import tabled
 
 from autoconfig.formats.check import read_any
@@ -31,7 +32,7 @@ def test_what_megatron_refuses_is_not_legal_from_a_release_on(refused, rule, say
     if at:
         before = read(refused, core_release=f"core_v{RELEASES[at - 1]}.0")
         assert not before.refused and f"refused since core {since}, and this is {RELEASES[at - 1]}" in str(
-            before.question.assumed
+            sentences(before.question.assumed)
         )
         assert f"--core-release {RELEASES[at - 1]} is before" in found.refused[0].text
     assert not read(refused, gpu="b200", software="megatron-lm-2022").refused

@@ -238,21 +238,6 @@ def test_remedies_and_better_batches_are_taken_by_a_button(asked, pages):
     assert page.get_by_label("Global batch", exact=True).input_value() == "500" and rows(page)
 
 
-def test_heads_sort_the_table_up_down_and_back(asked, pages):
-    page = pages(link(asked.url))
-    settled(page)
-    before, head = shorts(page), page.locator("table.plans th", has_text="memory, GiB")
-    peaks = {plan["short"]: plan["memory"]["peak_gib"] for plan in ask(asked, "plans", **QUESTION)["plans"]}
-    assert [peaks[short] for short in before] != sorted(peaks.values())
-    head.get_by_role("button").click()
-    assert [peaks[short] for short in shorts(page)] == sorted(peaks.values()) and head.get_attribute("aria-sort") == "ascending"
-    head.get_by_role("button").click()
-    assert [peaks[short] for short in shorts(page)] == sorted(peaks.values(), reverse=True)
-    assert not serious(page)
-    head.get_by_role("button").click()
-    assert shorts(page) == before and head.get_attribute("aria-sort") is None
-
-
 def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):
     locked = services("--workers", "1", "--keys", "--search-workers", "0")
     arguments = ["--scope", "read", "--scope", "plan", "--database", locked.database]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from click.testing import CliRunner
 from tables import tabled
 
@@ -103,7 +104,7 @@ def test_a_ninth_node_may_generate_beside_eight_that_train():
 @pytest.mark.parametrize("name", ["nemotron-3-nano", "qwen3-next-80b-a3b"])
 def test_hybrids_are_planned(name):
     found = answer({"model": name, "gpus": 64})
-    assert found.ranked and any("recurrent layers" in said for said in found.assumed)
+    assert found.ranked and any("recurrent layers" in said for said in sentences(found.assumed))
     one = found.ranked[0]
     assert one.phases.generation > 0 and one.phases.training > 0 and one.memory.fits
 

@@ -12,6 +12,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 
 from autoconfig.post_training.frameworks import STANDARD_90, PhaseConstants, load_algorithm, load_framework, shipped_constants
@@ -115,25 +116,6 @@ def test_a_step_is_the_sum_or_the_longer_side():
     ahead = scaled(JOB, replace(PLACED, staleness=1), phases, nothing_else)
     rest = phases.logprob + phases.reference + phases.training
     assert ahead.total == pytest.approx(max(phases.generation, rest) + phases.weight_sync)
-
-
-def test_critic_nodes_run_beside_the_actor():
-    ppo = replace(JOB, algorithm=load_algorithm("ppo"), critic=JOB.policy)
-    together, _ = priced_phases(ppo, PLACED)
-    apart = replace(PLACED, critic_gpus=8)
-    phases, _ = priced_phases(ppo, apart)
-    assert scaled(ppo, apart, phases, PhaseConstants()).total < scaled(ppo, PLACED, together, PhaseConstants()).total
-
-
-def test_memory_without_offload_holds_both():
-    """Measured (verl_megatron_practice): TP 2 with an engine's share of 0.8 and no offload runs out of memory; with offload
-    not."""
-    stays = replace(PLACED, memory_share=0.8, offload=False)
-    found = phase_memory(JOB, stays, generate(JOB, stays))
-    assert not found.fits and "generation" in found.reason
-    waits = replace(PLACED, memory_share=0.5)
-    after = phase_memory(JOB, waits, generate(JOB, waits))
-    assert after.fits and after.host_bytes > found.host_bytes
 
 
 def test_unknown_names_say_what_there_is():
@@ -272,7 +254,7 @@ def test_a_ratio_of_all_gpus_is_who_has_how_many():
     without = read_case({**row, "placement": "split 1:1:4:2"}).placement
     assert (without.train.world_size, without.critic_gpus, without.engine.gpus, without.colocated) == (4, 2, 4, True)
     other = read_case({**row, "placement": "split 1:1:4:4"})
-    assert other.placement.train.world_size == 8 and not any("reference" in said for said in other.assumed)
+    assert other.placement.train.world_size == 8 and not any("reference" in said for said in sentences(other.assumed))
 
 
 def test_training_of_actor_and_critic_together_is_compared_with_both():

@@ -11,14 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take, write_json
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
 from autoconfig.profiler.runner import Life, environment, torchrun
 from autoconfig.profiler.supervise import Sampler
-from autoconfig.specs.errors import FileError
-from autoconfig.specs.measurement import ExitCode, Measurement, measurement_text
+from autoconfig.specs.measurement import ExitCode
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload
 from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
@@ -131,16 +130,6 @@ def test_a_folder_is_named_by_content(tmp_path):
     assert folder_of(tmp_path, job.replace(steps=7)) != folder
 
 
-def test_folders_that_cannot_be_used(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(FileError, match="cannot be made"):
-        prepare(tmp_path / "file", make_job())
-    with pytest.raises(FileError, match="cannot be opened"):
-        take(tmp_path / "none" / "lock")
-    with pytest.raises(FileError, match="cannot be written"):
-        write_json(tmp_path / "none" / "x.json", {})
-
-
 def test_locks(tmp_path):
     path = tmp_path / "lock"
     first = take(path)
@@ -173,7 +162,6 @@ def test_jobs_of_one_place_take_turns(runner, new_folder):
 
 
 QUOTE_LIMIT_S = 120.0
-TORCHRUN = "traceback : To enable traceback see: https://pytorch.org\n" + 60 * "=" + "\n"
 
 
 @pytest.mark.xdist_group("torchrun")
@@ -193,18 +181,6 @@ def test_a_rank_other_than_0_that_fails_first_is_heard(tmp_path):
     found = outcome_of(folder)
     assert found is not None and found.kind is Kind.CRASHED and found.exit_code == ExitCode.MISSING_PACKAGE
     assert "ends: trainer: rank 1: No module named" in found.message and "[train]" in found.message
-
-
-def test_a_reason_that_the_result_gives_is_not_said_twice(new_folder):
-    folder = new_folder()
-    folder.log_file.write_text(f"trainer: crashed: rank 0: ValueError: no\n{TORCHRUN}")
-    job = folder.job()
-    failed = Measurement(
-        job_hash=job.content_hash, plan=str(job.plan), status="failed", exit_code=1, message="rank 0: ValueError: no"
-    )
-    folder.result_file.write_text(measurement_text(failed))
-    found = outcome_of(folder)
-    assert found is not None and found.message == f"rank 0: ValueError: no; log {folder.log_file}"
 
 
 class NVMLError(Exception):

@@ -133,20 +133,6 @@ def test_several_jobs_are_one_array(runner, jobs):
     assert [runs_of(folder) for folder in folders] == [1, 1, 1, 2]
 
 
-def test_a_script_that_is_cut_short_is_lost(slurm, jobs):
-    """Slurm says FAILED of it, as of a command that ends with 1; an exit code that the script left is of this run only."""
-    runner = SlurmRunner(lambda folder, job: ["bash", "-c", "kill -9 $PPID"], SlurmOptions(extra=SHARED))
-    folder = prepare(jobs, make_job(stand_in.MEASURE, 7))
-    runner.submit(folder, LIMIT_S)
-    wait_for(runner, folder)
-    assert outcome(folder).kind is Kind.LOST and "ended as FAILED" in outcome(folder).message
-    for restarts, kind in ((3, Kind.LOST), (0, Kind.CRASHED)):
-        folder.end_file.unlink()
-        write_json(folder.exit_file, {"exit_code": 9, "restarts": restarts})
-        assert runner.poll(folder) is Life.ENDED and outcome(folder).kind is kind
-    assert "exit code 9" in outcome(folder).message
-
-
 def test_a_job_that_died_is_known_after_slurm_forgot_it(runner, jobs):
     folder = prepare(jobs, make_job(stand_in.DIE, 9))
     runner.submit(folder, LIMIT_S)

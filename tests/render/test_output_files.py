@@ -77,16 +77,6 @@ def test_output_that_cannot_be_written_is_refused_before_the_work(autoconfig, tm
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
-def test_output_onto_a_full_disk(autoconfig, tmp_path, monkeypatch):
-    def full(path):
-        path.write_text("half of it")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("autoconfig.render.training._write_csv", lambda _, path: full(path))
-    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.csv"))
-    assert result.exit_code == 2 and "No space left on device" in result.stderr and list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, RuntimeError])
 def test_a_write_that_breaks_off_leaves_nothing_and_keeps_the_old_file(tmp_path, error):
     path = tmp_path / "plans.csv"
@@ -99,16 +89,6 @@ def test_a_write_that_breaks_off_leaves_nothing_and_keeps_the_old_file(tmp_path,
     with pytest.raises(error):
         write_atomically(path, half)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["plans.csv"]
-
-
-def test_an_interrupt_during_the_write_ends_with_130(autoconfig, tmp_path, monkeypatch):
-    def interrupted(self, path, **_):
-        path.write_bytes(b"PAR1")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pd.DataFrame, "to_parquet", interrupted)
-    result = autoconfig.run("search", *SMALL, "--output", str(tmp_path / "plans.parquet"))
-    assert result.exit_code == 130 and result.stderr == "interrupted\n" and list(tmp_path.iterdir()) == []
 
 
 def test_the_table_has_one_row_per_plan(request_of):
@@ -151,7 +131,7 @@ def test_files_are_what_the_tool_writes_in_few_lines():
     assert sum(text.count("\n") for text in texts.values()) <= MAX_LINES
 
 
-@pytest.mark.parametrize("path", schemas.schemas(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted({*schemas.PUBLISHED.glob("*.json"), *schemas.FILES}), ids=lambda path: path.name)
 def test_schemas_are_valid_named_as_their_files_and_closed(path):
     whole = json.loads(path.read_text())
     Draft202012Validator.check_schema(whole)
@@ -166,32 +146,6 @@ def test_answers_are_valid(answers):
         Draft202012Validator(schema(name)).validate(body)
     assert [body.get("nearest_miss") is None for _, body in answers[:2]] == [True, False]
     assert answers[1][1]["gpus_tried"] and answers[0][1]["pareto"]
-
-
-def test_the_names_of_the_issue_are_there(answers):
-    body = answers[0][1]
-    assert set(body) >= {"schema_version", "model", "cluster", "workload", "numerics", "software", "assumed", "funnel",
-                         "pareto", "included", "plans"}  # fmt: skip
-    assert set(body["funnel"]) >= {
-        "enumerated", "legal", "legal_even", "fit", "fit_even", "priced", "rejected_by_rule", "seconds",
-    }  # fmt: skip
-    legal, illegal = body["included"]
-    for included in (legal, illegal):
-        assert set(included) >= {"plan", "legal", "fits", "rejected_by", "shortfall_gib", "layout_rank", "layout_percentile",
-                                 "step_ratio_to_first"}  # fmt: skip
-    plan = body["plans"][0]
-    assert set(plan) >= {"rank", "tie_group", "plan", "short", "step_seconds", "tokens_per_second_per_gpu",
-                         "model_tflops_per_gpu", "mfu", "memory", "time", "days_to_train", "cost", "origin",
-                         "confidence", "why"}  # fmt: skip
-    assert set(plan["plan"]) >= {
-        "tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
-        "context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "data_parallel_size",
-        "sequence_parallel", "micro_batch_size", "global_batch_size", "recompute_granularity", "recompute_method",
-        "recompute_num_layers", "recompute_modules", "use_distributed_optimizer",
-    }  # fmt: skip
-    assert set(plan["memory"]) >= {"peak_gib", "limit_gib", "per_stage_gib", "breakdown_gib"}
-    assert set(plan["confidence"]) >= {"step_seconds_p5", "step_seconds_p95", "fit_probability", "calibrated_on", "level"}
-    assert plan["origin"] == "formula"
 
 
 def wrong_ways(body):
@@ -227,7 +181,7 @@ def wrong_ways(body):
     yield "an illegal plan without a rule", changed(["included", 1, "rejected_by"], [])
     yield "an illegal plan with numbers", changed(["included", 1, "step_seconds"], 1.0)
     yield "an illegal plan that fits", changed(["included", 1, "fits"], True)
-    yield "another version", changed(["schema_version"], 2)
+    yield "another version", changed(["schema_version"], 1)
     yield "negative count", changed(["funnel", "fit"], -1)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import screens
+from autoconfig.specs.remarks import Effect, Remark, note, sentence
 from rich.text import Text
 
 from autoconfig.render.plan_table import _or_chunks, plan_table
@@ -89,12 +90,14 @@ def test_what_is_long_is_said_in_two_lines_and_counted():
 
 
 def test_assumptions_that_move_every_figure_come_first_and_are_never_cut():
-    moves = ["GPU h100-sxm-80gb (say --gpu to name another)", f"software {'x' * 30}: {'word ' * 20}end", "64 GPUs (--gpus)"]
-    rest = [f"thing number {number}" for number in range(20)]
+    given = (("gpu", "h100-sxm-80gb", ""), ("software", "x" * 30, f"{'word ' * 20}end"), ("gpus", 64, ""))
+    moves = [Remark(*one, Effect.EVERYTHING) for one in given]
+    rest = [note(f"thing number {number}") for number in range(20)]
+    words = [sentence(one) for one in moves]
     said = " ".join(printed(lambda screen: show_assumptions(screen, [*rest, *moves]), 60).split())
-    assert said == f"Assumed: {'; '.join(moves)}; 20 more (--verbose)"
-    assert printed(lambda screen: show_assumptions(screen, [rest[0], moves[2]]), 60) == f"Assumed: {moves[2]}; {rest[0]}\n"
-    assert " ".join(printed(lambda screen: show_assumptions(screen, moves), 60).split()) == f"Assumed: {'; '.join(moves)}"
+    assert said == f"Assumed: {'; '.join(words)}; 20 more (--verbose)"
+    assert printed(lambda screen: show_assumptions(screen, [rest[0], moves[2]]), 60) == f"Assumed: {words[2]}; {rest[0].why}\n"
+    assert " ".join(printed(lambda screen: show_assumptions(screen, moves), 60).split()) == f"Assumed: {'; '.join(words)}"
 
 
 def test_a_table_loses_nothing_that_is_not_said():

@@ -10,6 +10,7 @@ from autoconfig.specs.errors import InputError, PlanError
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import parse_serve_plan
 from autoconfig.specs.software.software import load_stack
 from tables import tabled
@@ -209,7 +210,7 @@ def test_a_question_on_an_unknown_release_has_the_settings_of_the_one_before_it_
     asked = {"model": "qwen3-30b-a3b", "gpu": "h100", "gpus": 16}
     unknown, before = (understand(Request(software=name, **asked)) for name in ("nemo-26.07", "nemo-26.06.01"))
     assert unknown.scenario.settings() == before.scenario.settings()
-    assert any("of which nothing is known here, priced as nemo-26.06" in text for text in unknown.assumed)
+    assert any("of which nothing is known here, priced as nemo-26.06" in text for text in sentences(unknown.assumed))
     row = {**SHORT, "model": "qwen3-30b-a3b", "ep": "8", "tp": "1"}
     first, second = predict_rows([{**row, "software": name} for name in ("nemo-26.07", "nemo-26.06.01")])
     assert first.step_seconds == second.step_seconds and "of which nothing is known" in first.note
@@ -243,8 +244,8 @@ def test_a_mixture_of_no_known_name_has_gated_experts() -> None:
         for change in ({"model": "grok-1"}, {"model": "gpt-moe"}, {"model": "own", "experts": "", "topk": "", "ep": "1"})
     )
     assert total_parameters(grok.scenario.model) / 1e9 == pytest.approx(314, rel=0.015)
-    assert not grok.scenario.model.add_bias_linear and any("gated experts" in text for text in grok.assumed)
-    assert not any("gated experts" in text for case in (gpt, dense) for text in case.assumed)
+    assert not grok.scenario.model.add_bias_linear and any("gated experts" in text for text in sentences(grok.assumed))
+    assert not any("gated experts" in text for case in (gpt, dense) for text in sentences(case.assumed))
     assert not gpt.scenario.model.gated_linear_unit and not dense.scenario.model.gated_linear_unit
 
 

@@ -3,6 +3,7 @@
 import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.software.engine import engine_names, load_engine, nearest_release
 from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled
@@ -39,7 +40,7 @@ def test_a_mistake_of_ours_costs_one_row_only(monkeypatch):
 def test_attention_ranks_counted_inside_of_tp():
     case = case_of(attn_dp="8")
     assert (case.plans[0].tp, case.plans[0].adp, case.plans[0].replicas) == (1, 8, 1)
-    assert "tp 8 holds attn_dp 8: tp 1 x attn_dp 8" in case.assumed
+    assert "tp 8 holds attn_dp 8: tp 1 x attn_dp 8" in sentences(case.assumed)
     assert case_of(tp="1", attn_dp="8").plans == case.plans
     with pytest.raises(InputError, match="does not divide n_gpus"):
         case_of(tp="8", attn_dp="3")
@@ -77,7 +78,9 @@ def test_open_degrees_of_experts_are_tried_with_tp():
     tried = {(plan.tp, plan.adp, plan.ep) for plan in case.plans}
     assert {(8, 1, 1), (8, 1, 8), (1, 8, 8), (1, 8, 1)} <= tried and all(tp * adp <= 8 for tp, adp, _ in tried)
     assert not any(tp > 1 and adp > 1 for tp, adp, _ in tried), "TensorRT-LLM has no such layout"
-    assert {"tp: the best of 1, 2, 4, 8", "attn_dp: the best of 1, 2, 4, 8", "ep: the best of 1, 2, 4, 8"} <= set(case.assumed)
+    assert {"tp: the best of 1, 2, 4, 8", "attn_dp: the best of 1, 2, 4, 8", "ep: the best of 1, 2, 4, 8"} <= set(
+        sentences(case.assumed)
+    )
     assert {plan.ep for plan in case_of(model="DeepSeek-R1", gpu="h200", tp="", ep="4").plans} == {4}
     assert len(case_of(tp="").plans) == 4
     best = predict_rows([{**ROW, "model": "DeepSeek-R1", "gpu": "h200", "tp": ""}])[0]
@@ -102,7 +105,7 @@ def test_what_cannot_be_read(cells, message):
 
 @tabled
 def test_what_stands_in_is_said(cells, note):
-    assert any(note in one for one in case_of(**cells).assumed)
+    assert any(note in one for one in sentences(case_of(**cells).assumed))
     assert not case_of().assumed
 
 
@@ -129,7 +132,7 @@ def test_a_release_between_two_known_ones_lies_between_them_by_date():
     for name in ("factor", "experts_factor", "sequence_s", "eager_layer_s"):
         assert getattr(between, name) == pytest.approx((getattr(older, name) + getattr(newer, name)) / 2)
     assert older != newer
-    said = case_of(backend="trtllm-pytorch", backend_version="1.0").assumed
+    said = sentences(case_of(backend="trtllm-pytorch", backend_version="1.0").assumed)
     assert "backend_version 1.0 priced between trtllm-0.20 and trtllm-1.2 by date, 0.50 of the way" in said
 
 
@@ -137,7 +140,7 @@ def test_what_a_mixture_leaves_open_is_the_best_of_the_legal_layouts():
     given = {"model": "qwen3-235b-a22b", "gpu": "B200-180GB", "n_gpus": "4", "tp": "4", "backend": "trtllm-pytorch"}
     case = case_of(**given, backend_version="1.2", weights="fp4", kv="fp8")
     assert {(p.tp, p.adp, p.ep) for p in case.plans} == {(4, 1, 1), (4, 1, 2), (4, 1, 4), (1, 4, 1), (1, 4, 4)}
-    assert "attn_dp: the best of 1, 4" in case.assumed and "ep: the best of 1, 2, 4" in case.assumed
+    assert "attn_dp: the best of 1, 4" in sentences(case.assumed) and "ep: the best of 1, 2, 4" in sentences(case.assumed)
     built = case_of(**{**given, "gpu": "H200-SXM-141GB", "backend": "trtllm-engine"}, backend_version="0.17", weights="fp8")
     assert {p.adp for p in built.plans} == {1}  # attention data parallelism came with the PyTorch runtime
     closed = case_of(**given, backend_version="1.2", attn_dp="1", ep="4")

@@ -9,6 +9,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE
+from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import estimate_step_time
 
@@ -121,7 +122,7 @@ def test_fine_tuning(cells: dict[str, str], packed: int | None, peft: str, modul
     assert (found.scenario.workload.packed_length, numerics.peft, numerics.lora_rank) == (packed, peft, rank)
     assert len(numerics.lora_target_modules) == modules
     tuned = cells.get("task", "pretrain") != "pretrain"
-    assert any("packed_length" in said for said in found.assumed) is (tuned and "packed_length" not in cells)
+    assert any("packed_length" in said for said in sentences(found.assumed)) is (tuned and "packed_length" not in cells)
 
 
 def test_packed_samples_and_frozen_weights_take_less_time() -> None:
@@ -150,8 +151,8 @@ def test_layouts_give_stages_and_are_refused_where_they_break_a_rule() -> None:
     plan = case(pipeline_layout="Et*4|(t*4|)*14tmL").plan
     assert (plan.vpp, plan.first, plan.last) == (4, 16, 13)
     blank = case(pipeline_layout="Et*4|(t*4|)*14tmL", vpp="")
-    assert blank.plan == plan and "vpp 4, as pipeline_layout has it" in blank.assumed
-    assert not any("vpp 1" in said for said in blank.assumed)
+    assert blank.plan == plan and "vpp 4, as pipeline_layout has it" in sentences(blank.assumed)
+    assert not any("vpp 1" in said for said in sentences(blank.assumed))
     two = case(pipeline_layout="Et*4|(t*4|)*14tmL", pp="2", vpp="").plan
     assert (two.vpp, two.first, two.last) == (8, 32, 29)
     for layout, says in (("Et*4|(t*4|)*6tmL", "vpp"), ("Et*3|(t*4|)*14tmL", "NV031"), ("xyz", "cannot be read")):
@@ -165,20 +166,20 @@ def test_a_format_that_the_gpu_lacks_is_refused_with_what_to_say() -> None:
 
 
 def test_switches_that_decide_a_mixture_are_named_where_the_row_does_not_say_them() -> None:
-    words = ("dispatcher", "graphs", "EP overlap", "experts", " in fp8", "priced as nemo-26.06")
-    said = case().assumed
+    words = ("dispatcher", "graphs", "EP overlap", "experts", "fp8_attention", "priced as nemo-26.06")
+    said = sentences(case().assumed)
     assert all(any(word in text for text in said) for word in words)
     cells = {"moe_dispatcher": "alltoall", "cuda_graph": "0", "overlap": "none", "fused_experts": "0", "fp8_attention": "0"}
-    told = case(**cells).assumed
+    told = sentences(case(**cells).assumed)
     assert not any(word in text for text in told for word in words[:-1])
-    assert not any("dispatcher" in text for text in read_case(DENSE).assumed)
+    assert not any("dispatcher" in text for text in sentences(read_case(DENSE).assumed))
 
 
 def test_a_dispatcher_that_gives_way_is_said_with_what_it_costs() -> None:
-    said = case(moe_dispatcher="deepep").assumed
-    assert "deepep does not run where links join more than one board: priced as alltoall" in said
-    assert "no CUDA graphs" in said, "a graph of the full iteration needs sizes that are known"
-    assert not any("does not run" in text for text in case(moe_dispatcher="hybridep").assumed)
+    said = sentences(case(moe_dispatcher="deepep").assumed)
+    assert any("as deepep does not run where links join more than one board" in text for text in said)
+    assert "CUDA graphs none (--cuda-graphs)" in said, "a graph of the full iteration needs sizes that are known"
+    assert not any("does not run" in text for text in sentences(case(moe_dispatcher="hybridep").assumed))
 
 
 def test_a_hybrid_with_another_depth_or_size_keeps_its_mix() -> None:
@@ -218,13 +219,13 @@ def test_a_size_that_no_depth_reaches_leaves_the_row_empty_and_one_that_is_near_
     assert found.step_seconds is None and f"it has {reached} parameters" in found.note
     near = case(model="qwen3-30b-a3b-14.9b", pp="1", vpp="", ep="8", gpus="8")
     size = f"{total_parameters(near.scenario.model) / 1e9:.3g} B parameters"
-    assert any(f"layers, {size} (qwen3-30b-a3b-14.9b)" in text for text in near.assumed)
+    assert any(f"layers, {size} (qwen3-30b-a3b-14.9b)" in text for text in sentences(near.assumed))
 
 
 def test_a_recipe_of_fp8_that_contradicts_the_precision_is_an_error_or_said() -> None:
     with pytest.raises(InputError, match="precision=mxfp8 and fp8_recipe=tensorwise contradict each other"):
         case(fp8_recipe="tensorwise")
-    assert "precision bf16, which has no fp8_recipe mxfp8" in case(precision="bf16", fp8_recipe="mxfp8").assumed
+    assert "precision bf16, which has no fp8_recipe mxfp8" in sentences(case(precision="bf16", fp8_recipe="mxfp8").assumed)
     assert case(fp8_recipe="MXFP8").scenario.numerics == case().scenario.numerics
 
 
@@ -242,7 +243,7 @@ def test_spellings_of_overlaps(text: str) -> None:
 
 def test_layers_of_a_hybrid_are_counted_as_the_table_counts_them() -> None:
     known = {"model": "qwen3-next-80b-a3b-24layers", "pp": "1", "vpp": "", "ep": "8", "gpus": "8"}
-    said = case(**known).assumed
+    said = sentences(case(**known).assumed)
     assert any("layers 24, not 48" in text for text in said) and not any("96" in text for text in said)
 
 
@@ -274,11 +275,11 @@ def test_an_empty_cell_of_sp_is_on_where_the_software_has_it(software: str, tp: 
 def test_recomputation_and_offload_cells() -> None:
     found = case(recompute="selective(layernorm,moe_act)", offload="activations")
     assert str(found.plan.recompute) == "selective:layernorm+moe_act"
-    assert not any("offload none" in text for text in found.assumed)
+    assert not any("offload none" in text for text in sentences(found.assumed))
 
 
 def test_what_offload_of_activations_leaves_out_is_said() -> None:
-    assert any("NV036" in said for said in case(offload="activations").assumed), "four stages"
-    one = case(offload="activations", offload_layers="20", pp="1", vpp="").assumed
+    assert any("NV036" in said for said in sentences(case(offload="activations").assumed)), "four stages"
+    one = sentences(case(offload="activations", offload_layers="20", pp="1", vpp="").assumed)
     assert any("host link assumed" in said for said in one) and not any("NV036" in said for said in one)
-    assert not any("offload" in said for said in case().assumed)
+    assert not any("offload" in said for said in sentences(case().assumed))

@@ -9,6 +9,7 @@ from autoconfig.memory_model.serving import (
 )
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
 from autoconfig.time_model.serving.costs import decode_attention_seconds, iteration_seconds, prefill_attention_seconds
@@ -68,6 +69,6 @@ def test_a_search_answers_and_is_exported(name, engine):
     found = answer(ServeRequest(model=name, gpus=4, gpu="h200", engine=engine, simulate=0))
     best = found.reports[0]
     assert best.tokens_per_s_per_gpu > 100
-    said = [line for line in found.question.assumed if "recurrent" in line]
+    said = [line for line in sentences(found.question.assumed) if "recurrent" in line]
     assert bool(said) == load_model(name).is_hybrid
     assert export_texts(found.question, best)

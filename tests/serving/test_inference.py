@@ -13,6 +13,7 @@ import yaml
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.json_record import json_text, to_json
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -179,7 +180,9 @@ def test_a_printed_plan_of_separate_instances_can_be_asked_for():
 def test_answers_of_one_token_have_no_time_per_token():
     """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
     free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
-    assert str(free.reports[0].plan) == str(cut.reports[0].plan) and any("--tpot is not" in x for x in cut.question.assumed)
+    assert str(free.reports[0].plan) == str(cut.reports[0].plan) and any(
+        "--tpot is not" in x for x in sentences(cut.question.assumed)
+    )
     for one in (*cut.reports, *cut.pareto):
         assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
     best = cut.reports[0]

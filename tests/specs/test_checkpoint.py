@@ -13,6 +13,7 @@ from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.module_names import linear_modules
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import ALGORITHMS, MXFP4, NVFP4, _algorithm, _compressed_weights, checkpoint_of
 
@@ -151,7 +152,7 @@ def test_fix_and_include_are_held_to_the_checkpoint():
     found = answer(ServeRequest(**asked, include=("tp=1,weights=bf16,batch=8",)))
     assert {(one.plan.decode.weights, one.plan.decode.kv) for one in found.reports} == {("fp8", "fp8")}
     assert found.included[0][2] == "the checkpoint is quantised: weights=fp8"
-    assert any("quantised checkpoint (modelopt: fp8" in line for line in found.question.assumed)
+    assert any("quantised checkpoint (modelopt: fp8" in line for line in sentences(found.question.assumed))
 
 
 def test_no_layout_cuts_a_group():

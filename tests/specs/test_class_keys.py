@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.models.huggingface import config_notes, model_from_mapping
+from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
+from small_models import noted
 from tables import tabled
 
 COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
@@ -16,8 +17,8 @@ GPT2 = {"model_type": "gpt2", "n_embd": 96, "n_layer": 2, "n_head": 6, "vocab_si
 def test_keys_of_other_families_are_left_out_and_named():
     plain, more = (total_parameters(model_from_mapping(one, "f", "m")) for one in (GPT2, {**GPT2, "head_dim": 24}))
     assert plain == more
-    assert config_notes({**GPT2, "head_dim": 24}) == ["left out: head_dim, which GPT2LMHeadModel of transformers does not read"]
-    assert config_notes(GPT2) == []
+    assert noted({**GPT2, "head_dim": 24}) == ["left out: head_dim, which GPT2LMHeadModel of transformers does not read"]
+    assert noted(GPT2) == []
 
 
 def test_other_names_of_a_key_are_the_key():
@@ -57,17 +58,17 @@ LLAMA = {"model_type": "llama", **SIZES, "max_position_embeddings": 64}
 @pytest.mark.parametrize("key", ["num_nextn_predict_layers", "mtp_num_layers", "cross_attention_layers", "add_cross_attention"])
 def test_parts_beside_the_layers_are_named_where_a_class_does_not_build_them(key):
     """Its class in transformers has as many parameters with the key as without it."""
-    assert config_notes({**LLAMA, key: [1] if key.endswith("n_layers") else 1 if key[-1] == "s" else True}) == [
+    assert noted({**LLAMA, key: [1] if key.endswith("n_layers") else 1 if key[-1] == "s" else True}) == [
         f"left out: {key}, which LlamaForCausalLM of transformers does not read"
     ]
-    assert config_notes({**LLAMA, key: 0 if key[-1] == "s" else False}) == config_notes(LLAMA) == []
+    assert noted({**LLAMA, key: 0 if key[-1] == "s" else False}) == noted(LLAMA) == []
 
 
 @tabled
 def test_a_tie_that_a_multi_modal_file_does_not_say_is_told_where_its_class_has_another(kind, inner, says):
     """As transformers 5.23 builds the classes (specs/catalogue/huggingface_classes.json)."""
     text = {**LLAMA, "model_type": "mistral", "num_key_value_heads": 3, "tie_word_embeddings": inner}
-    notes = config_notes({"model_type": kind, "text_config": text, "vision_config": {"depth": 2}})
+    notes = noted({"model_type": kind, "text_config": text, "vision_config": {"depth": 2}})
     assert notes[0].startswith("left out: the vision parts of a multi-modal model")
     assert len(notes) == 1 + bool(says)
     if says:
@@ -81,25 +82,25 @@ OVIS2 = {
 
 
 def test_the_output_layer_of_ovis2_has_a_vocabulary_of_its_own():
-    note = config_notes({**OVIS2, "vocab_size": 1777})[1]
+    note = noted({**OVIS2, "vocab_size": 1777})[1]
     assert "has 1,777 words (vocab_size outside of its language model), its embedding 1,003" in note
     assert f"{(1777 - 1003) * 96:,} parameters fewer" in note
-    assert len(config_notes({**OVIS2, "vocab_size": 1003})) == 1
-    assert "151,643 words" in config_notes(OVIS2)[1]
-    assert len(config_notes({**OVIS2, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
+    assert len(noted({**OVIS2, "vocab_size": 1003})) == 1
+    assert "151,643 words" in noted(OVIS2)[1]
+    assert len(noted({**OVIS2, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
 
 
 def test_an_embedding_that_the_class_ties_has_no_other_vocabulary():
     """Its language model alone is untied (LLAMA's default), and the class ties what is said nowhere."""
     unsaid = {key: value for key, value in OVIS2.items() if key != "tie_word_embeddings"}
-    notes = config_notes({**unsaid, "vocab_size": 1777})
+    notes = noted({**unsaid, "vocab_size": 1777})
     assert len(notes) == 2 and "ties the embeddings: they are counted apart" in notes[1]
 
 
 def test_an_output_layer_that_does_not_fit_its_language_model_is_refused():
     with pytest.raises(InputError, match=r"says hidden_size 128 for the output layer of ovis2.* is 96: one does not fit"):
-        config_notes({**OVIS2, "hidden_size": 128})
-    assert len(config_notes({**OVIS2, "hidden_size": 128, "tie_word_embeddings": True})) == 1
+        noted({**OVIS2, "hidden_size": 128})
+    assert len(noted({**OVIS2, "hidden_size": 128, "tie_word_embeddings": True})) == 1
 
 
 def test_a_class_that_builds_its_own_model_whatever_the_file_says():
@@ -153,7 +154,7 @@ def test_what_a_class_builds_otherwise_is_refused(family, said, why):
 def test_keys_of_a_sibling_family_are_left_out_and_named(family, said):
     whole = {**COUNTS[family][0], **said}
     assert total_parameters(model_from_mapping(whole, "f", "m")) == COUNTS[family][1]
-    assert any(next(iter(said)) in note for note in config_notes(whole))
+    assert any(next(iter(said)) in note for note in noted(whole))
 
 
 def inside(kind, text, **outer):
@@ -190,7 +191,7 @@ def test_a_flat_file_has_the_defaults_and_keys_of_its_own_language_model(kind, s
     """Qwen2VLForConditionalGeneration of this file; qwen2 would have 32 key/value heads, and heads of 96."""
     file = {**FLAT, "model_type": kind, **said}
     assert total_parameters(model_from_mapping(file, "f", "m")) == 72_706_203_648
-    assert any("head_dim, which" in note for note in config_notes(file)) == bool(said)
+    assert any("head_dim, which" in note for note in noted(file)) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +218,8 @@ def test_kinds_of_layers_of_a_granite_hybrid_are_one_a_layer_and_known(types):
 @tabled
 def test_another_class_of_a_language_model_inside_a_file_is_named(said, part):
     file = inside("llava", {**LLAMA, **said}, vision_config={"depth": 2}, tie_word_embeddings=False)
-    assert part in config_notes(file)[1] and len(config_notes(file)) == 2
-    assert len(config_notes(inside("llava", LLAMA, vision_config={"depth": 2}, tie_word_embeddings=False))) == 1
+    assert part in noted(file)[1] and len(noted(file)) == 2
+    assert len(noted(inside("llava", LLAMA, vision_config={"depth": 2}, tie_word_embeddings=False))) == 1
 
 
 @pytest.mark.parametrize(

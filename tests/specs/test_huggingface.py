@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError, UnsupportedError
-from autoconfig.specs.models.huggingface import FAMILIES, config_notes, model_from_config, model_from_mapping, read_like
+from autoconfig.specs.models.huggingface import FAMILIES, model_from_config, model_from_mapping, read_like
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
@@ -15,6 +15,7 @@ from autoconfig.specs.models.model_numbers import RopeScaling
 from autoconfig.specs.models.parameters import total_parameters
 from hypothesis import given
 from hypothesis import strategies as st
+from small_models import noted
 from tables import table, tabled
 
 DATA = json.loads((Path(__file__).parent / "huggingface_configs.json").read_text(encoding="utf-8"))
@@ -231,7 +232,7 @@ OF_RELEASE_4 = json.loads((Path(__file__).parent / "configs_of_transformers_4.js
 def test_files_saved_by_transformers_4_give_the_count_of_their_class(model_type: str, tmp_path: Path) -> None:
     parameters, config = OF_RELEASE_4[model_type]
     if model_type == "mt5":  # release 4 unties it where the file says so, as this one does; release 5 never: a note says it
-        assert f"has {config['vocab_size'] * config['d_model']:,} (" in config_notes(config)[0]
+        assert f"has {config['vocab_size'] * config['d_model']:,} (" in noted(config)[0]
         parameters -= config["vocab_size"] * config["d_model"]
     assert total_parameters(model_from_config(write(tmp_path, config))) == parameters
 
@@ -240,7 +241,7 @@ def test_files_saved_by_transformers_4_give_the_count_of_their_class(model_type:
 def test_t5_is_tied_and_gated_as_its_class_reads_it(model_type: str) -> None:
     small = {**OF_RELEASE_4["umt5"][1], "model_type": model_type}
     one = model_from_mapping({**small, "tie_word_embeddings": False}, "x", "x")
-    assert not one.untie_embeddings_and_output_weights and config_notes(small) == []
+    assert not one.untie_embeddings_and_output_weights and noted(small) == []
     for said, gated in ((True, True), (False, False), (None, False)):
         assert model_from_mapping({**small, "is_gated_act": said}, "x", "x").gated_linear_unit == gated
     with pytest.raises(UnsupportedError, match="of gated ones gated-gelu"):
@@ -324,7 +325,7 @@ def test_of_a_multi_modal_file_the_language_model_is_read() -> None:
     tied = {name: value for name, value in LLAMA.items() if name != "tie_word_embeddings"}
     found = model_from_mapping({"model_type": "two_eyes", "text_config": tied, "tie_word_embeddings": True}, "x", "x")
     assert not found.untie_embeddings_and_output_weights
-    assert config_notes({"model_type": "two_eyes", "text_config": LLAMA, "audio_config": {"x": 1}})[0].count("audio") == 1
+    assert noted({"model_type": "two_eyes", "text_config": LLAMA, "audio_config": {"x": 1}})[0].count("audio") == 1
 
 
 def test_a_nemotron_h_without_heads_of_keys_has_its_class_ones() -> None:
@@ -343,10 +344,10 @@ def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
         ("LlamaForTokenClassification", 3 * 4097, {"id2label": {"0": "a", "1": "b", "2": "c"}}),
         ("LlamaForQuestionAnswering", 2 * 4097, {"num_labels": 5}),
     ):
-        said = config_notes({**llama, **more, "architectures": [name]})[0]
+        said = noted({**llama, **more, "architectures": [name]})[0]
         assert said.endswith(f"{name} itself has {whole + own:,} parameters")
-    assert "is not counted" in config_notes({**llama, "architectures": ["LlamaForRewardModel"]})[0]
-    assert config_notes({**llama, "architectures": ["LlamaForCausalLM"]}) == []
+    assert "is not counted" in noted({**llama, "architectures": ["LlamaForRewardModel"]})[0]
+    assert noted({**llama, "architectures": ["LlamaForCausalLM"]}) == []
 
 
 CONFIGS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))

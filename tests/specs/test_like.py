@@ -13,13 +13,14 @@ from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS, SAME
 from autoconfig.specs.models.huggingface import (
     FAMILIES,
     OFFERED,
-    config_notes,
     likely_family,
     model_from_mapping,
     read_like,
 )
 from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.remarks import Effect, sentence
+from small_models import noted
 from tables import tabled
 
 import autoconfig
@@ -33,13 +34,14 @@ LLAMA3_8B = {
 
 
 def test_a_new_type_is_read_as_the_family_that_is_said_and_what_it_leaves_out_is_listed():
-    model, notes = read_like({**LLAMA3_8B, "my_gate": "sigmoid"}, "config.json", "new", "llama")
+    model, remarks = read_like({**LLAMA3_8B, "my_gate": "sigmoid"}, "config.json", "new", "llama")
+    notes = list(map(sentence, remarks))
     assert total_parameters(model) == total_parameters(load_model("llama3-8b"))
-    assert notes[:2] == ["config.json is read as llama (--like)", "left out: my_gate, which llama does not read"]
+    assert notes[:2] == ["read as llama, whatever config.json says (--like)", "left out: my_gate, which llama does not read"]
     assert "attention_bias" in notes[2] and "as llama has it" in notes[2]
-    model, notes = read_like({**LLAMA3_8B, "num_attention_heads": 32}, "config.json", "new", "glm4")
-    assert model.add_qkv_bias and "attention_bias" in notes[1] and "as glm4 has it" in notes[1]
-    assert not any("left out" in note for note in read_like(LLAMA3_8B, "config.json", "new", "llama")[1])
+    model, remarks = read_like({**LLAMA3_8B, "num_attention_heads": 32}, "config.json", "new", "glm4")
+    assert model.add_qkv_bias and "attention_bias" in remarks[1].why and "as glm4 has it" in remarks[1].why
+    assert not any(note.effect is Effect.LEFT_OUT for note in read_like(LLAMA3_8B, "config.json", "new", "llama")[1])
 
 
 COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
@@ -119,21 +121,21 @@ LLAMA = {**LLAMA3_8B, "model_type": "llama"}
 @tabled
 def test_a_class_that_is_not_the_types_is_said(more):
     file = {**LLAMA, **more}
-    assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in config_notes(file)[0]
+    assert "is LlamaForCausalLM: it is counted and priced as LlamaForCausalLM" in noted(file)[0]
     assert autoconfig.model(file).left_out[0].startswith("what ")
-    assert read_like(file, "x", "x", "qwen3")[1][0] == "x is read as qwen3 (--like)", "who knows better says so"
+    assert read_like(file, "x", "x", "qwen3")[1][0].value == "qwen3", "who knows better says so"
 
 
 def test_code_of_the_files_own_for_the_types_class_is_said():
     own = {"auto_map": {"AutoConfig": "a.LlamaConfig", "AutoModelForCausalLM": "modeling_llama.LlamaForCausalLM"}}
-    assert config_notes({**LLAMA, **own, "architectures": ["LlamaForCausalLM"]}) == [
+    assert noted({**LLAMA, **own, "architectures": ["LlamaForCausalLM"]}) == [
         "left out: the file's own code for LlamaForCausalLM (auto_map), which is not read"
     ]
 
 
 @tabled
 def test_the_names_of_a_types_own_classes_are_not_said(kind, name):
-    assert not any("names" in note for note in config_notes({"model_type": kind, "architectures": [name]}))
+    assert not any("names" in note for note in noted({"model_type": kind, "architectures": [name]}))
 
 
 def test_every_edge_takes_it(autoconfig, tmp_path):
@@ -170,7 +172,7 @@ if sys.argv[1] == "missing":
     sys.modules["huggingface_hub"] = None
 try:
     model, notes = resolve_model("some-org/New-7B", download=True, like="llama")
-    print(model.name, model.num_layers, notes[0])
+    print(model.name, model.num_layers, notes[0].why)
 except InputError as error:
     print(type(error).__name__, error)
 """
@@ -192,7 +194,7 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
-    assert fetched(tmp_path).startswith("New-7B 32 model New-7B is read from the config.json of some-org/New-7B, as downloaded")
+    assert fetched(tmp_path).startswith("New-7B 32 the config.json of some-org/New-7B, as downloaded")
 
 
 def test_check_reads_a_config_of_an_unknown_type(autoconfig, tmp_path):
@@ -209,5 +211,5 @@ def test_check_reads_a_config_of_an_unknown_type(autoconfig, tmp_path):
         refused = autoconfig.run(*asked)
         assert refused.exit_code == 2 and "--like llama" in refused.stderr
         read = autoconfig.run(*asked, "--like", "llama", "--verbose")
-        assert read.exit_code == 0 and "is read as llama (--like)" in " ".join(read.stdout.split()), read.stderr
+        assert read.exit_code == 0 and "read as llama, whatever" in " ".join(read.stdout.split()), read.stderr
         assert "--model config.json, too" in autoconfig.run("check", str(file), "--gpus", "2", "--like", "llama").stderr

@@ -26,6 +26,7 @@ from autoconfig.specs.models.model_catalogue import (
 )
 from autoconfig.specs.models.module_names import _attention
 from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token, norms_apart, total_parameters
+from autoconfig.specs.remarks import sentences
 from small_models import MODELS
 from tables import table, tabled
 
@@ -112,7 +113,9 @@ def test_the_index_is_the_files() -> None:
 def test_resolve_a_bare_size_says_what_was_assumed() -> None:
     model, assumed = resolve_model("13b")
     assert model.name == "gpt3-style-13b"
-    assert assumed == ["model 13b is not in the catalogue: GPT-3-style architecture with 40 layers, hidden 5120, 40 heads"]
+    assert sentences(assumed) == (
+        "model 13b, not in the catalogue: GPT-3-style architecture with 40 layers, hidden 5120, 40 heads (--model)",
+    )
 
 
 @tabled
@@ -135,7 +138,7 @@ def test_resolve_a_folder_with_a_config(tmp_path: Path) -> None:
     for path in (folder, folder / "config.json"):
         model, assumed = resolve_model(str(path))
         assert (model.name, total_parameters(model)) == ("my-llama", 6_738_415_616)
-        assert str(path) in assumed[0]
+        assert str(path) in assumed[0].why
 
 
 @pytest.mark.parametrize("text", ["UL2", "bart-large", "roberta-base", "GRPO", "WAN2.1_14B (diffusion)", "nemotronh_56b"])

@@ -114,8 +114,8 @@ def test_what_is_nvidias_own_is_refused_elsewhere(gpu, given, said):
         asked = GivenSettings(**given)
         return resolve_settings(asked, model, cluster_of(gpu, 8), TE, precision="bf16", dropless=True, seq_length=64).widest
 
-    assert formula_only(MOE, cluster_of(gpu, 8)).startswith("mixtures of experts") == (gpu is MI300X)
-    assert formula_only(GPT, cluster_of(gpu, 8)) == ""
+    assert bool(formula_only(MOE, cluster_of(gpu, 8))) == (gpu is MI300X)
+    assert formula_only(GPT, cluster_of(gpu, 8)) == []
     ask(GPT)  # a dense model has no experts to dispatch to
     if said:
         with pytest.raises(InputError, match=said):

@@ -1,5 +1,5 @@
-"""Studies whose jobs are real megatron-core jobs on gloo: emulated ranks first, kill -9 of the search, the winner beside the
-winner of measuring everything. Needs torch and megatron-core (`make test` installs them). A study of one real job is in
+"""Studies whose jobs are real megatron-core jobs on gloo: emulated ranks first, kill -9 of the search.
+Needs torch and megatron-core (`make test` installs them). A study of one real job is in
 tests/api/test_profile.py, one of serving jobs in test_serving_profile.py: those here are for `make soak`.
 """
 
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,6 @@ from optuna.trial import TrialState
 from study_help import ROOT, kill, run, runs, told, trials_of
 
 from autoconfig.study import this_machine
-from tools.cpu_study import MODEL, STUDY, compare, compared, lines_of, search_command
 
 pytestmark = [
     pytest.mark.torch,
@@ -33,6 +33,14 @@ QUESTION = (
     "--fix", "recompute=full:uniform:1", "--steps", "3", "--device-memory", "1GiB",
 )  # fmt: skip
 """Six plans: two GPUs as data, tensor or pipeline parallelism, with and without recomputation."""
+
+
+MODEL, STUDY = ROOT / "docs" / "examples" / "tiny_model.json", "cpu"
+
+
+def search_command(model: Path, budget: str, folder: Path, question: Sequence[str]) -> list[str]:
+    asked = ["--model", str(model), "--gpus", "2", "--device", "cpu", "--profile", "--budget", budget, "--study", STUDY]
+    return [sys.executable, "-m", "autoconfig", "search", *asked, "--folder", str(folder), *question]
 
 
 def counting_python(folder: Path) -> Path:
@@ -107,25 +115,6 @@ def test_emulated_ranks_come_before_full_jobs(place):
     job, result = json.loads((folder / "job.json").read_text()), read_measurement(folder / "result.json")
     assert job["mode"] == result.mode == "emulate" and result.ranks[0].layer_seconds["dense.forward"] > 0
     assert emulated.user_attrs["measured_step_seconds"] > 0
-
-
-@pytest.mark.soak
-def test_the_winner_is_the_winner_of_measuring_everything_within_noise(place):
-    session, found, result = compared(place / "work", time.monotonic() + 1200, contenders=2, rounds=2)
-    assert len(result.once) == len(session.work.candidates) == 6
-    assert {(plan.tp, plan.pp) for plan in session.work.candidates.plans} == {(1, 1), (2, 1), (1, 2)}
-    assert result.within_noise, lines_of(session, found, result)
-    text = "\n".join(lines_of(session, found, result))
-    assert result.winner in text and "Noise: jobs of one plan scatter by" in text
-    assert set(runs(place).values()) == {1}, "what the study ran is not run again"
-
-
-def test_a_winner_that_is_slower_than_noise_explains():
-    again = {"a": [1.0, 1.01, 0.99], "b": [1.5, 1.51, 1.49]}
-    assert not compare({"a": 1.0, "b": 1.5}, again, "b").within_noise
-    assert compare({"a": 1.0, "b": 1.5}, again, "a").within_noise
-    noisy = {"a": [1.0, 2.0, 0.5], "b": [1.5, 0.8, 2.2]}
-    assert compare({"a": 1.0, "b": 1.5}, noisy, "b").within_noise
 
 
 @pytest.mark.soak

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import optuna
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError, parse_size
+from autoconfig.specs.errors import InputError, UnknownNameError
 from background import left_over
 from postgres_help import postgres_server
 from study_help import ARGUMENTS, fake_python, runs, start, trials_of, write_oracle
 from tables import tabled
 
-from autoconfig.study.settings import differences, parse_budget, settings_json, settings_of
+from autoconfig.study.settings import differences, settings_json, settings_of
 from autoconfig.study.storage import open_storage, open_study, opened
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
@@ -112,19 +112,6 @@ def test_storages_that_cannot_be_used(bad, said):
     with pytest.raises(InputError, match=said) as error:
         open_storage(bad)
     assert "secret" not in str(error.value)
-
-
-def test_budgets_and_sizes():
-    budget = parse_budget("30m, 16gpu-hours,20trials")
-    assert (budget.seconds, budget.gpu_hours, budget.trials) == (1800.0, 16.0, 20)
-    assert parse_budget("90s").seconds == 90 and parse_budget("1.5h").seconds == 5400
-    assert parse_size("600MiB") == 600 * 2**20 and parse_size("2GB") == 2 * 10**9 and parse_size("1.5TiB") == 1536 * 2**30
-    for text in ("", "30", "-1m", "0m", "1m,2m", "1.5trials", "ten minutes"):
-        with pytest.raises(InputError, match="budget"):
-            parse_budget(text)
-    for text in ("", "2", "2PB", "0GiB", "-1GiB"):
-        with pytest.raises(InputError, match="size"):
-            parse_size(text)
 
 
 def test_postgres_programs_are_there():

@@ -161,20 +161,6 @@ def test_a_study_that_is_deleted_under_its_search(tmp_path):
         assert left_over(tmp_path) == []
 
 
-@pytest.mark.parametrize(("budget", "trials", "reason"), [
-    (Budget(seconds=20), 2, "the budget is spent"),
-    (Budget(seconds=25), 2, "the budget left is shorter than a trial"),
-    (Budget(gpu_hours=2 * 8 * 10 / 3600 - 1e-6), 2, "the budget is spent"),
-    (Budget(trials=2, seconds=1000), 2, "the budget of trials is spent"),
-])  # fmt: skip
-def test_budgets(tmp_path, budget, trials, reason):
-    """Jobs of ten seconds on eight GPUs."""
-    with session(tmp_path) as study:
-        machine = Machine(study)
-        assert study.worker(machine, Listener(), budget, clock=machine.clock).run() == reason
-    assert outcomes(tmp_path) == ["measured"] * trials
-
-
 def test_a_short_job_goes_before_a_long_one(tmp_path):
     """Of the first plan both jobs run; a plan whose short job leaves it no chance gets no long one."""
     with session(tmp_path, steps=9000) as study:

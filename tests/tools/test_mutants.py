@@ -56,10 +56,10 @@ def mutant_of(path: str, owner: str, change: str) -> Mutant:
 def test_a_changed_formula_fails_a_test_and_another_spelling_of_the_same_none():
     """Powers of a prime divide a number exactly, as integer or as float."""
     cases = [
-        (mutant_of("memory_model/predict.py", "nccl_bytes", "2.0 -> 4.0"), "tests/memory_model/test_terms.py",
+        (mutant_of("memory_model/predict.py", "nccl_bytes", "2.0 -> 4.0"), "tests/memory_model/test_predict.py",
          "test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two"),
         (mutant_of("autoconfig/training/nearest.py", "_power", "number // prime -> number / prime"),
-         "tests/training/test_terms.py", "test_the_odd_factor_is_what_batch_heads_and_sequence_leave_over"),
+         "tests/training/test_nearest.py", "test_the_odd_factor_is_what_batch_heads_and_sequence_leave_over"),
     ]  # fmt: skip
     questions = [{"mutant": [one.path, one.number], "files": [file], "tests": [f"{file}::{name}"]} for one, file, name in cases]
     done = subprocess.run(
@@ -100,7 +100,7 @@ def test_a_process_that_was_ended_from_outside_twice_is_no_kill(monkeypatch):
 def test_tests_of_the_function_and_of_its_package_come_first_and_the_budget_holds():
     mutant = Mutant(path="memory_model/predict.py", owner="nccl_bytes", change="", occurrence=0, number=0, line=1)
     place = ("memory_model/predict.py", "nccl_bytes")
-    near, named, far = "tests/memory_model/test_x.py", "tests/memory_model/test_terms.py", "tests/runs/test_predict.py"
+    near, named, far = "tests/memory_model/test_x.py", "tests/memory_model/test_predict.py", "tests/runs/test_predict.py"
     tests = {
         f"{near}::slow": (8.0, [place]), f"{near}::quick": (1.0, [place]), f"{near}::other": (0.1, [("a.py", "f")]),
         f"{named}::one": (2.0, [place]), f"{far}::far": (5.0, [place]), f"{far}::farther": (9.0, [place]),

@@ -30,11 +30,10 @@ from autoconfig.training.price import (
     narrowed,
     record_for,
 )
-from autoconfig.training.question import Request, odd_graphs, understand
+from autoconfig.training.question import Request, odd_graphs, read_workload, trains_adapters, understand
 from autoconfig.training.rank import in_order, pareto_positions, plainest_first, safe_position, tie_groups
 from autoconfig.training.remedies import Remedy, _saves
 from autoconfig.training.space import Constraints, recompute_options
-from autoconfig.training.workload import read_workload, trains_adapters
 
 
 def ranked(steps, plans, chances=None, options=(NONE,), option=None, num_layers=8, peaks=None, met=True):

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.software.engine import ModuleFormats, module_formats
 from autoconfig.time_model.serving.costs import cache_table, head_dim
 from autoconfig.time_model.serving.rows import stand_in
@@ -14,10 +15,10 @@ from autoconfig.time_model.serving.tables import WEIGHT_ONLY_CHIP, ServingTables
 
 def borrowed_shares(
     tables: ServingTables, model: ModelSpec, gpu: GpuSpec, weights: Iterable[str], caches: Iterable[str]
-) -> Iterator[str]:
-    """One line for each share that is not this GPU's own, of layouts with these formats of weights and cache."""
+) -> Iterator[Remark]:
+    """One remark for each share that is not this GPU's own, of layouts with these formats of weights and cache."""
     if tables.chip != gpu.id:
-        yield f"operators of {tables.chip} for {gpu.id}, which has none of its own"
+        yield note(f"operators of {tables.chip} for {gpu.id}, which has none of its own", Effect.TIME)
     said = set[str]()
     for form in weights:
         formats = module_formats(model, form, gpu)
@@ -26,7 +27,7 @@ def borrowed_shares(
         if model.is_moe and near != formats.experts:
             said.add(f"experts in {formats.experts}, not measured on {tables.chip}, at {near}'s share of their roofline")
     said.update(_cache(tables, model, kv) for kv in caches)
-    yield from sorted(said - {""})
+    yield from (note(why, Effect.TIME) for why in sorted(said - {""}))
 
 
 def _linear(model: ModelSpec, formats: ModuleFormats) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Remark, sentences
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 
@@ -177,7 +178,10 @@ def _stages(
             names = " and ".join(name for name, on in (("embedding", embedding), ("loss", loss)) if on)
             assumed.append(f"{names} counted as layers: {layers} layers do not divide over {pp} x {vpp} chunks")
             return split, vpp, split.ends(layers)
-    return None, vpp, even_ends(model, pp, assumed)
+    remarks: list[Remark] = []
+    ends = even_ends(model, pp, remarks)
+    assumed += sentences(remarks)
+    return None, vpp, ends
 
 
 def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec, assumed: list[str]) -> PipelineSplit:

@@ -26,6 +26,7 @@ from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
 from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name
 from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
@@ -42,7 +43,7 @@ class RlCheck:
 
     run: RlRun
     version: str
-    unknown: tuple[str, ...]
+    unknown: tuple[Remark, ...]
     """Keys that the release does not take, each with a hint."""
     broken: tuple[str, ...]
     """What cannot run."""
@@ -69,7 +70,7 @@ class _Input:
     config_name: str = ""
     given: tuple[str, ...] = ()
     """Keys of a file that stands alone: it names no defaults to lie over."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Remark, ...] = ()
     """On the program that the file starts."""
     asked: tuple[str, ...] = ()
     """Keys that the caller sets, which are no variables of the file."""
@@ -82,7 +83,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     document = replace(_recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
     section = document.section
     section.flat |= {key: yaml.safe_load(said) for key, said in settings.items() if key not in shell or key in section.flat}
-    notes: list[str] = []
+    notes: list[Remark] = []
     named = [key for key in MODELS[document.framework] if key in section.flat] or MODELS[document.framework][:1]
     for key in named:
         value = section.flat.get(key)
@@ -90,7 +91,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
             section.flat[key] = given["model"]
         elif isinstance(value, NotKnown) and (found := _by_its_end(value.text)):
             section.flat[key] = found
-            notes.append(f"{value.text[:80]}: read as {found}, by its name")
+            notes.append(Remark("model", found, f"as {value.text[:80]} ends", Effect.EVERYTHING))
         elif isinstance(value, NotKnown) or value == PLACEHOLDER:
             raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
     if document.framework == "verl":
@@ -106,12 +107,12 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     return document, run
 
 
-def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[str]:
+def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
     """A note where the GPUs that are asked for are not those that the file names, which count; of TRL's none does."""
     own = run.train_gpus + run.rollout_gpus + run.critic_gpus
     if framework == "trl" or gpus in (None, own):
         return []
-    return [f"{own:,} GPUs, as the file says: {option_name('gpus')} {gpus:,} is for files that say none (change the file)"]
+    return [Remark("gpus", own, f"as the file says: {gpus:,} is for files that say none (change the file)", Effect.EVERYTHING)]
 
 
 def _by_its_end(text: str) -> str | None:
@@ -173,19 +174,21 @@ def _recognise(text: str, folder: Path | None = None, settings: Tree | None = No
     raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}{_elsewhere(text)}")
 
 
-def _of_the_program(words: tuple[str, ...]) -> tuple[str, ...]:
+def _of_the_program(words: tuple[str, ...]) -> tuple[Remark, ...]:
     """A note where another trainer than verl's own starts."""
     program = next((word for word in reversed(words) if re.search(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$", word)), "")
     if not program or program.removesuffix(".py").replace("/", ".").rpartition(".")[2] in PROGRAMS:
         return ()
-    return (f"{program[:80]} starts, read as verl.trainer.main_ppo: what it places or trains otherwise is not known",)
+    why = "starts, read as verl.trainer.main_ppo: what it places or trains otherwise is not known"
+    return (note(f"{program[:80]} {why}", Effect.EVERYTHING),)
 
 
-def _of_a_configuration(name: str) -> tuple[str, ...]:
+def _of_a_configuration(name: str) -> tuple[Remark, ...]:
     """A note where the overrides lie over another configuration than the trainer's."""
     if not name or name.removesuffix(".yaml") in CONFIGURATIONS:
         return ()
-    return (f"--config-name {name[:80]} is not read: what it has and the script does not is as in verl's ppo_trainer",)
+    why = "not read: what it has and the script does not is as in verl's ppo_trainer"
+    return (Remark("--config-name", name[:80], why, Effect.EVERYTHING),)
 
 
 def _elsewhere(text: str) -> str:
@@ -271,23 +274,23 @@ def check_text(
     if launch and _recognise(text, folder).framework == "trl":
         given, beside = _launched(launch, given)
     document, run = read_file(text, given, folder)
-    run.notes += [beside] if beside else []
+    run.notes += [note(beside, Effect.EVERYTHING)] if beside else []
     gpu = load_gpu(str(given.get("gpu") or "h100"))
     if not given.get("gpu"):
-        run.notes.append(f"gpu {gpu.name}")
+        run.notes.append(Remark("gpu", gpu.id, "", Effect.EVERYTHING))
     version = version_of(run.framework, given.get("version") or run.version)
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     written = document.section.text
     names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
     names = [key for key in names if key not in run.other_keys]
     said = unknown_keys(run.framework, run.back_end, version, names, written)
-    added = added_keys(run.framework, [text.partition(":")[0] for text in said], written)
-    unknown = [text for text in said if text.partition(":")[0] not in added]
-    run.notes += [f"{key} is a key of the caller's own (+): not read" for key in added]
+    added = added_keys(run.framework, [one.field for one in said], written)
+    unknown = [one for one in said if one.field not in added]
+    run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
     odd = [*unknown, *_types(run.framework, document.section)]
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:
-        run.notes.append("no KL term: no pass of a reference, priced as dapo")
+        run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
     if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
     if wrong:
@@ -315,7 +318,7 @@ def check_text(
     )
 
 
-def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[str]:
+def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[Remark]:
     """The note on what offloading copies in a step: state of training out while the engines generate, and back. Its bytes over
     the host's link (time_model/hardware) are a lower bound: runs load weights for passes too."""
     node = min(job.gpus_per_node or job.gpu.gpus_per_node, priced.placement.gpus)
@@ -323,10 +326,11 @@ def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[str]:
     if copied <= 0.0:
         return []
     seconds = copied / efficiency_of(job.gpu).host_bytes_per_s
-    return [
+    why = (
         f"offloading copies {copied / GIB:,.1f} GiB of a GPU's state in a step, about {seconds:,.1f} s of its host's link: "
         f"they are in the step as far as the {priced.phases.other:,.1f} s beside its phases hold them"
-    ]
+    )
+    return [note(why, Effect.TIME)]
 
 
 def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float) -> PricedPlacement | None:
@@ -341,7 +345,7 @@ def _better(priced: PricedPlacement, fits: list[PricedPlacement], chance: float)
     return first if own < chance or first.seconds < BETTER * priced.seconds else None
 
 
-def _types(framework: str, section: Section) -> list[str]:
+def _types(framework: str, section: Section) -> list[Remark]:
     """Values of another type than the base configuration's."""
     found = []
     for key, kind in key_types(framework).items():
@@ -350,5 +354,5 @@ def _types(framework: str, section: Section) -> list[str]:
             continue
         good = isinstance(value, TYPES[kind]) and (kind == "bool" or not isinstance(value, bool))
         if not good and not (kind == "float" and re.fullmatch(r"[0-9.]+e-?[0-9]+", str(value))):
-            found.append(f"{key} is {str(value)[:40]!r}; {kind} is wanted")
+            found.append(Remark(key, repr(str(value)[:40]), f"{kind} is wanted"))
     return found

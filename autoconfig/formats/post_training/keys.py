@@ -11,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import Remark
 
 FREE = re.compile(
     r"(override_\w+|engine_kwargs|\w+_kwargs|optim|hf_config_overrides|model_overrides|env_vars|profiler|checkpoint|tool_config)\."
@@ -62,7 +63,7 @@ def added_keys(framework: str, unknown: Iterable[str], text: str) -> list[str]:
     return [key for key in unknown if not OF_CLASSES.match(key) and re.search(rf"(?<![\w.+])\+\+?{re.escape(key)}=", text)]
 
 
-def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[str]:
+def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[Remark]:
     """What is wrong with keys that this release does not take: gone, not there yet, or meant another; `text`: of the file, in
     which hydra's `+KEY` adds one."""
     table: dict[str, str] = _data()[framework].get(back_end) or _data()[framework]["any"]
@@ -77,11 +78,11 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
             continue
         if digits and "1" in digits[:at]:
             last = releases[digits[:at].rindex("1")]
-            found.append(f"{key}: gone from {framework} {version}; {last} had it")
+            found.append(Remark(key, None, f"gone from {framework} {version}; {last} had it"))
         elif digits:
-            found.append(f"{key}: not yet in {framework} {version}; {releases[digits.index('1')]} has it")
+            found.append(Remark(key, None, f"not yet in {framework} {version}; {releases[digits.index('1')]} has it"))
         else:
             taken = [k for k, d in table.items() if d[at] == "1"]
             near = [k for k in taken if k.endswith(f".{key}")] or difflib.get_close_matches(key, taken, n=1, cutoff=0.8)
-            found.append(f"{key}: {framework} {version} has no such key" + (f"; {near[0]}?" if near else ""))
+            found.append(Remark(key, None, f"{framework} {version} has no such key" + (f"; {near[0]}?" if near else "")))
     return found

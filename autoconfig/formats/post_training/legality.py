@@ -11,6 +11,8 @@ from autoconfig.training.rules import RULES
 
 OF_MEGATRON_ATTENTION = "NV054"
 """Rule on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
+OF_LAYERS = {"NV024", "NV044"}
+"""Rules on layers that divide over stages and chunks."""
 ASSERTING = ("verl", "nemo-rl")
 """Frameworks that assert that micro-batches divide a rank's samples and hold the longest: verl/workers/engine/utils.py and
 verl/utils/seqlen_balancing.py of 0.9.1, nemo_rl/distributed/batched_data_dict.py of v0.7.0 (make_microbatch_iterator,
@@ -84,10 +86,10 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
         return [str(error)]
     if plan.fsdp:
         rules -= {OF_MEGATRON_ATTENTION}
+    odd = plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp
+    rules -= OF_LAYERS if odd else set()
     found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]
-    if plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp:
-        found = [text for text in found if "layers" not in text]
-        found.append(f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages")
+    found += [f"{model.num_layers} layers do not divide over {plan.pp} pipeline stages"] if odd else []
     if job.algorithm.generates and model.num_attention_heads % placement.engine.tp:
         found.append(f"engines of tp {placement.engine.tp}: it does not divide {model.num_attention_heads} attention heads")
     return found

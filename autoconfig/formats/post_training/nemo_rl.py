@@ -8,6 +8,7 @@ from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Effect, note
 
 VERSION = "0.7.0"
 WRITTEN = ("grpo", "dapo")
@@ -92,7 +93,7 @@ def read(section: Section) -> RlRun:
         staleness=_age(section),
         compares=True,
         lora_rank=_lora_rank(section, megatron),
-        notes=[f"{len(missing)} keys as in grpo_math_1B.yaml"] if missing else [],
+        notes=[note(f"{len(missing)} keys as in grpo_math_1B.yaml")] if missing else [],
     )
     run.algorithm_word = "grpo"
     _ends(section, run)
@@ -115,10 +116,11 @@ def _passes(section: Section, run: RlRun, packs: bool, micro: int) -> None:
             f"samples of a step are {samples:,}"
         )
     if run.tp >= BATCH_VARIANT_TP and each != micro and not forced:
-        run.notes.append(  # its published recipes set the variable
+        why = (  # its published recipes set the variable
             f"{LOGPROBS} {each} and policy.train_micro_batch_size {micro} differ at tp {run.tp}: from tp {BATCH_VARIANT_TP} on "
             "NeMo-RL starts with NRL_IGNORE_TP_ACCURACY_CHECK=1 in its environment alone"
         )
+        run.notes.append(note(why, Effect.NOTHING))
 
 
 def _engine(section: Section, run: RlRun) -> None:

@@ -8,6 +8,7 @@ from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import note
 
 VERSION = "0.11.2"
 ESTIMATORS = {
@@ -139,11 +140,11 @@ def _note(section: Section, run: RlRun, together: bool) -> None:
             run.refused.append(f"actor and reference share GPUs, and have {asked}: give both the same")
     stage = section.whole("ds.zero_stage")
     if (2 if stage is None else stage) != 3:
-        run.notes.append(f"ZeRO stage {2 if stage is None else stage} is priced as stage 3, which needs less memory")
+        run.notes.append(note(f"ZeRO stage {2 if stage is None else stage} is priced as stage 3, which needs less memory"))
     if section.has("reward.model_name_or_path"):
         run.notes.append(reward_model(section.flat["reward.model_name_or_path"]))
     if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
-        run.notes.append("the reference model has GPUs of its own: it is priced on those of the actor")
+        run.notes.append(note("the reference model has GPUs of its own: it is priced on those of the actor"))
     if section.flag("algo.dynamic_filtering_enable"):
         run.notes.append(dynamic_sampling(None))
 

@@ -24,6 +24,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id, load_model, model_aliases
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
 
 ASKED = "the model: a folder, or its id on the hub"
@@ -108,7 +109,7 @@ class RlRun:
     """What the framework's own checks of its configuration raise at."""
     checkpoint: str = ""
     """What a file that is written names as the model; empty: not known, and asked for."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[Remark] = field(default_factory=list)
     """What was assumed."""
     algorithm_word: str = ""
     """The file's for `algorithm`, where it is another."""
@@ -144,20 +145,20 @@ def job_of(
         run.etp = run.tp if policy.is_moe else 1
         if run.etp > 1:
             run.notes.append(split_experts(run.tp))
-    run.notes += [RECURRENT] if policy.is_hybrid else []
+    run.notes += [note(RECURRENT)] if policy.is_hybrid else []
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
     algorithm = replace(algorithm, policy_passes=0) if run.no_policy_pass else algorithm
     said = run.prompt_mean, run.response_mean
     if 0 < said[0] <= run.prompt_cap and 0 < said[1] <= run.response_cap and prompt is None and response is None:
         prompt, response = (round(length) for length in said)
-        run.notes.append(f"prompts of {prompt:,} and responses of {response:,} tokens on average, as the file says")
+        run.notes.append(note(f"prompts of {prompt:,} and responses of {response:,} tokens on average, as the file says"))
     if prompt is None:
         prompt = min(usual["prompt_tokens"], run.prompt_cap)
-        run.notes.append(f"prompts of {prompt:,} tokens on average")
+        run.notes.append(Remark("prompt_length", prompt, ""))
     if response is None:
         response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
-        run.notes.append(f"responses of {response:,} tokens on average")
+        run.notes.append(Remark("response_length", response, ""))
     sigma = 1.0 if run.response_cap >= 16_384 else 0.6
     return PostTrainingJob(
         policy=policy,
@@ -176,7 +177,7 @@ def job_of(
     )
 
 
-def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, list[str]]:
+def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
     """The model, and what of it was assumed: of a folder that is on another machine, the catalogue's whose name it has."""
     try:
         return read_model(name, local_files=True, like=like, download=download)
@@ -184,7 +185,9 @@ def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, lis
         found = named_by(name)
         if found is None or like is not None:
             raise
-        return load_model(found), [f"{name[:80]} is not on this machine: read as {found}, by its name"]
+        return load_model(found), [
+            Remark("model", found, f"as {name[:80]}, which is not on this machine, ends", Effect.EVERYTHING)
+        ]
 
 
 def named_by(folder: str) -> str | None:
@@ -194,27 +197,29 @@ def named_by(folder: str) -> str | None:
     return known.get("/".join(parts[-2:])) or known.get(parts[-1]) or ends.get(parts[-1])
 
 
-def dynamic_sampling(times: float | None) -> str:
+def dynamic_sampling(times: float | None) -> Remark:
     """The note on prompts that are sampled beyond those that train; `times`: as many, where the file says it."""
     more = f" {times:g} times the prompts" if times else " more prompts than train"
-    return f"dynamic sampling: responses of{more} are generated where some are dropped; those that train alone are priced"
+    why = f"responses of{more} are generated where some are dropped; those that train alone are priced"
+    return Remark("dynamic sampling", times, why, Effect.TIME)
 
 
-def split_experts(tp: int) -> str:
+def split_experts(tp: int) -> Remark:
     """The note on a degree of experts that is null, for which Megatron-Core takes tp."""
-    return f"expert_tensor_parallel_size is not given: experts are split over tp {tp} too, 1 leaves them whole"
+    return Remark("expert_tensor_parallel_size", tp, "not given: experts are split over tp too, 1 leaves them whole")
 
 
-def in_bf16(key: str) -> str:
+def in_bf16(key: str) -> Remark:
     """The note on numbers of fewer bits than are priced."""
-    return f"{key}: fewer bits than the bf16 that is priced, which takes more memory and time"
+    return Remark(key, None, "fewer bits than the bf16 that is priced, which takes more memory and time", Effect.LESS_MEMORY)
 
 
-def reward_model(name: object, gpus: int = 0) -> str:
+def reward_model(name: object, gpus: int = 0) -> Remark:
     """The note on a reward model that the file starts, with its name as it is written there; `gpus`: of its own."""
     shown = name.text if isinstance(name, NotKnown) else str(name or "not named")
     own = f" on {gpus} GPUs of its own, which are not counted" if gpus else ""
-    return f"a reward model ({shown[:80]}){own}: neither its memory nor its time is priced"
+    why = f"a reward model ({shown[:80]}){own}: neither its memory nor its time is priced"
+    return note(why, Effect.MORE_MEMORY)
 
 
 def placement_of(run: RlRun, tokens: float) -> Placement:

@@ -17,6 +17,7 @@ from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Effect, note
 
 VERSION = "0.9.1"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -140,9 +141,8 @@ def _passes(section: Section, run: RlRun, dynamic: bool, version: str) -> None:
     train = run.tokens_per_gpu, 0 if run.tokens_per_gpu else run.mbs
     for name, batch in (("log-probabilities", run.forward), ("the reference", run.reference_forward)):
         if batch and (batch.tokens_per_gpu, batch.mbs) > train and run.forward != PassBatch():
-            run.notes.append(
-                f"micro-batches of {name} are larger than those of training: their time is priced, their memory is not"
-            )
+            why = f"micro-batches of {name} are larger than those of training: their time is priced, their memory is not"
+            run.notes.append(note(why, Effect.MORE_MEMORY))
 
 
 def _pass(section: Section, at: str, run: RlRun, dynamic: bool) -> PassBatch:
@@ -181,11 +181,13 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
     """What is there and not priced, or priced as another; and the pass that verl/trainer/ppo/ray_trainer.py leaves out."""
     run.no_policy_pass = section.flag("algorithm.rollout_correction.bypass_mode")
     if run.no_policy_pass:
-        run.notes.append("algorithm.rollout_correction.bypass_mode: no pass of the policy's log-probabilities")
+        run.notes.append(note("algorithm.rollout_correction.bypass_mode: no pass of the policy's log-probabilities"))
     if run.group == 1 and estimator in COMPARING:
-        run.notes.append(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
+        run.notes.append(
+            note(f"one response of a prompt: verl's {estimator} compares it with none, its reward is the advantage")
+        )
     if run.engine_dp > 1:  # verl/workers/rollout/replica.py of 0.9.1: an engine's world is tp x dp x pp
-        run.notes.append(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own")
+        run.notes.append(note(f"each of an engine's {run.engine_dp} data-parallel ranks priced as an engine of its own"))
     for at, path in (("reward_model", "model.path"), ("reward.reward_model", "model_path")):
         if section.flag(f"{at}.enable"):
             nodes = section.count(f"{at}.nnodes") or 0 if section.flag(f"{at}.enable_resource_pool") else 0
@@ -196,7 +198,7 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
     if section.flag(f"{ACTOR}.fsdp_config.qat.enable"):
         run.notes.append(in_bf16(f"{ACTOR}.fsdp_config.qat"))
     if estimator == "remax":  # verl/trainer/ppo/ray_trainer.py: REMAX asks for gen_baseline_output
-        run.notes.append("remax: a greedy response of every prompt is generated as its baseline, which is not priced")
+        run.notes.append(note("remax: a greedy response of every prompt is generated as its baseline, which is not priced"))
     if section.flag("algorithm.filter_groups.enable"):
         more = section.count("data.gen_batch_size")
         run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
@@ -242,7 +244,7 @@ def _fsdp(section: Section, run: RlRun) -> None:
     run.offload = section.flag(f"{at}.param_offload") and section.flag(f"{at}.optimizer_offload")
     size = section.whole(f"{at}.fsdp_size") or -1
     if size not in (-1, run.train_gpus):
-        run.notes.append(f"{at}.fsdp_size {size} is priced as sharding over all {run.train_gpus} GPUs")
+        run.notes.append(note(f"{at}.fsdp_size {size} is priced as sharding over all {run.train_gpus} GPUs"))
 
 
 def write(run: RlRun) -> dict[str, str]:

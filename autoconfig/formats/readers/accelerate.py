@@ -13,6 +13,7 @@ from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
 
 STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0, "3": 0, "HYBRID_SHARD": 3, "4": 3}
@@ -27,7 +28,7 @@ def read(document: Document) -> CheckInput:
     """The record. What the file does not say: --model, --set per_device_train_batch_size=N, --seq-length. Raises
     InputError."""
     section = document.section()
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     launched = layout(section, document.request.gpus)
     model = model_named(document, None, assumed, ASKED)
     if document.request.seq_length is None:
@@ -46,7 +47,8 @@ def read(document: Document) -> CheckInput:
     )
     run.not_modelled += not_modelled(section)
     if run.recompute == NONE and not section.has("recompute"):
-        assumed.append("recompute none: the file does not say it, the trainer may (--set recompute=full:uniform:1)")
+        why = "the file does not say it, the trainer may (--set recompute=full:uniform:1)"
+        assumed.append(Remark("recompute", "none", why))
     if run.software != SOFTWARE:
         return record(document, run, section, settings, WISH)
     run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
@@ -81,13 +83,15 @@ def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
     }
 
 
-def not_modelled(section: Section) -> list[str]:
+def not_modelled(section: Section) -> list[Remark]:
     """What of the file no formula reads."""
     found = []
     if section.flag("fsdp_config.fsdp_offload_params"):
-        found.append("fsdp_offload_params: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+        why = "weights, gradients and optimizer wait in CPU memory: less GPU memory"
+        found.append(Remark("fsdp_offload_params", None, why, Effect.LESS_MEMORY))
     if (section.word("deepspeed_config.offload_param_device") or "none").lower() in ("cpu", "nvme"):
-        found.append("offload_param_device: weights wait in CPU memory: less GPU memory, more time")
+        why = "weights wait in CPU memory: less GPU memory, more time"
+        found.append(Remark("offload_param_device", None, why, Effect.LESS_MEMORY))
     _size(section, "dp_shard")
     return found
 

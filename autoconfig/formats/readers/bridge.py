@@ -16,7 +16,7 @@ from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.bridge_recipes import published_recipes
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
-from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, with_lora, word
+from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.bridge import PRECISIONS, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -24,6 +24,7 @@ from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, te
 from autoconfig.megatron.shell.script import Script
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.question import usual_dropout
 
@@ -84,7 +85,7 @@ def read(document: Document) -> CheckInput:
     section = Section(said, document.text, document.request.settings)
     known = published_recipes().get(_full_name(recipe or ""), {})
     name = _ROLES.sub("", recipe or "").replace("_", "-") if recipe else _named(document.text)
-    notes: list[str] = []
+    notes: list[Remark] = []
     name = re.sub(r"-pretrain.*|-\d+gpu.*", "", name or "") or None
     model = model_named(document, name, notes, f"the overrides name no recipe{_settings_file(document.text)}")
     if document.request.model is not None:  # the recipe's: what the overrides change of it holds
@@ -119,10 +120,10 @@ def read(document: Document) -> CheckInput:
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
     question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
     if recipe and not known:
-        said = f"recipe {recipe} is not known: what it sets and no override says (recomputation, stages, precision) counts"
-        question = replace(question, assumed=(*question.assumed, f"{said} as Megatron's defaults"))
+        why = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
+        question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, why)))
     unused = section.unused()
-    unknown = tuple(f"{path} {str(section.flat[path])[:40]}" for path in unused if not HARMLESS.fullmatch(path))
+    unknown = unknown_keys(section, (path for path in unused if not HARMLESS.fullmatch(path)))
     ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
     said_by_script = script.notes if script is not None else ()
     return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
@@ -152,7 +153,7 @@ USUAL_DISPATCHER = "alltoall"
 that differ say flex."""
 
 
-def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[str]]:
+def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tuple[list[Value], list[Remark]]:
     """Arguments of the dispatcher that the recipe sets where the overrides do not, and what that assumes."""
     if not model.is_moe or section.has(*(f"{holder}{DISPATCHER}" for holder in _HOLDERS)):
         return [], []
@@ -160,7 +161,7 @@ def _dispatcher(section: Section, known: dict[str, str], model: ModelSpec) -> tu
     words = [f"--{DISPATCHER.replace('_', '-')}", name]
     if name == "flex" and known.get("backend") and not section.has(*(f"{holder}{BACKEND}" for holder in _HOLDERS)):
         words += [f"--{BACKEND.replace('_', '-')}", known["backend"]]
-    said = f"dispatcher {name}, as Bridge's mixtures have it: no override says model.{DISPATCHER}"
+    said = Remark("dispatcher", name, f"as Bridge's mixtures have it: no override says model.{DISPATCHER}")
     return [word(text) for text in words], [] if known.get("disp") else [said]
 
 

@@ -11,6 +11,7 @@ from autoconfig.formats.writers.deepspeed import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -37,30 +38,40 @@ HARMLESS = re.compile(
     r"seq_parallel_communication_data_type|sequence_parallel_size"
 )
 """Keys that change neither memory nor time of a step, or by as little as the size of a bucket."""
-_NAMED = {
-    "activation_checkpointing.partition_activations": "checkpoints of deepspeed.checkpointing are divided over tensor-parallel "
-    "ranks: less memory, more traffic",
-    "activation_checkpointing.cpu_checkpointing": "checkpoints of deepspeed.checkpointing wait in CPU memory: less GPU memory",
-    "bf16.bf16_master_weights_and_grads": "no fp32 copies of weights and gradients: less memory",
-    "bf16.bf16_optimizer_states": "moments in bf16: less memory",
-    "fp16.fp16_master_weights_and_grads": "no fp32 copies of weights and gradients: less memory",
-    "zero_optimization.zenflow": "ZenFlow updates most weights on the CPU, beside the next steps: less time",
-    "zero_optimization.super_offload": "another way to offload the optimizer: less time",
-    "compression_training": "weights or activations are quantised or pruned while they train",
-    "sparse_attention": "attention over part of the pairs: less time",
-    "progressive_layer_drop.enabled": "layers are left out while it trains: less time",
-    "curriculum_learning.enabled": "sequences grow while it trains; checked at the longest",
-    "data_efficiency.enabled": "tokens or samples are left out while it trains: less time",
-    "torch_autocast.enabled": "torch's autocast over weights in fp32",
-    "compile.deepcompile": "compiled: less time",
-}
+_NAMED = tuple(
+    Remark(key, None, why, effect)
+    for key, effect, why in (
+        (
+            "activation_checkpointing.partition_activations",
+            Effect.LESS_MEMORY,
+            "checkpoints of deepspeed.checkpointing are divided over tensor-parallel ranks: less memory, more traffic",
+        ),
+        (
+            "activation_checkpointing.cpu_checkpointing",
+            Effect.LESS_MEMORY,
+            "checkpoints of deepspeed.checkpointing wait in CPU memory: less GPU memory",
+        ),
+        ("bf16.bf16_master_weights_and_grads", Effect.LESS_MEMORY, "no fp32 copies of weights and gradients: less memory"),
+        ("bf16.bf16_optimizer_states", Effect.LESS_MEMORY, "moments in bf16: less memory"),
+        ("fp16.fp16_master_weights_and_grads", Effect.LESS_MEMORY, "no fp32 copies of weights and gradients: less memory"),
+        ("zero_optimization.zenflow", Effect.TIME, "ZenFlow updates most weights on the CPU, beside the next steps: less time"),
+        ("zero_optimization.super_offload", Effect.TIME, "another way to offload the optimizer: less time"),
+        ("compression_training", Effect.MEMORY_AND_TIME, "weights or activations are quantised or pruned while they train"),
+        ("sparse_attention", Effect.TIME, "attention over part of the pairs: less time"),
+        ("progressive_layer_drop.enabled", Effect.TIME, "layers are left out while it trains: less time"),
+        ("curriculum_learning.enabled", Effect.MEMORY_AND_TIME, "sequences grow while it trains; checked at the longest"),
+        ("data_efficiency.enabled", Effect.TIME, "tokens or samples are left out while it trains: less time"),
+        ("torch_autocast.enabled", Effect.MEMORY_AND_TIME, "torch's autocast over weights in fp32"),
+        ("compile.deepcompile", Effect.TIME, "compiled: less time"),
+    )
+)
 """Keys that matter and that no formula reads."""
 
 
 def read(document: Document) -> CheckInput:
     """The record. Model, GPUs and sequence length: --model, --gpus, --seq-length. Raises InputError."""
     section = document.section()
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model = model_named(document, None, assumed, "a DeepSpeed file names no model")
     tp = section.count("tensor_parallel.autotp_size", "tensor_parallel.tp_size") or 1
     run = TrainerRun(
@@ -93,13 +104,12 @@ def is_fused(section: Section) -> bool:
     return any([str(section.get(key)).lower() not in ("none", "false", "0", "") for key in LIGER])
 
 
-def stack_of(section: Section, document: Document, assumed: list[str]) -> str:
+def stack_of(section: Section, document: Document, assumed: list[Remark]) -> str:
     """The stack of a file that says how a trainer is sharded and not which layers it has."""
     fused = is_fused(section)
     if not fused and document.request.software is None:
-        assumed.append(
-            f"the Trainer's own layers and loss, which holds the logits (with Liger's kernels: --set {LIGER[0]}=true)"
-        )
+        why = f"the Trainer's own layers and loss, which holds the logits (with Liger's kernels: --set {LIGER[0]}=true)"
+        assumed.append(note(why))
     return FUSED if fused else SOFTWARE
 
 
@@ -145,18 +155,19 @@ def sharding_of(section: Section, stage: int) -> dict[str, Any]:
     return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
 
 
-def not_modelled(section: Section) -> list[str]:
+def not_modelled(section: Section) -> list[Remark]:
     """What of a file's ZeRO no formula reads, with what it changes."""
     found = []
     weights = (section.word("zero_optimization.offload_param.device") or "none").lower()
     if weights in CPU or section.flag("zero_optimization.cpu_offload_params"):
-        found.append("zero_optimization.offload_param: weights wait in CPU memory: less GPU memory, more time")
+        why = "weights wait in CPU memory: less GPU memory, more time"
+        found.append(Remark("zero_optimization.offload_param", None, why, Effect.LESS_MEMORY))
     if (section.word("zero_optimization.offload_optimizer.device") or "").lower() == "nvme":
-        found.append("zero_optimization.offload_optimizer on NVMe is priced as CPU memory")
+        found.append(Remark("zero_optimization.offload_optimizer", "nvme", "priced as CPU memory", Effect.TIME))
     for name in ("zero_quantized_weights", "zero_quantized_gradients"):
         if section.flag(f"zero_optimization.{name}"):
-            found.append(f"zero_optimization.{name}: less traffic")
-    return [*found, *(f"{key}: {says}" for key, says in _NAMED.items() if _is_on(section, key))]
+            found.append(Remark(f"zero_optimization.{name}", None, "less traffic", Effect.TIME))
+    return [*found, *(remark for remark in _NAMED if _is_on(section, remark.field))]
 
 
 def _is_on(section: Section, key: str) -> bool:
@@ -165,7 +176,7 @@ def _is_on(section: Section, key: str) -> bool:
     return any([section.get(path) not in (None, False, "auto") for path in (key, *below) if path in section.flat])
 
 
-def _optimizer(section: Section, run: TrainerRun) -> list[str]:
+def _optimizer(section: Section, run: TrainerRun) -> list[Remark]:
     """What of an optimizer other than Adam no formula reads. Raises UnsupportedError where its state is another one."""
     name = section.word("optimizer.type")
     if name is None or (plain := name.lower().replace("_", "")) in ADAM:
@@ -175,20 +186,22 @@ def _optimizer(section: Section, run: TrainerRun) -> list[str]:
             f"optimizer.type {name}: the one-bit optimizers are not for ZeRO, DeepSpeed asserts it; use AdamW"
         )
     if plain in ONE_BIT:
-        return [
-            f"optimizer.type {name}: from freeze_step on momentum travels in one bit, and what that loses is kept: less "
-            "traffic, more memory; priced as Adam (DeepSpeed 0.19.8 has it no more)"
-        ]
+        why = (
+            "from freeze_step on momentum travels in one bit, and what that loses is kept: less traffic, more memory; priced "
+            "as Adam (DeepSpeed 0.19.8 has it no more)"
+        )
+        return [Remark("optimizer.type", name, why, Effect.MORE_MEMORY)]
     raise UnsupportedError(
         f"optimizer.type {name[:40]}: another optimizer than Adam keeps other state, which no formula here prices"
     )
 
 
-def recompute_of(section: Section, assumed: list[str]) -> Recompute:
+def recompute_of(section: Section, assumed: list[Remark]) -> Recompute:
     """The checkpointing that the trainer was told (`--set recompute=full`), which a DeepSpeed file does not say."""
     text = section.word("recompute")
     if text is None:
-        assumed.append("recompute none: a DeepSpeed file does not say it (--set recompute=full:uniform:1)")
+        why = "a DeepSpeed file does not say it (--set recompute=full:uniform:1)"
+        assumed.append(Remark("recompute", "none", why))
         return NONE
     return Recompute.parse(text)
 

@@ -13,6 +13,7 @@ from autoconfig.megatron.read_vocabulary import tokenizer_entries
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
@@ -51,7 +52,7 @@ def read(document: Document) -> CheckInput:
     """The record. Keys may have - or _. GPUs: `--gpus`. Raises InputError, UnsupportedError."""
     values = _underscored(document.values)
     section = Section(values, document.text, document.request.settings)
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model = _model(section, assumed)
     stage = section.whole("zero_optimization.stage") or 0
     run = TrainerRun(
@@ -66,9 +67,10 @@ def read(document: Document) -> CheckInput:
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
     if other := other_optimizer(section, "optimizer.type"):
-        run.not_modelled.append(f"optimizer.type {other[:40]}: {OTHER_STATE}")
+        run.not_modelled.append(Remark("optimizer.type", other[:40], OTHER_STATE))
     if section.flag("partition_activations"):
-        run.not_modelled.append("partition_activations: checkpointed inputs are divided over tensor parallelism: less memory")
+        why = "checkpointed inputs are divided over tensor parallelism: less memory"
+        run.not_modelled.append(Remark("partition_activations", None, why, Effect.LESS_MEMORY))
     if run.accumulation is None and run.global_batch is None:
         run.accumulation = 1
     return record(document, run, section, settings, WISH)
@@ -80,7 +82,7 @@ def _underscored(values: Any) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
-def _model(section: Section, assumed: list[str]) -> ModelSpec:
+def _model(section: Section, assumed: list[Remark]) -> ModelSpec:
     for name in ("num_experts", "moe_num_experts"):
         if (section.whole(name) or 1) > 1:
             raise UnsupportedError(f"{section.place(name)}: mixtures of experts of GPT-NeoX are not read")
@@ -117,7 +119,7 @@ def _model(section: Section, assumed: list[str]) -> ModelSpec:
     )
 
 
-def _vocabulary(section: Section, assumed: list[str]) -> int:
+def _vocabulary(section: Section, assumed: list[Remark]) -> int:
     """Entries that the file gives, those of the tokenizer that vocab_file names, or GPT-2's. Raises InputError where a
     tokenizer of another type bears no name that is known."""
     if (given := section.count("padded_vocab_size", "vocab_size")) is not None:
@@ -129,7 +131,7 @@ def _vocabulary(section: Section, assumed: list[str]) -> int:
             f"{section.place('vocab_file')}: the vocabulary of {file[:80]!r} ({kind[:40]}) is not known; say --set vocab_size=N"
         )
     number = named or GPT2_VOCABULARY
-    assumed.append(f"vocabulary {number}, that of {file[:80] if named else 'GPT-2'} (--set vocab_size=N)")
+    assumed.append(Remark("vocab_size", number, f"that of {file[:80] if named else 'GPT-2'}: --set vocab_size=N"))
     return number
 
 

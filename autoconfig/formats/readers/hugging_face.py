@@ -16,11 +16,12 @@ from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.deepspeed import WISH
 from autoconfig.formats.writers.words import accumulation
-from autoconfig.megatron.check_input import IN_FEWER_BITS, CheckInput
+from autoconfig.megatron.check_input import CheckInput
 from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.space import Constraints
 
@@ -44,17 +45,17 @@ HARMLESS = re.compile(
     r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
 )
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
-_BITS = IN_FEWER_BITS
 _STATE = "another optimizer than Adam keeps other state"
 OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
 """Options of LLaMA-Factory and ms-swift that put another optimizer in Adam's place."""
+LESS, MORE = Effect.LESS_MEMORY, Effect.MORE_MEMORY
 NOT_MODELLED = {
-    **dict.fromkeys(("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"), _BITS),
-    **dict.fromkeys(("use_unsloth", "use_unsloth_gc"), "kernels and recomputation of unsloth: less memory, less time"),
-    **dict.fromkeys(("modules_to_save", "additional_target"), "further modules are trained whole: more memory"),
-    "use_dora": "magnitudes beside the adapters: more time",
-    "task_type": "an embedding, a score or classes instead of the vocabulary's output layer: less memory",
-    "num_labels": "the output layer is a classifier, not the vocabulary's: less memory",
+    ("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"): ("frozen weights in fewer bits: less memory", LESS),
+    ("use_unsloth", "use_unsloth_gc"): ("kernels and recomputation of unsloth: less memory, less time", LESS),
+    ("modules_to_save", "additional_target"): ("further modules are trained whole: more memory", MORE),
+    ("use_dora",): ("magnitudes beside the adapters: more time", Effect.TIME),
+    ("task_type",): ("an embedding, a score or classes instead of the vocabulary's output layer: less memory", LESS),
+    ("num_labels",): ("the output layer is a classifier, not the vocabulary's: less memory", LESS),
 }
 """Options that matter and that no formula reads, with what they change."""
 _FROZEN = "part of the weights are frozen, and which is not read"
@@ -96,19 +97,19 @@ def training(
     gpus: int | None,
 ) -> TrainerRun:
     """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default."""
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model = model_named(document, name, assumed)
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"training of kind {kind[:40]!r}: read are full and lora")
     seq = section.count(length[0])
     if seq is None:
         seq = length[1]
-        assumed.append(f"sequence length {seq}, the default of {length[0]}")
-    assumed.append("every sequence is as long as the longest, as with packing")
+        assumed.append(Remark("seq_length", seq, f"the default of {length[0]}"))
+    assumed.append(note("every sequence is as long as the longest, as with packing"))
     micro, steps = section.count("per_device_train_batch_size"), section.count("gradient_accumulation_steps")
     if micro is None:
         micro = DEFAULT_BATCH
-        assumed.append(f"per_device_train_batch_size {micro}, the Trainer's default")
+        assumed.append(Remark("per_device_train_batch_size", micro, "the Trainer's default"))
     run = TrainerRun(
         model=model,
         gpus=gpus,
@@ -137,11 +138,14 @@ def _remark(section: Section, run: TrainerRun) -> None:
         raise UnsupportedError("do_predict without do_train: this evaluates; read is training")
     if str(section.get("task_type") or "causal_lm").lower() == "causal_lm":
         section.flat.pop("task_type", None)
-    run.not_modelled += [f"{key}: {why}" for key, why in NOT_MODELLED.items() if _is_on(section, key)]
+    run.not_modelled += [
+        Remark(key, None, *said) for keys, said in NOT_MODELLED.items() for key in keys if _is_on(section, key)
+    ]
     _require_adam(section, run)
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
     if attention in ("eager", "disabled"):
-        run.not_modelled.append(f"{attention} attention: the scores of all pairs of tokens are held: more memory and time")
+        why = "the scores of all pairs of tokens are held: more memory and time"
+        run.not_modelled.append(Remark(f"{attention} attention", None, why, MORE))
 
 
 def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Constraints:
@@ -153,10 +157,11 @@ def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Co
     if not narrow or "peft" in run.numerics or run.fsdp or run.dist_opt or section.has("deepspeed"):
         return wish
     run.numerics = {**run.numerics, "weights_are_masters": True, "grad_reduce_dtype": "bf16"}
-    run.assumed.append(
+    why = (
         "weights, gradients and moments in bf16 without fp32 copies, 8 bytes a parameter: AdamW keeps the type in which the "
         "weights were loaded (torch's fused one, the default from 2.8 on; foreach holds 2 bytes more while it steps)"
     )
+    run.assumed.append(note(why))
     return Constraints(
         fixed={**wish.fixed, "dist_opt": frozenset({False}), "fsdp": frozenset({0}), "offload": frozenset({0.0})}
     )
@@ -171,12 +176,12 @@ def _require_adam(section: Section, run: TrainerRun) -> None:
     if odd and run.numerics.get("peft") != "lora":
         raise UnsupportedError(f"{odd}: {_STATE}, which no formula here prices; check the file with adamw_torch")
     if odd:
-        run.not_modelled.append(f"{odd}: {_STATE}; priced as Adam, of adapters alone")
+        run.not_modelled.append(Remark(odd, None, f"{_STATE}; priced as Adam, of adapters alone"))
 
 
 def _name_liger(section: Section, run: TrainerRun) -> None:
     """Beside software whose loss holds the logits."""
-    said = "Liger's kernels: the logits are never held, less memory"
+    said = Remark("Liger's kernels", None, "the logits are never held, less memory", LESS)
     if is_fused(section) and run.software != FUSED and said not in run.not_modelled:
         run.not_modelled.append(said)
 
@@ -246,10 +251,12 @@ def read_trl(document: Document) -> CheckInput:
     )
     run.ways = {**run.ways, "adapters": "use_peft: true"}
     if plain:
-        run.assumed.append("bf16, the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
+        run.assumed.append(
+            Remark("precision", "bf16", "the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
+        )
     if head and head["packed"] and section.flag("packing"):
         run.packed_length = _number(head["packed"])
-        run.assumed.append(f"packed from sequences of {head['packed']} tokens, as the header says")
+        run.assumed.append(note(f"packed from sequences of {head['packed']} tokens, as the header says"))
     wide = (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if section.has("deepspeed"):
         return record(document, run, section, settings, WISH)
@@ -259,9 +266,10 @@ def read_trl(document: Document) -> CheckInput:
     frozen = section.flag("use_peft") and not any(section.flag(key) for key in ("load_in_4bit", "load_in_8bit"))
     if wide and frozen and run.numerics["precision"] != "fp32" and run.software == trl.SOFTWARE:
         run.numerics = {**run.numerics, "frozen_dtype": "fp32"}
-        run.assumed.append("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16")
+        run.assumed.append(note("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16"))
         if run.recompute == NONE:
-            run.not_modelled.append("casts of frozen fp32 weights, which autocast saves for backward: more memory")
+            why = "which autocast saves for backward: more memory"
+            run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE))
     return record(document, run, section, trl.settings, wish)
 
 
@@ -276,18 +284,16 @@ def _launch(document: Document, run: TrainerRun, written: str) -> None:
             setattr(run, name, run.gpus if value is None else value)
         run.recompute = recompute if recompute != NONE else run.recompute
         run.not_modelled += not_modelled(section)
-        run.assumed.append(f"sharding and GPUs as {trl.LAUNCH} beside it says, which was written with it")
+        run.assumed.append(note(f"sharding and GPUs as {trl.LAUNCH} beside it says, which was written with it"))
         return
     plan = parse_plan(written, run.gpus or 1) if written else None
     if plan is None or not plan.fsdp:
-        run.assumed.append(f"weights on every GPU (an accelerate file that shards them, {trl.LAUNCH}, is not beside it)")
+        run.assumed.append(note(f"weights on every GPU (an accelerate file that shards them, {trl.LAUNCH}, is not beside it)"))
         return
     run.fsdp = plan.fsdp
     run.recompute = plan.recompute if plan.recompute != NONE else run.recompute
-    run.assumed.append(
-        f"sharded as the plan in its header, fsdp={plan.fsdp}: {trl.LAUNCH}, which was written with it, is not beside it, and "
-        "accelerate needs it"
-    )
+    why = f"{trl.LAUNCH}, which was written with it, is not beside it, and accelerate needs it"
+    run.assumed.append(note(f"sharded as the plan in its header, fsdp={plan.fsdp}: {why}"))
 
 
 def require_sharding(section: Section, launcher: Sequence[str]) -> None:
@@ -313,7 +319,7 @@ def _fully_sharded(section: Section) -> dict[str, Any]:
     return {"software": trl.SOFTWARE, "fsdp": stage, "offload": 1.0 if "offload" in words and stage else 0.0}
 
 
-def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:
+def _sharding(section: Section, assumed: list[Remark]) -> dict[str, Any]:
     text = section.get("deepspeed")
     if text is None or text is False:
         return _fully_sharded(section)
@@ -330,8 +336,7 @@ def _sharding(section: Section, assumed: list[str]) -> dict[str, Any]:
             f"{section.place('deepspeed')}: the tensor parallelism of {name[:60]!r} is not known: say --set autotp_size=N"
         )
     stage = int(match[1])
-    assumed.append(
-        f"ZeRO stage {stage}, which the name {name[:60]!r} says: the file itself is not opened (--set deepspeed=zero{stage})"
-    )
+    why = f"which the name {name[:60]!r} says: the file itself is not opened (--set deepspeed=zero{stage})"
+    assumed.append(Remark("ZeRO stage", stage, why))
     offload = 1.0 if "offload" in name.lower() and stage else 0.0
     return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": offload}

@@ -15,6 +15,7 @@ from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.ms_swift import settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import LORA_MODULES
 from autoconfig.specs.software.software import DEFAULT_STACK
 
@@ -164,5 +165,6 @@ def _with_adapters(found: CheckInput, section: Section) -> CheckInput:
     targets = None if ALL_LINEAR in given else sorted(given)
     found = with_lora(found, section.count("lora_rank") or LORA_RANK, targets, "lora_rank")
     if found.question.scenario.model.is_moe and (targets is None or {"linear_fc1", "linear_fc2"} & given):
-        found = replace(found, not_modelled=(*found.not_modelled, "target_modules: adapters of experts: more memory and time"))
+        remark = Remark("target_modules", None, "adapters of experts: more memory and time", Effect.MORE_MEMORY)
+        found = replace(found, not_modelled=(*found.not_modelled, remark))
     return found

@@ -13,12 +13,13 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Remark
 
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: dp x tp x pp x cp. Raises InputError, UnsupportedError."""
     section = document.section()
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model = _model(document, assumed)
     tp, pp = section.count("parallelism.tp") or 1, section.count("parallelism.pp") or 1
     cp, dp = section.count("parallelism.context_parallel_size") or 1, section.count("parallelism.dp")
@@ -43,12 +44,12 @@ def read(document: Document) -> CheckInput:
         recompute=Recompute("full", (), "uniform", 1) if section.flag("parallelism.recompute_layer") else NONE,
     )
     if other := other_optimizer(section, name := "optimizer.optimizer_factory.name"):
-        run.not_modelled.append(f"{name} {other[:40]}: {OTHER_STATE}")
+        run.not_modelled.append(Remark(name, other[:40], OTHER_STATE))
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
     return record(document, run, section, settings, WISH)
 
 
-def _model(document: Document, assumed: list[str]) -> ModelSpec:
+def _model(document: Document, assumed: list[Remark]) -> ModelSpec:
     if document.request.model is not None:
         return model_named(document, None, assumed)
     values = (document.values.get("model") or {}).get("model_config")

@@ -15,6 +15,7 @@ from autoconfig.formats.writers.torchtitan import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.training.plan_rules import PipelineSplit
 
 FLAVOURS = {
@@ -51,7 +52,7 @@ HARMLESS = re.compile(
 def read(document: Document) -> CheckInput:
     """The record. Raises InputError, UnsupportedError."""
     section = document.section()
-    assumed: list[str] = []
+    assumed: list[Remark] = []
     model = model_named(document, _model_name(section), assumed, whole=True)
     at = "parallelism" if section.has("parallelism") else "experimental"
     tp = section.count(f"{at}.tensor_parallel_degree", "training.tensor_parallel_degree") or 1
@@ -182,13 +183,16 @@ def _numerics(section: Section) -> dict[str, Any]:
     return found
 
 
-def _not_modelled(section: Section, at: str) -> list[str]:
+def _not_modelled(section: Section, at: str) -> list[Remark]:
     found = []
     if section.flag("training.enable_cpu_offload"):
-        found.append("training.enable_cpu_offload: weights, gradients and optimizer wait in CPU memory: less GPU memory")
+        why = "weights, gradients and optimizer wait in CPU memory: less GPU memory"
+        found.append(Remark("training.enable_cpu_offload", None, why, Effect.LESS_MEMORY))
     if (section.word("training.dtype") or "float32") == "bfloat16":
-        found.append("training.dtype bfloat16: weights and optimizer state in 16 bits: less memory")
+        why = "weights and optimizer state in 16 bits: less memory"
+        found.append(Remark("training.dtype", "bfloat16", why, Effect.LESS_MEMORY))
     schedule = (section.word(f"{at}.pipeline_parallel_schedule") or "1F1B").lower()
     if schedule not in (*ONE_STAGE, *LOOPED[:1]):
-        found.append(f"pipeline_parallel_schedule {schedule}: priced as 1F1B, interleaved where it has several stages a rank")
+        why = "priced as 1F1B, interleaved where it has several stages a rank"
+        found.append(Remark("pipeline_parallel_schedule", schedule, why, Effect.TIME))
     return found

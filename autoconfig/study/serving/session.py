@@ -16,6 +16,7 @@ from autoconfig.serving.calibration import write_serving_calibration
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.hardware.local_gpu import gpu_of_file
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures, candidates_of
 from autoconfig.study.serving.work import (
@@ -212,9 +213,10 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
             assert limit is not None
             gpu, source = gpu_of_file(str(table))
             assumed = (
-                f"{source}, in fp32",
-                f"{limit / GIB:.3g} GiB for each of {question.num_gpus} ranks (--device-memory)",
-                f"prompts of {settings.request.isl} tokens, answers of {settings.request.osl} (--isl, --osl)",
+                Remark("gpu", gpu.id, f"{source}, in fp32", Effect.EVERYTHING),
+                Remark("device_memory", limit / GIB, ""),
+                Remark("isl", settings.request.isl, ""),
+                Remark("osl", settings.request.osl, ""),
             )
             question = replace(question, gpu=replace(gpu, memory_bytes=limit), gpus_per_node=question.num_gpus)
         elif settings.device == "cuda" and limit is not None:

@@ -28,6 +28,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.job import Generation, Job
 from autoconfig.specs.layouts import on_front
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import Numerics, Workload
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures
@@ -199,7 +200,7 @@ class ServingWork:
     question: ServeQuestion
     """As this machine's device answers it, where jobs run on one."""
     candidates: DeploymentChoices
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
 
     fidelity: None = None
     keeps_steps: bool = False

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from autoconfig.planning.request_fields import OBJECTIVES
 from autoconfig.planning.resolve import read_model
 from autoconfig.specs.errors import GIB, InputError, option, parse_size
+from autoconfig.specs.remarks import Remark
 from autoconfig.study.settings import MeasuredQuestion
 from autoconfig.study.this_machine import rank_memory_bytes
 from autoconfig.training.question import Request
@@ -60,7 +61,7 @@ def settings_of_options(request: Request, options: Mapping[str, Any]) -> StudySe
     )
 
 
-def on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySettings, tuple[str, ...]]:
+def on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySettings, tuple[Remark, ...]]:
     """A CPU: its measured operators, the stack that runs there, a memory limit, a batch of seconds; with the defaults that only
     a CPU has, in words. A GPU: as asked. Raises InputError."""
     request = settings.request
@@ -71,23 +72,19 @@ def on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySe
             f"{option('device')} cpu measures this machine: leave {option('gpu')}, {option('gpu_table')} and "
             f"{option('cluster')} out"
         )
-    ranks, assumed = request.gpus or 1, []
+    ranks, assumed = request.gpus or 1, list[Remark]()
     limit = settings.device_memory_bytes
     if limit is None:
         limit = rank_memory_bytes(ranks)
-        assumed.append(f"{limit / GIB:.3g} GiB for each rank, half of this machine's memory over {ranks} (--device-memory)")
+        assumed.append(Remark("device_memory", limit / GIB, f"half of this machine's memory over {ranks}"))
     if request.seq_length is None:
         model, _ = read_model(request.model, local_files=request.local_files)
         most = model.default_seq_length or model.max_position_embeddings
         request = replace(request, seq_length=min(most, MAX_SEQUENCE))
-        assumed.append(
-            f"sequence length {request.seq_length}, what the model allows, at most {MAX_SEQUENCE} on a CPU (--seq-length)"
-        )
+        assumed.append(Remark("seq_length", request.seq_length, f"what the model allows, at most {MAX_SEQUENCE} on a CPU"))
     if request.global_batch_size is None:
         request = replace(request, global_batch_size=SAMPLES_PER_RANK * ranks)
-        assumed.append(
-            f"global batch {request.global_batch_size}, {SAMPLES_PER_RANK} for each rank of a CPU (--global-batch-size)"
-        )
+        assumed.append(Remark("global_batch_size", request.global_batch_size, f"{SAMPLES_PER_RANK} for each rank of a CPU"))
     software, measured = request.software or "megatron-local", None if table is None else str(table)
     request = replace(request, gpu_table=measured, measured_here=True, gpus_per_node=ranks, software=software)
     return replace(settings, request=request, device_memory_bytes=limit), tuple(assumed)

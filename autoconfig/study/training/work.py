@@ -27,6 +27,7 @@ from autoconfig.specs.job import SOFTWARE, Job
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.measurement import Measurement
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import Scenario
 from autoconfig.study import trials as names
 from autoconfig.study.this_machine import check_python
@@ -59,7 +60,7 @@ class TrainingWork:
     question: Question
     """Its scenario is that of this machine's device, where jobs run on one."""
     candidates: Candidates
-    assumed: tuple[str, ...]
+    assumed: tuple[Remark, ...]
     emulated: bool = False
     """Full jobs do not fit here: ranks are emulated, one at a time, on one device, and composed steps are the answer."""
 

@@ -1,0 +1,1561 @@
+BEGIN TRANSACTION;
+CREATE TABLE application_versions (
+    version_id TEXT NOT NULL PRIMARY KEY,
+    version_name TEXT NOT NULL UNIQUE,
+    version_timestamp INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000),
+    created_at INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000)
+, "application_name" TEXT DEFAULT NULL);
+CREATE TABLE autoconfig_api_keys (
+	id VARCHAR(32) NOT NULL, 
+	name VARCHAR(200) NOT NULL, 
+	digest VARCHAR(64) NOT NULL, 
+	scopes VARCHAR(200) NOT NULL, 
+	created DATETIME NOT NULL, 
+	revoked DATETIME, 
+	PRIMARY KEY (id)
+);
+INSERT INTO "autoconfig_api_keys" VALUES('5929a49a1838','ours','7d18cf41cbf4ae79545adec4ed85c78c86a3858b2c006cd2808eab79de199a7a','plan,read','2026-11-28 02:38:34.587780',NULL);
+CREATE TABLE autoconfig_calibrations (
+	owner VARCHAR(32) NOT NULL, 
+	revision INTEGER NOT NULL, 
+	fitted INTEGER NOT NULL, 
+	body TEXT, 
+	PRIMARY KEY (owner)
+);
+INSERT INTO "autoconfig_calibrations" VALUES('5929a49a1838',1,1,'{
+ "schema_version": 1,
+ "version": "runs-4-d5070cfa",
+ "entries": [
+  {
+   "architecture": "ampere",
+   "generation": "*",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0325,
+    "memory": 1.0,
+    "communication": 1.0,
+    "attention": 1.0,
+    "moe": 1.0,
+    "host": 1.0
+   },
+   "log_sd": {
+    "step": 0.05,
+    "memory": 0.25,
+    "communication": 0.25,
+    "attention": 0.25,
+    "moe": 0.3,
+    "host": 0.5
+   },
+   "determined": [],
+   "sources": [
+    "AlephAlpha-layouts-2311.05610",
+    "GPT-NeoX-20B",
+    "InternEvo-flops",
+    "InternEvo-throughput",
+    "Korthikanti2022-Table5",
+    "Korthikanti2022-abstract",
+    "Korthikanti2022-s6.3",
+    "LitGPT-Thunder-README",
+    "MosaicML-llm-foundry",
+    "Narayanan2021-Table1",
+    "Pythia-Table5",
+    "vTrain-groundtruth-multi"
+   ],
+   "rows": []
+  },
+  {
+   "architecture": "ampere",
+   "generation": "litgpt",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0346,
+    "memory": 1.0,
+    "communication": 1.0,
+    "attention": 1.0,
+    "moe": 1.0,
+    "host": 1.0
+   },
+   "log_sd": {
+    "step": 0.043,
+    "memory": 0.1948,
+    "communication": 0.2487,
+    "attention": 0.2431,
+    "moe": 0.3,
+    "host": 0.4998
+   },
+   "determined": [],
+   "sources": [
+    "LitGPT-Thunder-README"
+   ],
+   "rows": [
+    "LG-0001",
+    "LG-0002"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "llm-foundry-fsdp",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0358,
+    "memory": 1.0863,
+    "communication": 1.0512,
+    "attention": 0.8899,
+    "moe": 1.0,
+    "host": 1.0028
+   },
+   "log_sd": {
+    "step": 0.0311,
+    "memory": 0.2118,
+    "communication": 0.2388,
+    "attention": 0.0801,
+    "moe": 0.3,
+    "host": 0.5
+   },
+   "determined": [
+    "attention"
+   ],
+   "sources": [
+    "MosaicML-llm-foundry"
+   ],
+   "rows": [
+    "MF-0078",
+    "MF-0079",
+    "MF-0080",
+    "MF-0081",
+    "MF-0082",
+    "MF-0083",
+    "MF-0084",
+    "MF-0085",
+    "MF-0086",
+    "MF-0087",
+    "MF-0088",
+    "MF-0089",
+    "MF-0090",
+    "MF-0091",
+    "MF-0092",
+    "MF-0093",
+    "MF-0094",
+    "MF-0095",
+    "MF-0096",
+    "MF-0097",
+    "MF-0098",
+    "MF-0099",
+    "MF-0100",
+    "MF-0101",
+    "MF-0102",
+    "MF-0103",
+    "MF-0104",
+    "MF-0105",
+    "MF-0106",
+    "MF-0107",
+    "MF-0108",
+    "MF-0109",
+    "MF-0110",
+    "MF-0111",
+    "MF-0112",
+    "MF-0113"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "megatron-lm-2021",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0525,
+    "memory": 1.0267,
+    "communication": 0.8904,
+    "attention": 1.0938,
+    "moe": 1.0,
+    "host": 1.0045
+   },
+   "log_sd": {
+    "step": 0.0327,
+    "memory": 0.2411,
+    "communication": 0.1926,
+    "attention": 0.1812,
+    "moe": 0.3,
+    "host": 0.4999
+   },
+   "determined": [],
+   "sources": [
+    "Narayanan2021-Table1"
+   ],
+   "rows": [
+    "NA-0001",
+    "NA-0002",
+    "NA-0003",
+    "NA-0004",
+    "NA-0005",
+    "NA-0006",
+    "NA-0007",
+    "NA-0008",
+    "NA-0009",
+    "NA-0010"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "gpt-neox",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0807,
+    "memory": 1.0854,
+    "communication": 0.8455,
+    "attention": 1.1983,
+    "moe": 1.0,
+    "host": 1.0043
+   },
+   "log_sd": {
+    "step": 0.0357,
+    "memory": 0.2237,
+    "communication": 0.1697,
+    "attention": 0.2303,
+    "moe": 0.3,
+    "host": 0.5
+   },
+   "determined": [],
+   "sources": [
+    "GPT-NeoX-20B",
+    "Pythia-Table5"
+   ],
+   "rows": [
+    "MT-0007",
+    "PY-0004",
+    "PY-0005",
+    "PY-0006",
+    "PY-0007",
+    "PY-0008"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "megatron-deepspeed-2023",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0595,
+    "memory": 1.0137,
+    "communication": 0.8142,
+    "attention": 1.1662,
+    "moe": 1.0,
+    "host": 1.0749
+   },
+   "log_sd": {
+    "step": 0.0303,
+    "memory": 0.2392,
+    "communication": 0.1825,
+    "attention": 0.2155,
+    "moe": 0.3,
+    "host": 0.4936
+   },
+   "determined": [],
+   "sources": [
+    "vTrain-groundtruth-multi"
+   ],
+   "rows": [
+    "VTM-0001",
+    "VTM-0003",
+    "VTM-0005",
+    "VTM-0007",
+    "VTM-0009",
+    "VTM-0011",
+    "VTM-0013",
+    "VTM-0015",
+    "VTM-0017",
+    "VTM-0019",
+    "VTM-0021",
+    "VTM-0023",
+    "VTM-0025",
+    "VTM-0027",
+    "VTM-0029",
+    "VTM-0031",
+    "VTM-0033",
+    "VTM-0035",
+    "VTM-0037",
+    "VTM-0039",
+    "VTM-0041",
+    "VTM-0043",
+    "VTM-0045",
+    "VTM-0047",
+    "VTM-0049",
+    "VTM-0051",
+    "VTM-0053",
+    "VTM-0055",
+    "VTM-0057",
+    "VTM-0059",
+    "VTM-0061",
+    "VTM-0063",
+    "VTM-0065",
+    "VTM-0067",
+    "VTM-0069",
+    "VTM-0071",
+    "VTM-0073",
+    "VTM-0075",
+    "VTM-0077",
+    "VTM-0079",
+    "VTM-0081",
+    "VTM-0083",
+    "VTM-0085",
+    "VTM-0087",
+    "VTM-0089",
+    "VTM-0091",
+    "VTM-0093",
+    "VTM-0095",
+    "VTM-0097",
+    "VTM-0099",
+    "VTM-0101",
+    "VTM-0103",
+    "VTM-0105",
+    "VTM-0107",
+    "VTM-0109"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "megatron-lm-2022",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0382,
+    "memory": 0.9839,
+    "communication": 0.9437,
+    "attention": 1.1281,
+    "moe": 1.0,
+    "host": 1.0048
+   },
+   "log_sd": {
+    "step": 0.0287,
+    "memory": 0.2358,
+    "communication": 0.2161,
+    "attention": 0.2273,
+    "moe": 0.3,
+    "host": 0.4994
+   },
+   "determined": [],
+   "sources": [
+    "Korthikanti2022-Table5",
+    "Korthikanti2022-abstract",
+    "Korthikanti2022-s6.3"
+   ],
+   "rows": [
+    "KO-0001",
+    "KO-0002",
+    "KO-0003",
+    "KO-0004",
+    "KO-0005",
+    "KO-0006",
+    "KO-0007",
+    "KO-0008",
+    "KO-0009",
+    "KO-0010"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "alephalpha-torch-2023",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0348,
+    "memory": 1.0054,
+    "communication": 0.8584,
+    "attention": 1.1171,
+    "moe": 1.0,
+    "host": 1.0654
+   },
+   "log_sd": {
+    "step": 0.0344,
+    "memory": 0.1965,
+    "communication": 0.214,
+    "attention": 0.1737,
+    "moe": 0.3,
+    "host": 0.4984
+   },
+   "determined": [],
+   "sources": [
+    "AlephAlpha-layouts-2311.05610"
+   ],
+   "rows": [
+    "AA-0068",
+    "AA-0069",
+    "AA-0070",
+    "AA-0071",
+    "AA-0072",
+    "AA-0073",
+    "AA-0074",
+    "AA-0075",
+    "AA-0076",
+    "AA-0077",
+    "AA-0078",
+    "AA-0079",
+    "AA-0080",
+    "AA-0081",
+    "AA-0082",
+    "AA-0083",
+    "AA-0084",
+    "AA-0085",
+    "AA-0086",
+    "AA-0087",
+    "AA-0088",
+    "AA-0089",
+    "AA-0090",
+    "AA-0091",
+    "AA-0092",
+    "AA-0093",
+    "AA-0094",
+    "AA-0095",
+    "AA-0096",
+    "AA-0097",
+    "AA-0098",
+    "AA-0099",
+    "AA-0100",
+    "AA-0101",
+    "AA-0102",
+    "AA-0103",
+    "AA-0104",
+    "AA-0105",
+    "AA-0106",
+    "AA-0107",
+    "AA-0108",
+    "AA-0109",
+    "AA-0110",
+    "AA-0111",
+    "AA-0112",
+    "AA-0113",
+    "AA-0114",
+    "AA-0115",
+    "AA-0116",
+    "AA-0117",
+    "AA-0118",
+    "AA-0119",
+    "AA-0120",
+    "AA-0121",
+    "AA-0122",
+    "AA-0123",
+    "AA-0124",
+    "AA-0125",
+    "AA-0126",
+    "AA-0127",
+    "AA-0128",
+    "AA-0129",
+    "AA-0130",
+    "AA-0131",
+    "AA-0132",
+    "AA-0133",
+    "AA-0134",
+    "AA-0135",
+    "AA-0136",
+    "AA-0137",
+    "AA-0138",
+    "AA-0139",
+    "AA-0140",
+    "AA-0141",
+    "AA-0277",
+    "AA-0278",
+    "AA-0279",
+    "AA-0280",
+    "AA-0281",
+    "AA-0282",
+    "AA-0283",
+    "AA-0284",
+    "AA-0285",
+    "AA-0286",
+    "AA-0287",
+    "AA-0288",
+    "AA-0289",
+    "AA-0290",
+    "AA-0291",
+    "AA-0292",
+    "AA-0293",
+    "AA-0294",
+    "AA-0295",
+    "AA-0296",
+    "AA-0297",
+    "AA-0298",
+    "AA-0299",
+    "AA-0300",
+    "AA-0301",
+    "AA-0302",
+    "AA-0303",
+    "AA-0304",
+    "AA-0305",
+    "AA-0306",
+    "AA-0307",
+    "AA-0308",
+    "AA-0309",
+    "AA-0310",
+    "AA-0311",
+    "AA-0312",
+    "AA-0313",
+    "AA-0314",
+    "AA-0315",
+    "AA-0316",
+    "AA-0317",
+    "AA-0318",
+    "AA-0319",
+    "AA-0320",
+    "AA-0321",
+    "AA-0322",
+    "AA-0323",
+    "AA-0324",
+    "AA-0325",
+    "AA-0326",
+    "AA-0327",
+    "AA-0328",
+    "AA-0329",
+    "AA-0330",
+    "AA-0772",
+    "AA-0773",
+    "AA-0774",
+    "AA-0775",
+    "AA-0776",
+    "AA-0777",
+    "AA-0778",
+    "AA-0779",
+    "AA-0780",
+    "AA-0781",
+    "AA-0782",
+    "AA-0783",
+    "AA-0784",
+    "AA-0785",
+    "AA-0786",
+    "AA-0787",
+    "AA-0827",
+    "AA-0828",
+    "AA-0829",
+    "AA-0830",
+    "AA-0831",
+    "AA-0832",
+    "AA-0833",
+    "AA-0834",
+    "AA-0835",
+    "AA-0836",
+    "AA-0837",
+    "AA-0838",
+    "AA-0839",
+    "AA-0840",
+    "AA-0841",
+    "AA-0842",
+    "AA-0843",
+    "AA-0844",
+    "AA-0845",
+    "AA-0846",
+    "AA-0847"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "internevo",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0342,
+    "memory": 0.9597,
+    "communication": 0.9995,
+    "attention": 1.0898,
+    "moe": 1.0,
+    "host": 1.0771
+   },
+   "log_sd": {
+    "step": 0.0293,
+    "memory": 0.2323,
+    "communication": 0.2164,
+    "attention": 0.2293,
+    "moe": 0.3,
+    "host": 0.4999
+   },
+   "determined": [],
+   "sources": [
+    "InternEvo-flops",
+    "InternEvo-throughput"
+   ],
+   "rows": [
+    "IE-0001",
+    "IE-0002",
+    "IE-0003",
+    "IE-0004",
+    "IE-0005",
+    "IE-0006",
+    "IE-0007",
+    "IE-0008",
+    "IE-0009",
+    "IE-0010",
+    "IE-0011",
+    "IE-0012",
+    "IE-0013",
+    "IE-0014",
+    "IE-0015",
+    "IE-0016",
+    "IE-0017",
+    "IE-0018",
+    "IE-0019",
+    "IE-0020",
+    "IE-0021",
+    "IE-0022",
+    "IE-0023",
+    "IE-0024",
+    "IE-0025",
+    "IE-0026",
+    "IE-0027",
+    "IE-0028",
+    "IE-0029",
+    "IE-0030",
+    "IE-0031",
+    "IE-0032",
+    "IF-0001",
+    "IF-0002",
+    "IF-0003",
+    "IF-0004",
+    "IF-0005",
+    "IF-0006",
+    "IF-0007",
+    "IF-0008",
+    "IF-0009",
+    "IF-0010",
+    "IF-0011",
+    "IF-0012",
+    "IF-0013",
+    "IF-0014",
+    "IF-0015",
+    "IF-0016",
+    "IF-0017",
+    "IF-0018",
+    "IF-0019",
+    "IF-0020",
+    "IF-0021",
+    "IF-0022"
+   ]
+  },
+  {
+   "architecture": "blackwell",
+   "generation": "*",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0,
+    "memory": 1.0,
+    "communication": 1.0,
+    "attention": 1.0,
+    "moe": 1.0,
+    "host": 1.0
+   },
+   "log_sd": {
+    "step": 0.05,
+    "memory": 0.25,
+    "communication": 0.25,
+    "attention": 0.25,
+    "moe": 0.3,
+    "host": 0.5
+   },
+   "determined": [],
+   "sources": [
+    "NVIDIA 2026 GB200 dense MXFP8",
+    "NVIDIA 2026 GB200 dense NVFP4",
+    "NVIDIA 2026 GB200 dense TENSORWISE",
+    "NVIDIA 2026 GB300 dense MXFP8",
+    "NVIDIA 2026 GB300 dense NVFP4",
+    "NVIDIA 2026 GB300 dense TENSORWISE",
+    "NVIDIA B200 dense FP8",
+    "NVIDIA DGX Cloud GB200 dense",
+    "NVIDIA GB200 dense FP8",
+    "NVIDIA GB300 dense FP8",
+    "SimuMax-B200-v1.2"
+   ],
+   "rows": []
+  },
+  {
+   "architecture": "blackwell",
+   "generation": "nemo",
+   "kind": "dense",
+   "factors": {
+    "step": 0.9818,
+    "memory": 0.9627,
+    "communication": 1.036,
+    "attention": 1.0451,
+    "moe": 1.0,
+    "host": 1.0468
+   },
+   "log_sd": {
+    "step": 0.0272,
+    "memory": 0.1926,
+    "communication": 0.1764,
+    "attention": 0.1478,
+    "moe": 0.3,
+    "host": 0.1968
+   },
+   "determined": [
+    "host"
+   ],
+   "sources": [
+    "NVIDIA 2026 GB200 dense MXFP8",
+    "NVIDIA 2026 GB200 dense NVFP4",
+    "NVIDIA 2026 GB200 dense TENSORWISE",
+    "NVIDIA 2026 GB300 dense MXFP8",
+    "NVIDIA 2026 GB300 dense NVFP4",
+    "NVIDIA 2026 GB300 dense TENSORWISE",
+    "NVIDIA B200 dense FP8",
+    "NVIDIA DGX Cloud GB200 dense",
+    "NVIDIA GB200 dense FP8",
+    "NVIDIA GB300 dense FP8"
+   ],
+   "rows": [
+    "DX-0129",
+    "DX-0130",
+    "DX-0131",
+    "DX-0132",
+    "DX-0133",
+    "DX-0134",
+    "DX-0141",
+    "DX-0142",
+    "DX-0143",
+    "DX-0144",
+    "DX-0145",
+    "DX-0146",
+    "DX-0147",
+    "DX-0148",
+    "DX-0149",
+    "DX-0150",
+    "DX-0151",
+    "DX-0152",
+    "25.09 LLAMA3_8B 8 DGX-GB200 FP8",
+    "25.09 LLAMA3_8B 8 DGX-GB200 FP8 (32x32 block)",
+    "25.09 LLAMA3_70B 64 DGX-GB200 FP8",
+    "25.09 LLAMA3_70B 64 DGX-GB200 FP8 (32x32 block)",
+    "25.09 LLAMA3.1_405B 128 DGX-GB200 FP8",
+    "25.09 LLAMA3.1_405B 128 DGX-GB200 FP8 (32x32 block)",
+    "25.09 LLAMA3_8B 8 DGX-B200 FP8",
+    "25.09 LLAMA3_8B 8 DGX-B200 FP8 (32x32 block)",
+    "25.09 LLAMA3.1_405B 128 DGX-B200 FP8",
+    "25.09 LLAMA3.1_405B 128 DGX-B200 FP8 (32x32 block)",
+    "25.11 LLAMA3_8B 8 DGX-GB300 FP8-CS",
+    "25.11 LLAMA3_8B 8 DGX-GB300 FP8-MX",
+    "25.11 LLAMA3_70B 64 DGX-GB300 FP8-CS",
+    "25.11 LLAMA3.1_405B 256 DGX-GB300 FP8-CS",
+    "25.11 LLAMA3_8B 8 DGX-GB200 FP8-CS",
+    "25.11 LLAMA3_8B 8 DGX-GB200 FP8-MX",
+    "25.11 LLAMA3_70B 64 DGX-GB200 FP8-CS",
+    "25.11 LLAMA3.1_405B 256 DGX-GB200 FP8-CS",
+    "25.11 LLAMA3_8B 8 DGX-B200 FP8-CS",
+    "25.11 LLAMA3_8B 8 DGX-B200 FP8-MX",
+    "25.11 LLAMA3.1_405B 128 DGX-B200 FP8-CS",
+    "25.11 LLAMA3.1_405B 128 DGX-B200 FP8-MX",
+    "NV-0003",
+    "NV-0004",
+    "NV-0005",
+    "NV-0010",
+    "NV-0011",
+    "NV-0012",
+    "NV-0034",
+    "NV-0036",
+    "NV-0038",
+    "NV-0040",
+    "NV-0042",
+    "NV-0070",
+    "NV-0072",
+    "NV-0074",
+    "NV-0076",
+    "NV-0078",
+    "NV-0080",
+    "NV-0116",
+    "NV-0117",
+    "NV-0118",
+    "NV-0120",
+    "NV-0121",
+    "NV-0122",
+    "NV-0160",
+    "NV-0161",
+    "NV-0162"
+   ]
+  },
+  {
+   "architecture": "blackwell",
+   "generation": "megatron-core",
+   "kind": "dense",
+   "factors": {
+    "step": 1.0365,
+    "memory": 1.0655,
+    "communication": 1.1142,
+    "attention": 0.9701,
+    "moe": 1.0,
+    "host": 0.8458
+   },
+   "log_sd": {
+    "step": 0.0323,
+    "memory": 0.2414,
+    "communication": 0.2306,
+    "attention": 0.1019,
+    "moe": 0.3,
+    "host": 0.1817
+   },
+   "determined": [
+    "attention",
+    "host"
+   ],
+   "sources": [
+    "SimuMax-B200-v1.2"
+   ],
+   "rows": [
+    "SM-0001",
+    "SM-0002",
+    "SM-0003",
+    "SM-0004",
+    "SM-0009",
+    "SM-0010",
+    "SM-0011",
+    "SM-0012",
+    "SM-0017",
+    "SM-0018",
+    "SM-0019",
+    "SM-0020",
+    "SM-0037",
+    "SM-0038",
+    "SM-0041",
+    "SM-0042"
+   ]
+  },
+  {
+   "architecture": "blackwell",
+   "generation": "nemo",
+   "kind": "moe",
+   "factors": {
+    "step": 1.032,
+    "memory": 1.0428,
+    "communication": 1.0351,
+    "attention": 1.0995,
+    "moe": 1.0289,
+    "host": 0.9129
+   },
+   "log_sd": {
+    "step": 0.0324,
+    "memory": 0.0749,
+    "communication": 0.0828,
+    "attention": 0.0911,
+    "moe": 0.0746,
+    "host": 0.0611
+   },
+   "determined": [
+    "step"
+   ],
+   "sources": [
+    "NVIDIA 2026 B200 MoE BF16",
+    "NVIDIA 2026 B200 MoE MXFP8",
+    "NVIDIA 2026 B300 MoE MXFP8",
+    "NVIDIA 2026 GB200 MoE MXFP8",
+    "NVIDIA 2026 GB300 MoE BF16",
+    "NVIDIA 2026 GB300 MoE MXFP8",
+    "NVIDIA B200 MoE FP8",
+    "NVIDIA GB200 MoE BF16",
+    "NVIDIA GB200 MoE FP8"
+   ],
+   "rows": [
+    "25.09 DeepSeekV3 (tokendrop) 256 DGX-GB200 FP8",
+    "25.09 DeepSeekV3 (tokendrop) 256 DGX-GB200 FP8 (32x32 block)",
+    "25.09 Qwen3_30B_a3B (tokendrop) 8 DGX-GB200 FP8",
+    "25.09 Qwen3_30B_a3B (tokendrop) 8 DGX-GB200 FP8 (32x32 block)",
+    "25.09 Qwen3_235B_a22B (tokendrop) 64 DGX-GB200 FP8",
+    "25.09 Qwen3_235B_a22B (tokendrop) 64 DGX-GB200 FP8 (32x32 block)",
+    "25.09 DeepSeekV3 (tokendrop) 256 DGX-B200 FP8",
+    "25.09 DeepSeekV3 (tokendrop) 256 DGX-B200 FP8 (32x32 block)",
+    "25.09 Qwen3_30B_a3B (tokendrop) 8 DGX-B200 FP8",
+    "25.09 Qwen3_235B_a22B (tokendrop) 64 DGX-B200 FP8",
+    "25.09 Qwen3_235B_a22B (tokendrop) 64 DGX-B200 FP8 (32x32 block)",
+    "25.11 DeepSeekV3 (w/o MTP) 256 DGX-GB200 BF16",
+    "25.11 Qwen3_30B_a3B 8 DGX-GB200 FP8-MX",
+    "25.11 DeepSeekV3 (w/ MTP) 256 DGX-B200 FP8-MX",
+    "25.11 Qwen3_30B_a3B 8 DGX-B200 FP8-MX",
+    "NV-0007",
+    "NV-0008",
+    "NV-0016",
+    "NV-0018",
+    "NV-0023",
+    "NV-0024",
+    "NV-0025",
+    "NV-0026",
+    "NV-0047",
+    "NV-0049",
+    "NV-0050",
+    "NV-0055",
+    "NV-0056",
+    "NV-0058",
+    "NV-0083",
+    "NV-0085",
+    "NV-0086",
+    "NV-0089",
+    "NV-0091",
+    "NV-0092",
+    "NV-0094",
+    "NV-0098",
+    "NV-0128",
+    "NV-0130",
+    "NV-0131",
+    "NV-0134",
+    "NV-0136",
+    "NV-0137",
+    "NV-0139",
+    "NV-0143",
+    "NV-0169",
+    "NV-0170",
+    "NV-0172",
+    "NV-0173",
+    "NV-0195",
+    "NV-0208",
+    "NV-0209",
+    "NV-0211",
+    "NV-0212",
+    "NV-0222",
+    "NV-0225",
+    "NV-0227",
+    "NV-0228"
+   ]
+  },
+  {
+   "architecture": "hopper",
+   "generation": "*",
+   "kind": "dense",
+   "factors": {
+    "step": 0.9535,
+    "memory": 1.0,
+    "communication": 1.0,
+    "attention": 1.0,
+    "moe": 1.0,
+    "host": 1.0
+   },
+   "log_sd": {
+    "step": 0.05,
+    "memory": 0.25,
+    "communication": 0.25,
+    "attention": 0.25,
+    "moe": 0.3,
+    "host": 0.5
+   },
+   "determined": [],
+   "sources": [
+    "MosaicML-llm-foundry",
+    "NVIDIA 2026 H100 dense TENSORWISE",
+    "NVIDIA DGX Cloud H100 dense",
+    "NVIDIA H100 dense FP8",
+    "NVIDIA H100 dense FP8 pretrain-longseq"
+   ],
+   "rows": []
+  },
+  {
+   "architecture": "hopper",
+   "generation": "llm-foundry-fsdp",
+   "kind": "dense",
+   "factors": {
+    "step": 0.94,
+    "memory": 1.2158,
+    "communication": 1.1384,
+    "attention": 0.993,
+    "moe": 1.0,
+    "host": 1.0287
+   },
+   "log_sd": {
+    "step": 0.0346,
+    "memory": 0.1642,
+    "communication": 0.2127,
+    "attention": 0.0783,
+    "moe": 0.3,
+    "host": 0.4995
+   },
+   "determined": [
+    "attention"
+   ],
+   "sources": [
+    "MosaicML-llm-foundry"
+   ],
+   "rows": [
+    "MF-0019",
+    "MF-0020",
+    "MF-0021",
+    "MF-0022",
+    "MF-0023",
+    "MF-0024",
+    "MF-0025",
+    "MF-0026",
+    "MF-0027",
+    "MF-0028",
+    "MF-0029",
+    "MF-0030",
+    "MF-0031",
+    "MF-0032",
+    "MF-0033",
+    "MF-0034",
+    "MF-0035",
+    "MF-0036",
+    "MF-0037",
+    "MF-0038",
+    "MF-0039",
+    "MF-0040",
+    "MF-0041",
+    "MF-0042",
+    "MF-0043",
+    "MF-0044",
+    "MF-0045",
+    "MF-0046",
+    "MF-0047",
+    "MF-0048",
+    "MF-0049",
+    "MF-0050",
+    "MF-0051",
+    "MF-0052",
+    "MF-0053",
+    "MF-0054",
+    "MF-0055",
+    "MF-0056",
+    "MF-0057",
+    "MF-0058",
+    "MF-0059",
+    "MF-0060",
+    "MF-0061",
+    "MF-0071",
+    "MF-0072",
+    "MF-0073",
+    "MF-0074",
+    "MF-0075",
+    "MF-0076",
+    "MF-0077"
+   ]
+  },
+  {
+   "architecture": "hopper",
+   "generation": "nemo",
+   "kind": "dense",
+   "factors": {
+    "step": 0.9886,
+    "memory": 0.9576,
+    "communication": 1.0168,
+    "attention": 0.8949,
+    "moe": 1.0,
+    "host": 0.6298
+   },
+   "log_sd": {
+    "step": 0.0318,
+    "memory": 0.1773,
+    "communication": 0.1957,
+    "attention": 0.0819,
+    "moe": 0.3,
+    "host": 0.267
+   },
+   "determined": [
+    "attention"
+   ],
+   "sources": [
+    "NVIDIA 2026 H100 dense TENSORWISE",
+    "NVIDIA DGX Cloud H100 dense",
+    "NVIDIA H100 dense FP8",
+    "NVIDIA H100 dense FP8 pretrain-longseq"
+   ],
+   "rows": [
+    "DX-0001",
+    "DX-0002",
+    "DX-0003",
+    "DX-0004",
+    "DX-0005",
+    "DX-0006",
+    "DX-0007",
+    "DX-0008",
+    "DX-0009",
+    "DX-0010",
+    "DX-0011",
+    "DX-0012",
+    "DX-0013",
+    "DX-0014",
+    "DX-0015",
+    "DX-0016",
+    "DX-0017",
+    "DX-0018",
+    "DX-0019",
+    "DX-0020",
+    "DX-0021",
+    "DX-0022",
+    "DX-0023",
+    "DX-0024",
+    "DX-0025",
+    "DX-0026",
+    "DX-0027",
+    "DX-0028",
+    "DX-0029",
+    "DX-0030",
+    "DX-0031",
+    "DX-0032",
+    "DX-0033",
+    "DX-0034",
+    "DX-0035",
+    "DX-0036",
+    "DX-0037",
+    "DX-0038",
+    "DX-0039",
+    "DX-0040",
+    "DX-0041",
+    "DX-0042",
+    "DX-0043",
+    "DX-0044",
+    "DX-0045",
+    "DX-0046",
+    "DX-0047",
+    "DX-0048",
+    "DX-0049",
+    "DX-0050",
+    "DX-0051",
+    "DX-0052",
+    "DX-0053",
+    "DX-0054",
+    "DX-0055",
+    "DX-0056",
+    "DX-0057",
+    "DX-0058",
+    "DX-0059",
+    "DX-0060",
+    "DX-0061",
+    "DX-0062",
+    "DX-0063",
+    "DX-0064",
+    "DX-0065",
+    "DX-0066",
+    "DX-0067",
+    "DX-0068",
+    "DX-0069",
+    "DX-0070",
+    "DX-0071",
+    "DX-0072",
+    "DX-0073",
+    "DX-0074",
+    "DX-0075",
+    "DX-0076",
+    "DX-0077",
+    "DX-0078",
+    "DX-0079",
+    "DX-0080",
+    "DX-0081",
+    "DX-0082",
+    "DX-0083",
+    "DX-0084",
+    "DX-0085",
+    "DX-0086",
+    "DX-0087",
+    "DX-0088",
+    "DX-0089",
+    "DX-0090",
+    "DX-0091",
+    "DX-0092",
+    "DX-0093",
+    "DX-0094",
+    "DX-0095",
+    "DX-0096",
+    "DX-0097",
+    "DX-0098",
+    "DX-0099",
+    "DX-0100",
+    "DX-0101",
+    "DX-0102",
+    "DX-0103",
+    "DX-0104",
+    "DX-0105",
+    "DX-0106",
+    "DX-0107",
+    "DX-0108",
+    "DX-0109",
+    "DX-0110",
+    "DX-0111",
+    "DX-0112",
+    "DX-0113",
+    "DX-0114",
+    "DX-0115",
+    "DX-0116",
+    "DX-0117",
+    "DX-0118",
+    "DX-0119",
+    "DX-0120",
+    "DX-0121",
+    "DX-0122",
+    "DX-0123",
+    "DX-0124",
+    "DX-0125",
+    "DX-0126",
+    "DX-0127",
+    "DX-0128",
+    "DX-0135",
+    "DX-0136",
+    "DX-0137",
+    "DX-0138",
+    "DX-0139",
+    "DX-0140",
+    "25.09 LLAMA3_8B 8 DGX-H100 FP8",
+    "25.09 LLAMA3_70B 64 DGX-H100 FP8",
+    "25.09 LLAMA3.1_405B 1024 DGX-H100 FP8",
+    "25.11 LLAMA3_8B 8 DGX-H100 FP8-CS",
+    "25.11 LLAMA3_70B 64 DGX-H100 FP8-CS",
+    "25.11 LLAMA3.1_405B 1024 DGX-H100 FP8-CS",
+    "24.07 GPT3-5B 64 DGX-H100 FP8",
+    "24.07 GPT3-20B 64 DGX-H100 FP8",
+    "24.07 GPT3-175B 128 DGX-H100 FP8",
+    "24.07 GPT3-175B 512 DGX-H100 FP8",
+    "24.07 LLAMA2-7B 8 DGX-H100 FP8",
+    "24.07 LLAMA2-13B 16 DGX-H100 FP8",
+    "24.07 LLAMA2-70B 64 DGX-H100 FP8",
+    "24.07 Nemotron-8B 64 DGX-H100 FP8",
+    "24.07 Nemotron-22B 64 DGX-H100 FP8",
+    "24.07 Nemotron-340B 128 DGX-H100 FP8",
+    "24.07 LLAMA3-8B 8 DGX-H100 FP8",
+    "24.07 LLAMA3-70B 64 DGX-H100 FP8",
+    "24.07 GPT3-5B 64 DGX-H100 FP8",
+    "24.07 GPT3-20B 64 DGX-H100 FP8",
+    "24.07 GPT3-175B 128 DGX-H100 FP8",
+    "24.07 GPT3-175B 512 DGX-H100 FP8",
+    "24.07 LLAMA2-7B 8 DGX-H100 FP8",
+    "24.07 LLAMA2-13B 16 DGX-H100 FP8",
+    "24.07 LLAMA2-70B 64 DGX-H100 FP8",
+    "24.07 Nemotron-8B 64 DGX-H100 FP8",
+    "24.07 Nemotron-22B 64 DGX-H100 FP8",
+    "24.07 Nemotron-340B 128 DGX-H100 FP8",
+    "24.07 LLAMA3-8B 8 DGX-H100 FP8",
+    "24.07 LLAMA3-70B 64 DGX-H100 FP8",
+    "24.07 GPT3-5B 64 DGX-H100 FP8",
+    "24.07 GPT3-175B 128 DGX-H100 FP8",
+    "24.07 GPT3-175B 512 DGX-H100 FP8",
+    "24.07 LLAMA2-7B 8 DGX-H100 FP8",
+    "24.07 LLAMA2-70B 64 DGX-H100 FP8",
+    "24.07 Nemotron-22B 64 DGX-H100 FP8",
+    "24.07 Nemotron-340B 128 DGX-H100 FP8",
+    "24.07 LLAMA3-8B 8 DGX-H100 FP8",
+    "24.07 LLAMA3-70B 64 DGX-H100 FP8",
+    "24.03.01 LLAMA2-7B 4 DGX-H100 FP8",
+    "24.03.01 LLAMA2-7B 8 DGX-H100 FP8",
+    "24.03.01 LLAMA2-7B 16 DGX-H100 FP8",
+    "24.03.01 LLAMA2-7B 32 DGX-H100 FP8",
+    "NV-0028",
+    "NV-0039",
+    "NV-0075",
+    "NV-0119"
+   ]
+  },
+  {
+   "architecture": "hopper",
+   "generation": "megatron-core",
+   "kind": "dense",
+   "factors": {
+    "step": 0.9871,
+    "memory": 0.9409,
+    "communication": 1.0283,
+    "attention": 0.8783,
+    "moe": 1.0,
+    "host": 0.649
+   },
+   "log_sd": {
+    "step": 0.0401,
+    "memory": 0.2259,
+    "communication": 0.2312,
+    "attention": 0.2165,
+    "moe": 0.3,
+    "host": 0.4652
+   },
+   "determined": [],
+   "sources": [
+    "NVIDIA H100 dense FP8"
+   ],
+   "rows": [
+    "MLM examples (NeMo perf scripts) LLAMA3-8B 8 DGX-H100 FP8",
+    "MLM examples (NeMo perf scripts) LLAMA3-70B 64 DGX-H100 FP8",
+    "MLM examples (NeMo perf scripts) LLAMA3-405B 1024 DGX-H100 FP8"
+   ]
+  },
+  {
+   "architecture": "hopper",
+   "generation": "nemo",
+   "kind": "moe",
+   "factors": {
+    "step": 1.0283,
+    "memory": 1.0018,
+    "communication": 0.9937,
+    "attention": 0.9076,
+    "moe": 1.0231,
+    "host": 0.9965
+   },
+   "log_sd": {
+    "step": 0.0394,
+    "memory": 0.0782,
+    "communication": 0.0877,
+    "attention": 0.0991,
+    "moe": 0.079,
+    "host": 0.0738
+   },
+   "determined": [],
+   "sources": [
+    "NVIDIA 2026 H100 MoE TENSORWISE",
+    "NVIDIA H100 MoE FP8"
+   ],
+   "rows": [
+    "25.09 DeepSeekV3 (dropless) 1024 DGX-H100 FP8",
+    "25.09 DeepSeekV3 (dropless) 1024 DGX-H100 FP8 (1x128 act / 128x128 weight)",
+    "25.09 Qwen3_30B_a3B (tokendrop) 16 DGX-H100 FP8",
+    "25.09 Qwen3_235B_a22B (tokendrop) 256 DGX-H100 FP8",
+    "25.11 Qwen3_235B_a22B 256 DGX-H100 FP8-CS",
+    "NV-0031",
+    "NV-0032",
+    "NV-0063",
+    "NV-0095",
+    "NV-0099",
+    "NV-0140",
+    "NV-0145",
+    "NV-0174",
+    "NV-0198"
+   ]
+  },
+  {
+   "architecture": "hopper",
+   "generation": "megatron-core",
+   "kind": "moe",
+   "factors": {
+    "step": 0.986,
+    "memory": 1.0063,
+    "communication": 0.9783,
+    "attention": 0.8754,
+    "moe": 0.9961,
+    "host": 1.0119
+   },
+   "log_sd": {
+    "step": 0.045,
+    "memory": 0.0796,
+    "communication": 0.094,
+    "attention": 0.0997,
+    "moe": 0.0787,
+    "host": 0.0777
+   },
+   "determined": [],
+   "sources": [
+    "NVIDIA H100 MoE BF16"
+   ],
+   "rows": [
+    "moe-modelzoo Qwen3-235B-A22B 256 H100 BF16",
+    "moe-modelzoo Qwen3-235B-A22B 256 H100 BF16",
+    "moe-modelzoo Qwen3-235B-A22B 256 H100 BF16",
+    "moe-modelzoo Qwen3-235B-A22B 256 H100 BF16",
+    "moe-modelzoo Qwen3-235B-A22B 256 H100 BF16"
+   ]
+  },
+  {
+   "architecture": "ampere",
+   "generation": "megatron-core",
+   "kind": "dense",
+   "factors": {
+    "step": 1.3543,
+    "memory": 0.9978,
+    "communication": 0.9615,
+    "attention": 1.1522,
+    "moe": 1.0,
+    "host": 1.0362
+   },
+   "log_sd": {
+    "step": 0.054,
+    "memory": 0.2495,
+    "communication": 0.2494,
+    "attention": 0.2488,
+    "moe": 0.3,
+    "host": 0.4988
+   },
+   "determined": [
+    "step"
+   ],
+   "sources": [
+    ""
+   ],
+   "rows": [
+    "r0",
+    "r1",
+    "r2",
+    "r3"
+   ],
+   "own": {
+    "runs": 4,
+    "log_sd": 0.03506426937388534,
+    "degrees_of_freedom": 3.009253382721874
+   }
+  }
+ ]
+}
+');
+CREATE TABLE autoconfig_measurements (
+	number INTEGER NOT NULL, 
+	owner VARCHAR(32) NOT NULL, 
+	run VARCHAR(200) NOT NULL, 
+	body TEXT NOT NULL, 
+	created DATETIME NOT NULL, 
+	PRIMARY KEY (number), 
+	UNIQUE (owner, run)
+);
+INSERT INTO "autoconfig_measurements" VALUES(1,'5929a49a1838','r0','{"dp": 4, "gbs": 64, "gpu": "a100-80gb", "gpus": 8, "id": "r0", "mbs": 1, "metric_step_s": 10.0, "model": "llama2-7b", "pp": 1, "precision": "bf16", "seq": 4096, "software": "megatron-core-0.14", "tp": 2}','2026-11-28 02:38:34.619751');
+CREATE TABLE autoconfig_search_events (
+	search_id VARCHAR(36) NOT NULL, 
+	number INTEGER NOT NULL, 
+	time DATETIME NOT NULL, 
+	kind VARCHAR(32) NOT NULL, 
+	data TEXT NOT NULL, 
+	PRIMARY KEY (search_id, number)
+);
+INSERT INTO "autoconfig_search_events" VALUES('11111111-2222-4333-8444-555555555555',1,'2026-11-28 02:38:34.927189','state','{"state": "queued"}');
+INSERT INTO "autoconfig_search_events" VALUES('11111111-2222-4333-8444-555555555555',2,'2026-11-28 02:38:34.935071','state','{"state": "running"}');
+INSERT INTO "autoconfig_search_events" VALUES('11111111-2222-4333-8444-555555555555',3,'2026-11-28 02:38:34.951441','state','{"state": "done"}');
+CREATE TABLE autoconfig_searches (
+	number INTEGER NOT NULL, 
+	id VARCHAR(36) NOT NULL, 
+	owner VARCHAR(32) NOT NULL, 
+	idempotency_key VARCHAR(200), 
+	body TEXT NOT NULL, 
+	state VARCHAR(16) NOT NULL, 
+	created DATETIME NOT NULL, 
+	started DATETIME, 
+	ended DATETIME, 
+	result BLOB, 
+	problem BLOB, 
+	spent_seconds FLOAT, 
+	PRIMARY KEY (number), 
+	UNIQUE (id), 
+	UNIQUE (owner, idempotency_key)
+);
+INSERT INTO "autoconfig_searches" VALUES(1,'11111111-2222-4333-8444-555555555555','5929a49a1838',NULL,'{"model": "7b", "gpus": 8}','done','2026-11-28 02:38:34.908735','2026-11-28 02:38:34.933589','2026-11-28 02:38:34.942619',X'7B22736368656D615F76657273696F6E223A20312C2022617373756D6564223A205B226D6F64656C203762206973206E6F7420696E2074686520636174616C6F6775653A204750542D332D7374796C65206172636869746563747572652077697468203334206C61796572732C2068696464656E20343039362C203332206865616473222C202247505520683130302D73786D2D383067622028736179202D2D67707520746F206E616D6520616E6F7468657229222C202273657175656E6365206C656E67746820323034382C2061732073696D696C6172206D6F64656C732061726520747261696E656420282D2D7365712D6C656E67746829222C2022676C6F62616C206261746368203531322C2074686174206F662074686520372E3542206D6F64656C206F66204E61726179616E616E20657420616C2E20323032312C205461626C65203120282D2D676C6F62616C2D62617463682D73697A6529222C2022707265636973696F6E206266313620282D2D707265636973696F6E29222C20226772616469656E7473207265647563656420696E206670333220282D2D677261642D7265647563652D647479706529222C2022617474656E74696F6E5F64726F706F757420616E642068696464656E5F64726F706F757420302E312C204D65676174726F6E27732064656661756C7420282D2D617474656E74696F6E2D64726F706F757429225D2C2022706C616E73223A205B5D7D',NULL,NULL);
+CREATE TABLE autoconfig_workers (
+	id VARCHAR(64) NOT NULL, 
+	beat INTEGER NOT NULL, 
+	version VARCHAR(64), 
+	profiles INTEGER, 
+	beaten DATETIME, 
+	PRIMARY KEY (id)
+);
+CREATE TABLE dbos_migrations (version INTEGER NOT NULL PRIMARY KEY);
+INSERT INTO "dbos_migrations" VALUES(125);
+CREATE TABLE notifications (
+    message_uuid TEXT NOT NULL DEFAULT (hex(randomblob(16))) PRIMARY KEY,
+    destination_uuid TEXT NOT NULL,
+    topic TEXT,
+    message TEXT NOT NULL,
+    created_at_epoch_ms INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000), "serialization" TEXT DEFAULT NULL, "consumed" BOOLEAN NOT NULL DEFAULT FALSE, consumed_by_function_id INTEGER,
+    FOREIGN KEY (destination_uuid) REFERENCES workflow_status(workflow_uuid) 
+        ON UPDATE CASCADE ON DELETE CASCADE
+);
+CREATE TABLE "operation_outputs" (
+    workflow_uuid TEXT NOT NULL,
+    function_id INTEGER NOT NULL,
+    function_name TEXT NOT NULL DEFAULT '',
+    output TEXT,
+    error TEXT,
+    child_workflow_id TEXT,
+    started_at_epoch_ms INTEGER,
+    completed_at_epoch_ms INTEGER,
+    serialization TEXT,
+    application_name TEXT DEFAULT NULL,
+    retention_timestamp INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000),
+    PRIMARY KEY (workflow_uuid, function_id)
+);
+CREATE TABLE queues (
+    queue_id TEXT PRIMARY KEY DEFAULT (hex(randomblob(16))),
+    name TEXT NOT NULL UNIQUE,
+    concurrency INTEGER,
+    worker_concurrency INTEGER,
+    rate_limit_max INTEGER,
+    rate_limit_period_sec REAL,
+    priority_enabled BOOLEAN NOT NULL DEFAULT FALSE,
+    partition_queue BOOLEAN NOT NULL DEFAULT FALSE,
+    polling_interval_sec REAL NOT NULL DEFAULT 1.0,
+    created_at INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000),
+    updated_at INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000)
+, "application_name" TEXT DEFAULT NULL, "partition_concurrency" INTEGER DEFAULT NULL, "partition_worker_concurrency" INTEGER DEFAULT NULL, "partition_rate_limit_max" INTEGER DEFAULT NULL, "partition_rate_limit_period_sec" REAL DEFAULT NULL);
+CREATE TABLE streams (
+    workflow_uuid TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL,
+    "offset" INTEGER NOT NULL, function_id INTEGER NOT NULL DEFAULT 0, "serialization" TEXT DEFAULT NULL,
+    PRIMARY KEY (workflow_uuid, key, "offset"),
+    FOREIGN KEY (workflow_uuid) REFERENCES workflow_status(workflow_uuid) 
+        ON UPDATE CASCADE ON DELETE CASCADE
+);
+CREATE TABLE workflow_events (
+    workflow_uuid TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL, "serialization" TEXT DEFAULT NULL,
+    PRIMARY KEY (workflow_uuid, key),
+    FOREIGN KEY (workflow_uuid) REFERENCES workflow_status(workflow_uuid) 
+        ON UPDATE CASCADE ON DELETE CASCADE
+);
+CREATE TABLE workflow_events_history (
+    workflow_uuid TEXT NOT NULL,
+    function_id INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    value TEXT NOT NULL, "serialization" TEXT DEFAULT NULL,
+    PRIMARY KEY (workflow_uuid, function_id, key),
+    FOREIGN KEY (workflow_uuid) REFERENCES workflow_status(workflow_uuid)
+        ON UPDATE CASCADE ON DELETE CASCADE
+);
+CREATE TABLE workflow_input (
+    workflow_uuid TEXT NOT NULL PRIMARY KEY,
+    inputs TEXT,
+    retention_timestamp INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000)
+);
+CREATE TABLE workflow_output (
+    workflow_uuid TEXT NOT NULL PRIMARY KEY,
+    output TEXT,
+    error TEXT,
+    retention_timestamp INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000)
+);
+CREATE TABLE workflow_schedules (
+    schedule_id TEXT PRIMARY KEY,
+    schedule_name TEXT NOT NULL UNIQUE,
+    workflow_name TEXT NOT NULL,
+    workflow_class_name TEXT,
+    schedule TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'ACTIVE',
+    context TEXT NOT NULL
+, "last_fired_at" TEXT DEFAULT NULL, "automatic_backfill" BOOLEAN NOT NULL DEFAULT FALSE, "cron_timezone" TEXT DEFAULT NULL, "queue_name" TEXT DEFAULT NULL, "application_name" TEXT DEFAULT NULL);
+CREATE TABLE workflow_status (
+    workflow_uuid TEXT PRIMARY KEY,
+    status TEXT,
+    name TEXT,
+    authenticated_user TEXT,
+    assumed_role TEXT,
+    authenticated_roles TEXT,
+    request TEXT,
+    output TEXT,
+    error TEXT,
+    executor_id TEXT,
+    created_at INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000),
+    updated_at INTEGER NOT NULL DEFAULT (strftime('%s','now') * 1000),
+    application_version TEXT,
+    application_id TEXT,
+    class_name TEXT DEFAULT NULL,
+    config_name TEXT DEFAULT NULL,
+    recovery_attempts INTEGER DEFAULT 0,
+    queue_name TEXT,
+    workflow_timeout_ms INTEGER,
+    workflow_deadline_epoch_ms INTEGER,
+    inputs TEXT,
+    started_at_epoch_ms INTEGER,
+    deduplication_id TEXT,
+    priority INTEGER NOT NULL DEFAULT 0
+, queue_partition_key TEXT, forked_from TEXT, "owner_xid" TEXT DEFAULT NULL, "parent_workflow_id" TEXT DEFAULT NULL, "serialization" TEXT DEFAULT NULL, "delay_until_epoch_ms" BIGINT DEFAULT NULL, "was_forked_from" BOOLEAN NOT NULL DEFAULT FALSE, "rate_limited" BOOLEAN NOT NULL DEFAULT FALSE, "completed_at" BIGINT, "attributes" TEXT, "schedule_name" TEXT, "debounce_deadline_epoch_ms" BIGINT DEFAULT NULL, "is_debounced" BOOLEAN NOT NULL DEFAULT FALSE, "application_name" TEXT DEFAULT NULL, "creator_xid" TEXT DEFAULT NULL);
+CREATE INDEX workflow_status_created_at_index ON workflow_status (created_at);
+CREATE INDEX idx_workflow_topic ON notifications (destination_uuid, topic);
+CREATE INDEX "idx_workflow_status_delayed" ON "workflow_status" ("delay_until_epoch_ms") WHERE status = 'DELAYED';
+CREATE INDEX "idx_workflow_status_forked_from" ON "workflow_status" ("forked_from") WHERE "forked_from" IS NOT NULL;
+CREATE INDEX "idx_workflow_status_parent_workflow_id" ON "workflow_status" ("parent_workflow_id") WHERE "parent_workflow_id" IS NOT NULL;
+CREATE UNIQUE INDEX "uq_workflow_status_dedup_id" ON "workflow_status" ("queue_name", "deduplication_id") WHERE "deduplication_id" IS NOT NULL;
+CREATE INDEX "idx_workflow_status_pending" ON "workflow_status" ("created_at") WHERE "status" = 'PENDING';
+CREATE INDEX "idx_workflow_status_failed" ON "workflow_status" ("status", "created_at") WHERE "status" IN ('ERROR', 'CANCELLED', 'MAX_RECOVERY_ATTEMPTS_EXCEEDED');
+CREATE INDEX "idx_workflow_status_rate_limited" ON "workflow_status" ("queue_name", "started_at_epoch_ms") WHERE "rate_limited" = TRUE;
+CREATE INDEX "idx_workflow_status_completed_at" ON "workflow_status" ("completed_at") WHERE "completed_at" IS NOT NULL;
+CREATE INDEX "idx_workflow_status_started_at" ON "workflow_status" ("started_at_epoch_ms") WHERE "started_at_epoch_ms" IS NOT NULL;
+CREATE INDEX "idx_workflow_status_schedule_name" ON "workflow_status" ("schedule_name") WHERE "schedule_name" IS NOT NULL;
+CREATE UNIQUE INDEX "uq_application_versions_owner_version"
+    ON application_versions ("application_name", "version_name")
+    WHERE "application_name" IS NOT NULL;
+CREATE UNIQUE INDEX "uq_application_versions_unclaimed_version"
+    ON application_versions ("version_name")
+    WHERE "application_name" IS NULL;
+CREATE INDEX idx_workflow_input_retention
+    ON workflow_input (retention_timestamp);
+CREATE INDEX idx_workflow_output_retention
+    ON workflow_output (retention_timestamp);
+CREATE INDEX idx_operation_outputs_retention
+    ON operation_outputs (retention_timestamp);
+CREATE INDEX "idx_workflow_status_in_flight_v2" ON "workflow_status" ("queue_name", "status", "priority", "created_at", "application_name") WHERE "status" IN ('ENQUEUED', 'PENDING');
+CREATE INDEX "idx_workflow_status_partition_dequeue_v3" ON "workflow_status" ("queue_name", "status", "queue_partition_key", "priority", "created_at", "workflow_uuid", "application_name") WHERE "status" IN ('ENQUEUED', 'PENDING') AND "queue_partition_key" IS NOT NULL;
+CREATE INDEX "idx_operation_outputs_completed_at_function_name_v2" ON "operation_outputs" ("completed_at_epoch_ms", "function_name", "application_name");
+CREATE INDEX "idx_workflow_status_deadline" ON "workflow_status" ("workflow_deadline_epoch_ms") WHERE "status" IN ('ENQUEUED', 'PENDING', 'DELAYED') AND "workflow_deadline_epoch_ms" IS NOT NULL;
+CREATE INDEX "idx_application_versions_timestamp" ON "application_versions" ("version_timestamp" DESC);
+CREATE INDEX "idx_application_versions_owner_timestamp" ON "application_versions" ("application_name", "version_timestamp" DESC);
+COMMIT;
