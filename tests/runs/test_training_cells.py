@@ -166,7 +166,7 @@ def test_a_format_that_the_gpu_lacks_is_refused_with_what_to_say() -> None:
 
 
 def test_switches_that_decide_a_mixture_are_named_where_the_row_does_not_say_them() -> None:
-    words = ("dispatcher", "graphs", "EP overlap", "experts", "fp8_attention", "priced as nemo-26.06")
+    words = ("dispatcher", "graphs", "EP overlap", "experts", "attention in fp8", "priced as nemo-26.06")
     said = sentences(case().assumed)
     assert all(any(word in text for text in said) for word in words)
     cells = {"moe_dispatcher": "alltoall", "cuda_graph": "0", "overlap": "none", "fused_experts": "0", "fp8_attention": "0"}
