@@ -111,6 +111,38 @@ def test_commands_have_the_options_that_are_named(page: Path) -> None:
         assert given <= set(re.findall(r"--[\w-]+", helped)), f"{page.name}: {shlex.join(words)}"
 
 
+def whole_commands() -> list[tuple[str, ...]]:
+    """Commands of README and docs that need no file, program or machine; the tutorial's have a test of their own."""
+    pages = [page for page in PAGES if page.name not in ("CHANGELOG.md", "tutorial.md")]
+    lines = dict.fromkeys(tuple(words) for page in pages for words in command_lines(page, "autoconfig"))
+    lists = ("models", "gpus", "software", "engines")
+    elsewhere = re.compile(r"[A-Z]{3,}|\.\.\.|\.\w+$|/|[\[<|>]|--profile$|--resume$|local$")
+    return [
+        words
+        for words in lines
+        if words[0] in lists or ("--model" in words and words[0] not in ("trace", "emulate"))
+        if not any(elsewhere.search(word) for word in words)
+    ]
+
+
+@pytest.mark.service
+@pytest.mark.parametrize("words", whole_commands(), ids=" ".join)
+def test_a_command_of_the_docs_answers(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run_in_process(*words)
+    assert done.exit_code == 0 and done.stdout, done.stderr
+
+
+def test_programs_of_the_docs_are_there():
+    """`python -m MODULE` and `MODULE.py` of README, CONTRIBUTING and docs."""
+    started = [words for page in PAGES if page.name != "CHANGELOG.md" for words in command_lines(page, "python")]
+    modules = {words[words.index("-m") + 1] for words in started if "-m" in words}
+    assert {"tools.recorded_answers", "benchmarks.service_load"} <= modules
+    for name in filter(re.compile(r"(autoconfig|tools|validation|benchmarks)\.").match, modules):
+        path = ROOT / re.sub("^autoconfig/(?=kernels|specs|profiler|trainer)", "", name.replace(".", "/"))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
+
+
 @functools.cache
 def help_of(*words: str) -> str:
     flag = "--help-all" if words[0] in ("search", "explain", "export", "deployments") else "--help"

@@ -95,6 +95,7 @@ def run(command: list[str], folder: Path, url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [pytest.param("sqlite", marks=pytest.mark.soak), "postgresql"])
 def test_a_copy_made_while_the_service_runs_brings_it_back(kind, postgres, tmp_path):
     url = f"sqlite:///{tmp_path}/service.db"

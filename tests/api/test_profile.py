@@ -149,6 +149,7 @@ UPGRADE = ("return self._answer(identity)", "identity = str(identity)\n         
 NEXT = ('WORKFLOW_VERSION = "autoconfig-searches-1"', 'WORKFLOW_VERSION = "autoconfig-searches-2"')
 
 
+@pytest.mark.soak
 def test_workers_that_join_die_leave_and_are_upgraded(place, tmp_path):
     identity = place.search()
     first = place.worker()

@@ -70,6 +70,7 @@ def test_the_six_serving_questions(question, engine, tmp_path):
     judged(started(found.question, found.reports[0], tmp_path))
 
 
+@pytest.mark.judge
 @pytest.mark.service
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_kind_of_deployment(engine, tmp_path, monkeypatch):

@@ -56,6 +56,7 @@ def check(figures: dict[str, str], case: str, **values: object) -> None:
     line = " ".join(f"{name}={','.join(map(_text, np.ravel(np.array(value))))}" for name, value in values.items())
     if "AUTOCONFIG_RECORD" in os.environ:
         figures[case] = line
+    assert case in figures, "make figures"
     then = dict(part.split("=", 1) for part in figures[case].split(" "))
     for name, text in (part.split("=", 1) for part in line.split(" ")):
         assert text == then[name] or _numbers(text) == pytest.approx(_numbers(then[name]), rel=1e-6), name
