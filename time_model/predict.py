@@ -10,6 +10,7 @@ import numpy.typing as npt
 from autoconfig.specs.layouts import Layouts, middle_layers, priced_together
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, exposed_seconds, overlapped, shapes_of
 from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
@@ -122,53 +123,63 @@ class StepTimes:
         return np.asarray(least * ratio * (1.0 - ROUNDING))
 
 
+def alike(layouts: Layouts, recomputes: Sequence[Recompute]) -> list[tuple[RunSettings, Index, Index]]:
+    """(settings, rows, recompute options) of plans that run with the same switches: those of the row, beside the recomputation
+    (RunSettings.beside)."""
+    groups = []
+    for settings, rows in layouts.by_settings():
+        beside = [settings.beside(recompute) for recompute in recomputes]
+        for one in dict.fromkeys(beside):
+            groups.append((one, rows, np.flatnonzero([other == one for other in beside])))
+    return groups
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixedTimes:
-    """The step times of n layouts of which few differ in their switches."""
+    """The step times of n layouts under R recompute options, of which few differ in their switches."""
 
-    times: list[StepTimes]
-    """Of the layouts with each settings that some have."""
-    group: Index
-    """[n]: which of these."""
-    place: Index
-    """[n]: row within it."""
+    groups: list[tuple[StepTimes, Index, Index]]
+    """(times, position of each of the n layouts among theirs or -1, recompute options) of each of `alike`."""
+    size: int
+    """R."""
 
     @classmethod
     def of(cls, scenario: Scenario, layouts: Layouts, recomputes: Sequence[Recompute]) -> MixedTimes:
         """Price the layers of every distinct shape once. Raises InputError where the GPU lacks the precision."""
-        group, place = np.zeros(len(layouts), np.int64), np.arange(len(layouts))
-        alike = layouts.by_settings()
-        times = []
-        for number, (settings, rows) in enumerate(alike):
-            some = layouts if len(alike) == 1 else layouts.take(rows)
-            times.append(StepTimes.of(TrainingJob(scenario, settings), some, recomputes))
-            group[rows], place[rows] = number, np.arange(len(rows))
-        return cls(times=times, group=group, place=place)
+        groups = []
+        for settings, rows, columns in alike(layouts, recomputes):
+            some = layouts if len(rows) == len(layouts) else layouts.take(rows)
+            place = np.full(len(layouts), -1)
+            place[rows] = np.arange(len(rows))
+            times = StepTimes.of(TrainingJob(scenario, settings), some, [recomputes[column] for column in columns])
+            groups.append((times, place, columns))
+        return cls(groups=groups, size=len(recomputes))
 
     def seconds(self, which: Index) -> Table:
         """[which, R]: seconds of one step."""
-        if len(self.times) == 1:
-            return self.times[0].seconds(which)
-        step = np.empty((len(which), len(self.times[0].recomputes)))
-        for number, times in enumerate(self.times):
-            mine = np.flatnonzero(self.group[which] == number)
-            step[mine] = times.seconds(self.place[which[mine]])
+        if len(self.groups) == 1:
+            return self.groups[0][0].seconds(which)
+        step = np.empty((len(which), self.size))
+        for times, place, columns in self.groups:
+            mine = np.flatnonzero(place[which] >= 0)
+            step[np.ix_(mine, columns)] = times.seconds(place[which[mine]])
         return step
 
     def least_seconds(self, which: Index, fits: npt.NDArray[np.bool_] | None = None) -> Column:
         """[which]: as `StepTimes.least_seconds`."""
-        if len(self.times) == 1:
-            return self.times[0].least_seconds(which, fits)
-        least = np.empty(len(which))
-        for number, times in enumerate(self.times):
-            mine = np.flatnonzero(self.group[which] == number)
-            least[mine] = times.least_seconds(self.place[which[mine]], None if fits is None else fits[mine])
+        if len(self.groups) == 1:
+            return self.groups[0][0].least_seconds(which, fits)
+        least = np.full(len(which), np.inf)
+        for times, place, columns in self.groups:
+            mine = np.flatnonzero(place[which] >= 0)
+            some = None if fits is None else fits[np.ix_(mine, columns)]
+            least[mine] = np.minimum(least[mine], times.least_seconds(place[which[mine]], some))
         return least
 
     @property
     def level(self) -> str:
         """As `TimeEstimate.level`."""
-        return self.times[0].job.gpu.level
+        return self.groups[0][0].job.gpu.level
 
 
 def estimate_step_time(
@@ -182,14 +193,14 @@ def estimate_step_time(
     job = TrainingJob.of(scenario)
     step = np.empty((len(layouts), len(recomputes)))
     parts: dict[str, Table] = {}
-    alike = layouts.by_settings() if recomputes else []
-    for settings, rows in ((s, r[i : i + ROWS_PER_TABLE]) for s, r in alike for i in range(0, len(r), ROWS_PER_TABLE)):
-        job = TrainingJob(scenario, settings)
-        times = StepTimes.of(job, layouts if len(rows) == len(layouts) else layouts.take(rows), recomputes)
-        step[rows] = times.seconds(np.arange(len(rows)))
-        for block in priced_together(job.model, times.layouts, ROWS_PER_TABLE) if detail else []:
-            for name, values in step_parts(job, times.rows(block)).items():
-                parts.setdefault(name, np.zeros_like(step))[rows[block]] = values * job.factors.step
+    for settings, every, columns in alike(layouts, recomputes):
+        job, options = TrainingJob(scenario, settings), [recomputes[column] for column in columns]
+        for rows in (every[start : start + ROWS_PER_TABLE] for start in range(0, len(every), ROWS_PER_TABLE)):
+            times = StepTimes.of(job, layouts if len(rows) == len(layouts) else layouts.take(rows), options)
+            step[np.ix_(rows, columns)] = times.seconds(np.arange(len(rows)))
+            for block in priced_together(job.model, times.layouts, ROWS_PER_TABLE) if detail else []:
+                for name, values in step_parts(job, times.rows(block)).items():
+                    parts.setdefault(name, np.zeros_like(step))[np.ix_(rows[block], columns)] = values * job.factors.step
     return TimeEstimate(
         step_seconds=step, parts=parts, level=job.gpu.level, origin=f"{job.gpu.origin}; {scenario.software.name}"
     )
@@ -242,8 +253,6 @@ class LayerCosts:
     whole: list[Number]
     """Forward, backward, recomputation and FSDP's exposed traffic; full:block columns without their recomputation."""
     forward: list[Column]
-    rerun: list[Column]
-    """Forward under full recomputation."""
     fsdp: list[Number]
 
 
@@ -251,7 +260,6 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
     """Gather the layer table by row and add what FSDP's traffic exposes."""
     table, index = rows.table, rows.index
     whole, forward, exposed = [], [], []
-    rerun = [again[index] for again in table.rerun]
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
@@ -267,7 +275,7 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
             exposed.append(extra)
             cost = cost + extra
         whole.append(cost)
-    return LayerCosts(whole=whole, forward=forward, rerun=rerun, fsdp=exposed)
+    return LayerCosts(whole=whole, forward=forward, fsdp=exposed)
 
 
 def outside_seconds(rows: Rows, stage: int) -> Column:
@@ -282,7 +290,7 @@ def outside_seconds(rows: Rows, stage: int) -> Column:
 def block_recompute_seconds(rows: Rows, costs: LayerCosts, layers: list[Column], num_layers: int) -> Column:
     """full:block:N on one stage: the forward time of its average layer times the layers recomputed there."""
     count = sum(layers)
-    forward = sum(n * f for n, f in zip(layers, costs.rerun, strict=True)) / np.maximum(count, 1.0)
+    forward = sum(n * f for n, f in zip(layers, costs.forward, strict=True)) / np.maximum(count, 1.0)
     result: Column = block_recomputed_layers(count, rows.vpp, num_layers) * forward
     return result
 
@@ -308,7 +316,7 @@ def all_stage_seconds(rows: Rows, costs: LayerCosts) -> Column:
         total += n * cost
     ends = (table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1])[index]
     total += (ends + rows.fsdp_outside * np.minimum(rows.pp, 2.0))[:, None]
-    average = sum(n * f for n, f in zip(rows.all_layers, costs.rerun, strict=True)) / sum(rows.all_layers)
+    average = sum(n * f for n, f in zip(rows.all_layers, costs.forward, strict=True)) / sum(rows.all_layers)
     for r, recompute in enumerate(rows.recomputes):
         if recompute.method == "block":
             first, last, middle = (block_recomputed_layers(n, rows.vpp, recompute.num_layers) for n in rows.block_sizes[:3])

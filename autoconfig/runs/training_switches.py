@@ -70,7 +70,9 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
     ep_overlap, words = flag(row, "ep_overlap"), overlap_words(cell(row, "overlap"))
     if ep_overlap is None and words:
         ep_overlap = EP_OVERLAP in words
-    offloads, layers = cell(row, "offload").lower() == "activations", model.num_layers
+    layers = model.num_layers
+    every = layers if cell(row, "offload").lower() == "activations" else None
+    offloaded = whole(row, "offload_layers", every) if cell(row, "offload_layers") or every else None
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,
         cuda_graphs=graphs,
@@ -78,7 +80,7 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
         fused_experts=flag(row, "fused_experts"),
         fp8_attention=flag(row, "fp8_attention"),
         fp8_output=flag(row, "fp8_output"),
-        offload_layers=min(count_of(row, "offload_layers") or layers, layers - 1) if offloads else None,
+        offload_layers=None if offloaded is None else min(offloaded, layers - 1),
     )
 
 

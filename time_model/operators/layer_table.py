@@ -46,7 +46,6 @@ from autoconfig.time_model.operators.layer import (
 from autoconfig.time_model.operators.moe import (
     expert_gemm_shapes,
     expert_operators,
-    exposed_exchange,
     latent_gemm_shapes,
     local_experts,
     router_gemm_shape,
@@ -66,8 +65,6 @@ from autoconfig.time_model.operators.sparse import indexer_gemm_shapes, sparse_a
 
 CROSS_ATTENTION_LAUNCHES = 1.5
 """Launches of a decoder's layer over those of an encoder's: three blocks, not two (megatron-core models/T5/t5_spec.py)."""
-
-FULLY = Recompute("full", (), "uniform", 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +98,8 @@ class LayerTable:
     backward: list[Number]
     """With host floor, without recomputation."""
     recompute: list[Number]
-    """[shapes, recomputes]: forward time run again in backward, and what is lost with switches that cannot run beside it
-    (RunSettings.beside); no layer runs again in full:block columns, which depend on the stage."""
-    rerun: list[Number]
-    """Forward of a layer that full recomputation runs again."""
+    """[shapes, recomputes]: forward time run again in backward; no layer runs again in full:block columns, which depend on the
+    stage."""
     floor: list[tuple[Number, Number]]
     """What the host floor added to forward and backward."""
     embedding: tuple[Number, Number]
@@ -122,23 +117,14 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
     """Price every operator once per shape and add them up by layer kind."""
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
     operators = at_the_clock(job, x, price_operators(job, x, hidden))
-    forward, backward, floor, recompute, rerun = [], [], [], [], []
+    forward, backward, floor, recompute = [], [], [], []
     for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
         fore, back, extra = _with_host(job, x, kind, mine, job.settings)
         forward.append(fore)
         backward.append(back)
         floor.append(extra)
-        again, whole = recompute_seconds(mine, fore, recomputes), fore
-        for settings in {job.settings.beside(r) for r in recomputes} - {job.settings}:
-            plain = _without_overlap(job, x, mine) if job.settings.ep_overlap else mine
-            alone = _with_host(job, x, kind, plain, settings)
-            lost = (alone[0] + alone[1] - fore - back)[..., None] + recompute_seconds(plain, alone[0], recomputes)
-            again = np.where([job.settings.beside(r) == settings for r in recomputes], lost, again)
-            if settings == job.settings.beside(FULLY):
-                whole = alone[0]
-        recompute.append(again)
-        rerun.append(whole)
+        recompute.append(recompute_seconds(mine, fore, recomputes))
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
@@ -149,7 +135,6 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         forward=forward,
         backward=backward,
         recompute=recompute,
-        rerun=rerun,
         floor=floor,
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
@@ -209,15 +194,6 @@ def _with_host(
         launches = CROSS_ATTENTION_LAUNCHES * launches
     extra = host_floor_seconds(fore, back, x.tp, launches)
     return fore + extra[0], back + extra[1], extra
-
-
-def _without_overlap(job: TrainingJob, x: Shapes, operators: Sequence[Operator]) -> list[Operator]:
-    """The same operators with the whole exchange exposed."""
-    share = 1.0 / exposed_exchange(job, x.overlapped)
-    return [
-        replace(op, forward=share * op.forward, dgrad=share * op.dgrad) if op.formula == "expert_exchange_seconds" else op
-        for op in operators
-    ]
 
 
 def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> list[Operator]:

@@ -46,7 +46,7 @@ def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
     """Every operator of a layer, the head and the embedding of `plan`, and what a layer waits for the host, longest first
     within its layer kind."""
     layouts = scenario.layouts([plan])
-    job = TrainingJob(scenario, layouts.by_settings()[0][0])
+    job = TrainingJob(scenario, layouts.by_settings()[0][0].beside(plan.recompute))
     shapes = shapes_of(layouts, job)
     table = layer_table(job, shapes, [plan.recompute])
     rows = [_row(op, plan.recompute) for op in table.operators] + _host_rows(table, job, plan.recompute)
