@@ -126,6 +126,9 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
             f"{chance_text(riskier.confidence.fit_probability)}, below --fit-chance "
             f"{answer.question.request.fit_chance * 100:.6g}%): {escape(str(riskier.plan))}"
         )
+    if answer.switches:
+        gains = "; ".join(f"{gain.change} {gain.ratio - 1:+.0%}" for gain in answer.switches)
+        console.print(f"[bold]Switches that decide the step[/bold] (of the first plan as it is): {escape(gains)}")
     if answer.other_batch is not None:
         console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
     ties = answer.ties

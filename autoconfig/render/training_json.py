@@ -190,6 +190,8 @@ class SearchJson(QuestionJson, AnswerJson):
     """A plan that is faster than the first if it fits, with less than the asked chance; null where there is none."""
     remedies: tuple[str, ...]
     """Where no plan reaches the asked chance: changes that were tried, with their outcome."""
+    what_switches_buy: tuple[SwitchGain, ...]
+    """Of the first plan: of each switch the best other value, where it moves the step by more than 5 %."""
     other_batch: OtherBatch | None
     """A batch near the asked one with which these GPUs do more; null where the batch divides well, or none gains 3 %."""
     pareto: tuple[PlanReportJson, ...]
@@ -312,6 +314,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
         fit_chance_met=answer.ranking.fit_chance_met and bool(answer.plans),
         riskier=None if answer.riskier is None else report_json(answer.riskier, question),
         remedies=tuple(str(remedy) for remedy in answer.remedies) if answer.plans else (),
+        what_switches_buy=answer.switches,
         other_batch=answer.other_batch,
         pareto=tuple(report_json(report, question) for report in answer.pareto),
         included=tuple(included_json(included, question) for included in answer.included),

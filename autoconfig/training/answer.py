@@ -38,6 +38,7 @@ from autoconfig.training.remedies import (
     OtherBatch,
     Remedy,
     SwitchGain,
+    deciding_switches,
     memory_binds,
     other_batch,
     remedies,
@@ -153,6 +154,8 @@ class SearchAnswer:
     """Where nothing fits, or no plan has the asked chance to: changes that were tried, with their outcome."""
     other_batch: OtherBatch | None = None
     """A batch near the asked one that the GPUs divide better, where it is worth naming."""
+    switches: tuple[SwitchGain, ...] = ()
+    """What other switches make of the first plan, where they decide (`deciding_switches`)."""
     gpus_tried: tuple[tuple[int, float | None], ...] = ()
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
@@ -206,6 +209,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         riskier=riskier,
         remedies=tuple(remedies(question)) if miss is not None or not ranking.fit_chance_met else (),
         other_batch=other_batch(question, ranking),
+        switches=() if first is None else deciding_switches(scenario, first.plan),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),

@@ -353,22 +353,36 @@ class SwitchGain:
     """Step time with it over that without."""
 
 
+DECISIVE = 0.05
+"""Share of the step above which a switch is named on the first screen."""
+
+
 def switch_gains(scenario: Scenario, plan: TrainPlan) -> list[SwitchGain]:
     """The step of a legal plan under each other CUDA-graph scope and, of a mixture of experts, each other dispatcher, overlap
-    and fusion that Megatron runs with it; of dense models those that change it by WORTH_NAMING."""
+    and kernel that Megatron runs with it; of dense models those that change it by WORTH_NAMING."""
+    return [gain for _, gain in _gains(scenario, plan)]
+
+
+def deciding_switches(scenario: Scenario, plan: TrainPlan) -> tuple[SwitchGain, ...]:
+    """Of each switch the other value that makes the quickest step, where it moves the step by more than DECISIVE; what moves
+    most first."""
+    best: dict[str, SwitchGain] = {}
+    for name, gain in _gains(scenario, plan):
+        best[name] = min(gain, best.get(name, gain), key=lambda one: one.ratio)
+    found = [gain for gain in best.values() if abs(gain.ratio - 1.0) > DECISIVE]
+    return tuple(sorted(found, key=lambda gain: -abs(gain.ratio - 1.0)))
+
+
+def _gains(scenario: Scenario, plan: TrainPlan) -> Iterator[tuple[str, SwitchGain]]:
     today = _step_seconds(scenario, plan)
-    now = scenario.settings()
-    gains = []
-    for text, change in _other_switches(scenario, now):
+    for text, change in _other_switches(scenario, scenario.settings(plan)):
         changed = replace(scenario, given=replace(scenario.given, **change))
-        taken = all(getattr(changed.settings(), name) == value for name, value in change.items())
+        taken = all(getattr(changed.settings(plan), name) == value for name, value in change.items())
         if not taken or violations(changed, plan):
             continue
         seconds = _step_seconds(changed, plan)
-        if not scenario.model.is_moe and abs(seconds / today - 1.0) < WORTH_NAMING:
-            continue
-        gains.append(SwitchGain(change=text, step_seconds=seconds, ratio=seconds / today))
-    return gains
+        if scenario.model.is_moe or abs(seconds / today - 1.0) >= WORTH_NAMING:
+            yield next(iter(change)), SwitchGain(change=text, step_seconds=seconds, ratio=seconds / today)
 
 
 def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -392,6 +406,8 @@ def _other_switches(scenario: Scenario, now: RunSettings) -> Iterator[tuple[str,
     yield f"{'without' if now.ep_overlap else 'with'} EP overlap", {"ep_overlap": not now.ep_overlap}
     if now.fused_experts or numerics.format.recipe == FUSED:
         yield f"experts {'not ' if now.fused_experts else ''}fused", {"fused_experts": not now.fused_experts}
+    if numerics.format.quantised:
+        yield f"attention {'not ' if now.fp8_attention else ''}in fp8", {"fp8_attention": not now.fp8_attention}
 
 
 def _step_seconds(scenario: Scenario, plan: TrainPlan) -> float:
