@@ -41,7 +41,7 @@ def test_leaving_a_model_out_changes_its_constants():
 
 def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     lines = {line.name: line for line in post_training_lines()}
-    assert all(line.rows for line in lines.values())
+    assert all(line.rows or "rows that say all of it" in name for name, line in lines.items())
     name = "post-training: nemo-rl, step, "
     blind_error = lines[f"{name}model left out, all rows: mean error"].reached
     assert lines[f"{name}after one measured step: mean error"].reached < blind_error

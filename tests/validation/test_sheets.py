@@ -61,6 +61,7 @@ def test_figures_and_missed_rows() -> None:
     assert listed == "- other, 1 of 1: c +16 %\n- paper, 1 of 2: b -30 %\n"
 
 
+@pytest.mark.judge
 def test_constants_have_not_seen_what_is_left_out() -> None:
     constants = Constants("source")
     for source in {run.case.source for run in published_runs().runs}:
@@ -74,6 +75,7 @@ def test_constants_have_not_seen_what_is_left_out() -> None:
     assert not any("LLAMA3_70B" in row for entry in nvidia.entries for row in entry.rows)
 
 
+@pytest.mark.judge
 def test_changed_copies_of_a_model_leave_with_it() -> None:
     names = {run.case.scenario.model.name for run in published_runs().runs if run.case.source.startswith("NVIDIA ")}
     assert {"deepseek-v3", "deepseek-v3*"} <= names
@@ -82,11 +84,13 @@ def test_changed_copies_of_a_model_leave_with_it() -> None:
         assert seen and not [row for row in seen if "DeepSeekV3" in row]
 
 
+@pytest.mark.judge
 def test_without_a_publisher_nothing_of_it_is_known() -> None:
     seen = {s for entry in Constants("publisher").of("NVIDIA B200 MoE FP8", "").entries for s in entry.sources}
     assert seen and not [source for source in seen if source.startswith("NVIDIA ")]
 
 
+@pytest.mark.judge
 def test_bands_know_other_sources_only() -> None:
     pair = ("Narayanan2021-Table1", "Korthikanti2022-Table5")
     runs = [p for p in predictions("source") if p.source in pair]
@@ -194,6 +198,7 @@ def test_the_stack_of_an_unknown_publisher_has_the_rates_of_its_kind() -> None:
         assert replace(theirs, **{rate: getattr(own, rate) for rate in rates}) == own
 
 
+@pytest.mark.judge
 def test_runs_added_after_the_formulas_are_in_no_fit_and_in_no_band() -> None:
     assert len(unseen_runs()) == 105
     for run in unseen_runs():
@@ -202,6 +207,7 @@ def test_runs_added_after_the_formulas_are_in_no_fit_and_in_no_band() -> None:
     assert len(with_publisher_unknown()) >= len(unseen_runs()) + 2000
 
 
+@pytest.mark.judge
 def test_a_first_choice_is_judged_by_what_its_plan_measured() -> None:
     chosen = [p for p in predictions("source") if p.source == "vTrain-groundtruth-multi"]
     choice, three = regret_lines(chosen)
@@ -210,6 +216,7 @@ def test_a_first_choice_is_judged_by_what_its_plan_measured() -> None:
     assert next(regret_lines(turned)).reached > 0.5
 
 
+@pytest.mark.judge
 def test_memory_and_verdicts() -> None:
     simumax = next(group.figures for group in memory_groups() if group.name.startswith("SimuMax"))
     assert simumax.rows == 16 and abs(simumax.worst) <= 0.005
@@ -260,12 +267,14 @@ def test_an_answer_shows_the_record_of_its_kind() -> None:
 
 
 def test_a_promise_is_that_of_the_search_for_the_best_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [row for row in first.every_published_row() if row[0]["source"] == "NVIDIA DGX Cloud H100 dense"]
-    mine = [row for row in rows if (row[0]["model"], row[0]["gpus"]) == (rows[0][0]["model"], rows[0][0]["gpus"])]
+    """Of one question of two releases; the later one is faster."""
+    rows = list(first.every_published_row())
+    best = next(row for row, _ in rows if row["id"] == "DX-0071")
+    alike = ("source", "model", "gpu", "gpus", "precision")
+    mine = [(row, why) for row, why in rows if [row.get(name) for name in alike] == [best[name] for name in alike]]
     monkeypatch.setattr(first, "every_published_row", lambda: iter(mine))
-    found = first_plans()
-    assert len(mine) > len(found) == len({plan.question for plan in found})
-    assert all(0.8 < plan.ratio < 1.2 for plan in found)
+    (found,) = first_plans()
+    assert len(mine) > 1 and found.id == "DX-0071" and 0.9 < found.ratio < 1.05
 
 
 def test_the_summary_that_ships_is_that_of_the_page() -> None:

@@ -83,7 +83,7 @@ def group_table(groups: Iterable[Group]) -> str:
 
 
 def _cells(figures: Figures) -> tuple[str, ...]:
-    worst = f"{share(figures.worst, '+.0%')} {figures.worst_id}"
+    worst = f"{share(figures.worst, '+.2%' if abs(figures.worst) < 0.01 else '+.0%')} {figures.worst_id}"
     return str(figures.rows), share(figures.mean), share(figures.median), share(figures.bias, "+.1%"), worst
 
 
