@@ -7,7 +7,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from tables import table, tabled
 
-from validation.judge.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, audit_file, audit_rows
+from validation.judge.audit import BORDERLINE, DOES_NOT_FIT, FITS, ILLEGAL, NOT_COVERED, VERDICTS, audit_file, audit_rows
 from validation.judge.recipe_row import family_of_recipe, model_of_recipe, read_recipe
 
 TABLE = Path(__file__).parents[2] / "autoconfig" / "data" / "bridge_recipes.csv"
@@ -15,7 +15,7 @@ TABLE = Path(__file__).parents[2] / "autoconfig" / "data" / "bridge_recipes.csv"
 
 @pytest.fixture(scope="module")
 def quick():
-    return audit_file(TABLE, quick=True)
+    return audit_file(TABLE)
 
 
 def rows_named(*names):
@@ -49,13 +49,6 @@ def test_recipes_without_violations_are_legal_or_on_this_list(quick):
     assert {rule: sorted(names) for rule, names in found.items()} == ACCUSED
 
 
-VERDICTS = (FITS, BORDERLINE, DOES_NOT_FIT, ILLEGAL, NOT_COVERED)
-
-
-def test_verdicts_add_up(quick):
-    assert {recipe.verdict for recipe in quick.recipes} == set(VERDICTS) and len(quick.recipes) == 405
-
-
 def test_recipes_on_the_edge_are_borderline(quick):
     """The chance to fit decides: between 0.25 and 0.75 the memory model's own error is larger than what is missing or left."""
     priced = [recipe for recipe in quick.recipes if recipe.report is not None]
@@ -87,16 +80,10 @@ def test_adapters_need_less_memory_than_training_all_weights():
         )
     )
     assert peft.scenario.numerics.peft == "lora" and full.scenario.numerics.peft == "none"
-    audit = audit_rows(rows_named("llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"), quick=True)
+    audit = audit_rows(rows_named("llama31_8b_peft_1gpu_h100_bf16_config", "llama31_8b_sft_2gpu_h100_bf16_config"))
     verdicts = {recipe.row["task"]: recipe for recipe in audit.recipes}
     assert verdicts["peft"].verdict == FITS and verdicts["sft"].verdict == DOES_NOT_FIT
     assert verdicts["peft"].report.peak_bytes < verdicts["sft"].report.peak_bytes
-
-
-def test_faster_plans_are_searched_once_a_question():
-    rows = rows_named("llama3_8b_pretrain_8gpu_h100_bf16_config", "llama3_8b_sft_8gpu_h100_bf16_config")
-    audit = audit_rows([*rows, *rows])
-    assert audit.questions == 2 and all(recipe.faster is not None and recipe.faster > -0.05 for recipe in audit.recipes)
 
 
 @tabled
@@ -111,22 +98,9 @@ def test_other_models_are_no_text_decoders_of_the_families(name):
         model_of_recipe(name)
 
 
-def test_odd_cells_are_reasons_not_crashes(tmp_path):
+def test_odd_cells_are_reasons_not_crashes():
     row = dict(rows_named("llama3_8b_pretrain_8gpu_h100_bf16_config")[0])
-    for key, value in (
-        ("tp", "x"),
-        ("gpus", ""),
-        ("precision", "int4"),
-        ("hw", "abacus"),
-        ("vp", "-1"),
-        ("layout", "Ex|L"),
-        ("gbs", "0"),
-        ("recompute", "full"),
-        ("rmodules", "mhc"),
-        ("seq", "1e30"),
-    ):
-        audit = audit_rows([{**row, key: value}], quick=True)
-        assert audit.recipes[0].verdict in (NOT_COVERED, FITS, BORDERLINE, ILLEGAL, DOES_NOT_FIT)
-    empty = tmp_path / "empty.csv"
-    empty.write_text("recipe,gpus,tp,pp,seq,gbs,mbs\n")
-    assert audit_file(empty).recipes == ()
+    odd = {"tp": "x", "gpus": "", "precision": "int4", "hw": "abacus", "vp": "-1", "layout": "Ex|L", "gbs": "0", "seq": "1e30"}
+    for key, value in {**odd, "recompute": "full", "rmodules": "mhc"}.items():
+        (recipe,) = audit_rows([{**row, key: value}]).recipes
+        assert recipe.verdict in VERDICTS and (recipe.reason or recipe.verdict not in (ILLEGAL, NOT_COVERED)), key

@@ -71,10 +71,6 @@ def of_rank(case: Case, peak_rank: str) -> float:
 def test_simumax_within_half_a_percent_each() -> None:
     for row in rows("SimuMax-B200-v1.2"):
         predicted, measured = of_rank(read_case(row), row["peak_rank"]), float(row["peak_mem_gib"])
-        print(
-            f"{row['id']} tp={row['tp']} pp={row['pp']} cp={row['cp']} s={row['seq']}: {measured:.2f}, {predicted:.2f} "
-            f"predicted ({predicted / measured - 1:+.2%})"
-        )
         assert predicted == pytest.approx(measured, rel=0.005)
 
 
@@ -95,13 +91,10 @@ def test_golden_values_of_the_last_rank() -> None:
         try:
             case = read_case(row)
             predicted = of_rank(case, row["peak_rank"])
-        except InputError as error:
-            print(f"{row['id']} not covered: {error}")
+        except InputError:
             continue
         errors[row["id"]] = predicted / float(row["peak_mem_gib"]) - 1
-        print(f"{row['id']} {row['peak_mem_gib']} GiB measured ({errors[row['id']]:+.1%}) {case.plan}")
     absolute = np.abs(list(errors.values()))
-    print(f"{len(absolute)} rows: median {np.median(absolute):.2%}, mean {absolute.mean():.2%}, worst {absolute.max():.1%}")
     assert len(absolute) >= 150
     assert np.median(absolute) <= 0.04
     assert absolute.mean() <= 0.07
@@ -124,7 +117,6 @@ def test_7b_and_15b_above_what_stays_after_a_step() -> None:
         stays = sum(float(found.parts[name][0, 0, -1]) for name in STATE)
         predicted = (float(found.per_stage_bytes[0, 0, -1]) - stays) / GIB
         measured = float(row["peak_mem_gib"]) - float(row["metric_mem_after_step_gib"])
-        print(f"{row['id']} {row['model']} {row['gpu']}: {measured:.2f}, {predicted:.2f} GiB ({predicted / measured - 1:+.2%})")
         # GV-0007 and GV-0008 hold the numbers of the tp 8 recipe under the name of the tp 4 one: copies, printed only
         if row["gpu"] == "GB200" or "gb200" not in row["model"]:
             seen += 1
@@ -152,7 +144,6 @@ def test_no_plan_that_ran_is_called_impossible() -> None:
             peak, limit = found.peak_bytes[at, options.index(plan.recompute)], found.limit_bytes[at]
             if peak > limit:
                 refused.append(f"{name} {plan}: {peak / GIB:.1f} of {limit / GIB:.1f} GiB")
-    print(f"{sum(map(len, asked.values()))} runs checked, {len(asked)} settings")
     assert not refused
     assert sum(map(len, asked.values())) > 500
 
@@ -161,9 +152,6 @@ def test_nvidia_runs_called_impossible_are_few() -> None:
     """The rows leave recomputation and offload blank where a recipe sets them, so some look larger than they were."""
     cases = [run.case for run in published_runs().runs if source_of(run.case.source).publisher]
     refused = [case for case in cases if not bool(estimate(case).fits[0, 0])]
-    for case in refused:
-        print(f"{case.scenario.model.name} on {case.scenario.cluster.num_gpus} x {case.scenario.cluster.gpu.name}: {case.plan}")
-    print(f"{len(refused)} of {len(cases)} runs called impossible")
     assert len(cases) > 100
     assert len(refused) / len(cases) <= 0.13
 

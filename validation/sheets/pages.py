@@ -213,6 +213,7 @@ def front_page(classes: Sequence[ClassFigures], plans: Sequence[FirstPlan], fold
 
 def write_pages(target: Path, release: str) -> None:
     """Write the page at `target`, its sheets in a folder beside it, the summary and the record of first plans."""
+    (target.parent / target.stem).mkdir(exist_ok=True)
     plans = first_plans(lambda text: print(text, file=sys.stderr))
     about = "Measured over promised step time of the best published run of a question and of our first plan for it "
     about += "(validation/sheets/first_plans.py, record_of). Written by `make accuracy`."
