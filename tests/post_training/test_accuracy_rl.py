@@ -39,6 +39,7 @@ def test_leaving_a_model_out_changes_its_constants():
     assert known["qwen3-32b"]["deepspeed-chat"] == known["llama3.1-8b"]["deepspeed-chat"]
 
 
+@pytest.mark.judge
 def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     lines = {line.name: line for line in post_training_lines()}
     assert all(line.rows or "rows that say all of it" in name for name, line in lines.items())
@@ -48,6 +49,7 @@ def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     assert inside_bands("deepspeed-chat") == []
 
 
+@pytest.mark.judge
 def test_rows_whose_fit_is_called_wrong_are_listed():
     lines, wrong = fit_lines()
     missed = sum(round(line.rows * (1 - line.reached)) for line in lines)
