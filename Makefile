@@ -102,10 +102,8 @@ inference-docs: $(DEV)
 	$(BIN)/python docs/generate_inference.py
 
 accuracy: $(DEV)
-	$(BIN)/python -m validation.fit.first_plan_record
-	$(BIN)/python -m validation.sheets.pages docs/accuracy.md
+	$(BIN)/python -m validation.sheets.pages
 	$(BIN)/python -m validation.fit.published_errors
-	$(BIN)/python -m validation.sheets.post_training
 
 # Measurements on a GPU, with a Python that has torch (GPU_PYTHON), not .venv: a container's torch and Transformer Engine stay in
 # use. Stopped at 8 minutes or by Ctrl-C, the same command goes on. FLAGS='--device cpu --set tiny' tries it without a GPU.

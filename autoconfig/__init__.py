@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         SearchFound,
     )
     from autoconfig.render.model import ModelCountJson
+    from autoconfig.render.validation import ValidationJson
     from autoconfig.specs.scenario import Calibration
 
 Asked = ParamSpec("Asked")
@@ -239,12 +240,12 @@ def predict_serving(table: str | Path | pd.DataFrame) -> PredictedFound:
 
 
 @_question()
-def validate(*, gpu_runs: str | Path | None = None) -> dict[str, Any]:
-    """How far off we are on published runs, and beside the results of `make gpu`: `autoconfig validate --json`."""
+def validate(*, gpu_runs: str | Path | None = None) -> ValidationJson:
+    """How far off we are on published runs, and beside the results of `make gpu`: `autoconfig validate`."""
     from autoconfig.calibration import gpu_runs as own
-    from autoconfig.render.validation import validation_json
+    from autoconfig.render.validation import validation
 
-    return validation_json(own.gpu_runs(Path(gpu_runs) if gpu_runs else None))
+    return validation(own.gpu_runs(Path(gpu_runs) if gpu_runs else None))
 
 
 @_question()

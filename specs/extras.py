@@ -7,8 +7,7 @@ from autoconfig.specs.errors import InputError
 _PACKAGES = {
     "plots": ("matplotlib",),
     "tables": ("pandas", "pyarrow"),
-    "calibrate": ("scipy",),
-    "study": ("optuna", "psutil"),
+    "study": ("optuna", "psutil", "scipy"),
     "serve": ("dbos", "fastapi", "httpx", "pebble", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"),
     "postgres": ("psycopg",),
     "train": ("torch", "megatron", "triton"),

@@ -113,11 +113,6 @@ FLEXIBLE = ("deepep", "hybridep")
 """Dispatchers that send a token once to each rank or link domain."""
 
 
-def settings_of_a_run(settings: RunSettings) -> GivenSettings:
-    """All switches of a run as they were."""
-    return GivenSettings(**vars(settings), of_a_run=True)
-
-
 def usual_graphs(model: ModelSpec) -> frozenset[str]:
     """What a run replays that says graphs and no scope: whole layers of dense models; of mixtures what most of NVIDIA's recipes
     with graphs do (releases.csv), the layers' parts before the experts."""

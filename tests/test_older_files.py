@@ -43,6 +43,7 @@ def test_a_plan_file():
     assert done.exit_code == 0 and json.loads(done.stdout)["short"] == body["short"]
 
 
+@pytest.mark.service
 def test_a_study_goes_on(tmp_path):
     fake_python(tmp_path)
     write_oracle(tmp_path)

@@ -55,6 +55,13 @@ def test_it_holds_the_tree_and_one_name(wheel):
     assert packed == {str(place if place.parts[0] == "autoconfig" else "autoconfig" / place) for place in places}
 
 
+def test_it_holds_no_published_table_or_sheet(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    kept_apart = {path.name for path in (ROOT / "validation").rglob("*") if path.suffix in (".csv", ".toml", ".json", ".md")}
+    assert "training_measurements.csv" in kept_apart and {name for name in names if Path(name).name in kept_apart} == set()
+    assert not [name for name in names if "validation/" in name or name.endswith("measurements.csv")]
+
+
 def test_both_packages_of_kernels_are_there(wheel, tmp_path):
     target = tmp_path / "target"
     run("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(target), str(wheel))

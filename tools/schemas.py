@@ -28,6 +28,7 @@ from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.model import ModelCountJson
 from autoconfig.render.scaling import ScalingJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
+from autoconfig.render.validation import ValidationJson
 from autoconfig.serving.deployment_json import ServeJson
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,6 +45,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "serve": ("autoconfig deployments --json", ServeJson),
     "timeline": ("autoconfig: the pipeline timeline of one plan", TimelineJson),
     "trace": ("autoconfig trace --json", TraceJson),
+    "validate": ("autoconfig validate --json", ValidationJson),
 }
 FILES: dict[Path, tuple[str, Any]] = {
     PUBLISHED / "plan.schema.json": ("plan.json", PlanFileJson),

@@ -28,6 +28,8 @@ class HeldTo:
     """First release of the software whose rows count."""
     before: str = ""
     """First release whose rows no longer count; empty: none."""
+    longest: int = 0
+    """Longest sequence that counts, in tokens; 0: any."""
     median: float | None = None
     """Most median absolute error, where that is held too."""
     bias: float | None = None
@@ -45,28 +47,14 @@ class PublishedSource:
     publisher: str = ""
     """Whose one table these sources are parts of."""
     whole_step: bool = True
-    listed: bool = True
-    """Whether the accuracy page lists rows that resist, not only counts them."""
     bar: HeldTo | None = None
     regret: float | None = None
     """Most mean regret of the first choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarderReading:
-    """How the figure of a bar is read in a harder way."""
-
-    bar: str
-    why: str
-    also: str = ""
-    """Pattern of sources that count too."""
-    zero: tuple[str, ...] = ()
-    """Times of the software stack that are set to zero, and the calibration fitted again."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlindReading:
-    """What a run's own stack may not bring when it is predicted blind."""
+class UnknownStack:
+    """What a run's own stack may not bring where its publisher is unknown."""
 
     times_bar: float
     """Most mean error, over the bar."""
@@ -113,17 +101,6 @@ def source_of(name: str) -> PublishedSource:
     raise UnknownNameError("source of published runs", name, [source.match for source in sources()])
 
 
-def untuned(source: str) -> str:
-    """Why the best run of this source is not the best of its question; empty where it is taken for it."""
-    return next((entry["why"] for entry in _data()["untuned"] if re.fullmatch(entry["match"], source)), "")
-
-
-@cache
-def harder_readings() -> tuple[HarderReading, ...]:
-    """Readings that are named there."""
-    return tuple(HarderReading(**{**entry, "zero": tuple(entry.get("zero", ()))}) for entry in _data()["reading"])
-
-
 @cache
 def bars_held() -> tuple[HeldTo, ...]:
     """Every bar of step times: those of single sources, and those of several or of a part of one."""
@@ -132,12 +109,18 @@ def bars_held() -> tuple[HeldTo, ...]:
 
 
 @cache
-def blind_reading() -> BlindReading:
-    """The hardest reading of every bar."""
-    data = dict(_data()["blind"])
+def unknown_stack() -> UnknownStack:
+    """What stands in for the stack of a publisher that nobody knows."""
+    data = dict(_data()["unknown"])
     times_bar, rates = data.pop("times_bar"), tuple(data.pop("rates"))
     generic = {own: name for name, stacks in data.items() for own in stacks}
-    return BlindReading(times_bar=times_bar, rates=rates, generic=generic)
+    return UnknownStack(times_bar=times_bar, rates=rates, generic=generic)
+
+
+def band_bars() -> dict[str, Any]:
+    """What bands are held to."""
+    bars: dict[str, Any] = _data()["bands"]
+    return bars
 
 
 @cache

@@ -165,15 +165,16 @@ def validate_command(gpu_runs: Path | None, as_json: bool) -> None:
     Every published run and its error: docs/accuracy.md.
     """
     from autoconfig.calibration import gpu_runs as own
-    from autoconfig.render.validation import class_rows, run_rows, validation_json
+    from autoconfig.render.validation import class_rows, run_rows, validation, validation_json
 
-    runs = own.gpu_runs(gpu_runs)
+    found = validation(own.gpu_runs(gpu_runs))
     if as_json:
-        print_json(validation_json(runs))
+        print_json(validation_json(found))
         return
-    show_rows("classes", class_rows(), as_json)
-    if runs:
-        show_rows("gpu_runs", run_rows(runs), as_json)
+    click.echo(f"{found.about} Release {found.release}, {found.date}, calibration {found.calibration}.")
+    show_rows("classes", class_rows(found), as_json)
+    if found.gpu_runs:
+        show_rows("gpu_runs", run_rows(found.gpu_runs), as_json)
 
 
 def _listing(name: str, rows: str, text: str, example: str) -> click.Command:

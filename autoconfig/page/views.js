@@ -171,7 +171,7 @@ export const optionsOf = (line) => ((/(?:\(|try )(--[^);]*)/.exec(line) || ["", 
 function nothingFits(answer, use) {
   const miss = answer.nearest_miss;
   const tried = miss ? miss.try : [];
-  const enough = tried.filter((line) => !line.includes(": still "));
+  const enough = tried.filter((line, at) => miss.try_fits[at]);
   const changes = (line) => (optionsOf(line).length ? optionsOf(line) : tried.slice(0, tried.indexOf(line)).flatMap(optionsOf));
   const plain = (line) => line.replace(/ \(--[^)]*\)/, "");
   const list = (title, lines, button) => (lines.length ? [h("p", null, title), h("ul", null, lines.map((line) =>

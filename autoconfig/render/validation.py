@@ -1,24 +1,103 @@
-"""What `autoconfig validate` prints: how far off predictions of each class are, and results of `make gpu`."""
+"""What `autoconfig validate` prints: how far off predictions of each class of runs are, and results of `make gpu`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import Any
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Annotated, Any
 
 from autoconfig.calibration.gpu_runs import GpuRun
-from autoconfig.training.price import shipped_bands
+from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Share, from_json, to_json
 
 
-def class_rows() -> list[dict[str, Any]]:
-    """Return a row for each class of runs: how many, of how many sources, and the 90 % band of measured over predicted."""
+@dataclass(frozen=True, kw_only=True)
+class ClassErrors:
+    """Errors on the published runs of one class, whose publisher the constants had not seen (serving: source; post-training:
+    model)."""
+
+    lane: Annotated[str, Keywords(enum=["training", "serving", "post-training"])]
+    name: str
+    """Of training the class that an answer's confidence names, or `pooled`, all of them; of serving the kind of run; of
+    post-training the framework."""
+    rows: Natural
+    publishers: Natural
+    """Of serving and post-training sources."""
+    mean_error: NotNegative
+    """Mean of |predicted / measured - 1|: of step seconds, of serving of tokens per second and GPU."""
+    median_error: NotNegative
+    inside_band: Share | None
+    """Share of runs in their 90 % band; null where no band is said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuJob:
+    """A job of `make gpu` beside its prediction."""
+
+    device: str
+    part: str
+    model: str
+    plan: str
+    rank: int | None
+    """Of an emulated rank; null: a whole run."""
+    status: str
+    measured_gib: float | None
+    predicted_gib: float
+    limit_gib: float
+    measured_seconds: float | None
+    """Of a step of a run, or of one micro-batch's compute of an emulated rank."""
+    predicted_seconds: float | None
+    agrees: bool
+    """Whether the job was called rightly to fit or not to fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationJson:
+    """What `autoconfig validate --json` prints."""
+
+    schema_version: Annotated[int, Keywords(const=2)] = 2
+    about: str
+    """What the errors are of."""
+    release: str
+    """Of this package, when the errors were counted."""
+    date: str
+    calibration: str
+    """Version of the shipped calibration."""
+    classes: tuple[ClassErrors, ...]
+    gpu_runs: tuple[GpuJob, ...] = ()
+
+
+def validation(runs: Sequence[GpuRun] = ()) -> ValidationJson:
+    """Return the summary of data/validation.json (made by `make accuracy`) with the results of `make gpu`."""
+    text = (resources.files("autoconfig") / "data" / "validation.json").read_text(encoding="utf-8")
+    jobs = [{**vars(run), "agrees": run.agrees} for run in runs]
+    return from_json(ValidationJson, {**json.loads(text), "schema_version": 2, "gpu_runs": jobs}, "data/validation.json")
+
+
+def validation_json(found: ValidationJson) -> dict[str, Any]:
+    """Return the record as JSON."""
+    record: dict[str, Any] = to_json(found)
+    return record
+
+
+def class_rows(found: ValidationJson) -> list[dict[str, str]]:
+    """Return a row of the screen for each class."""
     return [
-        {"class": name, "rows": band.rows, "sources": len(band.sources), "p5": band.p5, "p95": band.p95}
-        for name, band in shipped_bands().items()
+        {
+            "lane": one.lane,
+            "class": one.name,
+            "rows": f"{one.rows:,}",
+            "publishers": str(one.publishers),
+            "mean error": f"{one.mean_error:.1%}",
+            "median error": f"{one.median_error:.1%}",
+            "inside the 90 % band": "-" if one.inside_band is None else f"{one.inside_band:.0%}",
+        }
+        for one in found.classes
     ]
 
 
-def run_rows(runs: Sequence[GpuRun]) -> list[dict[str, Any]]:
+def run_rows(runs: Sequence[GpuJob]) -> list[dict[str, str]]:
     """Return a row of the screen for each job of `make gpu`."""
 
     def error(predicted: float | None, measured: float | None) -> str:
@@ -42,9 +121,3 @@ def run_rows(runs: Sequence[GpuRun]) -> list[dict[str, Any]]:
         }
         for run in runs
     ]
-
-
-def validation_json(runs: Iterable[GpuRun]) -> dict[str, Any]:
-    """Return the record of `validate --json`. Times in seconds, memory in GiB."""
-    own = [{**asdict(run), "agrees": run.agrees} for run in runs]
-    return {"schema_version": 2, "classes": class_rows(), "gpu_runs": own}

@@ -108,7 +108,7 @@ class _Run:
         if not known:
             assumed.append(note(f"{gpu.name} (gpu_mem_gb {cell(row, 'gpu_mem_gb')} is no size of it)"))
         model = read_model(row, assumed)
-        stack = read_stack(row, gpu, assumed)
+        stack = read_stack(row, gpu, assumed, calibration)
         workload = read_row_workload(row, model, assumed)
         assumed += odd_words(row)
         convention = cell(row, "flops_convention")

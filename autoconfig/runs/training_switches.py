@@ -23,7 +23,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
-from autoconfig.specs.scenario import FP8_RECIPES, Numerics, Workload
+from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
 from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
 from autoconfig.training.question import read_workload
@@ -32,10 +32,10 @@ ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
 """Words of the column task: adapters are trained, or all weights of a trained model."""
 
 
-def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark]) -> SoftwareStack:
+def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calibration) -> SoftwareStack:
     """Return the named software, else a question's, with what the row says of its kernels and overlap."""
     name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
-    stack = resolve.read_stack(name or None, gpu, assumed)
+    stack = resolve.read_stack(name or None, gpu, assumed, calibration)
     overlap = frozenset(overlap_words(cell(row, "overlap"))) - {EP_OVERLAP}
     if overlap and stack.release and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER}:
         overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism

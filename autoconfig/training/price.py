@@ -144,7 +144,7 @@ def first_plan_kind(*, moe: bool, precision: str) -> str:
 
 @cache
 def first_plan_record(kind: str) -> FirstPlanRecord:
-    """The record of data/first_plans.json (validation/fit/first_plan_record.py)."""
+    """The record of data/first_plans.json (`make accuracy`)."""
     text = (resources.files("autoconfig") / "data" / "first_plans.json").read_text(encoding="utf-8")
     return FirstPlanRecord(kind=kind, **json.loads(text)["kinds"][kind])
 

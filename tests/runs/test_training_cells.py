@@ -10,6 +10,8 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE
 from autoconfig.specs.remarks import sentences
+from autoconfig.specs.scenario import Calibration, Entry, Factors, OwnRuns
+from autoconfig.specs.software.software import DEFAULT_STACK, load_stack, newest_release
 from autoconfig.time_model.job import TrainingJob
 from autoconfig.time_model.predict import estimate_step_time
 
@@ -103,6 +105,14 @@ def test_what_a_row_leaves_open_is_what_a_question_takes(change: dict[str, str])
     plan = question.read_plan(degrees)
     assert found.plan == plan.replace(first=found.plan.first, last=found.plan.last)
     assert found.scenario.settings(plan) == question.settings(plan)
+
+
+def test_the_usual_software_is_that_of_the_calibrations_own_runs() -> None:
+    mine = OwnRuns(runs=9, log_sd=0.1, degrees_of_freedom=8.0)
+    own = Entry(architecture="blackwell", generation="megatron-core", factors=Factors(), own=mine)
+    blank = {**ROW, "software": "", "fsdp": ""}
+    named = [read_case(blank, Calibration(version="mine", entries=entries)).scenario.software.name for entries in ((), (own,))]
+    assert named == [load_stack(newest_release()).name, DEFAULT_STACK]
 
 
 DENSE = {**ROW, "model": "llama3-70b", "ep": "", "pp": "8", "vpp": "10", "tp": "1", "gpus": "32", "seq": "4096", "gbs": "32"}

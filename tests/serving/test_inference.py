@@ -30,7 +30,7 @@ from autoconfig.serving.rank import search
 from autoconfig.serving.request import ServeRequest
 from validation.fit.serving_fit import Sample, fit, samples_of
 from validation.judge.engine_arguments import arguments_of
-from validation.sheets.serving import Figure, Judged, published_rows, tensor_parallel_order
+from validation.sheets.serving import Judged, published_rows, tensor_parallel_order
 
 SMALL = ServeRequest(model="llama3-8b", gpus=2, gpu="h100", isl=500, osl=200, simulate=1)
 
@@ -322,10 +322,7 @@ def test_shipped_constants_are_what_the_fit_gives(rows):
     assert constant_vector(shipped.constants(understand(SMALL).engine, understand(SMALL).gpu)).shape == (8,)
 
 
-def test_figures_and_order_of_tp(rows):
-    assert (
-        Figure(name="x", rows=1, value=3.0, bar=4.0).met and not Figure(name="x", rows=1, value=3.0, bar=4.0, at_least=True).met
-    )
+def test_order_of_tp(rows):
     alike = [
         r
         for r in rows

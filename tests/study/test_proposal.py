@@ -290,7 +290,7 @@ def test_a_study_of_headroom_proposes_smaller_plans():
 
 
 on_published_runs = pytest.mark.xdist_group("validate")
-"""Of the worker that has observed the published runs for tests/accuracy/test_validate.py."""
+"""Of the worker that has observed the published runs for tests/validation/test_validate.py."""
 
 
 @pytest.fixture(scope="module")

@@ -181,11 +181,11 @@ def test_simumax_last_stage() -> None:
     assert traced == pytest.approx(64479 * 2**20, rel=TE_TOLERANCE)
 
 
-RECIPES = Path(__file__).parents[1] / "accuracy" / "golden_recipes.csv"
+RECIPES = Path(__file__).parents[1] / "validation" / "golden_recipes.csv"
 FAST = ("GV-0009",)
 """Interleaving: the others differ by less or take longer, and are for `make soak`."""
 COPIES = ("GV-0007", "GV-0008")
-"""They hold the numbers of the tp 8 recipe under the name of the tp 4 one (tests/accuracy/test_published_memory.py)."""
+"""They hold the numbers of the tp 8 recipe under the name of the tp 4 one (tests/validation/test_published_memory.py)."""
 
 
 def golden_rows() -> list[object]:

@@ -19,7 +19,7 @@ from autoconfig.time_model.hardware.efficiency import formula_efficiency_of
 from autoconfig.calibration.observe import gpu_name, predicted_seconds
 from autoconfig.planning.calibration_file import shipped
 from validation.published import published_runs
-from validation.sheets.groups import Constants, predict_runs
+from validation.sheets.training import Constants, predict_runs
 from validation.sources import source_of
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "time_model.md"

@@ -32,7 +32,7 @@ from autoconfig.calibration.observe import HUBER, NOISE_LOG_SD, OF_THE_MIXTURE, 
 from validation.fit.steps import fit
 from validation.intake.recipes import DOUBT
 from validation.published import published_runs, useful_for_calibration
-from validation.sheets.groups import predict_steps
+from validation.sheets.training import predict_steps
 from validation.sources import source_of
 
 CONSTANTS = (

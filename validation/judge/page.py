@@ -53,7 +53,7 @@ class JudgedRecipe:
 
 def audited_recipes(path: Path = TABLE) -> Audit:
     """Our verdicts; whether a recipe could be faster is left out."""
-    return audit_file(path, quick=True)
+    return audit_file(path)
 
 
 def judged_recipes(judge: Judge, audit: Audit) -> list[JudgedRecipe]:

@@ -27,7 +27,7 @@ from autoconfig.study.training.proposal import TOLERANCE, Result, propose
 from autoconfig.study.training.surrogate import Scatter, memory_belief, prior_covariance
 from autoconfig.study.trials import distributions
 from validation.published import published_rows
-from validation.sheets.groups import Constants, paper_of
+from validation.sheets.training import Constants, paper_of
 
 MIN_CHANCE_TO_FIT = 0.05
 """Plans below it are pruned by the memory model and never proposed."""

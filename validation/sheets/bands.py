@@ -1,24 +1,20 @@
-"""Bands whose quantiles come from the other sources, and how many left-out runs they hold; harder readings of such figures."""
+"""90 % bands whose quantiles come from the other sources, and how many left-out runs they hold."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from autoconfig.calibration.observe import Run, observe
-from autoconfig.planning.progress import Progress
 from autoconfig.training.price import (
     CALIBRATED,
     CLASSES,
     MIN_SOURCES,
-    MOE,
     ONE_NODE,
     RELATED,
     RELIABLE_ROWS,
@@ -26,25 +22,13 @@ from autoconfig.training.price import (
     Band,
     band_of,
 )
-from validation.published import published_runs, useful_for_calibration
-from validation.sheets.groups import (
-    Constants,
-    Figures,
-    LeaveOut,
-    Predicted,
-    figures_of,
-    paper_of,
-    predict_runs,
-    predictions,
-    publisher_of,
-)
-from validation.sources import PublishedSource, harder_readings, source_of, sources
+from validation.sheets.figures import Line
+from validation.sheets.training import LeaveOut, Predicted, paper_of, predictions, publisher_of
+from validation.sources import band_bars, source_of
 
 POOLED = "pooled"
 UPPER = 0.95
 """Share of runs below the upper end of a band; as many lie above its lower end."""
-ROWS_OF_A_CLASS = 100
-"""Classes with fewer rows are printed and held to nothing."""
 LARGE_RUNS = (CALIBRATED, RELATED)
 EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
 EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
@@ -61,7 +45,6 @@ class Coverage:
     sources: int
     inside: float
     """Share, every source with equal weight."""
-    inside_by_row: float
     half_width: float
     """Median of half of (p95 - p5), every row with equal weight."""
     half_width_by_source: float
@@ -159,39 +142,29 @@ def coverage(
 
 
 @cache
-def by_table() -> tuple[Coverage, ...]:
-    """`coverage` of the runs whose errors make bands: constants and bands know nothing of the run's source."""
-    return tuple(coverage(banded()))
+def covered(left_out: Literal["source", "publisher"]) -> tuple[Coverage, ...]:
+    """Return the coverage of the runs whose errors make bands: constants and bands know nothing of the run's source, or of its
+    publisher, which then counts once, however many tables it has."""
+    apart, unit = (paper_of, _same) if left_out == "source" else (publisher_of, publisher_of)
+    return tuple(coverage(banded(left_out), apart, unit))
 
 
-@cache
-def by_publisher() -> tuple[Coverage, ...]:
-    """`coverage` of publishers: constants and bands know nothing of the run's publisher, and every publisher counts once,
-    however many tables it has. A class is what a planner without that publisher would say: some runs then are of unfamiliar
-    software."""
-    return tuple(coverage(banded("publisher"), publisher_of, publisher_of))
-
-
-POOLED_INSIDE, CLASS_INSIDE = (0.85, 0.95), (0.80, 0.97)
-MAX_HALF_WIDTH, MAX_HALF_WIDTH_BY_PUBLISHER = 0.14, 0.15
-
-
-def band_lines(found: Sequence[Coverage], publishers: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
-    """What bands are held to, as fields of a JudgedLine; of `publishers` the pooled line alone."""
-    for line in found:
-        low, high = POOLED_INSIDE if line.level == POOLED else CLASS_INSIDE
-        if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
-            yield {"name": f"90 % bands: {line.level}, inside", "least": low, "most": high, "reached": line.inside}
-        for equal, width in (("rows", line.half_width), ("sources", line.half_width_by_source)):
-            if line.level == POOLED:
-                name = f"90 % bands: median half-width, {equal} equal"
-                yield {"name": name, "most": MAX_HALF_WIDTH, "reached": width}
-    for line in publishers[:1]:
-        low, high = POOLED_INSIDE
-        name = "90 % bands by publisher: inside, weight n / (n + 2)"
-        yield {"name": name, "least": low, "most": high, "reached": line.inside_by_weight}
-        name = "90 % bands by publisher: median half-width"
-        yield {"name": name, "most": MAX_HALF_WIDTH_BY_PUBLISHER, "reached": line.half_width}
+def band_lines(left_out: Literal["source", "publisher"]) -> Iterator[Line]:
+    """Yield what bands are held to (validation/sources.toml, bands): shares inside, and the median half-width."""
+    bars = band_bars()
+    for line in covered(left_out):
+        pooled = line.level == POOLED
+        low, high = bars["pooled_inside" if pooled else "class_inside"]
+        inside = line.inside if left_out == "source" else line.inside_by_weight
+        name = f"90 % bands without the run's {left_out}: {line.level}"
+        if pooled or (left_out == "source" and line.rows >= bars["rows_of_a_class"]):
+            yield Line(name=f"{name}, inside", rows=line.rows, reached=inside, least=low, most=high)
+        if pooled:
+            most = bars["half_width"][left_out]
+            yield Line(name=f"{name}, median half-width", rows=line.rows, reached=line.half_width, most=most)
+            if left_out == "source":
+                name += ", median half-width with sources equal"
+                yield Line(name=name, rows=line.rows, reached=line.half_width_by_source, most=most)
 
 
 def _key(predicted: Predicted) -> str:
@@ -218,7 +191,6 @@ def _count(
         rows=len(rows),
         sources=len(sources),
         inside=_mean(shares),
-        inside_by_row=_mean(inside[_key(p)] for p in rows),
         half_width=float(np.median(widths)),
         half_width_by_source=weighted_quantile(widths, [1 / count[unit(p.source)] for p in rows], 0.5),
         inside_by_weight=float(np.average(shares, weights=weights)),
@@ -227,91 +199,3 @@ def _count(
 
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean([float(value) for value in values]))
-
-
-ONE_PUBLISHER = "{}'s tables of all GPUs left out together, constants and bands"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """One figure, as it is held to and read harder; shares."""
-
-    name: str
-    rows: int
-    usual: float
-    harder: float
-    why: str
-
-
-def readings(progress: Progress | None = None) -> list[Reading]:
-    """Every harder reading. Fits the calibration without NVIDIA, and without what the MoE rows set (some seconds)."""
-    if progress is not None:
-        progress("harder readings")
-    return list(_readings())
-
-
-@cache
-def _readings() -> tuple[Reading, ...]:
-    return (*_step_times(), *_bands())
-
-
-def _bar_sources() -> dict[str, PublishedSource]:
-    return {source.bar.name: source for source in sources() if source.bar is not None}
-
-
-def _large(predicted: Sequence[Predicted], source: PublishedSource, also: str = "") -> Figures:
-    mine = [p for p in predicted if p.run.large and (source_of(p.source) is source or re.fullmatch(also, p.source))]
-    return figures_of([(p.run.case.id, p.ratio) for p in mine])
-
-
-def _step_times() -> Iterator[Reading]:
-    for reading in harder_readings():
-        source = _bar_sources()[reading.bar]
-        mine = _usual(source)
-        harder = _large(_without(reading.zero, source) if reading.zero else mine, source, reading.also)
-        name = f"Step time, {reading.bar}"
-        yield Reading(name=name, rows=harder.rows, usual=_large(mine, source).mean, harder=harder.mean, why=reading.why)
-
-
-def _usual(source: PublishedSource) -> Sequence[Predicted]:
-    assert source.bar is not None
-    return predictions(source.bar.leave_out)
-
-
-def _without(names: Sequence[str], source: PublishedSource) -> list[Predicted]:
-    """Large runs of the source, its model left out, where these times of the software are zero and the calibration is fitted
-    again."""
-
-    def plain(run: Run) -> Run:
-        scenario = run.case.scenario
-        zero: dict[str, Any] = dict.fromkeys(names, 0.0)
-        stack = replace(scenario.software, time=replace(scenario.software.time, **zero))
-        return replace(run, case=replace(run.case, scenario=replace(scenario, software=stack)))
-
-    runs = published_runs().runs
-    observed = tuple(observe(plain(run)) for run in runs if useful_for_calibration(run))
-    mine = [plain(run) for run in runs if source_of(run.case.source) is source and run.large]
-    return predict_runs(mine, Constants("model", observed=observed))
-
-
-def _bands() -> Iterator[Reading]:
-    together = {line.level: line for line in coverage(banded("publisher"), publisher_of)}
-    publishers = " and ".join(sorted({source.publisher for source in sources()} - {""}))
-    pooled = by_publisher()[0]
-    yield Reading(
-        name="90 % bands by publisher: inside",
-        rows=pooled.rows,
-        usual=pooled.inside_by_weight,
-        harder=pooled.inside,
-        why=f"every publisher counts the same ({pooled.sources}, one of them with a single run)",
-    )
-    for line in by_table():
-        if line.level in (POOLED, MOE):
-            yield _inside(line, together[line.level].inside, ONE_PUBLISHER.format(publishers))
-    for line in by_table():
-        if line.level == POOLED or line.rows >= ROWS_OF_A_CLASS:
-            yield _inside(line, line.inside_by_row, "every row counts the same, not every source")
-
-
-def _inside(line: Coverage, harder: float, why: str) -> Reading:
-    return Reading(name=f"90 % bands: {line.level}, inside", rows=line.rows, usual=line.inside, harder=harder, why=why)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from statistics import mean, median
 
@@ -11,6 +10,7 @@ from autoconfig.runs.encoder_row import training_row_of
 from autoconfig.runs.predict import Prediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from validation.published import published_rows
+from validation.sheets.figures import Line
 
 ALLOCATED, PEAK, THROUGHPUT, SCALING = 0.02, 0.04, 0.15, 0.08
 """At most: median of allocated bytes, median of peaks, mean error of tokens per second, largest deviation from the shape."""
@@ -18,29 +18,15 @@ ENCODER_TOKENS = 512
 """Of one sample: what NVIDIA's tables count (NeMo-Framework-Launcher README, section 7)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderFigure:
-    """One figure over some rows, as a share."""
-
-    name: str
-    rows: int
-    reached: float
-    most: float
-
-    @property
-    def holds(self) -> bool:
-        return self.reached <= self.most
-
-
 @cache
-def encoder_figures() -> tuple[EncoderFigure, ...]:
-    """Memory of Megatron-LM's CI runs, published throughput, and how it grows with the GPUs."""
+def encoder_lines() -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+    """Return (memory of Megatron-LM's CI runs, published throughput and how it grows with the GPUs)."""
     rows = list(published_rows("t5_bert"))
     found = {p.id: p for p in predict_rows([training_row_of(row) for row in rows])}
-    return (*_memory(rows, found), *_throughput(rows, found))
+    return tuple(_memory(rows, found)), tuple(_throughput(rows, found))
 
 
-def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[EncoderFigure]:
+def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Line]:
     runs = [row for row in rows if cell(row, "kind") == "ci_golden"]
     for name, column, most in (("allocated after the step", "mem_alloc_gib", ALLOCATED), ("peak", "mem_peak_gib", PEAK)):
         errors = []
@@ -49,10 +35,10 @@ def _memory(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[En
             gib, measured = one.after_step_gib if column == "mem_alloc_gib" else one.peak_gib, number(row, column)
             if gib and measured:
                 errors.append(abs(gib / measured - 1.0))
-        yield EncoderFigure(name=f"Megatron-LM CI, {name}: median", rows=len(errors), reached=median(errors), most=most)
+        yield Line(name=f"T5 and BERT in CI, {name}: median error", rows=len(errors), reached=median(errors), most=most)
 
 
-def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[EncoderFigure]:
+def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterator[Line]:
     ratios: dict[tuple[str, bool], list[float]] = {}
     for row in rows:
         rate, gpus = _tokens_per_second(row), number(row, "gpus")
@@ -60,10 +46,10 @@ def _throughput(rows: Sequence[Row], found: Mapping[str, Prediction]) -> Iterato
         if cell(row, "kind") == "published_training" and rate and gpus and predicted:
             ratios.setdefault((cell(row, "model"), bool(cell(row, "step_s"))), []).append(predicted * gpus / rate)
     errors = [abs(1.0 / ratio - 1.0) for group in ratios.values() for ratio in group]
-    yield EncoderFigure(name="Published step time: mean error", rows=len(errors), reached=mean(errors), most=THROUGHPUT)
+    yield Line(name="T5 and BERT, published step time: mean error", rows=len(errors), reached=mean(errors), most=THROUGHPUT)
     scaled = [group for (_, timed), group in ratios.items() if not timed]
     shapes = [abs(ratio / mean(group) - 1.0) for group in scaled for ratio in group]
-    yield EncoderFigure(name="Shape of scaling: largest deviation", rows=len(shapes), reached=max(shapes), most=SCALING)
+    yield Line(name="T5 and BERT, shape of scaling: largest deviation", rows=len(shapes), reached=max(shapes), most=SCALING)
 
 
 def _tokens_per_second(row: Row) -> float | None:

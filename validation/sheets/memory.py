@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model.predict import estimate_memory, fit_probability
+from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.errors import GIB, AutoconfigError
 
 from autoconfig.runs.predict import peak_bytes
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.runs.training_row import read_case
 from validation.published import published_rows
-from validation.sheets.groups import figures_of
-from validation.sources import source_of, sources
+from validation.sheets.figures import Group, Line, figures_of
+from validation.sources import source_of
 
 FOLDS = 5
 """Only four (GPUs, sequence) groups exist, so there are four."""
@@ -24,57 +25,20 @@ VERDICTS_RIGHT = 0.95
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryGroup:
-    """Peaks of one source on one stack; errors as shares of the measured peak."""
-
-    source: str
-    stack: str
-    rank: str
-    rows: int
-    covered: int
-    mean: float
-    median: float
-    bias: float
-    worst: float
-    worst_id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdicts:
-    """How often `fits` was right on runs with a known end."""
-
-    constants: str
-    oom_rows: int
-    oom_right: float
-    ran_rows: int
-    ran_right: float
-    brier: float
-    """Mean squared distance of the fit probability from what happened."""
-    offsets_gib: tuple[float, ...] = ()
-    """Added to the predicted peak, by fold."""
-
-    @property
-    def holds(self) -> bool:
-        return min(self.oom_right, self.ran_right) >= VERDICTS_RIGHT
-
-
-def memory_groups() -> list[MemoryGroup]:
-    """Every source with a measured peak, by stack and by the rank that was measured."""
-    errors: dict[tuple[str, str, str], list[tuple[str, float | None]]] = {}
+@cache
+def peak_errors() -> tuple[tuple[str, str, float], ...]:
+    """Return (source with its stack and the rank that was measured, id, predicted / measured peak - 1) of every row with a
+    whole plan and a measured peak."""
+    found = []
     for row in published_rows():
         measured = number(row, "peak_mem_gib")
         if measured is None or "memory" not in source_of(cell(row, "source")).use:
             continue
-        rank = f"{cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
-        key = (cell(row, "source"), cell(row, "software"), rank)
-        errors.setdefault(key, []).append((cell(row, "id"), _error(row, measured)))
-    groups = []
-    for (source, stack, rank), found in sorted(errors.items()):
-        figures = figures_of([(row_id, error) for row_id, error in found if error is not None])
-        values = {name: value for name, value in asdict(figures).items() if name != "rows"}
-        groups.append(MemoryGroup(source=source, stack=stack, rank=rank, rows=len(found), covered=figures.rows, **values))
-    return groups
+        name = f"{cell(row, 'source')}, {cell(row, 'software')}, {cell(row, 'peak_rank')} rank, {cell(row, 'peak_kind')}"
+        error = _error(row, measured)
+        if error is not None:
+            found.append((name, cell(row, "id"), error))
+    return tuple(found)
 
 
 def _error(row: Row, measured: float) -> float | None:
@@ -87,37 +51,42 @@ def _error(row: Row, measured: float) -> float | None:
         return None
 
 
-_Ends = tuple[Floats, Floats, Floats, npt.NDArray[np.bool_]]
-"""(peak, limit, device bytes, whether it ran) of runs with a known end."""
+def memory_groups() -> list[Group]:
+    """Return the figures of peaks by source, stack and the rank that was measured."""
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for name, row, error in peak_errors():
+        groups.setdefault(name, []).append((row, error))
+    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
 
 
-def verdicts() -> list[Verdicts]:
-    """With no constant from these rows, and with one offset in GiB where tp or pp is above 1, fitted on the other folds."""
-    found = list(_end_rows())
-    peak, limit, device, ran, divided = (np.array([f[i] for f in found]) for i in range(5))
-    ran, divided, where = ran.astype(bool), divided.astype(bool), [f[5] for f in found]
+def verdict_lines() -> list[Line]:
+    """Return how often `fits` is right with no constant from these rows, and with one offset in GiB where tp or pp is above 1,
+    fitted on the other (GPUs, sequence) groups, which is what is held to."""
+    ends = list(_end_rows())
+    peak, limit, ran, divided = (np.array([end[i] for end in ends]) for i in range(4))
+    ran, divided, where = ran.astype(bool), divided.astype(bool), [end[4] for end in ends]
     groups = sorted(set(where), key=lambda g: (-where.count(g), g))
     fold = np.array([groups.index(g) % FOLDS for g in where])
     offset = np.zeros(len(fold))
-    fitted = []
     for number_of_fold in sorted(set(fold)):
         test, others = fold == number_of_fold, (fold != number_of_fold) & divided
-        shift = best_offset(peak[others], limit[others], ran[others])
-        offset[test & divided] = shift
-        fitted.append(shift / GIB)
-    folds = f"one offset where tp or pp > 1, fitted on the other {len(fitted) - 1} of {len(fitted)} (GPUs, sequence) groups"
-    ends = peak, limit, device, ran
-    return [_verdicts("none from these rows", ends, np.zeros(len(fold)), ()), _verdicts(folds, ends, offset, tuple(fitted))]
+        offset[test & divided] = best_offset(peak[others], limit[others], ran[others])
+    lines = []
+    for name, fits, least in (
+        ("no constant from these rows", peak <= limit, None),
+        ("cross-validated", peak + offset <= limit, VERDICTS_RIGHT),
+    ):
+        for what, members, right in (("ran out of memory", ~ran, ~fits), ("ran", ran, fits)):
+            reached = float(np.mean(right[members]))
+            lines.append(
+                Line(name=f"Aleph Alpha 13B, {name}: {what}, right", rows=int(members.sum()), reached=reached, least=least)
+            )
+    return lines
 
 
-def labelled_source() -> str:
-    """Name of the one source with out-of-memory labels."""
-    return next(source.bar.name for source in sources() if "fits" in source.use and source.bar is not None)
-
-
-def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, str]]]:
-    """(peak, limit, device, ran, divided, (GPUs, sequence)) with the stack's documented properties only: its reserve left
-    out. Divided: tp or pp above 1, what the offset is for (`StackMemory.model_parallel_reserved_gib`)."""
+def _end_rows() -> Iterator[tuple[float, float, bool, bool, tuple[str, str]]]:
+    """(peak, limit, ran, divided, (GPUs, sequence)) with the stack's documented properties only: its reserve left out. Divided:
+    tp or pp above 1, what the offset is for (`StackMemory.model_parallel_reserved_gib`)."""
     for row in published_rows():
         if "fits" not in source_of(cell(row, "source")).use or cell(row, "full_plan") != "1":
             continue
@@ -127,29 +96,14 @@ def _end_rows() -> Iterator[tuple[float, float, float, bool, bool, tuple[str, st
         plain = replace(scenario, software=replace(scenario.software, memory=documented))
         memory = estimate_memory(plain, plain.layouts([case.plan]), [case.plan.recompute])
         where = (cell(row, "gpus"), cell(row, "seq"))
-        ran = cell(row, "status") == "ran"
         divided = case.plan.tp > 1 or case.plan.pp > 1
-        yield float(memory.peak_bytes[0, 0]), float(memory.limit_bytes[0]), float(memory.device_bytes), ran, divided, where
+        yield float(memory.peak_bytes[0, 0]), float(memory.limit_bytes[0]), cell(row, "status") == "ran", divided, where
 
 
 def best_offset(peak: Floats, limit: Floats, ran: npt.NDArray[np.bool_]) -> float:
-    """The offset that makes the mean of both error rates least; the middle of the best interval."""
+    """Return the offset that makes the mean of both error rates least; the middle of the best interval."""
     headroom = np.sort(limit - peak)
     edges = np.concatenate([[headroom[0] - GIB], (headroom[1:] + headroom[:-1]) / 2, [headroom[-1] + GIB]])
     wrong = np.array([np.mean(limit[ran] - peak[ran] < e) + np.mean(limit[~ran] - peak[~ran] >= e) for e in edges])
     best = edges[wrong <= wrong.min() + 1e-12]
     return float(best[len(best) // 2])
-
-
-def _verdicts(constants: str, ends: _Ends, offset: Floats, offsets: tuple[float, ...]) -> Verdicts:
-    peak, limit, device, ran = ends
-    likely, fits = fit_probability(peak + offset, limit, device), peak + offset <= limit
-    return Verdicts(
-        constants=constants,
-        oom_rows=int((~ran).sum()),
-        oom_right=float(np.mean(~fits[~ran])),
-        ran_rows=int(ran.sum()),
-        ran_right=float(np.mean(fits[ran])),
-        brier=float(np.mean((likely - ran) ** 2)),
-        offsets_gib=offsets,
-    )

@@ -1,15 +1,14 @@
-"""`autoconfig validate --inference`: every published serving run predicted with constants that have not seen its source."""
+"""Published serving runs, predicted with constants that have or have not seen their source."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -18,10 +17,8 @@ from autoconfig.runs.predict_serving import ServingPrediction, predict_rows
 from autoconfig.runs.table import Row, cell, number
 from validation.fit.serving_fit import FirstToken, Sample, fit, samples_of
 from validation.published import published_rows as rows_of
+from validation.sheets.figures import Group, Line, figures_of
 from validation.sources import ServingFigure, serving_figures
-
-if TYPE_CHECKING:
-    from autoconfig.planning.progress import Progress
 
 OUT_OF_MEMORY = re.compile(r"out of memory|\boom\b|insufficient (kv cache )?memory", re.IGNORECASE)
 MIN_DIFFERENCE = 1.03
@@ -49,63 +46,17 @@ class Judged:
         return predicted / value - 1.0 if value and predicted is not None else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """One line of the report: what, over how many runs, the figure, and the bar it is held to (None: printed only)."""
-
-    name: str
-    rows: int
-    value: float
-    unit: str = "%"
-    bar: float | None = None
-    at_least: bool = False
-    median: float | None = None
-    """Median of the signed errors in %, where the figure is a mean error."""
-
-    @property
-    def met(self) -> bool | None:
-        if self.bar is None:
-            return None
-        return bool(self.value >= self.bar if self.at_least else self.value <= self.bar)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServingValidation:
-    """Everything that `validate --inference` prints."""
-
-    figures: tuple[Figure, ...]
-    sources: tuple[Figure, ...]
-    unpredicted: tuple[tuple[str, int], ...]
-    held_out: bool
-    judged: tuple[Judged, ...]
-
-
-def validate_inference(*, held_out: bool = True, progress: Progress | None = None) -> ServingValidation:
+@cache
+def judged_runs(*, held_out: bool) -> tuple[Judged, ...]:
     """Predict all rows; `held_out`: each source with constants fitted on the others, else with the shipped ones."""
     rows = published_rows()
-    if held_out:
-        samples, first = samples_of(rows)
-        predictions = _held_out(rows, samples, first, progress)
-    else:
-        predictions = predict_rows(rows, shipped_calibration(), progress)
-    judged = tuple(Judged(row=row, predicted=p) for row, p in zip(rows, predictions, strict=True))
-    reasons = Counter(one.predicted.note for one in judged if one.predicted.failed)
-    return ServingValidation(
-        figures=tuple(_figures(judged)),
-        sources=tuple(_by_source(judged)),
-        unpredicted=tuple(sorted(reasons.items())),
-        held_out=held_out,
-        judged=judged,
-    )
+    predictions = _held_out(rows, *samples_of(rows)) if held_out else predict_rows(rows, shipped_calibration())
+    return tuple(Judged(row=row, predicted=p) for row, p in zip(rows, predictions, strict=True))
 
 
-def _held_out(
-    rows: Sequence[Row], samples: Sequence[Sample], first: Sequence[FirstToken], progress: Progress | None
-) -> list[ServingPrediction]:
+def _held_out(rows: Sequence[Row], samples: Sequence[Sample], first: Sequence[FirstToken]) -> list[ServingPrediction]:
     result: list[ServingPrediction | None] = [None] * len(rows)
     for source in sorted({cell(row, "source") for row in rows}):
-        if progress is not None:
-            progress(source)
         constants = fit([s for s in samples if s.source != source], [f for f in first if f.source != source])
         mine = [i for i, row in enumerate(rows) if cell(row, "source") == source]
         for i, prediction in zip(mine, predict_rows([rows[i] for i in mine], constants), strict=True):
@@ -120,27 +71,24 @@ def _moe(one: Judged) -> bool:
         return False
 
 
-def _figures(judged: Sequence[Judged]) -> Iterator[Figure]:
+def serving_lines(judged: Sequence[Judged]) -> Iterator[Line]:
+    """Yield the figures of validation/sources.toml beside their bars."""
     for asked in serving_figures():
         mine = [one for one in judged if _asked(one, asked)]
+        bar = None if asked.bar is None else asked.bar / 100
+        name = f"serving: {asked.name}"
         if asked.statistic in SHARES:
             right, count = SHARES[asked.statistic](mine)
-            share = 100.0 * right / max(count, 1)
-            yield Figure(name=asked.name, rows=count, value=share, bar=asked.bar, at_least=True)
+            yield Line(name=name, rows=count, reached=right / max(count, 1), least=bar)
             continue
-        found = (one.error(asked.measured, getattr(one.predicted, asked.predicted)) for one in mine)
-        if errors := [error for error in found if error is not None]:
-            yield _figure(asked.name, errors, asked.statistic, asked.bar)
+        errors = [one.error(asked.measured, getattr(one.predicted, asked.predicted)) for one in mine]
+        if known := [abs(error) for error in errors if error is not None]:
+            yield Line(name=name, rows=len(known), reached=float(OF_ERRORS[asked.statistic](known)), most=bar)
 
 
 def _asked(one: Judged, figure: ServingFigure) -> bool:
     cells = all(re.fullmatch(pattern, cell(one.row, name), re.IGNORECASE) for name, pattern in figure.rows.items())
     return cells and figure.moe in (None, _moe(one))
-
-
-def _figure(name: str, errors: Sequence[float], statistic: str, bar: float | None) -> Figure:
-    value = 100.0 * float(OF_ERRORS[statistic](np.abs(errors)))
-    return Figure(name=name, rows=len(errors), value=value, bar=bar, median=100.0 * float(np.median(errors)))
 
 
 def _fitting(judged: Sequence[Judged]) -> tuple[int, int]:
@@ -174,25 +122,23 @@ def tensor_parallel_order(judged: Sequence[Judged]) -> tuple[int, int]:
     return right, pairs
 
 
-OF_ERRORS: dict[str, Callable[[npt.NDArray[np.float64]], np.float64]] = {"mean": np.mean, "median": np.median, "worst": np.max}
+OF_ERRORS: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median, "worst": np.max}
 SHARES = {"tp_order": tensor_parallel_order, "fit": _fitting}
 """Statistic -> (right, of how many)."""
 
 
-def _by_source(judged: Sequence[Judged]) -> Iterator[Figure]:
-    groups: dict[str, list[float]] = {}
+def throughput_errors(judged: Sequence[Judged]) -> Iterator[tuple[str, str, float]]:
+    """Yield (source, run, predicted over measured throughput of a GPU, less 1) of runs that are not held back by their load."""
     for one in judged:
         error = one.error("out_tok_s_gpu", one.predicted.out_tok_s_gpu)
         if error is not None and cell(one.row, "kind") != "online_qps":
-            name = f"{cell(one.row, 'source')} | {cell(one.row, 'gpu')} | {'experts' if _moe(one) else 'dense'}"
-            groups.setdefault(name, []).append(error)
-    for name, errors in sorted(groups.items()):
-        yield _figure(name, errors, "mean", None)
+            names = ("model", "gpu", "n_gpus", "tp", "isl", "osl")
+            yield cell(one.row, "source"), " ".join(cell(one.row, name) or "-" for name in names), error
 
 
-if __name__ == "__main__":
-    from rich.console import Console
-
-    from validation.sheets.sheets import show_serving_validation
-
-    show_serving_validation(Console(), validate_inference())
+def serving_groups(judged: Sequence[Judged]) -> list[Group]:
+    """Return the figures of throughput by source."""
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for source, run, error in throughput_errors(judged):
+        groups.setdefault(f"serving: {source}", []).append((run, error))
+    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
