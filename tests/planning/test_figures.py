@@ -17,8 +17,7 @@ from autoconfig.memory_model.predict import dispatch_buffer_bytes, estimate_memo
 from autoconfig.memory_model.serving import serving_memory
 from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.specs.errors import GIB
-from autoconfig.time_model.job import TrainingJob
-from autoconfig.time_model.predict import StepTimes, estimate_step_time, forward_seconds
+from autoconfig.time_model.predict import MixedTimes, estimate_step_time, forward_seconds
 from autoconfig.time_model.serving.costs import iteration_seconds
 from autoconfig.time_model.serving.steady import Lengths, Pricer, steady_state
 from served import JOBS, job_of
@@ -86,7 +85,7 @@ def test_plans_of_a_scenario(name: str, figures: dict[str, str]) -> None:
     np.testing.assert_allclose(sum(memory.parts.values()), memory.per_stage_bytes, rtol=1e-9)
     time = estimate_step_time(scenario, layouts, options, detail=True)
     np.testing.assert_allclose(sum(time.parts.values()), time.step_seconds, rtol=1e-9)
-    times, every = StepTimes.of(TrainingJob.of(scenario), layouts, options), np.arange(len(plans))
+    times, every = MixedTimes.of(scenario, layouts, options), np.arange(len(plans))
     least, most = times.least_seconds(every), times.least_seconds(every, np.ones(time.step_seconds.shape, bool))
     assert (least <= most).all() and (most <= time.step_seconds.min(axis=1)).all()
     fits = plans_that_fit(scenario, layouts, options, np.ones(quick.peak_bytes.shape, bool), margin=margin).fits
