@@ -59,8 +59,8 @@ def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:
 
 
 def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
-    """Return the switches that the row says: of CUDA graphs without a scope the usual one, of offloaded activations without a
-    number of layers all but one (NV123). An empty cell is left to the resolver of a question's switches."""
+    """Return the switches that the row says, of CUDA graphs without a scope the usual one. An empty cell is left to the
+    resolver of a question's switches."""
     graphed, scope = flag(row, "cuda_graph"), cell(row, "cuda_graph_scope")
     if graphed is None and scope:
         graphed = scope.lower() != "none"
@@ -70,9 +70,6 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
     ep_overlap, words = flag(row, "ep_overlap"), overlap_words(cell(row, "overlap"))
     if ep_overlap is None and words:
         ep_overlap = EP_OVERLAP in words
-    layers = model.num_layers
-    every = layers if cell(row, "offload").lower() == "activations" else None
-    offloaded = whole(row, "offload_layers", every) if cell(row, "offload_layers") or every else None
     return GivenSettings(
         dispatcher=cell(row, "moe_dispatcher").lower() or None,
         cuda_graphs=graphs,
@@ -80,8 +77,21 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
         fused_experts=flag(row, "fused_experts"),
         fp8_attention=flag(row, "fp8_attention"),
         fp8_output=flag(row, "fp8_output"),
-        offload_layers=None if offloaded is None else min(offloaded, layers - 1),
+        offload_layers=_offloaded(row, model.num_layers - 1),
     )
+
+
+def _offloaded(row: Row, most: int) -> int | None:
+    """Return how many layers' activations wait in host memory: all but one (NV123) where `offload` says activations and no
+    number, none where it says something else; None where the row says nothing. Raises CellError."""
+    offload = cell(row, "offload").lower()
+    if offload not in ("", "activations"):
+        return 0
+    if not offload and not cell(row, "offload_layers"):
+        return None
+    if (layers := whole(row, "offload_layers", most)) < 0:
+        raise CellError(f"cell offload_layers={layers} must be at least 0")
+    return min(layers, most)
 
 
 def trains_adapters(row: Row) -> bool:

@@ -119,20 +119,6 @@ def test_cancelled_before_a_worker_comes(services):
             assert worker.wait(30) == 0
 
 
-def test_lists_by_state_and_page(with_worker):
-    for _ in range(3):
-        with_worker.post("/v1/searches", json=QUESTION)
-    found, cursor = [], "0"
-    while cursor:
-        page = with_worker.get("/v1/searches", params={"limit": 2, "cursor": cursor}).json()
-        found += [search["id"] for search in page["searches"]]
-        cursor = page["next"]
-    assert len(found) == len(set(found)) >= 3
-    assert with_worker.get("/v1/searches", params={"state": "failed"}).status_code == 200
-    assert with_worker.get("/v1/searches", params={"state": "lost"}).status_code == 422
-    assert with_worker.get("/v1/searches/none").status_code == 404
-
-
 def test_metrics_count_searches_trials_and_bugs(tmp_path, monkeypatch):
     app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db"))
     engine = app.state.service.engine

@@ -230,17 +230,3 @@ def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
     assert alone.source.plan.fsdp == 3 and any(
         "accelerate needs it" in text for text in sentences(alone.source.question.assumed)
     )
-
-
-def test_a_search_exports_what_trains_adapters(autoconfig, tmp_path):
-    done = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "2", "--gpu", "a100-80gb", "--peft", "lora", "--export",
-                          str(tmp_path / "run"))  # fmt: skip
-    written = {path.name for path in (tmp_path / "run").glob("[!.]*")}
-    assert done.exit_code == 0 and "plan.json" in written and written & {"overrides.txt", "sft.yaml"}
-    assert "LoRA of rank 8 on linear_qkv linear_proj linear_fc1 linear_fc2" in " ".join(done.stdout.split())
-    command = next(line for line in done.stdout.splitlines() if line.startswith("run: "))
-    assert "trl sft" in command if "sft.yaml" in written else "run_recipe.py" in command
-    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
-    assert plan["numerics"]["peft"] == "lora"
-    again = autoconfig.run("check", str(tmp_path / "run" / "plan.json"))
-    assert again.exit_code == 0 and "LoRA of rank 8" in again.stdout

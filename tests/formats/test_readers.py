@@ -74,29 +74,6 @@ def test_retyped_public_files_are_read(row):
     assert sorted({violation.rule for violation in plan_violations(scenario, found.plan, found.split)}) == broken
 
 
-@pytest.mark.parametrize(
-    ("model", "dropout", "dispatcher"),
-    [("mixtral_8x7B_v0.1", 0.0, "alltoall"), ("llama3.1_8B", 0.0, None), ("language_model", 0.1, None)],
-)
-def test_an_experiment_of_primus_need_not_say_what_its_files_set(model, dropout, dispatcher):
-    """Sequences are split with tp, by language_model.yaml; named models drop nothing and exchange tokens by alltoall."""
-    sizes = ", ".join(("num_layers: 32", "hidden_size: 4096", "num_attention_heads: 32", "vocab_size: 32000"))
-    said = sizes if model == "language_model" else "tensor_model_parallel_size: '${PRIMUS_TP:2}'"
-    overrides = f"{{micro_batch_size: 1, global_batch_size: 8, seq_length: 64, {said}}}"
-    text = f"modules: {{pre_trainer: {{framework: megatron, model: {model}.yaml, overrides: {overrides}}}}}\n"
-    found = read_any(text, CheckRequest(gpus=8))
-    scenario = found.question.scenario
-    assert (found.plan.tp, found.plan.sp) == ((1, False) if model == "language_model" else (2, True))
-    assert scenario.numerics.hidden_dropout == scenario.numerics.attention_dropout == dropout
-    assert scenario.given.dispatcher == dispatcher and not any(
-        "has no effect" in line for line in sentences(found.question.assumed)
-    )
-    if "PRIMUS_TP" in text:
-        other = read_any(text, CheckRequest(gpus=8, settings={"PRIMUS_TP": "4"}))
-        assert (other.plan.tp, sentences(other.unknown)) == (4, sentences(found.unknown))
-        assert not read_any(text.replace("seq_length", "sequence_parallel: false, seq_length"), CheckRequest(gpus=8)).plan.sp
-
-
 def test_every_reader_has_five_public_files():
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+ \S+ \([0-9a-f]{8}\)", row[0]) for row in RETYPED)
     counts = Counter(row[2] for row in RETYPED)

@@ -186,16 +186,6 @@ def test_a_nemo_rl_file_without_defaults_must_have_what_its_master_config_requir
     assert check_text(alone, {"version": "0.6.0"}).broken == ()
 
 
-def test_the_base_of_nemo_rl_has_what_its_master_config_requires():
-    """So that an export, which lies over it, is whole."""
-    table = json.loads((DATA / "post_training_keys.json").read_text())["nemo-rl"]
-    assert len(table["required"]) > 40 and "v0.7.0" in table["required_source"]
-    base = set(table["types"]) | {key for key, digits in table["any"].items() if digits.endswith("1")}
-    for key, kind in table["required"].items():
-        assert any(one == key or one.startswith(f"{key}.") for one in base), key
-        assert not kind or table["types"].get(key, kind) == kind, key
-
-
 def test_openrlhf_engines_must_fill_the_colocated_gpus():
     """OpenRLHF looks at this only after Ray has started."""
     _, placement, texts = next(case for case in random_cases("openrlhf", 20) if case[1].colocated)

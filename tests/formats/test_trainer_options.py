@@ -6,7 +6,6 @@ import re
 import pytest
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.plan import Recompute
 from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
 from tables import tabled
@@ -258,22 +257,6 @@ def test_sharding_over_one_machine_of_one_is_over_all_gpus():
     assert one.plan.fsdp == 3
     copies = read_any(TITAN % (8, "data_parallel_shard_degree = 1\n"), CheckRequest(gpu="h100-sxm-80gb"))
     assert (copies.plan.dp, copies.plan.fsdp) == (8, 0)
-
-
-def megatron_swift(options):
-    command = "megatron sft --model Qwen/Qwen3-30B-A3B --max_length 4096 --sequence_parallel true"
-    text = f"NPROC_PER_NODE=8 {command} --tensor_model_parallel_size 2 --expert_model_parallel_size 4 {options}\n"
-    return read_any(text, CheckRequest(gpu="h100-sxm-80gb"))
-
-
-def test_megatron_swift_has_defaults_of_its_own():
-    """Experts are not split as tp is, tokens are exchanged by alltoall, nothing is dropped, a batch is 16."""
-    found = megatron_swift("")
-    scenario = found.question.scenario
-    assert (found.plan.etp, found.plan.mbs, found.plan.dist_opt, scenario.workload.global_batch_size) == (1, 1, True, 16)
-    assert scenario.given.dispatcher == "alltoall" and found.plan.recompute == Recompute("selective", ("core_attn",))
-    assert scenario.numerics.hidden_dropout == scenario.numerics.attention_dropout == 0.0
-    assert not any("default" in line for line in sentences(found.question.assumed))
 
 
 @pytest.mark.parametrize(("gpu", "code", "fits"), [("a100-40gb", 2, None), ("b200", 0, True)])

@@ -1,7 +1,6 @@
 """A known table gives known prices: synthetic measurements through state, file and time model; a stand-in of the driver."""
 
 import itertools
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from autoconfig.kernels.bench.device import BenchDevice, Timing
 from autoconfig.kernels.bench.operators import CHAIN, attention_flops
 from autoconfig.kernels.bench.state import Results
 from autoconfig.kernels.bench.table import SETS, coarse, collective_terms, ring_factor, score_gemm_rate
-from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, cluster_of, load_gpu
 from autoconfig.specs.hardware.operator_table import gpu_of_table, read_operator_table
 from autoconfig.specs.models.model_catalogue import load_model
@@ -221,40 +219,6 @@ def test_half_a_grid_gives_every_second_point_and_little_of_it_no_table(tmp_path
     data = read_operator_table(tmp_path / "t.json")
     assert data["gemm"]["bf16"]["axes"]["m"] == list(coarse(CPU.m)) and not data["grouped_gemm"] and not data["complete"]
     assert gemm_price(gpu_of_table(data, tmp_path / "t.json"), 64, 64, 64) == pytest.approx(gemm(64, 64, 64), rel=1e-5)
-
-
-def test_a_missing_point_takes_the_nearest_rate(tmp_path: Path) -> None:
-    results = synthetic(tmp_path / "t.json")
-    del results.points["gemm.bf16"][(1024, 1024, 1024)]
-    results.save(complete=True)
-    table = read_operator_table(tmp_path / "t.json")["gemm"]["bf16"]
-    assert table["filled"] == 1
-    assert table["efficiency"][-1][-1][-1] in (
-        table["efficiency"][-2][-1][-1],
-        table["efficiency"][-1][-2][-1],
-        table["efficiency"][-1][-1][-2],
-    )
-
-
-def test_resuming_takes_over_all_points_and_refuses_another_device(tmp_path: Path) -> None:
-    path = tmp_path / "t.json"
-    first = synthetic(path)
-    first.missing, first.skipped = ["collectives"], ["gemm.fp8: no"]
-    first.save(complete=False)
-    again = Results(path, CPU_DEVICE, CPU, "cpu", {"torch": "2.13.0"})
-    assert again.resume() == sum(map(len, first.points.values()))
-    assert again.points == first.points and again.missing == ["collectives"] and again.skipped == first.skipped
-    again.save(complete=False)
-    one, two = (json.loads(p) for p in (path.read_text(), path.read_text()))
-    assert one == two and one["provenance"]["started"] == first.provenance["started"]
-    for device, name, software, said in (
-        (replace(CPU_DEVICE, threads=2), "cpu", "2.13.0", "threads 1, now 2"),
-        (replace(CPU_DEVICE, reported_name="Other"), "cpu", "2.13.0", "reported_name 'Test CPU 4 cores', now 'Other'"),
-        (CPU_DEVICE, "tiny", "2.13.0", "set 'cpu', now 'tiny'"),
-        (CPU_DEVICE, "cpu", "2.12.0", "torch '2.13.0', now '2.12.0'"),
-    ):
-        with pytest.raises(InputError, match=said):
-            Results(path, device, SETS[name], name, {"torch": software}).resume()
 
 
 def test_fits_recover_what_made_the_points() -> None:

@@ -11,7 +11,7 @@ from autoconfig.specs.remarks import sentences
 from check_help import LEGAL, checked, script
 from tables import tabled
 
-from autoconfig.megatron.check import check, flag_changes, plan_flags
+from autoconfig.megatron.check import check
 from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.edit import edited_text, improved_text
 
@@ -69,19 +69,6 @@ def test_apply_to_is_atomic_and_keeps_the_mode(autoconfig, tmp_path):
     result = autoconfig.run("check", str(run), "--gpu", "a100-80gb", "--apply-to", str(run), "--force")
     assert result.exit_code == 2 and "nothing to change" in result.stderr and run.read_bytes() == before
     assert autoconfig.run("check", str(run), "--apply-to", str(tmp_path / "no" / "x.sh")).exit_code == 2
-
-
-def test_changes_lead_from_one_plan_to_the_other(scenario_of):
-    scenario = scenario_of("dense")
-    old = parse_plan("tp=2,pp=2,vpp=3,mbs=1,sp=1,recompute=full:uniform:1", 8)
-    new = parse_plan("tp=2,pp=1,mbs=2,recompute=selective:core_attn", 8)
-    found = flag_changes(plan_flags(scenario, old), plan_flags(scenario, new))
-    changes = {change.flag: (change.old, change.new) for change in found}
-    assert changes["--pipeline-model-parallel-size"] == (("2",), ("1",))
-    assert changes["--sequence-parallel"] == ((), None)
-    assert changes["--recompute-granularity"] == (("full",), ("selective",))
-    assert changes["--recompute-method"] == (("uniform",), None) and changes["--micro-batch-size"] == (("1",), ("2",))
-    assert "--tensor-model-parallel-size" not in changes
 
 
 def edited(old, new):

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from tables import table, tabled
 
 from autoconfig.formats.export import PLAN_FILE
-from autoconfig.megatron.check_input import CheckRequest, read_check
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.megatron.write import environment, mock_arguments
 from autoconfig.megatron.write_model import pattern_text, words
@@ -230,16 +229,6 @@ def test_a_script_of_several_nodes_does_not_start_without_its_node_rank(tmp_path
     else:
         assert start().returncode and "the number of this node, 0 to 1" in start().stderr
         assert start(NODE_RANK="1").returncode and "host name of node 0" in start(NODE_RANK="1").stderr
-
-
-def test_the_clamped_activation_of_gpt_oss_is_written_and_read_back():
-    scenario = understand(Request(model="gpt-oss-120b", gpus=64, gpu="h100")).scenario
-    plan = parse_plan("tp=1,pp=1,ep=32,mbs=1", 64)
-    listed = flags(mock_arguments(scenario, plan))
-    assert "--swiglu" not in listed and "--quick-geglu" in listed
-    assert listed["--glu-linear-offset"] == ("1.0",) and listed["--activation-func-clamp-value"] == ("7.0",)
-    found = read_check(torchrun_script(scenario, plan, None), CheckRequest(gpu="h100"))
-    assert found.question.scenario.model.activation == "swiglu" and found.plan == plan
 
 
 @pytest.mark.parametrize(("model", "router"), [("llama4-maverick", True), ("qwen2.5-72b", False)])

@@ -167,17 +167,6 @@ def test_what_changes_the_model_is_used(text, field, value):
     assert (size if field == "padded_vocab" else listed(getattr(model, field))) == value
 
 
-def test_stages_of_mindspeed():
-    found = read("--pipeline-model-parallel-size 4 --noop-layers 0,7 --num-layers-per-virtual-pipeline-stage 1")
-    assert found.split.layers == (1, 2, 2, 1) and found.split.vpp == 2
-    assert read("--pipeline-model-parallel-size 2 --num-layer-list 3,5").split.layers == (3, 5)
-    for text in ("--noop-layers 8", "--noop-layers a", "--pipeline-model-parallel-size 2 --num-layer-list 3,4"):
-        with pytest.raises(InputError, match="layer"):
-            read(text)
-    with pytest.raises(UnsupportedError, match="share"):
-        read("--num-unique-layers 2")
-
-
 def test_what_no_formula_reads_is_named_one_by_one():
     known = set(known_arguments())
     assert set(not_modelled_arguments()) <= known
@@ -194,21 +183,6 @@ def test_which_model_a_name_is_of(name, model):
     """Of two models in one name none is taken, nor a model whose name says no size, where more stands behind it."""
     found = model_in(name)
     assert (found.name if found else None) == model
-
-
-def test_the_beginning_of_an_argument_stands_for_it():
-    """argparse's allow_abbrev; one that begins several of Megatron-LM's arguments it refuses as ambiguous."""
-    words = "--tensor-model-parallel 4 --global_batch=64 --untie-embed --seq-len 8 --fp 2"
-    short = split_arguments(words.split())
-    assert short.whole("--tensor-model-parallel-size") == 4 and short.whole("--global-batch-size") == 64
-    assert short.has("--untie-embeddings-and-output-weights") and short.whole("--seq-length") == 8
-    assert sentences(short.unknown) == ("--fp 2",)  # too short to be taken for one
-    for name, whole in (("--pipeline-model-parallel", "--pipeline-model-parallel-size"), ("--num-layer", "--num-layers")):
-        with pytest.raises(InputError, match=f"{name} is no argument.* ambiguous; write {whole}$"):
-            split_arguments([name, "2"])
-    assert sentences(split_arguments(["--moe-router-t", "2"]).unknown) == (
-        "--moe-router-t 2",
-    )  # of several none decides a plan
 
 
 def test_parallelism_of_another_kind_is_no_plan_of_ours():

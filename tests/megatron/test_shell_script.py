@@ -14,7 +14,7 @@ from launch_help import launch, read
 from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program
-from autoconfig.megatron.check import check, plan_violations
+from autoconfig.megatron.check import plan_violations
 from autoconfig.megatron.check_input import read_text
 from autoconfig.megatron.read import as_megatron_takes_it
 from autoconfig.megatron.shell.commands import Source, reason_of, text_of
@@ -190,18 +190,6 @@ def test_what_branches_have_in_common_is_kept():
     found = read(launch("A='--tensor-model-parallel-size 2'\n[ -d /x ] && A+=' --log-throughput' || A+=' --new-one 3'", "$A"))
     assert found.plan.tp == 2 and "--log-throughput" in found.ignored
     assert any(text.startswith("--new-one 3: $A depends on a condition in line 2") for text in sentences(found.unknown))
-
-
-def test_deepspeed_has_rules_and_names_of_its_own():
-    zero = launch("", "--deepspeed --zero-stage 3 --global-batch-size 8 {}")
-    assert not check(read(zero.format("--no-pipeline-parallel"))).violations
-    piped = check(read(zero.format("--pipeline-model-parallel-size 2")))
-    assert [violation.rule for violation in piped.violations] == ["AC016"]
-    changed = {change.flag for change in (*piped.fixes, *piped.changes)}
-    assert changed and not changed & {"--use-torch-fsdp2", "--use-distributed-optimizer"}
-    ulysses = "--num-attention-heads 4 --ds-sequence-parallel-size {} --deepspeed --zero-stage 1 --global-batch-size 8"
-    assert not check(read(launch("", ulysses.format(4)))).violations
-    assert [violation.rule for violation in check(read(launch("", ulysses.format(8)))).violations] == ["AC017"]
 
 
 def test_eval_and_bash_c_and_crlf_are_followed():

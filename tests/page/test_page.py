@@ -70,19 +70,6 @@ def test_the_link_holds_the_question_and_the_choice(asked, pages):
     assert again.url == page.url
 
 
-def test_two_plans_side_by_side(asked, pages):
-    page = pages(link(asked.url))
-    settled(page)
-    page.locator("table.plans tbody tr").nth(1).get_by_role("button").click()
-    page.wait_for_selector("table.compared")
-    first, second = ask(asked, "plans", **QUESTION)["plans"][:2]
-    assert page.locator(".details-of article").count() == 2
-    text = page.locator("table.compared").inner_text()
-    assert f"{first['step_seconds']:.3f}" in text and f"{second['step_seconds']:.3f}" in text
-    page.locator("table.plans tbody tr").nth(1).get_by_role("button").click()
-    expect(page.locator(".details-of article")).to_have_count(1)
-
-
 def press_until(page, key, condition):
     for _ in range(80):
         if page.evaluate(f"(() => {{ const e = document.activeElement; return {condition}; }})()"):

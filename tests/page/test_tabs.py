@@ -10,7 +10,7 @@ from autoconfig.specs.errors import chance_text
 from playwright.sync_api import expect
 
 from tests.api.conftest import services  # noqa: F401 (a fixture)
-from tests.page.conftest import SERVE, ask, plans, serious, too_wide
+from tests.page.conftest import SERVE, ask, serious, too_wide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
@@ -48,21 +48,6 @@ def test_the_tab_shows_the_answer_of_the_service(asked, pages):
     whole = 1e3 * sum(best["decode_step_seconds"].values())
     assert f"{whole:.1f} ms" in view.locator("figure.iteration svg").text_content()
     assert view.locator("figure.iteration g.bar").count() == 2
-
-
-def test_the_link_and_the_limits_of_the_tab(asked, pages):
-    page = pages(deployment_link(asked.url, ttft="", tpot=""))
-    view = page.locator("#view-deployments")
-    expect(view.locator("table.plans tbody tr").nth(2)).to_be_visible()
-    assert view.locator("figure.frontier line.limit").count() == 1  # 20 tokens/s a user, as no limit is asked
-    view.locator("table.plans tbody tr").nth(2).click()
-    wanted = plans(page)[2]
-    expect(view.locator("article h2")).to_have_text(wanted)
-    again = pages(page.url)
-    expect(again.locator("#view-deployments article h2")).to_have_text(wanted)
-    page.get_by_label("TPOT at most").fill("1us")
-    expect(view.locator(".note.bad")).to_contain_text("limits cannot be met")
-    assert view.locator("table.plans tbody tr").count() == 1
 
 
 STEP = {"model": "qwen2.5-7b", "gpus": 16, "gpu": "h100-sxm-80gb", "prompts": 64, "group_size": 8, "response_length": 500}

@@ -46,7 +46,7 @@ def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
     name = "post-training: nemo-rl, step, "
     blind_error = lines[f"{name}model left out, all rows: mean error"].reached
     assert lines[f"{name}after one measured step: mean error"].reached < blind_error
-    assert inside_bands("deepspeed-chat") == []
+    assert inside_bands("nemo-aligner") == []
 
 
 @pytest.mark.judge

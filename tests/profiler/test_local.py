@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, holder, is_held, prepare, read_json, take
+from autoconfig.profiler.folder import NAME_DIGITS, folder_of, is_held, prepare, read_json
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
@@ -128,17 +128,6 @@ def test_a_folder_is_named_by_content(tmp_path):
     assert folder.name == job.content_hash[:NAME_DIGITS] and folder.job() == job
     assert prepare(tmp_path, job.replace()) == folder
     assert folder_of(tmp_path, job.replace(steps=7)) != folder
-
-
-def test_locks(tmp_path):
-    path = tmp_path / "lock"
-    first = take(path)
-    assert first is not None
-    first.write("me")
-    assert take(path) is None and is_held(path) and holder(path) == "me"
-    first.release()
-    first.release()
-    assert not is_held(path)
 
 
 def test_jobs_of_one_place_take_turns(runner, new_folder):

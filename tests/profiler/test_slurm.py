@@ -143,17 +143,6 @@ def test_a_job_that_died_is_known_after_slurm_forgot_it(runner, jobs):
     assert outcome(folder).kind is Kind.CRASHED and "exit code 1" in outcome(folder).message
 
 
-def test_gpus_are_asked_for(slurm, jobs):
-    """Two fake GPUs: both are the job's."""
-    write = ["bash", "-c", "env | grep GPU; true"]
-    runner = SlurmRunner(lambda folder, job: write, SlurmOptions(gpus_per_node=2, extra=("--comment=two", *SHARED)))
-    folder = prepare(jobs, make_job(stand_in.MEASURE, 3))
-    runner.submit(folder, LIMIT_S)
-    wait_for(runner, folder)
-    assert "SLURM_GPUS_ON_NODE=2" in folder.last_lines(), folder.last_lines()
-    assert outcome(folder).kind is Kind.CRASHED
-
-
 def test_a_job_of_several_nodes(slurm, jobs, tmp_path):
     """srun starts torchrun on each node; they meet at the first one of the job, by Slurm's own list. (Here both tasks are on
     the one node there is: the later --nodes counts.)"""

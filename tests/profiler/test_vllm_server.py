@@ -12,9 +12,7 @@ from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import group_members, marked
 from autoconfig.profiler.runner import environment
-from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.job import Generation
-from autoconfig.specs.models.huggingface import huggingface_config
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
@@ -104,13 +102,6 @@ def test_a_group_is_gone_when_its_end_returns(monkeypatch):
         assert process.stdout.readline() == b"deaf\n" and len(group_members(process.pid)) >= 2
         vllm_server.end_group(process)
         assert group_members(process.pid) == []
-
-
-def test_models_come_back_from_the_config_that_is_written_for_them():
-    for name in ("llama3-8b", "qwen2.5-7b", "qwen3-8b", "mixtral-8x7b", "qwen3-30b-a3b", "mistral-7b"):
-        assert huggingface_config(load_model(name))["num_hidden_layers"] == load_model(name).num_layers
-    with pytest.raises(UnsupportedError, match="Llama, Qwen or Mixtral"):
-        huggingface_config(load_model("gpt3-126m"))
 
 
 @pytest.mark.skipif(

@@ -12,19 +12,16 @@ import pytest
 import yaml
 from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from autoconfig.specs.hardware.cluster import load_gpu
-from autoconfig.specs.json_record import json_text, to_json
-from autoconfig.specs.remarks import sentences
+from autoconfig.specs.json_record import to_json
 from autoconfig.specs.software.engine import kernel_age, load_engine
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
-from jsonschema import Draft202012Validator
 from tables import tabled, write
 
-from autoconfig.planning.schemas import schema
 from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
-from autoconfig.serving.deployment_json import deployment_json, serve_json
+from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import understand
 from autoconfig.serving.rank import search
 from autoconfig.serving.request import ServeRequest
@@ -175,23 +172,6 @@ def test_a_printed_plan_of_separate_instances_can_be_asked_for():
     for name in ("tokens_per_s_per_gpu", "ttft_s", "tpot_s", "gpus", "concurrency"):
         assert getattr(again[0][1], name) == pytest.approx(getattr(best, name)), name
     assert [one[1] for one in again[1:]] == [None, None] and "100000" in again[1][2] and "kv=" in again[2][2]
-
-
-def test_answers_of_one_token_have_no_time_per_token():
-    """No such limit cuts anything, nothing decodes apart, and the answer keeps to its schema."""
-    free, cut = (answer(replace(SMALL, osl=1, tpot_s=tpot)) for tpot in (None, 1e-6))
-    assert str(free.reports[0].plan) == str(cut.reports[0].plan) and any(
-        "--tpot is not" in x for x in sentences(cut.question.assumed)
-    )
-    for one in (*cut.reports, *cut.pareto):
-        assert one.plan.prefill is None and one.tpot_s == one.tokens_per_s_per_user == 0.0
-    best = cut.reports[0]
-    assert best.latency is not None and best.latency.ttft_seconds.mean == pytest.approx(best.ttft_s, rel=0.15)
-    body = json.loads(json_text(serve_json(cut)))
-    Draft202012Validator(schema("serve")).validate(body)
-    assert body["deployments"][0]["tpot_seconds"] is None and body["deployments"][0]["ttft_seconds"] > 0
-    with pytest.raises(InputError, match="--osl 1"):
-        understand(replace(SMALL, osl=1, goal="tpot"))
 
 
 def test_separate_prefill_waits_longer_the_busier_it_is():

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.specs.remarks import sentences
 
 from autoconfig.render.screen import Screen
 from autoconfig.render.serving import show_answer
@@ -195,24 +194,3 @@ def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():
     assert first <= 12 and len(texts[0]) <= 42 and "(--verbose: all)" in texts[0][1]
     assert sum("simulated" in line for line in texts[0]) == 1 and sum("simulated" in line for line in texts[1]) == 3
     assert all(str(one.plan) in "".join(line.strip() for line in texts[1]) for one in (*found.reports, *found.pareto))
-
-
-def test_users_get_20_tokens_a_second_where_nobody_asked_for_a_limit():
-    usual, asked_for, offline = (answer(asked(gpus=8, isl=4000, osl=100, tpot_s=tpot)) for tpot in (None, 0.05, 2.0))
-    assert usual.reports == asked_for.reports and offline.reports[0].tpot_s > 0.05 >= usual.reports[0].tpot_s
-    gain = offline.reports[0].tokens_per_s_per_gpu / usual.reports[0].tokens_per_s_per_gpu - 1.0
-    pattern = r"no limit was asked: \+(\d+)% tokens/s/GPU where a user may get [\d.]+ tokens/s \(--tpot 2s\)"
-    said = re.fullmatch(pattern, usual.sensitivity[-1])
-    assert (
-        said
-        and 0.0 <= float(said[1]) / 100.0 - gain < 0.03
-        and sentences(usual.question.assumed)[0].startswith("20 tokens/s a user")
-    )
-    others = [line for one in (asked_for, offline) for line in (*one.sensitivity, *sentences(one.question.assumed))]
-    assert not [line for line in others if "no limit was" in line]
-
-
-def test_a_limit_that_nobody_asked_for_goes_where_none_is_within_it():
-    found = answer(asked(gpus=2, gpu="a100-80gb", fix=("tp=1,pp=2,weights=bf16",)))
-    assert found.question.tpot_s is None and found.reports[0].tpot_s > 0.05
-    assert "no deployment gives 20" in found.sensitivity[-1]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.parameters import total_parameters
 from small_models import noted
@@ -81,32 +81,10 @@ OVIS2 = {
 }  # fmt: skip
 
 
-def test_the_output_layer_of_ovis2_has_a_vocabulary_of_its_own():
-    note = noted({**OVIS2, "vocab_size": 1777})[1]
-    assert "has 1,777 words (vocab_size outside of its language model), its embedding 1,003" in note
-    assert f"{(1777 - 1003) * 96:,} parameters fewer" in note
-    assert len(noted({**OVIS2, "vocab_size": 1003})) == 1
-    assert "151,643 words" in noted(OVIS2)[1]
-    assert len(noted({**OVIS2, "vocab_size": 1777, "tie_word_embeddings": True})) == 1
-
-
-def test_an_embedding_that_the_class_ties_has_no_other_vocabulary():
-    """Its language model alone is untied (LLAMA's default), and the class ties what is said nowhere."""
-    unsaid = {key: value for key, value in OVIS2.items() if key != "tie_word_embeddings"}
-    notes = noted({**unsaid, "vocab_size": 1777})
-    assert len(notes) == 2 and "ties the embeddings: they are counted apart" in notes[1]
-
-
 def test_an_output_layer_that_does_not_fit_its_language_model_is_refused():
     with pytest.raises(InputError, match=r"says hidden_size 128 for the output layer of ovis2.* is 96: one does not fit"):
         noted({**OVIS2, "hidden_size": 128})
     assert len(noted({**OVIS2, "hidden_size": 128, "tie_word_embeddings": True})) == 1
-
-
-def test_a_class_that_builds_its_own_model_whatever_the_file_says():
-    """Its configuration keeps the type; its model does not."""
-    with pytest.raises(UnsupportedError, match="voxtral_realtime builds voxtral_realtime_text, whatever model_type says"):
-        model_from_mapping({"model_type": "voxtral_realtime", "text_config": {**LLAMA, "model_type": "llama"}}, "f", "m")
 
 
 INSIDE = {**SIZES, "num_hidden_layers": 5, "num_key_value_heads": 3, "max_position_embeddings": 64}
@@ -179,40 +157,6 @@ def test_a_number_of_experts_under_a_name_of_other_families_is_refused(said):
 def test_other_names_of_the_number_of_experts_that_a_class_takes_are_read():
     whole = {key: value for key, value in COUNTS["deepseek_v3"][0].items() if key != "n_routed_experts"}
     assert total_parameters(model_from_mapping({**whole, "num_local_experts": 8}, "f", "m")) == COUNTS["deepseek_v3"][1]
-
-
-FLAT = {"model_type": "qwen2_vl", "hidden_size": 8192, "intermediate_size": 29568, "num_attention_heads": 64,
-        "num_hidden_layers": 80, "vocab_size": 152064, "vision_config": {"depth": 32}}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl"])
-@pytest.mark.parametrize("said", [{}, {"num_key_value_heads": 8, "head_dim": 96}])
-def test_a_flat_file_has_the_defaults_and_keys_of_its_own_language_model(kind, said):
-    """Qwen2VLForConditionalGeneration of this file; qwen2 would have 32 key/value heads, and heads of 96."""
-    file = {**FLAT, "model_type": kind, **said}
-    assert total_parameters(model_from_mapping(file, "f", "m")) == 72_706_203_648
-    assert any("head_dim, which" in note for note in noted(file)) == bool(said)
-
-
-@pytest.mark.parametrize(
-    ("kind", "parameters"), [("voxtral", 4_014_136_320), ("glmasr", 1_593_427_968), ("llava", 6_738_415_616)]
-)
-def test_defaults_that_a_class_fills_its_language_model_with(kind, parameters):
-    """VoxtralForConditionalGeneration and GlmAsr... fill it with their own, LLaVA with Llama's."""
-    sizes = {"voxtral": {"hidden_size": 3072, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 30}}
-    sizes["llava"] = {"hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "num_hidden_layers": 32}
-    text = {"model_type": "llama", **sizes.get(kind, {}), **({"vocab_size": 32000} if kind == "llava" else {})}
-    file = inside(kind, text, tie_word_embeddings=False)
-    assert total_parameters(model_from_mapping(file, "f", "m")) == parameters
-
-
-@pytest.mark.parametrize("types", [["mamba"] * 4, ["mamba"] * 4 + ["conv"], ["conv"] * 4])
-def test_kinds_of_layers_of_a_granite_hybrid_are_one_a_layer_and_known(types):
-    kinds = ("layers_block_type", "layer_types")
-    whole = {key: value for key, value in COUNTS["granitemoehybrid"][0].items() if key not in kinds}
-    assert whole["num_hidden_layers"] == 5
-    with pytest.raises(InputError, match=r"layer_types must be 5 of mamba and attention|conv"):
-        model_from_mapping({**whole, "layer_types": types}, "f", "m")
 
 
 @tabled

@@ -334,22 +334,6 @@ def test_a_nemotron_h_without_heads_of_keys_has_its_class_ones() -> None:
     assert (model.kv_channels, model.num_query_groups) == (128, 8)
 
 
-def test_a_class_without_output_layer_is_said_with_its_own_parameters() -> None:
-    llama = {**LLAMA, "num_hidden_layers": 2}
-    whole = total_parameters(model_from_mapping(llama, "x", "x")) - 128256 * 4096
-    for name, own, more in (
-        ("LlamaModel", 0, {}),
-        ("LlamaForSequenceClassification", 4096, {"num_labels": 1}),
-        ("LlamaForSequenceClassification", 3 * 4096, {"num_labels": 3}),
-        ("LlamaForTokenClassification", 3 * 4097, {"id2label": {"0": "a", "1": "b", "2": "c"}}),
-        ("LlamaForQuestionAnswering", 2 * 4097, {"num_labels": 5}),
-    ):
-        said = noted({**llama, **more, "architectures": [name]})[0]
-        assert said.endswith(f"{name} itself has {whole + own:,} parameters")
-    assert "is not counted" in noted({**llama, "architectures": ["LlamaForRewardModel"]})[0]
-    assert noted({**llama, "architectures": ["LlamaForCausalLM"]}) == []
-
-
 CONFIGS = json.loads((Path(__file__).parent / "family_counts.json").read_text(encoding="utf-8"))
 
 

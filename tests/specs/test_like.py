@@ -195,21 +195,3 @@ def test_a_config_is_fetched_through_the_hubs_client(tmp_path):
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc" / "config.json").write_text(json.dumps(LLAMA3_8B))
     assert fetched(tmp_path).startswith("New-7B 32 the config.json of some-org/New-7B, as downloaded")
-
-
-def test_check_reads_a_config_of_an_unknown_type(autoconfig, tmp_path):
-    """For an argument list and for a trainer's file; without --model there is nothing to read so."""
-    values = {"model_type": "own", "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "vocab_size": 32000,
-              "num_key_value_heads": 16, "intermediate_size": 2048, "max_position_embeddings": 8192}  # fmt: skip
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(values))
-    script, sft = tmp_path / "run.txt", tmp_path / "sft.yaml"
-    script.write_text("--seq-length 2048 --micro-batch-size 1 --global-batch-size 8 --bf16 --max-position-embeddings 2048\n")
-    sft.write_text("max_length: 1024\nper_device_train_batch_size: 1\nbf16: true\n")
-    for file in (script, sft):
-        asked = ("check", str(file), "--gpus", "2", "--model", str(config))
-        refused = autoconfig.run(*asked)
-        assert refused.exit_code == 2 and "--like llama" in refused.stderr
-        read = autoconfig.run(*asked, "--like", "llama", "--verbose")
-        assert read.exit_code == 0 and "read as llama, whatever" in " ".join(read.stdout.split()), read.stderr
-        assert "--model config.json, too" in autoconfig.run("check", str(file), "--gpus", "2", "--like", "llama").stderr

@@ -9,7 +9,7 @@ from typing import Any
 import autoconfig.specs
 import jsonschema
 import pytest
-from autoconfig.specs.errors import FileError, InputError, PlanError, UnknownNameError
+from autoconfig.specs.errors import InputError, PlanError, UnknownNameError
 from autoconfig.specs.hardware import local_gpu as local
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.hardware.local_gpu import cpu_name, memory_bytes
@@ -132,17 +132,6 @@ def test_a_spec_without_a_number_is_refused(key: str) -> None:
     del data["gpu_spec"][key]
     with pytest.raises(InputError, match=key):
         gpu_of_table(data, "mine.json")
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    for path, said in ((tmp_path / "no.json", "does not exist"), (tmp_path, "is not a file")):
-        with pytest.raises(FileError, match=said) as caught:
-            read_operator_table(path)
-        assert COMMAND in str(caught.value)
-    for content in (b"", b"{", b"\xff\xfe", b"[" * 10_000):
-        (tmp_path / "bad.json").write_bytes(content)
-        with pytest.raises(InputError, match="not an operator table"):
-            read_operator_table(tmp_path / "bad.json")
 
 
 def test_this_machines_gpu_is_its_own_table_when_it_has_one(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

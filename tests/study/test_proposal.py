@@ -29,8 +29,6 @@ from autoconfig.study.training.surrogate import (
     MemoryFact,
     PlanMeasured,
     Scatter,
-    chance_to_run,
-    features,
     gains,
     memory_belief,
     posterior,
@@ -157,23 +155,6 @@ def test_a_short_job_counts_less_than_a_full_one(candidates):
     assert short.posterior.log_sd[4] > full.posterior.log_sd[4]
 
 
-def test_plans_that_fail_for_the_same_reason_are_put_off(candidates):
-    """One failed plan recomputes a module that no plan that ran recomputes: all that do become unlikely, others stay."""
-    with_mlp = [n for n, p in enumerate(candidates.plans) if "mlp" in p.recompute.modules]
-    plain = [n for n, p in enumerate(candidates.plans) if p.recompute.granularity == "none"]
-    ran = [Result(row=plain[0], step_seconds=0.5)]
-    same = [
-        n
-        for n in with_mlp
-        if features(candidates.plans[n]) - features(candidates.plans[plain[0]]) <= {"recompute mlp", "recompute selective"}
-    ]
-    failed = same[0]
-    before, after = believe(candidates, ran), believe(candidates, ran, failed=[failed])
-    assert np.all(after.memory.chance[with_mlp] <= 0.1 * before.memory.chance[with_mlp] + 1e-12)
-    assert np.all(after.memory.chance[plain] == before.memory.chance[plain])
-    assert chance_to_run(candidates, [failed], [failed]).min() == 1.0
-
-
 def test_noise_is_answered_by_measuring_again(candidates):
     """Where the steps scatter by a third, the leaders are measured again, at most five times each; where they do not, never."""
     quiet = [Result(row=row, step_seconds=float(s), log_sd=0.01) for row, s in enumerate(candidates.predicted_s)]
@@ -276,17 +257,6 @@ def test_two_points_by_hand():
     added, worth = gains([(1.0, 1.0), (1.5, 3.0), (1.8, 2.0)], np.array([[1.25]]), np.array([2.0]))
     assert worth == pytest.approx(0.5 * 1 + 0.5 * 3)
     assert added[0, 0] == pytest.approx(0.25 * 1)
-
-
-def test_a_study_of_headroom_proposes_smaller_plans():
-    """After the fastest plan was measured, step time alone wants its neighbours; the front wants more room."""
-    request = Request(model="gpt3-1.7b", gpus=8, gpu="a100-80gb", seq_length=2048, global_batch_size=64)
-    found = candidates_of(rank_plans(understand(request).scenario))
-    results = [Result(row=row, step_seconds=float(found.predicted_s[row])) for row in range(3)]
-    by_step = propose(found, results, name="a", seed=0, number=3)
-    by_front = propose(found, results, name="a", seed=0, number=3, headroom=True)
-    assert found.peak_bytes[by_front.row] < found.peak_bytes[by_step.row]
-    assert found.peak_bytes[by_front.row] < found.peak_bytes[:3].min()
 
 
 on_published_runs = pytest.mark.xdist_group("validate")

@@ -158,25 +158,6 @@ def test_a_folder_that_is_full_or_read_only(place, option, said):
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_database_that_fails_beside_a_running_job(place):
-    """The search says what failed and ends the job; the next one runs it again, as the same trial."""
-    process = start(place, *ARGUMENTS, *PROFILE, "--budget", "1trial", STAND_IN_EVERY_SECONDS="6")
-    wait_until(lambda: runs(place), "no job has started")
-    database = place / "work" / "studies.db"
-    whole = database.read_bytes()
-    database.write_bytes(b"no database" * 100)
-    with next((place / "work" / "jobs").glob("*/out.log")).open("a") as log:  # a step, which the search tells the storage
-        log.write("step 1/5 (timed): 0.1 s\n")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 2 and "not a database" in err, err
-    assert "begins again with: autoconfig search --resume s" in err, err
-    assert left_over(place) == []
-    database.write_bytes(whole)
-    again = search(place, "--resume", "s", "--budget", "1trial", "--quiet")
-    assert again.returncode == 0, again.stderr
-    assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["measured"] and set(runs(place).values()) == {2}
-
-
 def test_jobs_that_all_fail(place):
     """The first five jobs end without a result: the search says how, and stops."""
     (place / "python-with-torch").write_text('#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\necho no luck; exit 3\n')
@@ -214,15 +195,6 @@ def test_arguments_that_make_no_sense(tmp_path, monkeypatch, arguments, said):
     done = CliRunner().invoke(cli, ["search", *ARGUMENTS, *arguments])
     assert done.exit_code == 2 and said in done.output, done.output
     assert "measuring" not in done.output and list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_package_ends_the_search_at_once(place):
-    text = "echo 'exitcode  : 12 (pid: 1)'; echo trainer: install the training core; exit 1"
-    (place / "python-with-torch").write_text(f'#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\n{text}\n')
-    done = search(place, *ARGUMENTS, *PROFILE)
-    assert done.returncode == 2 and "no job can be measured here" in done.stderr
-    assert "ends: trainer: install the training core" in done.stderr, "what the core said, not what torchrun says below it"
-    assert len(trials_of(place, "s")) == 1
 
 
 def test_studies(place):

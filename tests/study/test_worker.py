@@ -175,17 +175,6 @@ def test_a_short_job_goes_before_a_long_one(tmp_path):
     assert [steps for _, steps in machine.started] == [SHORT_STEPS, 9000, SHORT_STEPS, SHORT_STEPS]
 
 
-def test_first_steps_rule_a_plan_out(tmp_path):
-    """A job that shows no chance is ended before the others; its steps are in the storage."""
-    with session(tmp_path, steps=900) as study:
-        machine = Machine(study, slow=3.0, hanging=True)
-        study.worker(machine, Listener(), Budget(trials=2)).run()
-    first, second = trials_of(tmp_path, "s")
-    assert first.user_attrs["outcome"] == "measured" and second.state == TrialState.PRUNED
-    assert second.user_attrs["message"].startswith("its first 3 steps ran 3.00 times the prediction")
-    assert len(second.intermediate_values) == 3 and [f.name for f in machine.ended] == [second.user_attrs["job"]]
-
-
 def line(trial: int, plan: str, measured_s: float | None, outcome: str = "measured") -> Line:
     return Line(
         trial=trial, plan=plan, outcome=outcome, predicted_s=0.1, measured_s=measured_s, spread_s=None, predicted_peak_gib=None,

@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,23 +34,6 @@ def test_peers_bring_what_the_rank_has():
     assert torch.equal(gathered, mine.repeat(RANKS, 1)) and torch.equal(reduced, mine[1:2])
     assert torch.equal(exchanged, torch.cat([mine, mine[:3]]))
     assert apart.spans == [(0, 1), (2, 3), (4, 5)], "one span for each that was made up; none for what was there"
-
-
-def test_words_of_an_emulated_rank_are_of_its_own_share(monkeypatch):
-    from autoconfig.specs.job import Job
-    from autoconfig.specs.models.model_catalogue import load_model
-    from autoconfig.specs.plan import parse_plan
-    from autoconfig.specs.scenario import Workload
-    from autoconfig.trainer import weights
-
-    place = {"get_tensor_model_parallel_rank": lambda: 1, "get_data_parallel_rank": lambda: 0,
-             "get_context_parallel_rank": lambda: 0}  # fmt: skip
-    monkeypatch.setattr(weights, "parallel_state", SimpleNamespace(**place))
-    job = Job(model=load_model("gpt3-126m"), plan=parse_plan("tp=2,pp=1,mbs=1", 2),
-              workload=Workload(seq_length=64, global_batch_size=1), mode="emulate", rank=1)  # fmt: skip
-    share = weights.padded_vocab_size(job.model, 2) // 2
-    words = next(weights.microbatches(job, 0, "cpu"))["tokens"]
-    assert words.min() >= share and words.max() < 2 * share and len(words.unique()) > 32
 
 
 def test_a_layer_is_timed_without_what_stands_apart():

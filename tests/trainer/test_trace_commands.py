@@ -24,7 +24,6 @@ TINY = {
     "num_layers": 4, "hidden_size": 128, "num_attention_heads": 8, "num_query_groups": 4, "kv_channels": 16,
     "ffn_hidden_size": 256, "vocab_size": 512,
 }  # fmt: skip
-OPTIONS = [text for key, value in TINY.items() for text in (f"--{key.replace('_', '-')}", str(value))]
 
 
 def environment() -> dict[str, str]:
@@ -65,17 +64,6 @@ def test_stages_to_trace() -> None:
     for odd in ("8", "first", "-1"):
         with pytest.raises(InputError, match="--stages"):
             read_stages(odd, plan)
-
-
-def test_trace_says_which_stages_it_left_out(autoconfig, ready: str, monkeypatch) -> None:
-    monkeypatch.setattr("autoconfig.core.trace.MAX_PROCESSES", 1)
-    small = ("--seq-length", "512", "--num-layers", "4", "--global-batch-size", "4", *OPTIONS[2:], "--python", ready)
-    asked = ("--model", "llama3-8b", "--gpus", "8", *small, "tp=2,pp=4,mbs=1,sp=1")
-    ended = autoconfig.run("trace", *asked)
-    assert ended.exit_code == 0, ended.stderr
-    assert "pipeline stages 0, 2, 3 of 4 traced; left out: 1 (--stages all traces every one)" in " ".join(ended.stdout.split())
-    both = autoconfig.run("trace", *asked, "--rank", "1", "--stages", "all")
-    assert both.exit_code == 2 and "--rank and --stages" in both.stderr
 
 
 @tabled
@@ -131,19 +119,6 @@ def test_emulated_ranks_hold_what_real_ranks_hold(plan: str, seq_length: int, st
         assert emulated.layer_seconds["dense.forward"] > 0
         assert emulated.layer_seconds["dense.backward"] > 0
         assert ("dense.recompute" in emulated.layer_seconds) == ("recompute=full" in plan)
-
-
-def test_emulate_prints_its_schema(autoconfig, ready: str) -> None:
-    ended = autoconfig.run(
-        "emulate", "--model", "llama3-8b", "--gpus", "2", "--software", "megatron-local-flash", *OPTIONS, "--seq-length", "64",
-        "--global-batch-size", "4", "tp=2,mbs=1,sp=1", "--rank", "1", "--device", "cpu", "--steps", "1", "--json",
-        "--python", ready,
-    )  # fmt: skip
-    assert ended.exit_code == 0, ended.stderr
-    body = json.loads(ended.stdout)
-    Draft202012Validator(schema("emulate")).validate(body)
-    assert body["rank"] == 1
-    assert body["microbatch_compute_seconds"] > 0
 
 
 pytest.importorskip("megatron.core", reason="the training core generates with megatron-core")

@@ -40,8 +40,6 @@ from validation.sources import bars_held, source_of, unknown_stack
 
 pytestmark = pytest.mark.xdist_group("validate")
 DOCS = Path(__file__).parents[2] / "docs"
-ALONE = {"transformers-deepspeed"}
-"""Stacks without a kind: no bar is held to them."""
 
 
 def test_a_line_holds_between_its_ends_and_a_missed_one_comes_first() -> None:

@@ -4,7 +4,7 @@ not seen.
     python -m validation.fit.refit_mixtures
 
 Constants: those of CONSTANTS (StackTime), one value for every GPU, model and release. Runs: NVIDIA's mixtures of
-Megatron-Bridge 25.11 to 26.08 and of Megatron-LM's model zoo whose plan is their recipe's; runs of one plan with the same
+Megatron-Bridge 25.11 to 26.08 and of Megatron-LM's model zoo; runs of one plan with the same
 switches count as one. They are priced with what dense runs say of the GPU and the software (calibration); a mixture's own
 factors stay 1. Printed: shipped and fitted values with their range over the folds, and errors of the shipped constants, of the
 fitted ones, and of ones fitted without the run's model or without its GPU. What the project ships was fitted so before the
@@ -30,7 +30,6 @@ from autoconfig.specs.scenario import Calibration, Scenario
 
 from autoconfig.calibration.observe import HUBER, NOISE_LOG_SD, OF_THE_MIXTURE, Run, observe
 from validation.fit.steps import fit
-from validation.intake.recipes import DOUBT
 from validation.published import published_runs, useful_for_calibration
 from validation.sheets.training import predict_steps
 from validation.sources import source_of
@@ -57,7 +56,7 @@ def mixtures() -> list[Run]:
     for run in published_runs().runs:
         software, model = run.case.scenario.software, run.case.scenario.model
         mine = source_of(run.case.source).publisher and model.is_moe and not model.is_hybrid
-        if mine and (software.release >= SINCE or software.name == ZOO) and not run.case.source.endswith(DOUBT):
+        if mine and (software.release >= SINCE or software.name == ZOO):
             found.append(run)
     return found
 

@@ -60,7 +60,7 @@ def rows_to_2025(raw: Iterable[Mapping[str, str]], repairs: Repairs) -> Iterator
             if precision == "fp8" and not scaling:
                 scaling = "tensorwise" if "25.09" <= row["release"] < "26" else "delayed"
                 repairs.write("fp8-recipe", cells, {"fp8_recipe": scaling})
-            _finish(cells, model, repairs, first_table=row["release"] == "25.09")
+            _finish(cells, model, repairs)
         yield cells
 
 
@@ -111,7 +111,7 @@ def _kind(model: ModelSpec) -> str:
     return "hybrid" if model.is_hybrid else "MoE" if model.is_moe else "dense"
 
 
-def _finish(cells: dict[str, str], model: ModelSpec, repairs: Repairs, *, first_table: bool = False) -> None:
+def _finish(cells: dict[str, str], model: ModelSpec, repairs: Repairs) -> None:
     """Write what both tables leave out."""
     repairs.write("sequence-parallel", cells, {"sp": str(int(cells["tp"] not in ("", "1")))})
     if cells["fsdp"] == "3":
@@ -121,4 +121,4 @@ def _finish(cells: dict[str, str], model: ModelSpec, repairs: Repairs, *, first_
         if cells["task"] == "lora":
             tuning |= {"lora_target_modules": "linear_qkv", "lora_rank": "16" if cells["software"] >= "nemo-25" else "32"}
         repairs.write("fine-tuning", cells, tuning)
-    recipes.repair(cells, model, repairs, first_table=first_table)
+    recipes.repair(cells, model, repairs)

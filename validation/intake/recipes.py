@@ -40,20 +40,13 @@ def with_plan(known: Sequence[RecipeSettings], plan: tuple[int, ...]) -> RecipeS
     return min(reversed(same), key=lambda r: abs(log2(r.plan[0] / plan[0]))) if same else None
 
 
-DOUBT = ", plan in doubt"
-"""End of the name of a group of rows whose printed plan no recipe of their release has."""
-
-
-def repair(row: dict[str, str], model: ModelSpec, repairs: Repairs, *, first_table: bool = False) -> None:
-    """Write the switches, recomputation, offload and layout of the recipe with the row's plan; mark a mixture's row whose plan
-    no recipe has, unless its table is the first of its kind (which copies nothing)."""
+def repair(row: dict[str, str], model: ModelSpec, repairs: Repairs) -> None:
+    """Write the switches, recomputation, offload and layout of the recipe with the row's plan, where there is one."""
     gpu = load_gpu(row["gpu"]).id.split("-")[0]
     task = {"peft": "lora"}.get(row["task"], row["task"] or PRETRAIN)
     known = recipes_of(model.name.rstrip("*"), gpu, row["fp8_recipe"] or row["precision"], row["software"], task)
     recipe = with_plan(known, plan_of(row))
     if recipe is None:
-        if known and not first_table:
-            repairs.write("doubt", row, {"source": row["source"] + DOUBT})
         return
     settings = recipe.settings
     graphs = " ".join(sorted(settings.cuda_graphs))

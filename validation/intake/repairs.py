@@ -12,8 +12,6 @@ KINDS: Mapping[str, str] = {
     "recompute": "what is recomputed is not printed: as the same recipe sets it",
     "offload": "offloaded activations are not printed: as the same recipe sets them",
     "layout": "stages are not printed: the pipeline layout of the same recipe",
-    "doubt": "recipes of the release have this model, GPU and format, and none has the printed plan: NVIDIA's tables copy a "
-    "plan forward from release to release; only the name of the row's group changes, which no fit or bar reads",
     "fp8-recipe": "a table that prints FP8 alone: scaled by tensor in 25.09 and 25.11 (their recipes' fp8_cs), delayed before "
     "(NeMo's performance scripts; Megatron-LM's default)",
     "sequence-parallel": "not printed: NVIDIA's performance scripts set sequence_parallel where tp is above 1",

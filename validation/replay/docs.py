@@ -1,5 +1,5 @@
 """The scatter of the study's prior, fitted on recorded sweeps (maximum likelihood, every paper weighing the same), and the
-replay table and picture of docs/profiling.md: `make profiling-docs`."""
+replay table of docs/profiling.md: `make profiling-docs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,6 @@ from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE
 from autoconfig.study.training.surrogate import Scatter, log_likelihood, scatter_json
 from autoconfig.study.trials import Floats
 from validation.replay.replay import (
-    NOT_YET,
     REPEATS,
     SAMPLER_REPEATS,
     Replay,
@@ -90,9 +88,7 @@ def write_scatter(sweeps: Sequence[Sweep], target: Path) -> None:
 MIN_TIMED = 20
 BEGIN, END = "<!-- replay: begin, written by `make profiling-docs` -->", "<!-- replay: end -->"
 STUDY = "the study"
-CURVE_TRIALS = 30
 GP_REPEATS, GP_MAX_ASKED = 1, 60
-COLORS = ("#d62728", "#1f77b4", "#7f7f7f", "#2ca02c", "#9467bd", "#8c564b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +101,6 @@ class StrategyLine:
     median: float
     p90: float
     worst: int
-    regret: tuple[float, ...]
     settled: tuple[float, float, int] | None = None
     """For the study: trials until it stopped, median and 90th percentile, and in how many sweeps it stopped at the best."""
 
@@ -162,8 +157,6 @@ def _by_source(strategy: str, large: Sequence[Sweep], runs: Sequence[Sequence[Re
 def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> StrategyLine:
     flat = [one for repeats in runs for one in repeats]
     counts = np.array([one.found_after for one in flat])
-    filled = [list(one.regret) or [NOT_YET] for one in flat]
-    curves = np.array([(regret + [regret[-1]] * CURVE_TRIALS)[:CURVE_TRIALS] for regret in filled])
     stops = [one for one in flat if one.settled_after is not None]
     settled = None
     if stops:
@@ -177,7 +170,6 @@ def _line(strategy: str, source: str, runs: Sequence[Sequence[Replay]]) -> Strat
         median=float(np.median(counts)),
         p90=float(np.quantile(counts, 0.9)),
         worst=int(counts.max()),
-        regret=tuple(float(value) for value in curves.mean(axis=0)),
         settled=settled,
     )
 
@@ -203,52 +195,6 @@ def table(found: Sequence[StrategyLine]) -> str:
     )
 
 
-def picture(found: Sequence[StrategyLine]) -> str:
-    """SVG: mean regret after each trial, one panel per source, one line per strategy."""
-    sources = sorted({line.source for line in found})
-    names = list(dict.fromkeys(line.strategy for line in found))
-    width, height, edge = 300, 220, 40
-    parts = []
-    for number, source in enumerate(sources):
-        left, top = (number % 3) * width, (number // 3) * height
-        parts.append(f'<text x="{left + edge}" y="{top + 16}" font-weight="bold">{escape(source)}</text>')
-        parts += _axes(left, top, width, height, edge)
-        for line in found:
-            if line.source != source:
-                continue
-            points = " ".join(
-                f"{left + edge + trial / (CURVE_TRIALS - 1) * (width - edge - 12):.1f},"
-                f"{top + height - 28 - min(value, 0.6) / 0.6 * (height - 56):.1f}"
-                for trial, value in enumerate(line.regret)
-            )
-            color = COLORS[names.index(line.strategy)]
-            parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6"/>')
-    rows = -(-len(sources) // 3)
-    for number, name in enumerate(names):
-        x, y = 10 + (number % 3) * width, rows * height + 18 + (number // 3) * 18
-        parts.append(f'<rect x="{x}" y="{y - 9}" width="14" height="4" fill="{COLORS[number]}"/>')
-        parts.append(f'<text x="{x + 20}" y="{y - 3}">{escape(name)}</text>')
-    size = f'width="{3 * width}" height="{rows * height + 60}"'
-    style = 'font-family="sans-serif" font-size="11" style="background:#fff"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>{"".join(parts)}</svg>\n'
-
-
-def _axes(left: int, top: int, width: int, height: int, edge: int) -> list[str]:
-    bottom, right = top + height - 28, left + width - 12
-    marks = [
-        f'<line x1="{left + edge}" y1="{bottom}" x2="{right}" y2="{bottom}" stroke="#999"/>',
-        f'<line x1="{left + edge}" y1="{top + 28}" x2="{left + edge}" y2="{bottom}" stroke="#999"/>',
-        f'<text x="{right}" y="{bottom + 14}" text-anchor="end">trial {CURVE_TRIALS}</text>',
-        f'<text x="{left + edge}" y="{bottom + 14}">1</text>',
-    ]
-    for value in (0.0, 0.2, 0.4, 0.6):
-        y = bottom - value / 0.6 * (height - 56)
-        marks.append(f'<text x="{left + edge - 4}" y="{y + 4:.0f}" text-anchor="end">{value:.0%}</text>')
-    return marks
-
-
-def rewrite(page: Path, svg: Path, progress: Progress) -> None:
-    """Put table and picture between the marks of the page."""
-    found = lines(progress)
-    replace_section(page, BEGIN, END, f"{table(found)}\n![Mean regret after each trial]({svg.name})")
-    svg.write_text(picture(found), encoding="utf-8")
+def rewrite(page: Path, progress: Progress) -> None:
+    """Put the table between the marks of the page."""
+    replace_section(page, BEGIN, END, table(lines(progress)))

@@ -21,7 +21,7 @@ def main() -> None:
         print(text, file=sys.stderr)
 
     write_scatter(sweeps(MIN_ROWS), ROOT / "autoconfig" / "data" / "study_scatter.json")
-    rewrite(ROOT / "docs" / "profiling.md", ROOT / "docs" / "profiling_regret.svg", say)
+    rewrite(ROOT / "docs" / "profiling.md", say)
 
 
 if __name__ == "__main__":
