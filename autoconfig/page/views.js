@@ -172,7 +172,7 @@ function nothingFits(answer, use) {
   const miss = answer.nearest_miss;
   const tried = miss ? miss.try : [];
   const enough = tried.filter((line, at) => miss.try_fits[at]);
-  const changes = (line) => (optionsOf(line).length ? optionsOf(line) : tried.slice(0, tried.indexOf(line)).flatMap(optionsOf));
+  const changes = (line) => optionsOf(`(${miss.try_options[tried.indexOf(line)]})`);
   const plain = (line) => line.replace(/ \(--[^)]*\)/, "");
   const list = (title, lines, button) => (lines.length ? [h("p", null, title), h("ul", null, lines.map((line) =>
     h("li", null, plain(line), button && use ? [" ", h("button", { type: "button", class: "small", onclick: () => use(changes(line)) },

@@ -165,6 +165,8 @@ class NearestMissJson(PlanReportJson):
     """What was tried to make it fit, a sentence each."""
     try_fits: tuple[bool, ...]
     """Of each of these, whether it fits."""
+    try_options: tuple[str, ...]
+    """Of each of these, the options that ask for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +329,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             shortfall_gib=(miss.peak_bytes - miss.limit_bytes) / GIB,
             try_=tuple(str(remedy) for remedy in answer.remedies),
             try_fits=tuple(remedy.fits for remedy in answer.remedies),
+            try_options=tuple(remedy.options for remedy in answer.remedies),
         ),
         first_plan_record=record_for(answer.question.scenario, answer.plans[0].report if answer.plans else None),
         gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),

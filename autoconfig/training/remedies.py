@@ -110,6 +110,8 @@ class Remedy:
 
     change: str
     """In words, with the option that makes it."""
+    options: str
+    """Those that make it: `--gpus 24`."""
     fits: bool
     plan: TrainPlan | None = None
     step_seconds: float | None = None
@@ -135,19 +137,20 @@ def remedies(question: Question, words: Mapping[str, str] = OPTIONS) -> list[Rem
     """Changes that make it fit, and savings that alone do not; options that were given already are not repeated. `words`: how
     each of OPTIONS is asked; what has none is not offered."""
     found: list[Remedy] = []
-    today = _tried("", question.scenario, question.constraints, question)
+    today = _tried("", "", question.scenario, question.constraints, question)
     savings = []
-    for change, scenario, constraints in _savings(question, words):
-        tried = _tried(change, scenario, constraints, question)
+    for change, options, scenario, constraints in _savings(question, words):
+        tried = _tried(f"{change} ({options})", options, scenario, constraints, question)
         if all(one.fits or _saves(one, today) for one in tried):
-            savings.append((change, scenario, constraints))
+            savings.append((options, scenario, constraints))
             found += tried
     if len(savings) > 1:
         everything, constraints = question.scenario, question.constraints
         for _, scenario, changed in savings:
             everything = replace(everything, numerics=_merged(everything, scenario, question.scenario))
             constraints = changed if changed is not question.constraints else constraints
-        together = _tried("all of these together", everything, constraints, question)
+        options = " ".join(options for options, _, _ in savings)
+        together = _tried("all of these together", options, everything, constraints, question)
         found += [one for one in together if one.fits or not _one_is_enough(found, one)]
     return [*found, *_larger_gpus(question), *_more_gpus(question), *_fine_tuning(question, words)]
 
@@ -167,22 +170,22 @@ def _merged(so_far: Scenario, changed: Scenario, original: Scenario) -> Numerics
     return replace(so_far.numerics, **{key: after[key] for key in before if after[key] != before[key]})
 
 
-def _savings(question: Question, words: Mapping[str, str] = OPTIONS) -> Iterator[tuple[str, Scenario, Constraints]]:
-    """(words, scenario, constraints) of every saving that is not in use yet."""
+def _savings(question: Question, words: Mapping[str, str] = OPTIONS) -> Iterator[tuple[str, str, Scenario, Constraints]]:
+    """(words, options, scenario, constraints) of every saving that is not in use yet."""
     scenario, numerics = question.scenario, question.scenario.numerics
     if numerics.peft != "none":
         return
     fixed = question.constraints.fixed
     if "offload" in words and "offload" not in fixed and fixed.get("dist_opt", {True}) != {False}:
         constraints = replace(question.constraints, fixed={**fixed, "offload": frozenset({1.0})})
-        yield f"optimizer state on the CPU ({words['offload']})", scenario, constraints
+        yield "optimizer state on the CPU", words["offload"], scenario, constraints
     if "gradients" in words and numerics.grad_reduce_dtype == "fp32":
         half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
-        yield f"gradients in bf16 ({words['gradients']})", half, question.constraints
+        yield "gradients in bf16", words["gradients"], half, question.constraints
     wide = numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters
     if "moments" in words and wide:
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
-        yield f"optimizer moments in bf16 ({words['moments']})", half, question.constraints
+        yield "optimizer moments in bf16", words["moments"], half, question.constraints
 
 
 def _larger_gpus(question: Question) -> list[Remedy]:
@@ -199,9 +202,8 @@ def _larger_gpus(question: Question) -> list[Remedy]:
             changed = replace(scenario, cluster=cluster_of(gpu, scenario.cluster.num_gpus))
         except InputError:
             continue
-        tried = _tried(
-            f"{scenario.cluster.num_gpus} x {gpu.id} instead (--gpu {gpu.id})", changed, question.constraints, question
-        )
+        text, options = f"{scenario.cluster.num_gpus} x {gpu.id} instead", f"--gpu {gpu.id}"
+        tried = _tried(f"{text} ({options})", options, changed, question.constraints, question)
         if tried and tried[0].fits:
             return tried
     return []
@@ -217,7 +219,8 @@ def _more_gpus(question: Question) -> list[Remedy]:
             changed = scenario.on(num_gpus=count)
         except InputError:
             return []
-        tried = _tried(f"{count} GPUs of the same kind (--gpus {count})", changed, question.constraints, question)
+        text, options = f"{count} GPUs of the same kind", f"--gpus {count}"
+        tried = _tried(f"{text} ({options})", options, changed, question.constraints, question)
         if tried and tried[0].fits:
             return tried
     return []
@@ -241,25 +244,26 @@ def _fine_tuning(question: Question, words: Mapping[str, str]) -> list[Remedy]:
         changed = replace(asked, cluster=scenario.cluster)
         work = changed.workload
         text = f"fine-tuning of adapters, sequence {work.seq_length:,}, batch {work.global_batch_size:,} ({words['adapters']})"
-        return [one for one in _tried(text, changed, question.constraints, question) if one.fits]
+        return [one for one in _tried(text, words["adapters"], changed, question.constraints, question) if one.fits]
     length = scenario.workload.seq_length // 2
     while length >= max(SHORTEST_SAMPLE, scenario.workload.packed_length or 0):
         shorter = replace(scenario, workload=replace(scenario.workload, seq_length=length))
-        text = f"samples of {length:,} tokens (--seq-length {length})"
-        if (tried := _tried(text, shorter, question.constraints, question)) and tried[0].fits:
+        text, options = f"samples of {length:,} tokens", f"--seq-length {length}"
+        tried = _tried(f"{text} ({options})", options, shorter, question.constraints, question)
+        if tried and tried[0].fits:
             return tried
         length //= 2
     return []
 
 
-def _tried(change: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
+def _tried(change: str, options: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
     """The change with its outcome; nothing where it leaves no legal plan."""
     ranking = plainest_first(
         rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
     )
     if len(ranking.best) and ranking.fit_chance_met:
         best = int(ranking.best[0])
-        found = Remedy(change=change, fits=True, plan=ranking.plan(best), scenario=scenario)
+        found = Remedy(change=change, options=options, fits=True, plan=ranking.plan(best), scenario=scenario)
         return [replace(found, step_seconds=float(ranking.step_seconds[best]))]
     if ranking.closest is None and not len(ranking.best):
         return []
@@ -268,7 +272,7 @@ def _tried(change: str, scenario: Scenario, constraints: Constraints, question: 
         short = free - float((ranking.limit_bytes - ranking.peak_bytes).max())
     else:
         short = ranking.closest.excess_bytes
-    return [Remedy(change=change, fits=False, still_short_gib=short / GIB)]
+    return [Remedy(change=change, options=options, fits=False, still_short_gib=short / GIB)]
 
 
 @dataclass(frozen=True, kw_only=True)

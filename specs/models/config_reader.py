@@ -15,7 +15,6 @@ from autoconfig.specs.remarks import Effect, Remark
 
 MAX_BYTES = 16 * 2**20
 """Of a config.json: lists of modules that are not quantised take megabytes."""
-_MISSING: Any = object()
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -73,14 +72,14 @@ class ConfigReader:
         """An InputError about this file, to raise."""
         return InputError(f"{self.where}: {text}")
 
-    def integer(self, key: str, default: int | None = _MISSING, *, low: int = 1, high: int = MAX_DIMENSION - 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, low: int = 1, high: int = MAX_DIMENSION - 1) -> int:
         """A whole number from `low` to `high`; absent or null gives `default`, and without a default it is required."""
         value = self._get(key, default, "a whole number")
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.fail(f"{key}={_short(value)} must be a whole number from {low} to {high}")
         return value
 
-    def number(self, key: str, default: float = _MISSING) -> float:
+    def number(self, key: str, default: float | None = None) -> float:
         """A finite number of at least 0."""
         value = self._get(key, default, "a number")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18:
@@ -90,6 +89,10 @@ class ConfigReader:
     def values(self) -> dict[str, Any]:
         """A copy of what the object holds."""
         return dict(self._values)
+
+    def replaced(self, **values: Any) -> ConfigReader:
+        """A reader of the same object with other values; what it is asked for, this one is not."""
+        return ConfigReader({**self._values, **values}, self.where)
 
     def optional_integer(self, key: str, *, low: int = 1) -> int | None:
         """Like `integer`, or None where the key is absent or null."""
@@ -102,7 +105,7 @@ class ConfigReader:
             raise self.fail(f"{key}={_short(value)} must be true or false")
         return value
 
-    def text(self, key: str, default: str = _MISSING) -> str:
+    def text(self, key: str, default: str | None = None) -> str:
         """A string."""
         value = self._get(key, default, "a string")
         if not isinstance(value, str):
@@ -131,7 +134,7 @@ class ConfigReader:
         value = self._values.get(key)
         if value is not None:
             return value
-        if default is _MISSING:
+        if default is None:
             raise self.fail(f"{key} is missing; it must be {what} (is this the config.json of the whole model?)")
         return default
 

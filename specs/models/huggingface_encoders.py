@@ -6,10 +6,8 @@ counts to its classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon
-from autoconfig.specs.models.huggingface_families import Fields, activation_name, layer_count, unsupported
+from autoconfig.specs.models.huggingface_traits import Family, Fields, activation_name, family, layer_count, needs, unsupported
 
 T5_HEAD, BERT_HEADS = "ForConditionalGeneration", ("ForMaskedLM", "ForPreTraining", "LMHeadModel", "ForCausalLM")
 
@@ -99,22 +97,13 @@ def _bert(cfg: ConfigReader) -> Fields:
     }
 
 
-def _roberta(cfg: ConfigReader) -> Fields:
+def _roberta(_cfg: ConfigReader, fields: Fields) -> Fields:
     """As BERT; positions start behind the padding token's, so two rows are no positions."""
-    fields = _bert(cfg)
-    positions = fields["max_position_embeddings"]
-    return fields | {"bert_binary_head": False, "default_seq_length": max(1, positions - 2)}
-
-
-def _xlm_roberta_xl(cfg: ConfigReader) -> Fields:
-    """RoBERTa with norms as Megatron-LM's BERT has them."""
-    return _roberta(cfg) | {"embedding_layernorm": False, "final_layernorm": True}
+    return {"bert_binary_head": False, "default_seq_length": max(1, fields["max_position_embeddings"] - 2)}
 
 
 def _distilbert(cfg: ConfigReader) -> Fields:
     """BERT without token types, by other names of its keys."""
-    if cfg.boolean("sinusoidal_pos_embds", False):
-        raise unsupported(cfg, "sinusoidal_pos_embds must be false")
     names = {
         "dim": "hidden_size",
         "hidden_dim": "intermediate_size",
@@ -127,23 +116,16 @@ def _distilbert(cfg: ConfigReader) -> Fields:
     return _bert(ConfigReader({names.get(key, key): value for key, value in values.items()}, cfg.where)) | {"num_tokentypes": 0}
 
 
-def _megatron_bert(cfg: ConfigReader) -> Fields:
-    """Norms before each half of a layer, one behind the last, none behind the embedding (Megatron-LM's BERT)."""
-    return _bert(cfg) | {"embedding_layernorm": False, "final_layernorm": True}
+LIKE_MEGATRON: Fields = {"embedding_layernorm": False, "final_layernorm": True}
+"""Norms before each half of a layer, one behind the last, none behind the embedding (Megatron-LM's BERT)."""
 
-
-def _roberta_prelayernorm(cfg: ConfigReader) -> Fields:
-    """RoBERTa with norms before each half of a layer, and one behind the last."""
-    return _roberta(cfg) | {"final_layernorm": True}
-
-
-ENCODERS: dict[str, Callable[[ConfigReader], Fields]] = {
+ENCODERS: dict[str, Family] = {
     **dict.fromkeys(("t5", "mt5", "umt5"), _t5),
     **dict.fromkeys(("bert", "ernie"), _bert),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), _roberta),
-    "distilbert": _distilbert,
-    "megatron-bert": _megatron_bert,
-    "xlm-roberta-xl": _xlm_roberta_xl,
-    "roberta-prelayernorm": _roberta_prelayernorm,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "data2vec-text"), family(_bert, _roberta)),
+    "distilbert": family(_distilbert, needs(sinusoidal_pos_embds=False)),
+    "megatron-bert": family(_bert, LIKE_MEGATRON),
+    "xlm-roberta-xl": family(_bert, _roberta, LIKE_MEGATRON),
+    "roberta-prelayernorm": family(_bert, _roberta, {"final_layernorm": True}),
 }
-"""`model_type` -> the function that reads that family's keys."""
+"""`model_type` -> what reads that family's keys."""

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from autoconfig.specs.models.config_reader import ConfigReader, rotary_fields, softmax_router
-from autoconfig.specs.models.huggingface_families import Fields, decoder, unsupported
-
-
-def needs(cfg: ConfigReader, key: str, wanted: bool, default: bool, why: str) -> None:
-    """Raises UnsupportedError where a switch of the file is not as wanted."""
-    if cfg.boolean(key, default) != wanted:
-        raise unsupported(cfg, f"{key} must be {str(wanted).lower()}: {why}")
+from autoconfig.specs.models.config_reader import ConfigReader, softmax_router
+from autoconfig.specs.models.huggingface_traits import NO_POSITIONS, Fields, decoder, unsupported
 
 
 def qwen_hybrid(cfg: ConfigReader) -> Fields:
     """Gated DeltaNet, and gated attention in every n-th layer; behind each an MLP or experts with a gated shared one."""
-    needs(cfg, "attention_bias", False, False, "biases of gated attention are not modelled")
     moe = "num_experts" in cfg and cfg.integer("num_experts", low=0) > 0
     if cfg.integer("decoder_sparse_step", 1) != 1 or cfg.items("mlp_only_layers", int):
         raise unsupported(cfg, "decoder_sparse_step and mlp_only_layers: every layer must have experts")
     if moe and "intermediate_size" not in cfg:
-        cfg = ConfigReader({**cfg.values(), "intermediate_size": cfg.integer("moe_intermediate_size")}, cfg.where)
-    fields = decoder(cfg) | rotary_fields(cfg, percent=0.25)
+        cfg = cfg.replaced(intermediate_size=cfg.integer("moe_intermediate_size"))
+    fields = decoder(cfg, rotary_percent=0.25)
     layers, every = fields["num_layers"], cfg.integer("full_attention_interval", 4)
     types = cfg.items("layer_types", str) or [
         "full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)
@@ -56,12 +49,9 @@ BLOCKS = {"mamba": "M", "attention": "*", "full_attention": "*", "linear_attenti
 
 def granite_hybrid(cfg: ConfigReader) -> Fields:
     """Granite 4: Mamba-2 or attention, behind each of them experts with a shared one, or an MLP where there are no experts."""
-    needs(cfg, "attention_bias", False, False, "biases of hybrids are not modelled")
-    needs(cfg, "mamba_proj_bias", False, False, "biases of hybrids are not modelled")
-    needs(cfg, "mamba_conv_bias", True, True, "the convolution's bias is counted")
     experts, shared = cfg.integer("num_local_experts", 8, low=0), cfg.integer("shared_intermediate_size", 1024)
     width = cfg.integer("intermediate_size")
-    fields = decoder(ConfigReader({**cfg.values(), "intermediate_size": shared}, cfg.where))
+    fields = decoder(cfg.replaced(intermediate_size=shared))
     layers, heads = fields["num_layers"], cfg.integer("mamba_n_heads", 128)
     types = _kinds(cfg) or ["mamba"] * layers
     if len(types) != layers or set(types) - set(BLOCKS):
@@ -73,7 +63,7 @@ def granite_hybrid(cfg: ConfigReader) -> Fields:
         "moe_shared_expert_intermediate_size": shared,
     }
     if cfg.text("position_embedding_type", "nope") != "rope":
-        fields |= {"position_embedding_type": "none", "rotary_base": None, "rope_scaling": None, "rotary_percent": 1.0}
+        fields |= NO_POSITIONS
     if {BLOCKS[kind] for kind in types} == {"*"}:
         return fields | (routed if experts else {})
     inner = cfg.integer("mamba_expand", 2) * fields["hidden_size"]
@@ -113,19 +103,10 @@ def _nemotron_layers(cfg: ConfigReader) -> str:
 
 def nemotron_h(cfg: ConfigReader) -> Fields:
     """Mamba-2, attention, MLP and experts, each a layer of its own; no positions."""
-    for key in ("use_bias", "mamba_proj_bias", "attention_bias", "mlp_bias"):
-        needs(cfg, key, False, False, "biases of hybrids are not modelled")
-    for key in ("use_conv_bias", "mamba_conv_bias"):
-        needs(cfg, key, True, True, "the convolution's bias is counted")
-    needs(cfg, "tie_word_embeddings", False, False, "transformers never ties them")
     pattern = _nemotron_layers(cfg)
-    values = {**cfg.values(), "num_hidden_layers": len(pattern)}
-    fields = decoder(ConfigReader(values, cfg.where), activation_key="mlp_hidden_act", activation="relu2", gated=False)
+    part = cfg.replaced(num_hidden_layers=len(pattern))
+    fields = decoder(part, activation_key="mlp_hidden_act", activation="relu2", gated=False) | NO_POSITIONS
     fields |= {
-        "position_embedding_type": "none",
-        "rotary_base": None,
-        "rope_scaling": None,
-        "rotary_percent": 1.0,
         "hybrid_layer_pattern": pattern,
         "mamba_num_heads": cfg.integer("mamba_num_heads", 128),
         "mamba_head_dim": cfg.integer("mamba_head_dim", 64),

@@ -6,314 +6,94 @@ counts to its classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon, rotary_fields, softmax_router
-from autoconfig.specs.models.huggingface_experts import sparse_layers
-from autoconfig.specs.models.huggingface_families import (
+from autoconfig.specs.models.config_reader import ConfigReader, norm_epsilon
+from autoconfig.specs.models.huggingface_families import deepseek, extra_depths, gemma, mistral, qwen3, qwen3_moe
+from autoconfig.specs.models.huggingface_hybrids import granite_hybrid, nemotron_h, qwen_hybrid
+from autoconfig.specs.models.huggingface_traits import (
+    ALL_BIASES,
+    CORRECTION,
+    DECODER_ONLY,
+    FOUR_NORMS,
+    LAYER_NORM,
+    LEARNED_POSITIONS,
     MAX_LAYERS,
+    NO_QK_NORM,
+    ONE_NORM_FOR_BOTH,
+    QK_NORM,
+    QK_NORM_OF_ALL,
+    QKV_BIAS,
+    TOPK,
+    Family,
     Fields,
-    activation_name,
     biases,
     decoder,
-    deepseek,
-    every_nth_full,
-    gemma,
+    experts,
+    family,
     gpt_like,
+    heads_as_wide_as_the_model,
+    keys,
     layer_count,
     layer_types,
-    mistral,
-    qwen3,
-    qwen3_moe,
+    needs,
+    padded_positions,
     sliding,
+    softmax_scores,
+    sparse_layers,
+    unsupported,
+    windows,
+    windows_but_every,
 )
-from autoconfig.specs.models.huggingface_hybrids import granite_hybrid, needs, nemotron_h, qwen_hybrid
 
-LAYER_NORM = {"normalization": "LayerNorm"}
+SINKS: Fields = {"attention_sinks": True}
+"""One learned logit a head."""
 
 
-def _windows(cfg: ConfigReader, fields: Fields, default: int | None = None, every: int | None = None) -> Fields:
-    """Sliding layers by `layer_types`; where the file does not say them all but every n-th, or none."""
+def three_of_four(layer: int) -> bool:
+    """All layers slide but the first of each four."""
+    return layer % 4 > 0
+
+
+def _ernie_layers(cfg: ConfigReader, fields: Fields) -> Fields:
+    """Experts from one layer to another, every n-th."""
     layers = fields["num_layers"]
-    slides = every_nth_full(cfg, layers, every) if every else layer_types(cfg, layers)
-    return {} if slides is None else sliding(cfg, layers, cfg.optional_integer("sliding_window") or default, slides)
-
-
-def _cwm(cfg: ConfigReader) -> Fields:
-    """Llama without biases in attention, sliding where `layer_types` says, else in three of four layers."""
-    fields = decoder(cfg) | {"add_mlp_bias": cfg.boolean("mlp_bias", False)}
-    layers = fields["num_layers"]
-    slides = layer_types(cfg, layers) or [i % 4 > 0 for i in range(layers)]
-    return fields | sliding(cfg, layers, cfg.optional_integer("sliding_window"), slides)
-
-
-def _granite_swa(cfg: ConfigReader) -> Fields:
-    """Granite with one learned logit a head, and windows in three of four layers."""
-    experts = cfg.text("model_type") == "granitemoe_swa"
-    fields = (_granitemoe(cfg) if experts else decoder(cfg, tied=True) | biases(cfg)) | {"attention_sinks": True}
-    layers = fields["num_layers"]
-    slides = layer_types(cfg, layers) or [i % 4 > 0 for i in range(layers)]
-    return fields | sliding(cfg, layers, cfg.integer("sliding_window", 128), slides)
-
-
-def _llama_like(cfg: ConfigReader) -> Fields:
-    fields = decoder(cfg) | biases(cfg)
-    return fields | _windows(cfg, fields)
-
-
-def _helium(cfg: ConfigReader) -> Fields:
-    """`attention_bias`: of queries, keys and values only; the output projection is as wide as the model."""
-    biased = {"add_qkv_bias": cfg.boolean("attention_bias", False), "add_mlp_bias": cfg.boolean("mlp_bias", False)}
-    fields = decoder(cfg) | biased
-    if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
-        raise cfg.fail("head_dim x num_attention_heads must be hidden_size")
-    return fields
-
-
-def _tied_llama(cfg: ConfigReader) -> Fields:
-    needs(cfg, "use_sliding_window", False, False, "which layers slide is not read")
-    return decoder(cfg, tied=True) | biases(cfg)
-
-
-def _arcee(cfg: ConfigReader) -> Fields:
-    return decoder(cfg, gated=False, activation="relu2") | biases(cfg)
-
-
-def _all_biases(cfg: ConfigReader) -> Fields:
-    """`use_bias`: of every linear layer but the output's."""
-    return {"add_bias_linear": cfg.boolean("use_bias", False)}
-
-
-def _ernie(cfg: ConfigReader) -> Fields:
-    return decoder(cfg, tied=True) | _all_biases(cfg)
-
-
-def _ernie_moe(cfg: ConfigReader) -> Fields:
-    """Experts from one layer to another, every n-th; shared ones; a correction bias among the parameters."""
-    needs(cfg, "use_bias", False, False, "biases of experts are not read")
-    fields = _ernie(cfg)
-    layers, width = fields["num_layers"], cfg.integer("moe_intermediate_size", 1536)
     first, step = cfg.integer("moe_layer_start_index", 1, low=0), cfg.integer("moe_layer_interval", 1)
     last = cfg.integer("moe_layer_end_index", layers - 1, low=0)
-    pattern = tuple(int(first <= i <= last and (i + 1) % step == 0) for i in range(layers))
-    return fields | {
-        "num_moe_experts": cfg.integer("moe_num_experts", 64),
-        "moe_router_topk": cfg.integer("moe_k", 6),
-        "moe_ffn_hidden_size": width,
-        "moe_shared_expert_intermediate_size": width * cfg.integer("moe_num_shared_experts", 2, low=0),
-        "moe_layer_freq": pattern,
-        "moe_router_enable_expert_bias": True,
-    }
+    return {"moe_layer_freq": tuple(int(first <= i <= last and (i + 1) % step == 0) for i in range(layers))}
 
 
-def _exaone4(cfg: ConfigReader) -> Fields:
-    """Norms behind attention and MLP, as many as others have before them."""
-    fields = decoder(cfg) | {"qk_layernorm": True}
-    return fields | _windows(cfg, fields, every=4)
+def _hyperclovax_norms(cfg: ConfigReader, _fields: Fields) -> Fields:
+    return {"num_layernorms_per_layer": 4 if cfg.boolean("use_post_norm", True) else 2}
 
 
-def _glm(cfg: ConfigReader) -> Fields:
-    """`attention_bias`: of queries, keys and values only."""
-    return decoder(cfg) | rotary_fields(cfg, percent=0.5) | {"add_qkv_bias": cfg.boolean("attention_bias", False)}
-
-
-def _glm4(cfg: ConfigReader) -> Fields:
-    return _glm(cfg) | {"num_layernorms_per_layer": 4}
-
-
-def _hyperclovax(cfg: ConfigReader) -> Fields:
-    return decoder(cfg) | biases(cfg) | {"num_layernorms_per_layer": 4 if cfg.boolean("use_post_norm", True) else 2}
-
-
-def _olmo2(cfg: ConfigReader) -> Fields:
-    """Norms over all channels of queries and of keys; norms behind attention and MLP."""
-    fields = decoder(cfg) | biases(cfg) | {"qk_layernorm_full": True}
-    return fields | _windows(cfg, fields, every=4 if cfg.text("model_type") == "olmo3" else None)
-
-
-def _experts(cfg: ConfigReader, fields: Fields, key: str, experts: int, topk: int) -> Fields:
-    """Every layer is a mixture of experts as wide as `intermediate_size`."""
-    return fields | {
-        "num_moe_experts": cfg.integer(key, experts),
-        "moe_router_topk": cfg.integer("num_experts_per_tok", topk),
-        "moe_ffn_hidden_size": fields["ffn_hidden_size"],
-    }
-
-
-def _olmoe(cfg: ConfigReader) -> Fields:
-    fields = _experts(cfg, _olmo2(cfg), "num_experts", 64, 8) | softmax_router(cfg, None)
-    if fields["kv_channels"] * fields["num_attention_heads"] != fields["hidden_size"]:
-        raise cfg.fail("says a head_dim other than hidden_size / num_attention_heads, as wide as the class's norms are")
-    return fields
-
-
-def _granitemoe(cfg: ConfigReader) -> Fields:
-    fields = _experts(cfg, decoder(cfg) | biases(cfg), "num_local_experts", 8, 2)
-    return fields | {"moe_shared_expert_intermediate_size": cfg.integer("shared_intermediate_size", 0, low=0)}
-
-
-def _phimoe(cfg: ConfigReader) -> Fields:
-    fields = _experts(cfg, decoder(cfg) | biases(cfg) | LAYER_NORM, "num_local_experts", 16, 2)
-    return fields | {"output_layer_bias": cfg.boolean("lm_head_bias", False)} | _windows(cfg, fields)
-
-
-def _minimax_m2(cfg: ConfigReader) -> Fields:
-    fields = _experts(cfg, decoder(cfg), "num_local_experts", 256, 8)
-    return fields | {"qk_layernorm_full": True, "moe_router_enable_expert_bias": True}
-
-
-def _glm4_moe(cfg: ConfigReader) -> Fields:
-    """The first layers dense, then experts chosen as DeepSeek-V3 does, and shared ones."""
-    fields = decoder(cfg) | {"add_qkv_bias": cfg.boolean("attention_bias", False)} | rotary_fields(cfg, percent=0.5)
-    layers, width = fields["num_layers"], cfg.integer("moe_intermediate_size", 1408)
+def _glm4_moe_layers(cfg: ConfigReader, fields: Fields) -> Fields:
     dense = cfg.integer("first_k_dense_replace", 1, low=0)
-    return fields | {
-        "qk_layernorm": cfg.boolean("use_qk_norm", False),
-        "num_moe_experts": cfg.integer("n_routed_experts", 128),
-        "moe_router_topk": cfg.integer("num_experts_per_tok", 8),
-        "moe_ffn_hidden_size": width,
-        "moe_shared_expert_intermediate_size": width * cfg.integer("n_shared_experts", 1, low=0),
-        "moe_layer_freq": tuple(int(i >= dense) for i in range(layers)),
-        "moe_router_enable_expert_bias": True,
-        "mtp_num_layers": cfg.integer("num_nextn_predict_layers", 0, low=0, high=MAX_LAYERS),
-    }
+    return {"moe_layer_freq": tuple(int(i >= dense) for i in range(fields["num_layers"]))}
 
 
-def _seed_oss(cfg: ConfigReader) -> Fields:
-    qkv, out = cfg.boolean("attention_bias", True), cfg.boolean("attention_out_bias", False)
-    mlp = cfg.boolean("mlp_bias", False)
-    return decoder(cfg) | {"add_qkv_bias": qkv, "add_attention_output_bias": out, "add_mlp_bias": mlp}
-
-
-def _stablelm(cfg: ConfigReader) -> Fields:
-    needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
+def _stablelm_norms(cfg: ConfigReader, _fields: Fields) -> Fields:
     parallel = cfg.boolean("use_parallel_residual", False)
-    return (
-        decoder(cfg)
-        | LAYER_NORM
-        | rotary_fields(cfg, percent=0.25)
-        | {
-            "add_qkv_bias": cfg.boolean("use_qkv_bias", False),
-            "parallel_attention": parallel,
-            "num_layernorms_per_layer": 1 if parallel else 2,
-        }
-    )
+    return {"parallel_attention": parallel, "num_layernorms_per_layer": 1 if parallel else 2}
 
 
-def _starcoder2(cfg: ConfigReader) -> Fields:
-    fields = decoder(cfg, tied=True, gated=False, activation="gelu_pytorch_tanh") | LAYER_NORM
-    fields["add_bias_linear"] = cfg.boolean("use_bias", True)
-    return fields | _windows(cfg, fields)
+def _cohere_biases(cfg: ConfigReader, _fields: Fields) -> Fields:
+    bias = cfg.boolean("attention_bias", False)
+    return {"add_qkv_bias": bias, "add_attention_output_bias": bias}
 
 
-def _cohere(cfg: ConfigReader) -> Fields:
-    """Attention and MLP in parallel behind one norm without bias."""
-    needs(cfg, "use_qk_norm", False, False, "norms of single heads are not modelled")
-    out = cfg.boolean("attention_bias", False)
-    fields = (
-        decoder(cfg, tied=True)
-        | LAYER_NORM
-        | {
-            "layernorm_bias": False,
-            "parallel_attention": True,
-            "num_layernorms_per_layer": 1,
-            "add_qkv_bias": out,
-            "add_attention_output_bias": out,
-        }
-    )
-    return fields | (_windows(cfg, fields, 4096, every=4) if cfg.text("model_type") == "cohere2" else {})
+def _every_head_its_own(_cfg: ConfigReader, fields: Fields) -> Fields:
+    return {"num_query_groups": fields["num_attention_heads"]}
 
 
-def _phi(cfg: ConfigReader) -> Fields:
-    needs(cfg, "qk_layernorm", False, False, "norms of single heads are not modelled")
-    fields = decoder(cfg, gated=False, activation="gelu_new") | LAYER_NORM | rotary_fields(cfg, percent=0.5)
-    return fields | {
-        "add_bias_linear": True,
-        "parallel_attention": True,
-        "num_layernorms_per_layer": 1,
-        "output_layer_bias": True,
-    }
+def _multi_query(cfg: ConfigReader, fields: Fields) -> Fields:
+    return {"num_query_groups": 1 if cfg.boolean("multi_query", True) else fields["num_attention_heads"]}
 
 
-def _persimmon(cfg: ConfigReader) -> Fields:
-    fields = decoder(cfg, gated=False, activation="relu2") | LAYER_NORM | rotary_fields(cfg, percent=0.5)
-    heads = fields["num_attention_heads"]
-    return fields | {
-        "num_query_groups": heads,
-        "add_bias_linear": True,
-        "qk_layernorm": cfg.boolean("qk_layernorm", True),
-    }
-
-
-def _jais2(cfg: ConfigReader) -> Fields:
-    needs(cfg, "attention_bias", True, True, "as in the MLP")
-    needs(cfg, "mlp_bias", True, True, "as in attention")
-    return decoder(cfg, gated=False, activation="relu2") | LAYER_NORM | {"add_bias_linear": True}
-
-
-def _gemma3(cfg: ConfigReader) -> Fields:
-    needs(cfg, "use_bidirectional_attention", False, False, "an encoder")
-    fields = gemma(cfg) | {"qk_layernorm": True, "num_layernorms_per_layer": 4}
-    return fields | _windows(cfg, fields, 4096, every=6)
-
-
-def _vaultgemma(cfg: ConfigReader) -> Fields:
-    fields = gemma(cfg)
-    return fields | _windows(cfg, fields, 4096, every=2)
-
-
-def _gpt_bigcode(cfg: ConfigReader) -> Fields:
-    needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
-    hidden, heads = cfg.integer("n_embd"), cfg.integer("n_head")
-    inner, positions = cfg.integer("n_inner", 4 * hidden), cfg.integer("n_positions", 1024)
-    fields = gpt_like(cfg, layer_count(cfg, "n_layer"), hidden, heads, inner, positions)
-    return fields | {
-        "num_query_groups": 1 if cfg.boolean("multi_query", True) else heads,
-        "position_embedding_type": "learned_absolute",
-        "activation": activation_name(cfg, "activation_function", "gelu_pytorch_tanh", False),
-    }
-
-
-def _biogpt(cfg: ConfigReader) -> Fields:
-    """Two rows of the table of positions are none."""
-    layers, hidden, heads = layer_count(cfg), cfg.integer("hidden_size"), cfg.integer("num_attention_heads")
-    positions = cfg.integer("max_position_embeddings", 1024)
-    return gpt_like(cfg, layers, hidden, heads, cfg.integer("intermediate_size", 4 * hidden), positions + 2) | {
-        "default_seq_length": positions,
-        "position_embedding_type": "learned_absolute",
-        "activation": activation_name(cfg, "hidden_act", "gelu", False),
-    }
-
-
-def _xglm(cfg: ConfigReader) -> Fields:
-    """Positions by sines, which are no parameters."""
-    needs(cfg, "add_cross_attention", False, False, "only decoder-only models of this family can be planned")
-    layers, hidden, heads = layer_count(cfg, "num_layers"), cfg.integer("d_model"), cfg.integer("attention_heads")
-    positions = cfg.integer("max_position_embeddings", 2048)
-    return gpt_like(cfg, layers, hidden, heads, cfg.integer("ffn_dim", 4 * hidden), positions) | {
-        "position_embedding_type": "none",
-        "activation": activation_name(cfg, "activation_function", "gelu", False),
-    }
-
-
-def _gptj(cfg: ConfigReader) -> Fields:
-    """GPT-J and CodeGen: biases in the MLP and behind the output layer, none in attention; one norm for both halves."""
-    hidden, heads, positions = cfg.integer("n_embd"), cfg.integer("n_head"), cfg.integer("n_positions", 2048)
-    layers, inner = layer_count(cfg, "n_layer"), cfg.integer("n_inner", 4 * hidden)
-    fields = gpt_like(cfg, layers, hidden, heads, inner, positions, tied=False)
-    rotating = min(cfg.integer("rotary_dim", 64), fields["kv_channels"])
-    return fields | {
-        "activation": activation_name(cfg, "activation_function", "gelu_new", False),
-        "position_embedding_type": "rope",
-        "rotary_base": 10_000,
-        "rotary_percent": rotating / fields["kv_channels"],
-        "add_bias_linear": False,
-        "add_mlp_bias": True,
-        "parallel_attention": True,
-        "num_layernorms_per_layer": 1,
-        "output_layer_bias": True,
-    }
+def _gptj_rotary(cfg: ConfigReader, fields: Fields) -> Fields:
+    width = fields["kv_channels"]
+    rotating = min(cfg.integer("rotary_dim", 64), width)
+    return {"position_embedding_type": "rope", "rotary_base": 10_000, "rotary_percent": rotating / width}
 
 
 def _repeated(cfg: ConfigReader, row: list[Any]) -> list[str]:
@@ -323,95 +103,329 @@ def _repeated(cfg: ConfigReader, row: list[Any]) -> list[str]:
     return [str(kind) for kind in row[0]] * row[1]
 
 
-def _gpt_neo(cfg: ConfigReader) -> Fields:
-    """GPT-2 without biases of queries, keys and values; windows by `attention_types`, [[[kinds of layers], times], ...]."""
-    hidden, heads, layers = cfg.integer("hidden_size"), cfg.integer("num_heads"), layer_count(cfg, "num_layers")
-    positions = cfg.integer("max_position_embeddings", 2048)
-    fields = gpt_like(cfg, layers, hidden, heads, cfg.integer("intermediate_size", 4 * hidden), positions)
+def _gpt_neo_windows(cfg: ConfigReader, fields: Fields) -> Fields:
+    """By `attention_types`, [[[kinds of layers], times], ...]."""
+    layers = fields["num_layers"]
     said = [kind for row in cfg.items("attention_types", list) or [] for kind in _repeated(cfg, row)]
     kinds = cfg.items("attention_layers", str) or said or (["global", "local"] * layers)[:layers]
     if len(kinds) != layers or set(kinds) - {"global", "local"}:
         raise cfg.fail(f"attention_layers must be {layers} of global and local")
-    fields |= {
-        "activation": activation_name(cfg, "activation_function", "gelu_new", False),
-        "position_embedding_type": "learned_absolute",
-        "add_bias_linear": False,
-        "add_attention_output_bias": True,
-        "add_mlp_bias": True,
-    }
-    return fields | sliding(cfg, layers, cfg.integer("window_size", 256), [kind == "local" for kind in kinds])
+    return sliding(cfg.integer("window_size", 256), [kind == "local" for kind in kinds])
 
 
 def _latent_attention(cfg: ConfigReader) -> Fields:
     """DeepSeek's latent attention and a dense MLP; MiniCPM's values are as wide as a head where the file does not say it."""
     if cfg.text("model_type") == "minicpm3" and "v_head_dim" not in cfg:
-        width = cfg.integer("hidden_size") // cfg.integer("num_attention_heads")
-        cfg = ConfigReader({**cfg.values(), "v_head_dim": width}, cfg.where)
+        cfg = cfg.replaced(v_head_dim=cfg.integer("hidden_size") // cfg.integer("num_attention_heads"))
     return deepseek(cfg) | {"untie_embeddings_and_output_weights": not cfg.boolean("tie_word_embeddings", True)}
 
 
-def _mellum(cfg: ConfigReader) -> Fields:
-    fields = qwen3_moe(cfg)
-    return fields | _windows(cfg, fields) | {"moe_layer_freq": sparse_layers(cfg, fields["num_layers"], 0)}
+def _sparse_attention(cfg: ConfigReader) -> Fields:
+    """DeepSeek-V3 whose queries attend to keys that an indexer chooses, each layer with its own (DSA: DeepSeek-V3.2, GLM-5)."""
+    glm = cfg.text("model_type") == "glm_moe_dsa"
+    shares = cfg.integer("index_topk_freq", 1) > 1 or "S" in str(cfg.values().get("index_topk_pattern") or "")
+    if shares or "shared" in (cfg.items("indexer_types", str) or []):
+        raise unsupported(
+            cfg,
+            "layers that take over the keys chosen by a layer before them (indexer_types, index_topk_freq) are not modelled",
+        )
+    if set(cfg.items("layer_types", str) or []) - {"indexed_attention"}:
+        raise unsupported(cfg, "layer_types: every layer must have indexed_attention")
+    number = cfg.values().get("n_routed_experts", 256)
+    fields = deepseek(cfg.replaced(n_routed_experts=number, model_type="deepseek_v3"))
+    indexer = {
+        "dsa_indexer_n_heads": cfg.integer("index_n_heads", 32 if glm else 64),
+        "dsa_indexer_head_dim": cfg.integer("index_head_dim", 128),
+        "dsa_indexer_topk": cfg.integer("index_topk", 2048),
+        "dsa_indexer_rope_interleaved": glm,
+    }
+    return fields | sparse_layers(3)(cfg, {"num_layers": layer_count(cfg)}) | indexer
 
 
 def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
     """DeepSeek-V3 whose leading dense layers are said layer by layer (`mlp_layer_types`)."""
-    types = cfg.items("mlp_layer_types", str) or ["dense", *["sparse"] * (layer_count(cfg) - 1)]
+    layers = layer_count(cfg)
+    types = cfg.items("mlp_layer_types", str) or ["dense", *["sparse"] * (layers - 1)]
     dense = types.index("sparse") if "sparse" in types else len(types)
-    if len(types) != layer_count(cfg) or set(types[dense:]) - {"sparse"} or set(types[:dense]) - {"dense"}:
-        raise cfg.fail(f"mlp_layer_types must be {layer_count(cfg)} of dense, and behind them sparse")
-    return deepseek(ConfigReader({**cfg.values(), "model_type": "deepseek_v3", "first_k_dense_replace": dense}, cfg.where))
+    if len(types) != layers or set(types[dense:]) - {"sparse"} or set(types[:dense]) - {"dense"}:
+        raise cfg.fail(f"mlp_layer_types must be {layers} of dense, and behind them sparse")
+    return deepseek(cfg.replaced(model_type="deepseek_v3", first_k_dense_replace=dense))
 
 
-def _eurobert(cfg: ConfigReader) -> Fields:
+def _dots1_windows(cfg: ConfigReader, fields: Fields) -> Fields:
+    """Layers from max_window_layers on slide."""
+    layers, first = fields["num_layers"], cfg.integer("max_window_layers", 62, low=0)
+    slides = layer_types(cfg, layers) or [i >= first for i in range(layers)]
+    return sliding(cfg.optional_integer("sliding_window"), slides)
+
+
+def _solar_open(cfg: ConfigReader) -> Fields:
+    """Attention of Llama; experts in every layer, as wide as their own key says: there is no dense MLP."""
+    fields = decoder(cfg.replaced(intermediate_size=cfg.integer("moe_intermediate_size", 1280)))
+    return fields | {"moe_layer_freq": (1,) * fields["num_layers"]}
+
+
+def _one_shared_mlp(cfg: ConfigReader, _fields: Fields) -> Fields:
+    if cfg.integer("num_shared_experts", 1, low=0) < 1:
+        raise unsupported(cfg, "num_shared_experts must be at least 1")
+    return {}
+
+
+def _hunyuan_experts(cfg: ConfigReader, fields: Fields) -> Fields:
+    """As wide as `intermediate_size`, and one shared MLP as wide."""
+    topk = "moe_topk" if "moe_topk" in cfg else TOPK
+    routed = experts(("num_experts", 1), (topk, 1))(cfg, fields)
+    return routed | {"moe_shared_expert_intermediate_size": fields["ffn_hidden_size"]}
+
+
+def _eurobert(cfg: ConfigReader, fields: Fields) -> Fields:
     """Llama as an encoder; `mlp_bias` is of the output layer too."""
-    fields = decoder(cfg) | biases(cfg)
     output = cfg.boolean("mlp_bias", False)
-    return fields | {"encoder_num_layers": fields["num_layers"], "norm_epsilon": norm_epsilon(cfg), "output_layer_bias": output}
+    return {"encoder_num_layers": fields["num_layers"], "norm_epsilon": norm_epsilon(cfg), "output_layer_bias": output}
 
 
-LATER: dict[str, Callable[[ConfigReader], Fields]] = {
-    **dict.fromkeys(("granite", "internlm3", "iquestcoder", "ministral3"), _llama_like),
-    **dict.fromkeys(("smollm3",), _tied_llama),
-    **dict.fromkeys(("olmo2", "olmo3"), _olmo2),
-    **dict.fromkeys(("olmoe", "flex_olmo"), _olmoe),
-    **dict.fromkeys(("granitemoe", "granitemoeshared"), _granitemoe),
-    **dict.fromkeys(("cohere", "cohere2"), _cohere),
-    **dict.fromkeys(("codegen", "gptj"), _gptj),
-    **dict.fromkeys(("granite_swa", "granitemoe_swa"), _granite_swa),
+_WIDTH = ("moe_intermediate_size", None)
+_LLAMA_LIKE = family(decoder, biases, windows())
+_ERNIE = family(decoder, keys(add_bias_linear=("use_bias", False)), tied=True)
+_OLMO2 = (biases, QK_NORM_OF_ALL)
+_GRANITE_MOE = family(
+    decoder,
+    biases,
+    experts(("num_local_experts", 8), (TOPK, 2)),
+    keys(moe_shared_expert_intermediate_size=("shared_intermediate_size", 0)),
+)
+_COHERE = (
+    needs("norms of single heads are not modelled", use_qk_norm=False),
+    LAYER_NORM | ONE_NORM_FOR_BOTH | {"layernorm_bias": False},
+    _cohere_biases,
+)
+_GPTJ = family(
+    gpt_like,
+    _gptj_rotary,
+    ONE_NORM_FOR_BOTH | {"add_bias_linear": False, "add_mlp_bias": True, "output_layer_bias": True},
+    layers="n_layer",
+    hidden="n_embd",
+    heads="n_head",
+    ffn="n_inner",
+    positions=("n_positions", 2048),
+    activation=("activation_function", "gelu_new"),
+    tied=False,
+)
+"""GPT-J and CodeGen: biases in the MLP and behind the output layer, none in attention; one norm for both halves."""
+_OLMOE = family(
+    decoder,
+    *_OLMO2,
+    windows(),
+    experts(("num_experts", 64), (TOPK, 8)),
+    softmax_scores(),
+    heads_as_wide_as_the_model,
+)
+_NO_GATED_BIAS = needs("biases of gated attention are not modelled", attention_bias=False)
+_NO_BIASES = "biases of hybrids are not modelled"
+_CONVOLUTION = "the convolution's bias is counted"
+
+LATER: dict[str, Family] = {
+    **dict.fromkeys(("granite", "internlm3", "iquestcoder", "ministral3"), _LLAMA_LIKE),
+    **dict.fromkeys(("olmoe", "flex_olmo"), _OLMOE),
+    **dict.fromkeys(("granitemoe", "granitemoeshared"), _GRANITE_MOE),
+    **dict.fromkeys(("codegen", "gptj"), _GPTJ),
     **dict.fromkeys(("youtu", "minicpm3"), _latent_attention),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), qwen_hybrid),
-    "arcee": _arcee,
-    "biogpt": _biogpt,
-    "cwm": _cwm,
-    "ernie4_5": _ernie,
-    "ernie4_5_moe": _ernie_moe,
-    "eurobert": _eurobert,
-    "exaone4": _exaone4,
-    "gemma3_text": _gemma3,
-    "glm": _glm,
-    "glm4": _glm4,
-    "glm4_moe": _glm4_moe,
-    "granitemoehybrid": granite_hybrid,
-    "gpt_bigcode": _gpt_bigcode,
-    "gpt_neo": _gpt_neo,
-    "helium": _helium,
-    "hyperclovax": _hyperclovax,
-    "jais2": _jais2,
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _sparse_attention),
+    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), family(qwen_hybrid, _NO_GATED_BIAS)),
+    "arcee": family(decoder, biases, gated=False, activation="relu2"),
+    "biogpt": family(
+        gpt_like,
+        padded_positions,
+        LEARNED_POSITIONS,
+        ffn="intermediate_size",
+        positions=("max_position_embeddings", 1024),
+        activation=("hidden_act", "gelu"),
+    ),
+    "cohere": family(decoder, *_COHERE, tied=True),
+    "cohere2": family(decoder, *_COHERE, windows_but_every(4, 4096), tied=True),
+    "cwm": family(decoder, keys(add_mlp_bias=("mlp_bias", False)), windows(slides=three_of_four)),
+    "dots1": family(
+        decoder,
+        QK_NORM,
+        biases,
+        _dots1_windows,
+        experts(("n_routed_experts", None), (TOPK, 8), wide=_WIDTH, shared=("n_shared_experts", 1)),
+        sparse_layers(0),
+        CORRECTION,
+    ),
+    "ernie4_5": _ERNIE,
+    "ernie4_5_moe": family(
+        _ERNIE,
+        needs("biases of experts are not read", use_bias=False),
+        experts(
+            ("moe_num_experts", 64), ("moe_k", 6), wide=("moe_intermediate_size", 1536), shared=("moe_num_shared_experts", 2)
+        ),
+        _ernie_layers,
+        CORRECTION,
+    ),
+    "eurobert": family(decoder, biases, _eurobert),
+    "exaone4": family(decoder, QK_NORM, windows_but_every(4)),
+    "exaone_moe": family(
+        decoder,
+        QK_NORM,
+        windows_but_every(4),
+        experts(("num_experts", None), (TOPK, 8), wide=_WIDTH, shared=("num_shared_experts", 1)),
+        sparse_layers(1),
+        CORRECTION,
+    ),
+    "gemma3_text": family(
+        gemma,
+        needs("an encoder", use_bidirectional_attention=False),
+        QK_NORM | FOUR_NORMS,
+        windows_but_every(6, 4096),
+    ),
+    "glm": family(decoder, QKV_BIAS, rotary_percent=0.5),
+    "glm4": family(decoder, QKV_BIAS, FOUR_NORMS, rotary_percent=0.5),
+    "glm4_moe": family(
+        decoder,
+        QKV_BIAS,
+        keys(qk_layernorm=("use_qk_norm", False)),
+        experts(("n_routed_experts", 128), (TOPK, 8), wide=("moe_intermediate_size", 1408), shared=("n_shared_experts", 1)),
+        _glm4_moe_layers,
+        CORRECTION,
+        extra_depths,
+        rotary_percent=0.5,
+    ),
     "glm4_moe_lite": _glm4_moe_lite,
+    "gpt_bigcode": family(
+        gpt_like,
+        DECODER_ONLY,
+        _multi_query,
+        LEARNED_POSITIONS,
+        layers="n_layer",
+        hidden="n_embd",
+        heads="n_head",
+        ffn="n_inner",
+        positions=("n_positions", 1024),
+        activation=("activation_function", "gelu_pytorch_tanh"),
+    ),
+    "gpt_neo": family(
+        gpt_like,
+        LEARNED_POSITIONS,
+        {"add_bias_linear": False, "add_attention_output_bias": True, "add_mlp_bias": True},
+        _gpt_neo_windows,
+        layers="num_layers",
+        heads="num_heads",
+        ffn="intermediate_size",
+        activation=("activation_function", "gelu_new"),
+    ),
+    "granite_swa": family(decoder, biases, SINKS, windows(128, three_of_four), tied=True),
+    "granitemoe_swa": family(_GRANITE_MOE, SINKS, windows(128, three_of_four)),
+    "granitemoehybrid": family(
+        granite_hybrid,
+        needs(_NO_BIASES, attention_bias=False, mamba_proj_bias=False),
+        needs(_CONVOLUTION, mamba_conv_bias=True),
+    ),
+    "helium": family(decoder, QKV_BIAS, keys(add_mlp_bias=("mlp_bias", False)), heads_as_wide_as_the_model),
     "hunyuan_v1_dense": qwen3,
-    "mellum": _mellum,
+    "hunyuan_v1_moe": family(decoder, QK_NORM, biases, _hunyuan_experts),
+    "hy_v3": family(
+        decoder,
+        needs("biases of shared experts beside plain ones are not read", mlp_bias=False),
+        _one_shared_mlp,
+        QK_NORM,
+        biases,
+        experts(("num_experts", None), (TOPK, 8), wide=_WIDTH, shared=("num_shared_experts", 1)),
+        sparse_layers(1, None),
+        CORRECTION,
+    ),
+    "hyperclovax": family(decoder, biases, _hyperclovax_norms),
+    "jais2": family(
+        decoder,
+        needs("as in the MLP", attention_bias=True),
+        needs("as in attention", mlp_bias=True),
+        LAYER_NORM | ALL_BIASES,
+        gated=False,
+        activation="relu2",
+    ),
+    "mellum": family(qwen3_moe, windows(), sparse_layers(0, None)),
+    "minimax_m2": family(decoder, experts(("num_local_experts", 256), (TOPK, 8)), QK_NORM_OF_ALL | CORRECTION),
     "ministral": mistral,
-    "minimax_m2": _minimax_m2,
-    "nemotron_h": nemotron_h,
-    "persimmon": _persimmon,
-    "phi": _phi,
-    "phimoe": _phimoe,
-    "seed_oss": _seed_oss,
-    "stablelm": _stablelm,
-    "starcoder2": _starcoder2,
-    "vaultgemma": _vaultgemma,
-    "xglm": _xglm,
+    "nemotron_h": family(
+        nemotron_h,
+        needs(_NO_BIASES, use_bias=False, mamba_proj_bias=False, attention_bias=False, mlp_bias=False),
+        needs(_CONVOLUTION, use_conv_bias=True, mamba_conv_bias=True),
+        needs("transformers never ties them", tie_word_embeddings=False),
+    ),
+    "olmo2": family(decoder, *_OLMO2, windows()),
+    "olmo3": family(decoder, *_OLMO2, windows_but_every(4)),
+    "persimmon": family(
+        decoder,
+        _every_head_its_own,
+        keys(qk_layernorm=("qk_layernorm", True)),
+        LAYER_NORM | ALL_BIASES,
+        gated=False,
+        activation="relu2",
+        rotary_percent=0.5,
+    ),
+    "phi": family(
+        decoder,
+        NO_QK_NORM,
+        LAYER_NORM | ALL_BIASES | ONE_NORM_FOR_BOTH | {"output_layer_bias": True},
+        gated=False,
+        activation="gelu_new",
+        rotary_percent=0.5,
+    ),
+    "phimoe": family(
+        decoder,
+        biases,
+        LAYER_NORM,
+        experts(("num_local_experts", 16), (TOPK, 2)),
+        keys(output_layer_bias=("lm_head_bias", False)),
+        windows(),
+    ),
+    "seed_oss": family(
+        decoder,
+        keys(
+            add_qkv_bias=("attention_bias", True),
+            add_attention_output_bias=("attention_out_bias", False),
+            add_mlp_bias=("mlp_bias", False),
+        ),
+    ),
+    "smollm3": family(
+        decoder,
+        needs("which layers slide is not read", use_sliding_window=False),
+        biases,
+        tied=True,
+    ),
+    "solar_open": family(
+        _solar_open,
+        QKV_BIAS,
+        experts(("n_routed_experts", None), (TOPK, 8), wide=_WIDTH, shared=("n_shared_experts", 1)),
+        CORRECTION,
+    ),
+    "stablelm": family(
+        decoder,
+        NO_QK_NORM,
+        LAYER_NORM,
+        keys(add_qkv_bias=("use_qkv_bias", False)),
+        _stablelm_norms,
+        rotary_percent=0.25,
+    ),
+    "starcoder2": family(
+        decoder,
+        LAYER_NORM,
+        keys(add_bias_linear=("use_bias", True)),
+        windows(),
+        tied=True,
+        gated=False,
+        activation="gelu_pytorch_tanh",
+    ),
+    "vaultgemma": family(gemma, windows_but_every(2, 4096)),
+    "xglm": family(
+        gpt_like,
+        DECODER_ONLY,
+        {"position_embedding_type": "none"},
+        layers="num_layers",
+        hidden="d_model",
+        heads="attention_heads",
+        ffn="ffn_dim",
+        activation=("activation_function", "gelu"),
+    ),
 }
-"""`model_type` -> the function that reads that family's keys."""
+"""`model_type` -> what reads that family's keys. Positions of xglm are by sines, which are no parameters."""

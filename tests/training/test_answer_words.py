@@ -148,8 +148,8 @@ def test_the_worst_stage_decides_whether_a_plan_fits():
 
 @tabled
 def test_a_saving_lacks_less_than_all_that_is_tried_today(lacks, today, saves):
-    tried = [Remedy(change="today", fits=False, still_short_gib=each) for each in today]
-    assert _saves(Remedy(change="x", fits=False, still_short_gib=lacks), tried) == saves
+    tried = [Remedy(change="today", options="", fits=False, still_short_gib=each) for each in today]
+    assert _saves(Remedy(change="x", options="", fits=False, still_short_gib=lacks), tried) == saves
 
 
 def test_recomputation_that_is_fixed_is_all_that_is_tried_but_for_what_is_excluded():
@@ -175,13 +175,13 @@ def test_what_came_of_a_change(best, met, closest, outcome, monkeypatch):
     monkeypatch.setattr(remedies, "plainest_first", lambda found: found)
     monkeypatch.setattr(remedies, "headroom_bytes", lambda chance, memory: 5.0 * GIB)
     asked = SimpleNamespace(request=SimpleNamespace(memory_margin=None, fit_chance=0.9))
-    found = remedies._tried("x", scenario(), Constraints(), asked)
+    found = remedies._tried("x", "", scenario(), Constraints(), asked)
     if outcome is None:
         assert found == []
     elif outcome == "fits":
-        assert found == [Remedy(change="x", fits=True, plan="plan 1", step_seconds=2.0)]
+        assert found == [Remedy(change="x", options="", fits=True, plan="plan 1", step_seconds=2.0)]
     else:
-        assert found == [Remedy(change="x", fits=False, still_short_gib=outcome)]
+        assert found == [Remedy(change="x", options="", fits=False, still_short_gib=outcome)]
 
 
 def test_the_three_largest_parts_of_a_step_are_named():

@@ -42,6 +42,8 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
     (r"\bac_[0-9a-f]{12}_[\w-]{43}", "<key>"),
     (r"(?m)^[0-9a-f]{12}(?=  )", "<key id>"),
+    # what marks the scripts of one page as its own
+    (r"\bnonce(-|=\")[\w+/]{43}=", r"nonce\1<nonce>"),
 )
 _RULES = tuple((re.compile(pattern), word) for pattern, word in RULES)
 
