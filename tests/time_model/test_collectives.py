@@ -25,6 +25,7 @@ from autoconfig.time_model.job import (
     rate_share,
     send_seconds,
     shapes_of,
+    small_group_factor,
     tensor_group,
 )
 from autoconfig.time_model.step.rows import embedding_gradient_seconds, reduction_communication
@@ -141,3 +142,7 @@ def test_sharded_reduction_moves_half_of_an_all_reduce() -> None:
     assert reduction_communication(1e9, group, LINKS, 2, False) == pytest.approx(whole / 2)
     assert embedding_gradient_seconds(1e9, 1, True, 4, LINKS) == 0.0
     assert embedding_gradient_seconds(1e9, 4, True, 4, LINKS) == pytest.approx(0.2)
+
+
+def test_constants_between_measured_sizes_are_linear_in_the_logarithm():
+    assert [float(small_group_factor(n, (2.0, 8.0), (1.0, 3.0))) for n in (1, 2, 4, 8, 64)] == [1, 1, 2, 3, 3]

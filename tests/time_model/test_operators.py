@@ -336,3 +336,10 @@ def test_unfused_attention_computes_all_scores_of_keys_and_of_values():
     job = TrainingJob.of(scenario)
     core = core_attention(job, shapes_of(scenario.layouts([parse_plan("tp=1,ep=8", 8)]), job))
     assert core.flops[0] == 2 * (192 + 128) * 16 * 4096**2
+
+
+def test_gemm_of_whole_waves_on_a_perfect_machine_runs_at_peak() -> None:
+    # 108 tiles of 128 x 128: 12 x 9 tiles, one wave; 2 m n k / P by hand.
+    m, n, k = 12 * 128, 9 * 128, 4096
+    seconds = gemm_seconds(m, n, k, constants=PERFECT, **MACHINE)
+    assert seconds == pytest.approx(2 * m * n * k / 312e12)

@@ -32,6 +32,7 @@ from autoconfig.time_model.serving.tables import (
     shipped_calibration,
 )
 from autoconfig.time_model.serving.workload import (
+    DataSet,
     data_set_of_lengths,
     offline_requests,
     trtllm_bench_limits,
@@ -334,3 +335,17 @@ def test_constants_come_from_the_nearest_generation_and_gpu():
     assert found.factor(old, "gh200-96gb") == 1.2
     assert found.factor(load_engine("trtllm-0.17"), "h100-sxm-80gb", "experts") == 1.0
     assert NO_CALIBRATION.constants(old, H100).factor == 1.0
+
+
+def test_long_outputs_hold_the_cache_longer():
+    """By hand: 100 in; outputs 200 on average, coefficient of variation 0.5: E[O^2]/E[O] = 250."""
+    spread = DataSet(isl=100.0, osl=200.0, output_cv=0.5)
+    assert spread.held_tokens("no_evict") == pytest.approx(350.0)
+    assert spread.held_tokens("max_util") == pytest.approx(225.0)
+    assert DataSet(isl=100.0, osl=200.0).held_tokens("no_evict") == 300.0
+
+
+def test_speculation_follows_leviathan():
+    assert tokens_per_step(0, 0.9) == 1.0
+    assert tokens_per_step(3, 1.0) == 4.0
+    assert tokens_per_step(2, 0.5) == pytest.approx(1 + 0.5 + 0.25)
