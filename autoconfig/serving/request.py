@@ -133,34 +133,26 @@ def _moment(text: str, name: str, where: str) -> float:
 
 
 def _checked(rows: Iterable[Raw], source: str) -> Trace:
-    times: list[float] = []
-    inputs: list[int] = []
-    outputs: list[int] = []
-    for where, time, tokens_in, tokens_out in rows:
-        if times and time < times[-1]:
-            raise InputError(f"{where} arrives before the one above it: sort the requests by their time")
-        if len(times) == MAX_REQUESTS:
-            raise InputError(f"{where}: a trace has at most {MAX_REQUESTS:,} requests; cut a part of it")
-        times.append(time)
-        inputs.append(tokens_in)
-        outputs.append(tokens_out)
-    if len(times) < 2 or not 1e-6 <= times[-1] - times[0] <= MAX_SECONDS:
-        what = f"{len(times):,} request{'s' * (len(times) != 1)}" if len(times) < 2 else "no usable span of time"
+    kept: list[Raw] = []
+    for row in rows:
+        if kept and row[1] < kept[-1][1]:
+            raise InputError(f"{row[0]} arrives before the one above it: sort the requests by their time")
+        if len(kept) == MAX_REQUESTS:
+            raise InputError(f"{row[0]}: a trace has at most {MAX_REQUESTS:,} requests; cut a part of it")
+        kept.append(row)
+    if len(kept) < 2 or not 1e-6 <= kept[-1][1] - kept[0][1] <= MAX_SECONDS:
+        what = f"{len(kept):,} request{'s' * (len(kept) != 1)}" if len(kept) < 2 else "no usable span of time"
         raise InputError(
             f"{source} holds {what}; a trace needs at least 2 requests, the last some time after the first "
             f"(for requests that all wait, use {option('isl')} and {option('osl')})"
         )
-    arrival = np.asarray(times, dtype=np.float64)
-    return Trace(
-        arrival_s=arrival - arrival[0],
-        input_tokens=np.asarray(inputs, dtype=np.float64),
-        output_tokens=np.asarray(outputs, dtype=np.float64),
-    )
+    _, *columns = zip(*kept, strict=True)
+    arrival, inputs, outputs = (np.asarray(column, dtype=np.float64) for column in columns)
+    return Trace(arrival_s=arrival - arrival[0], input_tokens=inputs, output_tokens=outputs)
 
 
 DEFAULT_TOKENS = 1000
 """Input and output tokens of a request where none are given: a row of TensorRT-LLM's performance tables."""
-"""Rows of the busiest expert rank over the mean: between the even and the power-law rows of the operator tables."""
 MIN_CV, MAX_CV = 1e-3, 10.0
 """Standard deviation over mean: what is told from equal lengths, and the most that a gamma distribution is drawn with."""
 BESIDE_TRACE = ("isl", "osl", "isl_stddev", "osl_stddev")

@@ -255,11 +255,7 @@ def _check(request: ScalingRequest) -> None:
 
 def _given(keep: tuple[str, ...]) -> dict[str, object]:
     """Keys kept at a value that the question names."""
-    values: dict[str, object] = {}
-    for text in keep:
-        if "=" in text:
-            values |= parse_keys(text)
-    return values
+    return {key: value for text in keep if "=" in text for key, value in parse_keys(text).items()}
 
 
 def _training_gpus(count: int, spares: int, per_node: int) -> int:

@@ -367,8 +367,7 @@ def _looks_like_path(text: str) -> bool:
 
 @cache
 def _index() -> dict[str, str]:
-    data: dict[str, str] = json.loads(INDEX.read_text(encoding="utf-8"))
-    return data
+    return dict(json.loads(INDEX.read_text(encoding="utf-8")))
 
 
 @cache
