@@ -23,7 +23,7 @@ import numpy as np
 
 from autoconfig.planning.request_fields import GOALS, SERVED_MODEL, SERVING, SERVING_GPUS
 from autoconfig.planning.resolve import check_bounds, field_values
-from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.errors import FileError, InputError, option, refuse
 from autoconfig.time_model.serving.workload import Trace
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -229,30 +229,34 @@ def tail_limits(request: ServeRequest) -> dict[str, float]:
 def check_request(request: ServeRequest) -> None:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_bounds(SERVING, request)
-    if 0 < request.rate < MIN_RATE:
-        raise InputError(f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}")
-    if request.draft_tokens and request.acceptance is None:
-        raise InputError(
-            f"{option('draft_tokens')} {request.draft_tokens} needs {option('acceptance')}, the chance from 0 to 1 that a "
-            "draft token is accepted; engines report it as their acceptance rate"
-        )
-    if request.acceptance and not request.draft_tokens:
-        raise InputError(
-            f"{option('acceptance')} {request.acceptance:g} needs {option('draft_tokens')}, the drafts that a step checks, "
-            "like 3"
-        )
     _check_lengths(request)
-    if (tails := [*tail_limits(request)]) and not request.simulate:
-        raise InputError(f"{option(tails[0])} is judged by the simulation: drop {option('simulate')} 0")
-    if request.goal not in GOALS:
-        raise InputError(f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}")
-    if request.goal == "cost" and request.price is None:
-        raise InputError(f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour")
-    if request.goal == "gpus" and not request.rate and request.trace is None:
-        raise InputError(
+    tails, draft, acceptance = [*tail_limits(request)], request.draft_tokens, request.acceptance
+    refuse(
+        (0 < request.rate < MIN_RATE, f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}"),
+        (
+            draft and acceptance is None,
+            f"{option('draft_tokens')} {draft} needs {option('acceptance')}, the chance from 0 to 1 that a draft token is "
+            "accepted; engines report it as their acceptance rate",
+        ),
+        (
+            acceptance and not draft,
+            f"{option('acceptance')} {acceptance or 0:g} needs {option('draft_tokens')}, the drafts that a step checks, like 3",
+        ),
+        (
+            tails and not request.simulate,
+            f"{option(''.join(tails[:1]))} is judged by the simulation: drop {option('simulate')} 0",
+        ),
+        (request.goal not in GOALS, f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}"),
+        (
+            request.goal == "cost" and request.price is None,
+            f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour",
+        ),
+        (
+            request.goal == "gpus" and not request.rate and request.trace is None,
             f"{option('goal')} gpus needs {option('rate')}, the requests per second that the GPUs must carry "
-            f"(or a {option('trace')})"
-        )
+            f"(or a {option('trace')})",
+        ),
+    )
 
 
 def _check_lengths(request: ServeRequest) -> None:
