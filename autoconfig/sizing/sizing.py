@@ -271,10 +271,8 @@ def _given(keep: tuple[str, ...]) -> dict[str, object]:
 
 def _training_gpus(count: int, spares: int, per_node: int) -> int:
     """What is left to train on, in whole nodes where it is more than one."""
-    if not spares:
-        return count
     left = count - spares
-    return left if left < per_node else left // per_node * per_node
+    return left if not spares or left < per_node else left // per_node * per_node
 
 
 def _compared(points: list[ScalingPoint]) -> list[ScalingPoint]:
