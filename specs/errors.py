@@ -54,6 +54,13 @@ class FileError(InputError):
     """A file cannot be read or written."""
 
 
+def refuse(*rules: tuple[object, str]) -> None:
+    """Raises InputError with the text of the first rule that is broken; a rule is (whether it is, text)."""
+    for broken, text in rules:
+        if broken:
+            raise InputError(text)
+
+
 FROZEN_IN_4_BITS = (
     "weights frozen in 4 bits are not priced: say --peft lora, whose 16-bit weights take about 1.5 bytes more a parameter; the "
     "sft.yaml of --format trl --export DIR keeps them in 4 with load_in_4bit: true added"

@@ -98,15 +98,12 @@ def describe(calibration: Calibration, source: Path) -> list[str]:
             continue
         known = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in entry.determined) or "nothing"
         kept = ", ".join(f"{name} x {getattr(entry.factors, name):.3f}" for name in NAMES if name not in entry.determined)
+        runs = f"{len(entry.rows):,} run" + "s" * (len(entry.rows) != 1)
         lines.append(
-            f"{entry.generation} on {entry.architecture} ({entry.kind}), {_runs(len(entry.rows))}: determined {known}; "
+            f"{entry.generation} on {entry.architecture} ({entry.kind}), {runs}: determined {known}; "
             f"not determined, kept near where they were: {kept or 'nothing'}"
         )
     return lines
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run" + "s" * (count != 1)
 
 
 PATIENCE_S = 60.0

@@ -37,10 +37,9 @@ WRITTEN_FOR = {
     "megatron": "megatron-core 0.19.2",
 }
 """Release whose arguments a script has."""
-VLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
+KV_DTYPES = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 SGLANG_KV = {"bf16": "auto", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
-TRTLLM_KV = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
-"""--kv-cache-dtype by our format; auto is the model's own 16 bits."""
+"""--kv-cache-dtype by our format, of vLLM and TensorRT-LLM, and of SGLang; auto is the model's own 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +137,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         f"enable_attention_dp: {'true' if plan.adp > 1 else 'false'}",
         f"enable_chunked_prefill: {'true' if question.chunked else 'false'}",
         "kv_cache_config:",
-        f"  dtype: {_cache(plan, question, TRTLLM_KV)}",
+        f"  dtype: {_cache(plan, question, KV_DTYPES)}",
         f"  free_gpu_memory_fraction: {_share(question)}",
         "cuda_graph_config:",
         "  enable_padding: true",
@@ -183,7 +182,7 @@ def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--max-num-seqs": most,
         "--max-num-batched-tokens": tokens,
         "--max-model-len": length(question, plan),
-        "--kv-cache-dtype": _cache(plan, question, VLLM_KV),
+        "--kv-cache-dtype": _cache(plan, question, KV_DTYPES),
         "--gpu-memory-utilization": _share(question),
         "--enable-chunked-prefill": question.chunked,
         "--no-enable-chunked-prefill": not question.chunked,

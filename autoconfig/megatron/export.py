@@ -24,7 +24,7 @@ from autoconfig.specs.json_record import (
     to_json,
 )
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
-from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
+from autoconfig.specs.models.model_numbers import numbers_of
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.plan_names import NamedPlan, named_plan
 from autoconfig.specs.run_settings import GivenSettings
@@ -205,8 +205,7 @@ def _check_agreement(given: Mapping[str, Any], short: Mapping[str, Any]) -> None
 def _scenario(body: Mapping[str, Any]) -> Scenario:
     model = dict(body["model"])
     model |= {key: tuple(model[key]) for key in PER_LAYER if isinstance(model.get(key), list)}
-    model["rope_scaling"] = rope_scaling_of(model.get("rope_scaling"))
-    model["router"] = router_of(model.get("router"))
+    model |= numbers_of(model)
     numerics = dict(body["numerics"])
     numerics["lora_target_modules"] = tuple(numerics["lora_target_modules"])
     cluster, given = dict(body["cluster"]), dict(body.get("given", {}))

@@ -213,13 +213,7 @@ def read_arguments(
     _require_training(arguments)
     assumed = [Remark(name, None, "given more than once: the last one counts") for name in arguments.repeated]
     whole = model is None and model_name is None
-    if model_name is None:
-        if like is not None:
-            raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
-        model = model or read_model(arguments, assumed, program)
-    else:
-        model, notes = resolve_model(model_name, like=like)
-        assumed += [*notes, Remark("model", model.name, "instead of the file's", Effect.EVERYTHING)]
+    model = _model_of(arguments, model, model_name, like, program, assumed)
     seq = seq_length or read_seq_length(arguments)
     arguments.has("--seq-length")
     found = read_plan(arguments, model, cluster.num_gpus, assumed)
@@ -252,6 +246,19 @@ def read_arguments(
         ignored=arguments.not_used(),
         assumed=tuple(assumed),
     )
+
+
+def _model_of(
+    a: Arguments, model: ModelSpec | None, name: str | None, like: str | None, program: str, assumed: list[Remark]
+) -> ModelSpec:
+    """The model that is named, or the one that is given, or the one of the arguments. Raises InputError."""
+    if name is None:
+        if like is not None:
+            raise InputError(f"{option('like')} is for a config.json: say {option('model')} config.json, too")
+        return model or read_model(a, assumed, program)
+    model, notes = resolve_model(name, like=like)
+    assumed += [*notes, Remark("model", model.name, "instead of the file's", Effect.EVERYTHING)]
+    return model
 
 
 def _require_training(a: Arguments) -> None:

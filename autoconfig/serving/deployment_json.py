@@ -286,16 +286,15 @@ def deployment_json(one: DeploymentReport) -> DeploymentJson:
 
 
 def _memory(m: ServingMemory) -> dict[str, float]:
-    sizes = {
-        "device": m.device_bytes,
-        "weights": m.weights_bytes,
-        "activations": m.activation_bytes,
-        "runtime": m.runtime_bytes,
-        "kv_pool": m.kv_pool_bytes,
-        "kept_free": m.kept_free_bytes,
-        "kv_per_sequence": m.kv_bytes_per_sequence,
+    return {
+        "device": float(m.device_bytes) / GIB,
+        "weights": float(m.weights_bytes) / GIB,
+        "activations": float(m.activation_bytes) / GIB,
+        "runtime": float(m.runtime_bytes) / GIB,
+        "kv_pool": float(m.kv_pool_bytes) / GIB,
+        "kept_free": float(m.kept_free_bytes) / GIB,
+        "kv_per_sequence": float(m.kv_bytes_per_sequence) / GIB,
     }
-    return {name: float(size) / GIB for name, size in sizes.items()}
 
 
 def _engine(plan: EnginePlan) -> EngineJson:

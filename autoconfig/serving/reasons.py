@@ -33,12 +33,6 @@ FIGURES = {
 """By goal: what is best, and the figure that is compared."""
 
 
-def goal_figure(question: ServeQuestion, found: Deployments) -> npt.NDArray[np.float64]:
-    """What the goal counts, of every row."""
-    columns = {"ttft": "ttft_s", "tpot": "tpot_s", "gpus": "gpus"}
-    return found.columns[columns[question.goal]] if question.goal in columns else found.tokens_per_s_per_gpu
-
-
 def why(question: ServeQuestion, found: Deployments, row: int, simulated: int = 0, refuted: int = 0) -> list[str]:
     """Lines for the recommended row; none where nothing meets the limits. `simulated`: deployments that were, of which
     `refuted` broke the limits there."""
@@ -104,9 +98,9 @@ def sensitivity(question: ServeQuestion, found: Deployments, rows: Sequence[int]
     """What a limit a quarter wider changes of the figure that the goal counts."""
     if not rows:
         return []
-    figure, name = goal_figure(question, found), FIGURES[question.goal][1]
-    best = float(figure[rows[0]])
-    more = question.goal in ("throughput", "cost")
+    name, column = FIGURES[question.goal][1], {"ttft": "ttft_s", "tpot": "tpot_s", "gpus": "gpus"}.get(question.goal)
+    figure = found.columns[column] if column else found.tokens_per_s_per_gpu
+    best, more = float(figure[rows[0]]), column is None
     lines = []
     for limited, limit, wider in (
         ("TTFT", question.ttft_s, question.limited(ttft=RELAXED)),

@@ -23,7 +23,7 @@ import numpy as np
 
 from autoconfig.planning.request_fields import GOALS, SERVED_MODEL, SERVING, SERVING_GPUS
 from autoconfig.planning.resolve import check_bounds, field_values
-from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.errors import FileError, InputError, option, refuse
 from autoconfig.time_model.serving.workload import Trace
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -133,34 +133,26 @@ def _moment(text: str, name: str, where: str) -> float:
 
 
 def _checked(rows: Iterable[Raw], source: str) -> Trace:
-    times: list[float] = []
-    inputs: list[int] = []
-    outputs: list[int] = []
-    for where, time, tokens_in, tokens_out in rows:
-        if times and time < times[-1]:
-            raise InputError(f"{where} arrives before the one above it: sort the requests by their time")
-        if len(times) == MAX_REQUESTS:
-            raise InputError(f"{where}: a trace has at most {MAX_REQUESTS:,} requests; cut a part of it")
-        times.append(time)
-        inputs.append(tokens_in)
-        outputs.append(tokens_out)
-    if len(times) < 2 or not 1e-6 <= times[-1] - times[0] <= MAX_SECONDS:
-        what = f"{len(times):,} request{'s' * (len(times) != 1)}" if len(times) < 2 else "no usable span of time"
+    kept: list[Raw] = []
+    for row in rows:
+        if kept and row[1] < kept[-1][1]:
+            raise InputError(f"{row[0]} arrives before the one above it: sort the requests by their time")
+        if len(kept) == MAX_REQUESTS:
+            raise InputError(f"{row[0]}: a trace has at most {MAX_REQUESTS:,} requests; cut a part of it")
+        kept.append(row)
+    if len(kept) < 2 or not 1e-6 <= kept[-1][1] - kept[0][1] <= MAX_SECONDS:
+        what = f"{len(kept):,} request{'s' * (len(kept) != 1)}" if len(kept) < 2 else "no usable span of time"
         raise InputError(
             f"{source} holds {what}; a trace needs at least 2 requests, the last some time after the first "
             f"(for requests that all wait, use {option('isl')} and {option('osl')})"
         )
-    arrival = np.asarray(times, dtype=np.float64)
-    return Trace(
-        arrival_s=arrival - arrival[0],
-        input_tokens=np.asarray(inputs, dtype=np.float64),
-        output_tokens=np.asarray(outputs, dtype=np.float64),
-    )
+    _, *columns = zip(*kept, strict=True)
+    arrival, inputs, outputs = (np.asarray(column, dtype=np.float64) for column in columns)
+    return Trace(arrival_s=arrival - arrival[0], input_tokens=inputs, output_tokens=outputs)
 
 
 DEFAULT_TOKENS = 1000
 """Input and output tokens of a request where none are given: a row of TensorRT-LLM's performance tables."""
-"""Rows of the busiest expert rank over the mean: between the even and the power-law rows of the operator tables."""
 MIN_CV, MAX_CV = 1e-3, 10.0
 """Standard deviation over mean: what is told from equal lengths, and the most that a gamma distribution is drawn with."""
 BESIDE_TRACE = ("isl", "osl", "isl_stddev", "osl_stddev")
@@ -237,30 +229,34 @@ def tail_limits(request: ServeRequest) -> dict[str, float]:
 def check_request(request: ServeRequest) -> None:
     """Raises InputError naming what cannot be used and what is allowed."""
     check_bounds(SERVING, request)
-    if 0 < request.rate < MIN_RATE:
-        raise InputError(f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}")
-    if request.draft_tokens and request.acceptance is None:
-        raise InputError(
-            f"{option('draft_tokens')} {request.draft_tokens} needs {option('acceptance')}, the chance from 0 to 1 that a "
-            "draft token is accepted; engines report it as their acceptance rate"
-        )
-    if request.acceptance and not request.draft_tokens:
-        raise InputError(
-            f"{option('acceptance')} {request.acceptance:g} needs {option('draft_tokens')}, the drafts that a step checks, "
-            "like 3"
-        )
     _check_lengths(request)
-    if (tails := [*tail_limits(request)]) and not request.simulate:
-        raise InputError(f"{option(tails[0])} is judged by the simulation: drop {option('simulate')} 0")
-    if request.goal not in GOALS:
-        raise InputError(f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}")
-    if request.goal == "cost" and request.price is None:
-        raise InputError(f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour")
-    if request.goal == "gpus" and not request.rate and request.trace is None:
-        raise InputError(
+    tails, draft, acceptance = [*tail_limits(request)], request.draft_tokens, request.acceptance
+    refuse(
+        (0 < request.rate < MIN_RATE, f"{option('rate')} {request.rate:g}: use 0 or at least {MIN_RATE:g}"),
+        (
+            draft and acceptance is None,
+            f"{option('draft_tokens')} {draft} needs {option('acceptance')}, the chance from 0 to 1 that a draft token is "
+            "accepted; engines report it as their acceptance rate",
+        ),
+        (
+            acceptance and not draft,
+            f"{option('acceptance')} {acceptance or 0:g} needs {option('draft_tokens')}, the drafts that a step checks, like 3",
+        ),
+        (
+            tails and not request.simulate,
+            f"{option(''.join(tails[:1]))} is judged by the simulation: drop {option('simulate')} 0",
+        ),
+        (request.goal not in GOALS, f"{option('goal')} {request.goal!r}: use {', '.join(GOALS)}"),
+        (
+            request.goal == "cost" and request.price is None,
+            f"{option('goal')} cost needs {option('price')}, the money that a GPU takes per hour",
+        ),
+        (
+            request.goal == "gpus" and not request.rate and request.trace is None,
             f"{option('goal')} gpus needs {option('rate')}, the requests per second that the GPUs must carry "
-            f"(or a {option('trace')})"
-        )
+            f"(or a {option('trace')})",
+        ),
+    )
 
 
 def _check_lengths(request: ServeRequest) -> None:

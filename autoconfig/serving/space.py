@@ -4,6 +4,7 @@ for."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.specs.errors import UnsupportedError
@@ -89,35 +90,25 @@ def layouts(
     """
     weights = [str(w) for w in fixed.get("weights", ())]
     caches = [str(k) for k in fixed.get("kv", ())]
-    for tp in divisors(model.num_attention_heads):
-        for pp in PIPELINES:
-            for adp in divisors(num_gpus) if model.is_moe else [1]:
-                stage = tp * adp
-                if (
-                    tp > per_node
-                    or not recurrent_heads_divide(model, tp)
-                    or pp > model.num_layers
-                    or num_gpus % (stage * pp)
-                    or (adp > 1 and tp > 1 and stage > per_node)
-                ):
-                    continue
-                for ep in expert_degrees(model, tp, adp):
-                    for form in weight_formats(model, gpu, weights):
-                        for kv in cache_formats(gpu, caches):
-                            plan = EnginePlan(
-                                tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp)
-                            )
-                            runs = not limit(engine, plan) and not cut_groups(model, plan, checkpoint)
-                            if runs and all(
-                                getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")
-                            ):
-                                yield plan
-
-
-def recurrent_heads_divide(model: ModelSpec, tp: int) -> bool:
-    """tp divides the heads of Mamba-2 and the key heads of Gated DeltaNet, as vLLM's layers assert (mamba_mixer2.py,
-    qwen3_next.py)."""
-    return model.mamba_num_heads % tp == 0 and model.linear_num_key_heads % tp == 0
+    for tp, pp, adp in product(divisors(model.num_attention_heads), PIPELINES, divisors(num_gpus) if model.is_moe else [1]):
+        stage = tp * adp
+        # vLLM's layers assert that tp divides the heads of Mamba-2 and the key heads of Gated DeltaNet (mamba_mixer2.py,
+        # qwen3_next.py)
+        recurrent_heads_divide = model.mamba_num_heads % tp == 0 and model.linear_num_key_heads % tp == 0
+        if (
+            tp > per_node
+            or not recurrent_heads_divide
+            or pp > model.num_layers
+            or num_gpus % (stage * pp)
+            or (adp > 1 and tp > 1 and stage > per_node)
+        ):
+            continue
+        formats = weight_formats(model, gpu, weights), cache_formats(gpu, caches)
+        for ep, form, kv in product(expert_degrees(model, tp, adp), *formats):
+            plan = EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp))
+            runs = not limit(engine, plan) and not cut_groups(model, plan, checkpoint)
+            if runs and all(getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")):
+                yield plan
 
 
 def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:

@@ -36,10 +36,7 @@ def parse_counts(text: str) -> tuple[int, ...]:
     """GPU counts, ascending, each once; `1,024` is one, as no count begins with a zero. Raises InputError."""
     if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3})*,0[0-9]{2}(,[0-9]{3})*", text.strip()):
         return check_counts({int(text.replace(",", ""))})
-    found: set[int] = set()
-    for part in text.split(","):
-        found.update(_part(part.strip(), text))
-    return check_counts(found)
+    return check_counts({count for part in text.split(",") for count in _part(part.strip(), text)})
 
 
 def check_counts(counts: set[int] | list[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 from autoconfig.planning.request_fields import RELIABILITY
 from autoconfig.planning.resolve import field_values, read_cluster
 from autoconfig.sizing.goodput import Goodput, Reliability, check_counts, goodput_of, parse_counts
-from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option
+from autoconfig.specs.errors import SECONDS_PER_DAY, InputError, option, refuse
 from autoconfig.specs.plan import SHORT_TO_LONG, parse_keys
 from autoconfig.training.nearest import odd_factor
 from autoconfig.training.price import Money, PlanReport, report_plan
@@ -239,35 +239,40 @@ def _fewest_of_all(curve: _Curve, points: Sequence[ScalingPoint], request: Scali
 
 
 def _check(request: ScalingRequest) -> None:
-    if len(request.gpu_types) > MAX_GPU_TYPES:
-        raise InputError(f"{len(request.gpu_types)} GPU types are more than {MAX_GPU_TYPES}; ask for fewer at once")
-    if request.days is not None and not 0 < request.days < 1e6:
-        raise InputError(f"a deadline of {request.days!r} days: give a number above 0")
-    if request.days is not None and request.base.tokens is None:
-        raise InputError(f"a deadline needs the number of tokens to train on: say {option('tokens')} 300B")
-    if request.gpu_types and request.base.cluster is not None:
-        raise InputError(f"give either {option('cluster')} or {option('gpu')}, not both")
-    for text in request.keep:
-        key = text.split("=")[0].strip()
-        if key not in KEEPABLE:
-            raise InputError(f"keep {text[:40]!r}: name a key of a plan ({', '.join(KEEPABLE)}), with a value (tp=8) or not")
+    unknown = [text for text in request.keep if text.split("=")[0].strip() not in KEEPABLE]
+    refuse(
+        (
+            len(request.gpu_types) > MAX_GPU_TYPES,
+            f"{len(request.gpu_types)} GPU types are more than {MAX_GPU_TYPES}; ask for fewer at once",
+        ),
+        (
+            request.days is not None and not 0 < request.days < 1e6,
+            f"a deadline of {request.days!r} days: give a number above 0",
+        ),
+        (
+            request.days is not None and request.base.tokens is None,
+            f"a deadline needs the number of tokens to train on: say {option('tokens')} 300B",
+        ),
+        (
+            request.gpu_types and request.base.cluster is not None,
+            f"give either {option('cluster')} or {option('gpu')}, not both",
+        ),
+        (
+            unknown,
+            f"keep {''.join(unknown[:1])[:40]!r}: name a key of a plan ({', '.join(KEEPABLE)}), with a value (tp=8) or not",
+        ),
+    )
 
 
 def _given(keep: tuple[str, ...]) -> dict[str, object]:
     """Keys kept at a value that the question names."""
-    values: dict[str, object] = {}
-    for text in keep:
-        if "=" in text:
-            values |= parse_keys(text)
-    return values
+    return {key: value for text in keep if "=" in text for key, value in parse_keys(text).items()}
 
 
 def _training_gpus(count: int, spares: int, per_node: int) -> int:
     """What is left to train on, in whole nodes where it is more than one."""
-    if not spares:
-        return count
     left = count - spares
-    return left if left < per_node else left // per_node * per_node
+    return left if not spares or left < per_node else left // per_node * per_node
 
 
 def _compared(points: list[ScalingPoint]) -> list[ScalingPoint]:

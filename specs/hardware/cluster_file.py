@@ -70,10 +70,8 @@ def cluster_from_mapping(data: dict[str, Any], num_gpus: int | None = None) -> C
     for key in data:
         if key not in KEYS:
             raise UnknownNameError("cluster key", brief(key), KEYS, f"known keys: {', '.join(KEYS)}")
-    for key, most in WHOLE_NUMBERS.items():
-        _check_number(data, key, most, whole=True)
-    for key, most in NUMBERS.items():
-        _check_number(data, key, most, whole=False)
+    for key, most in (WHOLE_NUMBERS | NUMBERS).items():
+        _check_number(data, key, most, whole=key in WHOLE_NUMBERS)
     for key in TEXTS:
         _check_text(data, key)
     gpu = _with_link(_gpu(data), data)

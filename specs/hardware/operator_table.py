@@ -103,13 +103,8 @@ def _read(path: str, _modified_ns: int, _size: int) -> dict[str, Any]:
 def write_operator_table(path: Path, data: Mapping[str, Any]) -> None:
     """As JSON with lists of numbers on one line, beside, then renamed. Raises FileError, or InputError where it is no table."""
     check_operator_table(data, brief(str(path)))
-    write_text(path, operator_table_text(data))
-
-
-def operator_table_text(data: Mapping[str, Any]) -> str:
-    """Indented, with lists of numbers on one line."""
     text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    return re.sub(r"\[[^\[\]{}\"]*\]", lambda match: re.sub(r"\s+", "", match[0]), text) + "\n"
+    write_text(path, re.sub(r"\[[^\[\]{}\"]*\]", lambda match: re.sub(r"\s+", "", match[0]), text) + "\n")
 
 
 def gpu_of_table(data: Mapping[str, Any], path: str | Path) -> GpuSpec:
@@ -173,7 +168,7 @@ def check_operators(data: Mapping[str, Any]) -> None:
             if tuple(table["axes"]) != names:
                 raise InputError(f"{where}: axes must be {', '.join(names)}")
             for axis, values in table["axes"].items():
-                _check_axis(f"{where} axis {axis}", values, least=1)
+                _check_axis(f"{where} axis {axis}", values)
             _check_nested(where, table["efficiency"], [len(values) for values in table["axes"].values()])
             _check_positive(f"{where} peak_flops_per_s", table["peak_flops_per_s"], 1e20)
             if not isinstance(table["use"], bool):
@@ -184,7 +179,7 @@ def check_operators(data: Mapping[str, Any]) -> None:
 
 def _check_collectives(data: Mapping[str, Any]) -> None:
     ranks = data["axes"]["ranks"]
-    _check_axis("collectives axis ranks", ranks, least=1)
+    _check_axis("collectives axis ranks", ranks)
     if ranks[0] < 2:
         raise InputError("collectives axis ranks must start at 2 or more")
     _check_positive("collectives link_bytes_per_s", data["link_bytes_per_s"], 1e20)
@@ -208,9 +203,9 @@ def _check_constants(data: Mapping[str, Any]) -> None:
             _check_positive(f"constants.{group}.{key}", value, 1e6, zero=key in ("alpha_s", "sqrt_s", "unfused_head_dim_half"))
 
 
-def _check_axis(where: str, values: Any, *, least: int) -> None:
-    if not isinstance(values, list) or len(values) < least:
-        raise InputError(f"{where}: a list of at least {least} sizes")
+def _check_axis(where: str, values: Any) -> None:
+    if not isinstance(values, list) or not values:
+        raise InputError(f"{where}: a list of at least 1 sizes")
     for value in values:
         _check_positive(where, value, 1e12)
     if any(a >= b for a, b in pairwise(values)):

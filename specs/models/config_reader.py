@@ -173,28 +173,24 @@ def _rope_section(cfg: ConfigReader) -> ConfigReader:
     return section.section("full_attention") if "full_attention" in section else section
 
 
+def _rotary_number(cfg: ConfigReader, key: str, older: str, default: float) -> tuple[ConfigReader, str, float]:
+    """(Where it stands, its key, the number)."""
+    places = ((cfg, key), (_rope_section(cfg), key), (cfg, older))
+    return next(((reader, name, reader.number(name)) for reader, name in places if name in reader), (cfg, key, default))
+
+
 def _base(cfg: ConfigReader, default: int) -> int:
-    for reader, key in ((cfg, "rope_theta"), (_rope_section(cfg), "rope_theta"), (cfg, "rotary_emb_base")):
-        if key in reader:
-            value = reader.number(key)
-            if value < 1 or value >= 2**31 or value != int(value):
-                raise reader.fail(f"{key}={value:g} must be a whole number from 1 (Megatron-LM's --rotary-base takes no other)")
-            return int(value)
-    return default
+    reader, key, value = _rotary_number(cfg, "rope_theta", "rotary_emb_base", default)
+    if value < 1 or value >= 2**31 or value != int(value):
+        raise reader.fail(f"{key}={value:g} must be a whole number from 1 (Megatron-LM's --rotary-base takes no other)")
+    return int(value)
 
 
 def _percent(cfg: ConfigReader, default: float) -> float:
-    for reader, key in (
-        (cfg, "partial_rotary_factor"),
-        (_rope_section(cfg), "partial_rotary_factor"),
-        (cfg, "rotary_pct"),
-    ):
-        if key in reader:
-            value = reader.number(key)
-            if not 0 < value <= 1:
-                raise reader.fail(f"{key}={value:g} must be above 0 and at most 1")
-            return value
-    return default
+    reader, key, value = _rotary_number(cfg, "partial_rotary_factor", "rotary_pct", default)
+    if not 0 < value <= 1:
+        raise reader.fail(f"{key}={value:g} must be above 0 and at most 1")
+    return value
 
 
 def _scaling(section: ConfigReader) -> RopeScaling | None:

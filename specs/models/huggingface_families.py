@@ -42,10 +42,6 @@ def every_second(layer: int) -> bool:
     return layer % 2 == 0
 
 
-def _all_slide(cfg: ConfigReader, fields: Fields) -> Fields:
-    return sliding(cfg.optional_integer("sliding_window"), [True] * fields["num_layers"])
-
-
 def _qwen_windows(cfg: ConfigReader, fields: Fields) -> Fields:
     """Layers from max_window_layers on slide, only where use_sliding_window is true."""
     if not cfg.boolean("use_sliding_window", False):
@@ -124,18 +120,6 @@ def _deepseek_experts(cfg: ConfigReader, layers: int, v3: bool) -> Fields:
         "moe_layer_freq": tuple(int(i >= dense and i % freq == 0) for i in range(layers)),
         "moe_router_enable_expert_bias": v3,
         **deepseek_router(cfg),
-    }
-
-
-def _gpt_oss_biases(cfg: ConfigReader, _fields: Fields) -> Fields:
-    bias = cfg.boolean("attention_bias", True)
-    return {
-        "add_qkv_bias": bias,
-        "add_attention_output_bias": bias,
-        "attention_sinks": True,
-        "moe_router_bias": True,
-        "moe_expert_bias": True,
-        "router": RouterNumbers(score_function="softmax"),
     }
 
 
@@ -236,9 +220,14 @@ FAMILIES: dict[str, Family] = {
     "gpt_oss": family(
         decoder,
         windows(128, every_second),
-        keys(kv_channels=("head_dim", 64)),
+        keys(
+            kv_channels=("head_dim", 64),
+            add_qkv_bias=("attention_bias", True),
+            add_attention_output_bias=("attention_bias", True),
+        ),
         experts(("num_local_experts", 128), (TOPK, 4)),
-        _gpt_oss_biases,
+        {"attention_sinks": True, "moe_router_bias": True, "moe_expert_bias": True},
+        {"router": RouterNumbers(score_function="softmax")},
         kv_default=8,
         rotary_base=150_000,
     ),
@@ -264,7 +253,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "nemotron": family(decoder, LAYER_NORM, biases, activation="relu2", gated=False, rotary_percent=0.5),
     "opt": family(_opt, keys(add_bias_linear=("enable_bias", True)), padded_positions, LEARNED_POSITIONS),
-    "phi3": family(decoder, _all_slide),
+    "phi3": family(decoder, lambda cfg, fields: sliding(cfg.optional_integer("sliding_window"), [True] * fields["num_layers"])),
     "qwen2": family(decoder, QKV, _qwen_windows),
     "qwen2_moe": family(
         decoder,

@@ -63,10 +63,6 @@ def _ernie_layers(cfg: ConfigReader, fields: Fields) -> Fields:
     return {"moe_layer_freq": tuple(int(first <= i <= last and (i + 1) % step == 0) for i in range(layers))}
 
 
-def _hyperclovax_norms(cfg: ConfigReader, _fields: Fields) -> Fields:
-    return {"num_layernorms_per_layer": 4 if cfg.boolean("use_post_norm", True) else 2}
-
-
 def _glm4_moe_layers(cfg: ConfigReader, fields: Fields) -> Fields:
     dense = cfg.integer("first_k_dense_replace", 1, low=0)
     return {"moe_layer_freq": tuple(int(i >= dense) for i in range(fields["num_layers"]))}
@@ -75,19 +71,6 @@ def _glm4_moe_layers(cfg: ConfigReader, fields: Fields) -> Fields:
 def _stablelm_norms(cfg: ConfigReader, _fields: Fields) -> Fields:
     parallel = cfg.boolean("use_parallel_residual", False)
     return {"parallel_attention": parallel, "num_layernorms_per_layer": 1 if parallel else 2}
-
-
-def _cohere_biases(cfg: ConfigReader, _fields: Fields) -> Fields:
-    bias = cfg.boolean("attention_bias", False)
-    return {"add_qkv_bias": bias, "add_attention_output_bias": bias}
-
-
-def _every_head_its_own(_cfg: ConfigReader, fields: Fields) -> Fields:
-    return {"num_query_groups": fields["num_attention_heads"]}
-
-
-def _multi_query(cfg: ConfigReader, fields: Fields) -> Fields:
-    return {"num_query_groups": 1 if cfg.boolean("multi_query", True) else fields["num_attention_heads"]}
 
 
 def _gptj_rotary(cfg: ConfigReader, fields: Fields) -> Fields:
@@ -197,7 +180,7 @@ _GRANITE_MOE = family(
 _COHERE = (
     needs("norms of single heads are not modelled", use_qk_norm=False),
     LAYER_NORM | ONE_NORM_FOR_BOTH | {"layernorm_bias": False},
-    _cohere_biases,
+    keys(add_qkv_bias=("attention_bias", False), add_attention_output_bias=("attention_bias", False)),
 )
 _GPTJ = family(
     gpt_like,
@@ -295,7 +278,7 @@ LATER: dict[str, Family] = {
     "gpt_bigcode": family(
         gpt_like,
         DECODER_ONLY,
-        _multi_query,
+        lambda cfg, _: {"num_query_groups": 1} if cfg.boolean("multi_query", True) else {},
         LEARNED_POSITIONS,
         layers="n_layer",
         hidden="n_embd",
@@ -334,7 +317,7 @@ LATER: dict[str, Family] = {
         sparse_layers(1, None),
         CORRECTION,
     ),
-    "hyperclovax": family(decoder, biases, _hyperclovax_norms),
+    "hyperclovax": family(decoder, biases, lambda cfg, _: FOUR_NORMS if cfg.boolean("use_post_norm", True) else {}),
     "jais2": family(
         decoder,
         needs("as in the MLP", attention_bias=True),
@@ -356,7 +339,7 @@ LATER: dict[str, Family] = {
     "olmo3": family(decoder, *_OLMO2, windows_but_every(4)),
     "persimmon": family(
         decoder,
-        _every_head_its_own,
+        lambda _, fields: {"num_query_groups": fields["num_attention_heads"]},
         keys(qk_layernorm=("qk_layernorm", True)),
         LAYER_NORM | ALL_BIASES,
         gated=False,

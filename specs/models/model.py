@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, refuse
 from autoconfig.specs.json_record import Keywords, Positive
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
 from autoconfig.specs.models.pattern import HybridPattern, parse_pattern
@@ -177,14 +177,19 @@ class ModelSpec:
             _check_hybrid(self)
         if self.encoder_num_layers:
             _check_encoder(self)
-        if self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1:
-            raise InputError(f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim")
         indexer = (self.dsa_indexer_n_heads, self.dsa_indexer_head_dim, self.dsa_indexer_topk)
-        if any(indexer) and not (all(indexer) and self.q_lora_rank and self.dsa_indexer_head_dim >= self.qk_pos_emb_head_dim):
-            raise InputError(
+        whole = all(indexer) and self.q_lora_rank and self.dsa_indexer_head_dim >= self.qk_pos_emb_head_dim
+        refuse(
+            (
+                self.multi_latent_attention and min(self.kv_lora_rank, self.qk_head_dim, self.v_head_dim) < 1,
+                f"{self.name}: multi-latent attention needs kv_lora_rank, qk_head_dim and v_head_dim",
+            ),
+            (
+                any(indexer) and not whole,
                 f"{self.name}: sparse attention needs multi-latent attention with q_lora_rank, and dsa_indexer_n_heads, "
-                "dsa_indexer_topk and dsa_indexer_head_dim (at least qk_pos_emb_head_dim)"
-            )
+                "dsa_indexer_topk and dsa_indexer_head_dim (at least qk_pos_emb_head_dim)",
+            ),
+        )
 
     @property
     def is_sparse(self) -> bool:
@@ -328,18 +333,23 @@ def _check_positive(model: ModelSpec) -> None:
         if not whole and not (optional and value is None):
             or_none = ", or left out" if optional else ""
             raise InputError(f"{model.name}: {name}={value!r} must be a whole number from {low} to {most}{or_none}")
-    if not isinstance(model.rotary_percent, int | float) or not 0 < model.rotary_percent <= 1:
-        raise InputError(f"{model.name}: rotary_percent={model.rotary_percent!r} must be above 0 and at most 1")
-    epsilon = model.norm_epsilon
-    if epsilon is not None and not (isinstance(epsilon, float) and 0 < epsilon < 1):
-        raise InputError(f"{model.name}: norm_epsilon={epsilon!r} must be above 0 and below 1, or left out")
-    if model.num_layers > 10_000:
-        raise InputError(f"{model.name}: num_layers={model.num_layers} is more than 10,000")
-    if not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups:
-        raise InputError(
+    percent, epsilon = model.rotary_percent, model.norm_epsilon
+    refuse(
+        (
+            not isinstance(percent, int | float) or not 0 < percent <= 1,
+            f"{model.name}: rotary_percent={percent!r} must be above 0 and at most 1",
+        ),
+        (
+            epsilon is not None and not (isinstance(epsilon, float) and 0 < epsilon < 1),
+            f"{model.name}: norm_epsilon={epsilon!r} must be above 0 and below 1, or left out",
+        ),
+        (model.num_layers > 10_000, f"{model.name}: num_layers={model.num_layers} is more than 10,000"),
+        (
+            not model.multi_latent_attention and model.num_attention_heads % model.num_query_groups,
             f"{model.name}: num_query_groups={model.num_query_groups} does not divide "
-            f"num_attention_heads={model.num_attention_heads}"
-        )
+            f"num_attention_heads={model.num_attention_heads}",
+        ),
+    )
 
 
 def _check_choices(model: ModelSpec) -> None:
@@ -380,35 +390,35 @@ def _check_moe(model: ModelSpec) -> None:
 def _check_hybrid(model: ModelSpec) -> None:
     pattern, name = model.pattern, model.name
     kinds = {*pattern.layers, *pattern.mtp}
-    if len(pattern.segments) > 1:
-        raise InputError(f"{name}: pipeline segments (|) are of a plan, not of the model's hybrid_layer_pattern")
-    if len(pattern.layers) != model.num_layers or model.mtp_num_layers not in (0, pattern.depths):
-        raise InputError(
-            f"{name}: hybrid_layer_pattern has {len(pattern.layers)} layers and {pattern.depths} multi-token-prediction "
-            f"depths behind a /, but num_layers={model.num_layers} and mtp_num_layers={model.mtp_num_layers}"
-        )
-    if ("moe" in kinds) != model.is_moe:
-        raise InputError(f"{name}: E in hybrid_layer_pattern and num_moe_experts go together")
-    if model.multi_latent_attention or model.parallel_attention or model.num_layernorms_per_layer != 2 or model.window_size:
-        raise InputError(
-            f"{name}: latent or parallel attention, windows and other than one norm a sublayer are not modelled in hybrids"
-        )
     mamba = (model.mamba_num_heads, model.mamba_head_dim, model.mamba_state_dim, model.mamba_num_groups)
-    if "mamba" in kinds and (min(mamba) < 1 or model.mamba_num_heads % model.mamba_num_groups):
-        raise InputError(f"{name}: M needs mamba_num_heads, a multiple of mamba_num_groups, mamba_head_dim and mamba_state_dim")
     delta = (model.linear_num_key_heads, model.linear_num_value_heads, model.linear_key_head_dim, model.linear_value_head_dim)
-    if "gdn" in kinds and (min(delta) < 1 or model.linear_num_value_heads % model.linear_num_key_heads):
-        raise InputError(
-            f"{name}: G needs linear_num_value_heads, a multiple of linear_num_key_heads, and both linear head dims"
-        )
+    refuse(
+        (len(pattern.segments) > 1, f"{name}: pipeline segments (|) are of a plan, not of the model's hybrid_layer_pattern"),
+        (
+            len(pattern.layers) != model.num_layers or model.mtp_num_layers not in (0, pattern.depths),
+            f"{name}: hybrid_layer_pattern has {len(pattern.layers)} layers and {pattern.depths} multi-token-prediction "
+            f"depths behind a /, but num_layers={model.num_layers} and mtp_num_layers={model.mtp_num_layers}",
+        ),
+        (("moe" in kinds) != model.is_moe, f"{name}: E in hybrid_layer_pattern and num_moe_experts go together"),
+        (
+            model.multi_latent_attention
+            or model.parallel_attention
+            or model.num_layernorms_per_layer != 2
+            or model.window_size,
+            f"{name}: latent or parallel attention, windows and other than one norm a sublayer are not modelled in hybrids",
+        ),
+        (
+            "mamba" in kinds and (min(mamba) < 1 or model.mamba_num_heads % model.mamba_num_groups),
+            f"{name}: M needs mamba_num_heads, a multiple of mamba_num_groups, mamba_head_dim and mamba_state_dim",
+        ),
+        (
+            "gdn" in kinds and (min(delta) < 1 or model.linear_num_value_heads % model.linear_num_key_heads),
+            f"{name}: G needs linear_num_value_heads, a multiple of linear_num_key_heads, and both linear head dims",
+        ),
+    )
 
 
 def _check_encoder(model: ModelSpec) -> None:
-    if model.encoder_num_layers > model.num_layers:
-        raise InputError(
-            f"{model.name}: encoder_num_layers={model.encoder_num_layers} is more than num_layers={model.num_layers}, the "
-            "layers of encoder and decoder together"
-        )
     other = {
         "experts": model.is_moe,
         "a hybrid pattern": model.is_hybrid,
@@ -416,5 +426,12 @@ def _check_encoder(model: ModelSpec) -> None:
         "multi-token prediction": model.mtp_num_layers > 0,
         "sliding windows": model.window_size is not None and model.is_encoder_decoder,
     }
-    if found := [name for name, holds in other.items() if holds]:
-        raise InputError(f"{model.name}: an encoder with {' and '.join(found)} is not modelled")
+    beside = [name for name, holds in other.items() if holds]
+    refuse(
+        (
+            model.encoder_num_layers > model.num_layers,
+            f"{model.name}: encoder_num_layers={model.encoder_num_layers} is more than num_layers={model.num_layers}, the "
+            "layers of encoder and decoder together",
+        ),
+        (beside, f"{model.name}: an encoder with {' and '.join(beside)} is not modelled"),
+    )

@@ -26,7 +26,7 @@ from autoconfig.specs.errors import (
     parse_count,
 )
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
-from autoconfig.specs.models.model_numbers import rope_scaling_of, router_of
+from autoconfig.specs.models.model_numbers import numbers_of
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import Effect, Remark
 
@@ -367,8 +367,7 @@ def _looks_like_path(text: str) -> bool:
 
 @cache
 def _index() -> dict[str, str]:
-    data: dict[str, str] = json.loads(INDEX.read_text(encoding="utf-8"))
-    return data
+    return dict(json.loads(INDEX.read_text(encoding="utf-8")))
 
 
 @cache
@@ -392,9 +391,7 @@ def _build(data: dict[str, Any], stem: str) -> ModelSpec:
         raise CatalogueError(f"models/{stem}.json: name {data.get('name')!r}, unknown keys {sorted(unknown)}")
     values = {key: value for key, value in data.items() if key in _SPEC_FIELDS}
     values |= {key: tuple(values[key]) for key in PER_LAYER if isinstance(values.get(key), list)}
-    for name, read in (("rope_scaling", rope_scaling_of), ("router", router_of)):
-        values[name] = read(values[name]) if values.get(name) is not None else None
-    return ModelSpec(**values)
+    return ModelSpec(**{**values, **numbers_of(values)})
 
 
 def build_index() -> dict[str, str]:

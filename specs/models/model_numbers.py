@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.json_record import Keywords, NotNegative, Positive
@@ -45,16 +46,6 @@ class RopeScaling:
             raise InputError(f"rope_scaling: original_max_position_embeddings={positions!r} must be a whole number from 1")
         if not isinstance(self.truncate, bool):
             raise InputError(f"rope_scaling: truncate={self.truncate!r} must be true or false")
-
-
-def rope_scaling_of(value: object) -> RopeScaling | None:
-    """What a JSON file holds as `rope_scaling`: null, or an object with RopeScaling's fields. Raises InputError."""
-    if value is None or isinstance(value, RopeScaling):
-        return value
-    try:
-        return RopeScaling(**value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InputError(f"rope_scaling: {error}") from None
 
 
 SCORE_FUNCTIONS = ("softmax", "sigmoid")
@@ -98,11 +89,17 @@ class RouterNumbers:
             raise InputError(f"router: pre_softmax={self.pre_softmax!r} must be true or false")
 
 
-def router_of(value: object) -> RouterNumbers | None:
-    """What a JSON file holds as `router`: null, or an object with RouterNumbers' fields. Raises InputError."""
-    if value is None or isinstance(value, RouterNumbers):
-        return value
-    try:
-        return RouterNumbers(**value)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise InputError(f"router: {error}") from None
+NUMBERS: Mapping[str, type[RopeScaling] | type[RouterNumbers]] = {"rope_scaling": RopeScaling, "router": RouterNumbers}
+"""Fields of ModelSpec that are objects in JSON."""
+
+
+def numbers_of(values: Mapping[str, Any]) -> dict[str, RopeScaling | RouterNumbers | None]:
+    """NUMBERS as a model's JSON has them: null, or an object with their fields. Raises InputError."""
+    found: dict[str, RopeScaling | RouterNumbers | None] = {}
+    for name, kind in NUMBERS.items():
+        value = values.get(name)
+        try:
+            found[name] = value if value is None or isinstance(value, kind) else kind(**value)
+        except TypeError as error:
+            raise InputError(f"{name}: {error}") from None
+    return found

@@ -89,16 +89,15 @@ def attention_gemms(model: ModelSpec, tp: Number) -> dict[str, Number]:
         kv = kv_heads_per_rank(model, tp) * model.kv_channels
         return {"linear_qkv": h * (query_columns(model) / tp + 2 * kv), "linear_proj": q * h / tp}
     a, up = model.num_attention_heads, model.qk_head_dim + model.v_head_dim
-    gemms: dict[str, Number] = {}
-    if model.q_lora_rank:
-        gemms["linear_q_down_proj"] = h * model.q_lora_rank + 0 * tp
-        gemms["linear_q_up_proj"] = model.q_lora_rank * q / tp
-    else:
-        gemms["linear_q_proj"] = h * q / tp
-    gemms["linear_kv_down_proj"] = h * (model.kv_lora_rank + model.qk_pos_emb_head_dim) + 0 * tp
-    gemms["linear_kv_up_proj"] = model.kv_lora_rank * a * up / tp
-    gemms["linear_proj"] = a * model.v_head_dim * h / tp
-    return gemms | {name: size + 0 * tp for name, size in indexer_gemms(model).items()}
+    queries: dict[str, Number] = {"linear_q_proj": h * q / tp}
+    if rank := model.q_lora_rank:
+        queries = {"linear_q_down_proj": h * rank + 0 * tp, "linear_q_up_proj": rank * q / tp}
+    return queries | {
+        "linear_kv_down_proj": h * (model.kv_lora_rank + model.qk_pos_emb_head_dim) + 0 * tp,
+        "linear_kv_up_proj": model.kv_lora_rank * a * up / tp,
+        "linear_proj": a * model.v_head_dim * h / tp,
+        **{name: size + 0 * tp for name, size in indexer_gemms(model).items()},
+    }
 
 
 def attention_parameters(model: ModelSpec, tp: Number) -> Number:
@@ -210,13 +209,18 @@ def _mixer(model: ModelSpec, kind: str, tp: Number) -> tuple[Number, tuple[Numbe
     if not model.is_hybrid:
         return attention_parameters(model, tp) + norms, tuple(attention_gemms(model, tp).values())
     norm = norm_parameters(model, model.hidden_size) + 0 * np.asarray(tp)
-    if kind == "mamba":
-        return mamba_parameters(model, tp) + norm, tuple(mamba_gemms(model, tp).values())
-    if kind == "gdn":
-        return gdn_parameters(model, tp) + norm, tuple(gdn_gemms(model, tp).values())
-    if kind == "attention":
-        return attention_parameters(model, tp) + norm, tuple(attention_gemms(model, tp).values())
-    return norm, ()
+    if kind not in _MIXERS:
+        return norm, ()
+    parameters, gemms = _MIXERS[kind]
+    return parameters(model, tp) + norm, tuple(gemms(model, tp).values())
+
+
+_MIXERS = {
+    "mamba": (mamba_parameters, mamba_gemms),
+    "gdn": (gdn_parameters, gdn_gemms),
+    "attention": (attention_parameters, attention_gemms),
+}
+"""Kind of layer of a hybrid -> its parameters, and those of them that are GEMM weights."""
 
 
 def dense_gemm_weights(model: ModelSpec, kind: str, tp: Number) -> Number:

@@ -143,7 +143,7 @@ def test_borrowed_shares_are_said():
 
     def lines(name, weights, kv):
         gpu = load_gpu(name)
-        return list(borrowed_shares(serving_tables_of(gpu), model, gpu, [weights], [kv]))
+        return [remark.why for remark in borrowed_shares(serving_tables_of(gpu), model, gpu, [weights], [kv])]
 
     assert lines("h200", "fp8", "fp8") == []
     assert lines("h100-pcie", "bf16", "bf16") == ["operators of h100-sxm-80gb for h100-pcie-80gb, which has none of its own"]
@@ -152,7 +152,7 @@ def test_borrowed_shares_are_said():
     assert lines("a100", "int4", "fp8") == ["cache in fp8, not measured on a100-80gb, at bf16's share of the roofline"]
     mixture, h200 = load_model("mixtral-8x7b"), load_gpu("h200")
     assert any(
-        one.startswith("experts in int8") for one in borrowed_shares(serving_tables_of(h200), mixture, h200, ["int8"], [])
+        one.why.startswith("experts in int8") for one in borrowed_shares(serving_tables_of(h200), mixture, h200, ["int8"], [])
     )
 
 

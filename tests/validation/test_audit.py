@@ -65,7 +65,7 @@ def test_layouts_and_counted_ends_are_read(quick):
     deepseek = plans["deepseek_v3_pretrain_1024gpu_h100_bf16_config", "perf"]
     assert deepseek.plan.vpp == 4 and (deepseek.plan.first, deepseek.plan.last) == (7, 6)
     cut = plans["deepseek_v3_pretrain_1024gpu_h100_bf16_config", "library"]
-    assert (cut.plan.first, cut.plan.last) == (4, 1) and any("cut off" in text for text in cut.assumed)
+    assert (cut.plan.first, cut.plan.last) == (4, 1)
     large = plans["llama31_405b_pretrain_512gpu_h100_bf16_config", "perf"]
     assert large.plan.first == large.plan.last == 15 and large.split.layers[1] == 16
     llama = plans["llama3_70b_pretrain_64gpu_h100_fp8cs_config", "perf"]

@@ -1,7 +1,6 @@
 """Rows of a table of recipes (the columns of `data/bridge_recipes.csv`) as questions and plans.
 
-A recipe says a model by name, GPUs and a plan. What the table leaves out takes the documented default of its framework, and the
-row says which (`assumed`).
+A recipe says a model by name, GPUs and a plan. What the table leaves out takes the documented default of its framework.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
-from autoconfig.specs.remarks import Remark, sentences
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 
@@ -40,7 +38,6 @@ class RecipeRun:
     scenario: Scenario
     plan: TrainPlan
     split: PipelineSplit | None
-    assumed: tuple[str, ...]
 
 
 @cache
@@ -74,25 +71,22 @@ def named_rules(row: Row) -> tuple[str, ...]:
 
 def read_recipe(row: Row) -> RecipeRun:
     """The question and plan of a row. Raises InputError saying which cell cannot be read."""
-    assumed: list[str] = []
     name = cell(row, "recipe")
     model = model_of_recipe(name)
-    if "qwen2_" in name:
-        assumed.append(f"{model.name}: Qwen2 of this size has the same shape")
     gpus, seq, batch = whole(row, "gpus"), whole(row, "seq"), whole(row, "gbs")
     if seq > model.max_position_embeddings:
         model = model.replace(max_position_embeddings=seq)
     stack = load_stack(_STACKS.get(cell(row, "kind"), _USUAL_STACK))
-    plan, split = _plan(row, model, gpus, assumed)
-    numerics = _numerics(row, assumed)
+    plan, split = _plan(row, model, gpus)
+    numerics = _numerics(row)
     cluster = cluster_of(load_gpu(cell(row, "hw")), gpus)
     cluster.gpu.peak_flops_per_s(numerics.gemm_precision)
     workload = Workload(seq_length=seq, global_batch_size=batch)
     scenario = Scenario(model=model, cluster=cluster, numerics=numerics, software=stack, workload=workload)
-    return RecipeRun(scenario=scenario, plan=plan, split=split, assumed=tuple(assumed))
+    return RecipeRun(scenario=scenario, plan=plan, split=split)
 
 
-def _numerics(row: Row, assumed: list[str]) -> Numerics:
+def _numerics(row: Row) -> Numerics:
     text = cell(row, "precision")
     precision, recipe = format_of(text)
     if precision not in ("bf16", "fp8"):
@@ -100,11 +94,6 @@ def _numerics(row: Row, assumed: list[str]) -> Numerics:
     adapters = cell(row, "task") in ("peft", "lora")
     small_state = cell(row, "pao") == "True"
     gradients = "fp32" if cell(row, "kind") == "library" and not small_state else "bf16"
-    assumed.append(f"gradients {gradients}, as recipes of kind {cell(row, 'kind')} set them")
-    if small_state:
-        assumed.append("optimizer moments bf16: the precision-aware optimizer")
-    if adapters:
-        assumed.append(f"LoRA rank {LORA_RANK}")
     return Numerics(
         precision=precision,
         fp8_recipe=recipe or "delayed",
@@ -128,22 +117,15 @@ def degrees_of_recipe(row: Row) -> dict[str, int]:
     return found
 
 
-def _plan(row: Row, model: ModelSpec, gpus: int, assumed: list[str]) -> tuple[TrainPlan, PipelineSplit | None]:
+def _plan(row: Row, model: ModelSpec, gpus: int) -> tuple[TrainPlan, PipelineSplit | None]:
     degrees = degrees_of_recipe(row)
     tp, pp, cp = degrees["tp"], degrees["pp"], degrees["cp"]
     if not model.is_moe:
         degrees["etp"] = degrees["ep"] = 1
     elif not cell(row, "etp") and tp > 1:
-        degrees["etp"] = tp
-        assumed.append(f"etp {tp} = tp, the default")
-    missing = [key for key in ("tp", "pp") if not cell(row, key)]
-    if missing:
-        assumed.append(f"{' and '.join(missing)} 1")
-    sp = cell(row, "sp") == "True"
-    if not cell(row, "sp"):
-        sp = tp > 1
-        assumed.append(f"sequence parallelism {'on' if sp else 'off'}, as NeMo's performance scripts set it (tp > 1)")
-    split, vpp, ends = _stages(row, model, pp, assumed)
+        degrees["etp"] = tp  # its default
+    sp = cell(row, "sp") == "True" if cell(row, "sp") else tp > 1  # as NeMo's performance scripts set it
+    split, vpp, ends = _stages(row, model, pp)
     plan = TrainPlan(
         **degrees,
         dp=max(1, gpus // (tp * pp * cp)),
@@ -158,33 +140,24 @@ def _plan(row: Row, model: ModelSpec, gpus: int, assumed: list[str]) -> tuple[Tr
     return plan, split
 
 
-def _stages(
-    row: Row, model: ModelSpec, pp: int, assumed: list[str]
-) -> tuple[PipelineSplit | None, int, tuple[int | None, int | None]]:
+def _stages(row: Row, model: ModelSpec, pp: int) -> tuple[PipelineSplit | None, int, tuple[int | None, int | None]]:
     vpp, layers, layout = whole(row, "vp", 1) or 1, model.num_layers, cell(row, "layout")
     if layout.startswith("[["):
-        split = _cut_layout(layout, pp, vpp, model, assumed)
+        split = _cut_layout(layout, pp, vpp, model)
         return split, split.vpp, split.ends(layers)
     if layout:
         split = split_of_layout(layout, pp, layers, model.mtp_num_layers)
-        if not split.even_inside:
-            assumed.append(f"stages of {', '.join(map(str, split.layers))} layers are priced by the nearest uneven plan")
         return split, split.vpp, split.ends(layers)
     if layers % (pp * vpp) == 0 or pp == 1:
         return None, vpp, (None, None)
     for embedding, loss in ((True, True), (False, True), (True, False)):
         if (layers + embedding + loss) % (pp * vpp) == 0:
             split = split_by_accounting(layers, pp, vpp, embedding=embedding, loss=loss)
-            names = " and ".join(name for name, on in (("embedding", embedding), ("loss", loss)) if on)
-            assumed.append(f"{names} counted as layers: {layers} layers do not divide over {pp} x {vpp} chunks")
             return split, vpp, split.ends(layers)
-    remarks: list[Remark] = []
-    ends = even_ends(model, pp, remarks)
-    assumed += sentences(remarks)
-    return None, vpp, ends
+    return None, vpp, even_ends(model, pp, [])
 
 
-def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec, assumed: list[str]) -> PipelineSplit:
+def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec) -> PipelineSplit:
     """A layout list that the table cuts off: chunks like the first one where it is whole, the last one with the rest."""
     chunks = pp * vpp
     first_row, _, behind = text.partition("]")
@@ -192,7 +165,6 @@ def _cut_layout(text: str, pp: int, vpp: int, model: ModelSpec, assumed: list[st
     rest = model.num_layers - size * (chunks - 1)
     if not 0 <= rest <= size:
         raise InputError(f"cell layout={text[:40]!r} is cut off and its stages cannot be guessed")
-    assumed.append(f"layout cut off in the table: chunks of {size} layers, the last with {rest}")
     per_rank = [size * vpp] * (pp - 1) + [size * (vpp - 1) + rest]
     return PipelineSplit(vpp=vpp, layers=tuple(per_rank), text=text)
 
