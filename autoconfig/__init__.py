@@ -85,7 +85,8 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
 def __getattr__(name: str) -> Any:
     """`__version__`, looked up when it is asked for. Raises AttributeError."""
     if name != "__version__":
-        raise AttributeError(f"module 'autoconfig' has no attribute {name!r}")
+        now = "; validate() has the summary, of serving too" if name == "validate_serving" else ""
+        raise AttributeError(f"module 'autoconfig' has no attribute {name!r}{now}")
     from importlib.metadata import version
 
     return version("megatron-autoconfig")

@@ -25,12 +25,12 @@ from autoconfig.specs.models.huggingface_traits import (
     gpt_like,
     keys,
     layer_count,
-    layer_types,
     padded_positions,
     sliding,
     softmax_scores,
     unsupported,
     windows,
+    windows_from,
 )
 from autoconfig.specs.models.model_numbers import RouterNumbers
 
@@ -43,12 +43,8 @@ def every_second(layer: int) -> bool:
 
 
 def _qwen_windows(cfg: ConfigReader, fields: Fields) -> Fields:
-    """Layers from max_window_layers on slide, only where use_sliding_window is true."""
-    if not cfg.boolean("use_sliding_window", False):
-        return {}
-    layers, first = fields["num_layers"], cfg.integer("max_window_layers", 28, low=0)
-    slides = layer_types(cfg, layers) or [i >= first for i in range(layers)]
-    return sliding(cfg.integer("sliding_window", 4096), slides)
+    """Layers slide only where use_sliding_window is true."""
+    return windows_from(28, 4096)(cfg, fields) if cfg.boolean("use_sliding_window", False) else {}
 
 
 def _one_window(cfg: ConfigReader, _fields: Fields) -> Fields:

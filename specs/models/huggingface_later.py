@@ -35,7 +35,6 @@ from autoconfig.specs.models.huggingface_traits import (
     heads_as_wide_as_the_model,
     keys,
     layer_count,
-    layer_types,
     needs,
     padded_positions,
     sliding,
@@ -44,6 +43,7 @@ from autoconfig.specs.models.huggingface_traits import (
     unsupported,
     windows,
     windows_but_every,
+    windows_from,
 )
 
 SINKS: Fields = {"attention_sinks": True}
@@ -135,13 +135,6 @@ def _glm4_moe_lite(cfg: ConfigReader) -> Fields:
     return deepseek(cfg.replaced(model_type="deepseek_v3", first_k_dense_replace=dense))
 
 
-def _dots1_windows(cfg: ConfigReader, fields: Fields) -> Fields:
-    """Layers from max_window_layers on slide."""
-    layers, first = fields["num_layers"], cfg.integer("max_window_layers", 62, low=0)
-    slides = layer_types(cfg, layers) or [i >= first for i in range(layers)]
-    return sliding(cfg.optional_integer("sliding_window"), slides)
-
-
 def _solar_open(cfg: ConfigReader) -> Fields:
     """Attention of Llama; experts in every layer, as wide as their own key says: there is no dense MLP."""
     fields = decoder(cfg.replaced(intermediate_size=cfg.integer("moe_intermediate_size", 1280)))
@@ -231,7 +224,7 @@ LATER: dict[str, Family] = {
         decoder,
         QK_NORM,
         biases,
-        _dots1_windows,
+        windows_from(62),
         experts(("n_routed_experts", None), (TOPK, 8), wide=_WIDTH, shared=("n_shared_experts", 1)),
         sparse_layers(0),
         CORRECTION,

@@ -256,6 +256,16 @@ def windows_but_every(nth: int, default: int | None = None) -> Trait:
     return trait
 
 
+def windows_from(first: int, default: int | None = None) -> Trait:
+    """The same, where without `layer_types` the layers from `max_window_layers`, else from `first`, slide."""
+
+    def trait(cfg: ConfigReader, fields: Fields) -> Fields:
+        start = cfg.integer("max_window_layers", first, low=0)
+        return windows(default, lambda i: i >= start)(cfg, fields)
+
+    return trait
+
+
 def experts(number: Key, topk: Key, *, wide: Key | None = None, shared: tuple[str, int] | None = None) -> Trait:
     """Keys of the numbers of experts, of those chosen and of shared ones; `wide`: of their width, else that of a dense MLP."""
 

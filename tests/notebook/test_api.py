@@ -56,6 +56,12 @@ def test_no_function_has_the_name_of_a_module():
     assert functions() & {path.parent.name for path in ROOT.glob("*/__init__.py")} == set()
 
 
+def test_a_function_that_is_gone_names_what_does_its_work():
+    with pytest.raises(AttributeError, match=r"validate_serving.*validate\(\) has the summary"):
+        _ = autoconfig.validate_serving
+    assert {one.lane for one in autoconfig.validate().classes} == {"training", "serving", "post-training"}
+
+
 def test_every_function_stands_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
     assert {name for name in functions() if f"`{name}(" not in text.split("## Functions")[1]} == set()

@@ -93,7 +93,7 @@ def test_plans_of_a_scenario(name: str, figures: dict[str, str]) -> None:
     own = every, [options.index(plan.recompute) for plan in plans]
     check(
         figures, name, plans=[str(plan) for plan in plans], step_s=time.step_seconds[own],
-        forward_s=forward_seconds(scenario, layouts), least_s=least, peak_gib=memory.peak_bytes[own] / GIB,
+        forward_s=forward_seconds(scenario, layouts), least_s=least, most_s=most, peak_gib=memory.peak_bytes[own] / GIB,
         stages_gib=[memory.per_stage_bytes[row, option, stage] / GIB for row, option in zip(*own, strict=True)
                     for stage in range(min(plans[row].pp, 2))],
         state_gib=least_state_bytes(scenario, layouts) / GIB, limit_gib=memory.limit_bytes / GIB,

@@ -177,7 +177,14 @@ def test_the_noise_between_jobs_is_learned_from_repeats(candidates):
     assert believe(candidates, again).posterior.log_sd[1] > 0.1
 
 
-EMULATED = Request(model="175b", gpus=1024, gpu="h100-sxm-80gb", fix=("recompute=none", "mbs=1", "tp=8"), max=("pp=16",))
+EMULATED = Request(
+    model="175b",
+    gpus=1024,
+    gpu="h100-sxm-80gb",
+    software="transformer-engine",
+    fix=("recompute=none", "mbs=1", "tp=8"),
+    max=("pp=16",),
+)
 
 
 @pytest.fixture(scope="module")

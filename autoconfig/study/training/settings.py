@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from autoconfig.planning.request_fields import OBJECTIVES
 from autoconfig.planning.resolve import read_model
 from autoconfig.specs.errors import GIB, InputError, option, parse_size
-from autoconfig.specs.remarks import Remark
+from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.study.settings import MeasuredQuestion
 from autoconfig.study.this_machine import rank_memory_bytes
 from autoconfig.training.question import Request
@@ -63,10 +64,13 @@ def settings_of_options(request: Request, options: Mapping[str, Any]) -> StudySe
 
 def on_this_device(settings: StudySettings, table: Path | None) -> tuple[StudySettings, tuple[Remark, ...]]:
     """A CPU: its measured operators, the stack that runs there, a memory limit, a batch of seconds; with the defaults that only
-    a CPU has, in words. A GPU: as asked. Raises InputError."""
+    a CPU has, in words. A GPU: as asked, without a software its default stack. Raises InputError."""
     request = settings.request
     if settings.device != "cpu":
-        return settings, ()
+        if request.software is not None:
+            return settings, ()
+        request = replace(request, software=DEFAULT_STACK)  # no dated release, which the training core does not build
+        return replace(settings, request=request), (Remark("software", DEFAULT_STACK, "which is measured", Effect.EVERYTHING),)
     if request.gpu or request.gpu_table or request.cluster:
         raise InputError(
             f"{option('device')} cpu measures this machine: leave {option('gpu')}, {option('gpu_table')} and "
