@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from autoconfig.trainer.tracing.stand_in import StandIn, fp32
 from torch.autograd import Function
 
 CHUNK = 64
@@ -46,21 +47,14 @@ def causal_conv1d(x: Any, weight: Any, bias: Any = None, **_: Any) -> tuple[Any,
     return _CausalConv.apply(x, weight, bias), None
 
 
-class _L2Norm(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        out = torch.empty_like(x)
-        ctx.save_for_backward(out, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return torch.empty_like(gradient)
-
-
 def l2norm(x: torch.Tensor) -> torch.Tensor:
     """In place of fla.modules.l2norm.l2norm."""
-    return _L2Norm.apply(x)
+    return StandIn.apply(_l2norm, x)
+
+
+def _l2norm(x: torch.Tensor) -> Any:
+    out = torch.empty_like(x)
+    return out, (out, fp32(x, *x.shape[:-1]))
 
 
 class _DeltaRule(Function):
@@ -104,42 +98,26 @@ def chunk_gated_delta_rule(q: Any, k: Any, v: Any, *, g: Any, beta: Any, **_: An
     return _DeltaRule.apply(q, k, v, g, beta), None
 
 
-class _GatesOfRule(Function):
-    @staticmethod
-    def forward(ctx: Any, a_log: Any, dt_bias: Any, alpha: Any, beta: Any) -> Any:
-        out = torch.empty_like(beta)
-        ctx.save_for_backward(a_log, dt_bias, alpha, out)
-        return alpha.new_empty(alpha.shape, dtype=torch.float32), out
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return tuple(torch.empty_like(x) for x in ctx.saved_tensors)
-
-
 def compute_g_and_beta(_: Any, a_log: Any, dt_bias: Any, alpha: Any, beta: Any) -> tuple[Any, Any]:
     """In place of GatedDeltaNet._compute_g_and_beta: decays in fp32 and the sigmoid of beta."""
-    return _GatesOfRule.apply(a_log, dt_bias, alpha, beta)
+    return StandIn.apply(_gates_of_rule, a_log, dt_bias, alpha, beta)
 
 
-class _Gated(Function):
+def _gates_of_rule(a_log: Any, dt_bias: Any, alpha: Any, beta: Any) -> Any:
+    out = torch.empty_like(beta)
+    return (fp32(alpha, *alpha.shape), out), (a_log, dt_bias, alpha, out)
+
+
+def _gated(x: torch.Tensor, gate: torch.Tensor) -> Any:
     """x times an activation of the gate, through fp32 inside of the kernel."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, gate: Any) -> Any:
-        ctx.save_for_backward(x, gate)
-        return x.new_empty(x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        x, gate = ctx.saved_tensors
-        return x.new_empty(x.shape), gate.new_empty(gate.shape)
+    return x.new_empty(x.shape), (x, gate)
 
 
 def apply_gated_norm(layer: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """In place of GatedDeltaNet._apply_gated_norm; its norm is Transformer Engine's, on which the compiler stops."""
-    return _Gated.apply(layer.out_norm(x.reshape(-1, x.shape[-1])), gate.reshape(-1, gate.shape[-1]))
+    return StandIn.apply(_gated, layer.out_norm(x.reshape(-1, x.shape[-1])), gate.reshape(-1, gate.shape[-1]))
 
 
 def apply_output_gate(_: Any, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
     """In place of SelfAttention._apply_output_gate, of gated attention."""
-    return _Gated.apply(x, gate.contiguous().view(x.shape))
+    return StandIn.apply(_gated, x, gate.contiguous().view(x.shape))

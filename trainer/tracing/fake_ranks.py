@@ -26,9 +26,9 @@ import torch
 import torch.distributed as dist
 from autoconfig.trainer.host.cpu import patched
 from autoconfig.trainer.host.timers import Apart
+from autoconfig.trainer.tracing.stand_in import StandIn
 from megatron.core import parallel_state
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd import Function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 
@@ -150,30 +150,14 @@ def _converted(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
 Counts = npt.NDArray[np.int64]
 
 
-class _MaskedSelect(Function):
+def _masked_select(x: torch.Tensor, mask: torch.Tensor, count: int) -> Any:
     """Saves what torch's masked_select saves; the number of selected elements is given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, mask: Any, count: int) -> Any:
-        ctx.save_for_backward(x, mask)
-        return x.new_empty(count)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        x, _ = ctx.saved_tensors
-        return torch.empty_like(x), None, None
+    return x.new_empty(count), (x, mask)
 
 
-class _SortChunks(Function):
+def _sort_chunks(x: torch.Tensor) -> Any:
     """Splits, and joins in another order: one new tensor each way, nothing saved."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return torch.empty_like(gradient)
+    return torch.empty_like(x), ()
 
 
 def spread(total: int, parts: int) -> Counts:
@@ -213,14 +197,11 @@ def fixed_routing(imbalance: float = 1.0, *, values: bool = False) -> Iterator[N
     def permute(tokens: Any, routing_map: Any, *arguments: Any, **named: Any) -> Any:
         count = named.get("num_out_tokens")
 
-        def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return _MaskedSelect.apply(x, mask, count)
-
-        with mock.patch.object(torch.Tensor, "masked_select", masked_select):
+        with mock.patch.object(torch.Tensor, "masked_select", lambda x, mask: StandIn.apply(_masked_select, x, mask, count)):
             return plain(tokens, routing_map, *arguments, **named)
 
     def sort_chunks(x: Any, *_: Any, probs: Any = None, **__: Any) -> Any:
-        return _SortChunks.apply(x), None if probs is None else _SortChunks.apply(probs)
+        return StandIn.apply(_sort_chunks, x), None if probs is None else StandIn.apply(_sort_chunks, probs)
 
     dispatcher = token_dispatcher.MoEAlltoAllTokenDispatcher
     stand_ins: list[tuple[Any, str, Any]] = [

@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 from autoconfig.trainer.host.cpu import patched
 from autoconfig.trainer.tracing import te_stand_ins
+from autoconfig.trainer.tracing.stand_in import StandIn, fp32
 from torch.autograd import Function
 
 CONFIG = {"bias_dropout_fusion": True, "bias_activation_fusion": True}
@@ -47,14 +48,14 @@ class _FlashAttention(Function):
     @staticmethod
     def forward(ctx: Any, q: Any, k: Any, v: Any, bias: Any) -> Any:
         out = _like(q, v.shape[-1])
-        statistics = q.new_empty((*q.shape[:3],), dtype=torch.float32)
+        statistics = fp32(q, *q.shape[:3])
         ctx.save_for_backward(q, k, v, out, statistics, bias)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         q, k, v, *_ = ctx.saved_tensors
-        accumulator = q.new_empty(q.shape, dtype=torch.float32)
+        accumulator = fp32(q, *q.shape)
         dq, dk, dv = (_like(x, x.shape[-1]) for x in (q, k, v))
         del accumulator
         return dq, dk, dv, None
@@ -74,30 +75,14 @@ def scaled_dot_product_attention(
     return _FlashAttention.apply(query, key, value, bias)
 
 
-class _LayerNorm(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any, statistics: int) -> Any:
-        saved = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(statistics)]
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(x, weight, *saved)
-        return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        x, weight, *_ = ctx.saved_tensors
-        dbeta = torch.empty_like(weight) if ctx.has_bias else None
-        return torch.empty_like(x), None if weight is None else torch.empty_like(weight), dbeta, None
+def _norm(x: torch.Tensor, weight: Any, bias: Any, statistics: int) -> Any:
+    saved = [fp32(x, *x.shape[:-1]) for _ in range(statistics)]
+    return torch.empty_like(x, memory_format=torch.contiguous_format), (x, weight, *saved)
 
 
-class _Dropout(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x.new_empty(x.shape, dtype=torch.bool))
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return torch.empty_like(gradient)
+def _dropout(x: torch.Tensor) -> Any:
+    mask = x.new_empty(x.shape, dtype=torch.bool)
+    return torch.empty_like(x), (mask,)
 
 
 class _BiasDropoutAdd(Function):
@@ -155,25 +140,17 @@ def pointwise() -> list[tuple[Any, str, Any]]:
 def gpu_kernels() -> AbstractContextManager[None]:
     """Inside, norms, attention and megatron-core's fused kernels keep what they keep on a GPU, and compute nothing."""
     operators = [
-        (F, "layer_norm", lambda x, shape, weight=None, bias=None, eps=1e-5: _LayerNorm.apply(x, weight, bias, 2)),
-        (F, "rms_norm", lambda x, shape, weight=None, eps=None: _LayerNorm.apply(x, weight, None, 1)),
-        (F, "dropout", lambda x, p=0.5, training=True, inplace=False: _Dropout.apply(x) if p > 0 and training else x),
+        (F, "layer_norm", lambda x, shape, weight=None, bias=None, eps=1e-5: StandIn.apply(_norm, x, weight, bias, 2)),
+        (F, "rms_norm", lambda x, shape, weight=None, eps=None: StandIn.apply(_norm, x, weight, None, 1)),
+        (F, "dropout", lambda x, p=0.5, training=True, inplace=False: StandIn.apply(_dropout, x) if p > 0 and training else x),
         (F, "scaled_dot_product_attention", scaled_dot_product_attention),
     ]
     return patched([*operators, *pointwise()])
 
 
-class _Rope(Function):
+def _rope(x: torch.Tensor, angles: torch.Tensor) -> Any:
     """Fused rotary embedding: saves the angles only."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any, angles: Any) -> Any:
-        ctx.save_for_backward(angles)
-        return x.new_empty(x.shape)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient.new_empty(gradient.shape), None
+    return x.new_empty(x.shape), (angles,)
 
 
 class _LossInPlace(Function):
@@ -207,16 +184,8 @@ class _Permute(Function):
         return gradient.new_empty(shape), None if probs is None else of_probs.new_empty(probs), None, None
 
 
-class _Unpermute(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, row_map: Any, shape: Any) -> Any:
-        ctx.save_for_backward(row_map)
-        ctx.shape = x.shape
-        return x.new_empty(shape)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return gradient.new_empty(ctx.shape), None, None
+def _unpermute(x: torch.Tensor, row_map: torch.Tensor, shape: Any) -> Any:
+    return x.new_empty(shape), (row_map,)
 
 
 def _permute_with_probs(tokens: Any, probs: Any, routing_map: Any, num_out_tokens: Any = None, **_: Any) -> Any:
@@ -226,14 +195,18 @@ def _permute_with_probs(tokens: Any, probs: Any, routing_map: Any, num_out_token
 def _patches() -> list[tuple[Any, str, Any]]:
     accumulate = SimpleNamespace(wgrad_gemm_accum_fp32=lambda *_: None, wgrad_gemm_accum_fp16=lambda *_: None)
     return [
-        (rope, "fused_apply_rotary_pos_emb", lambda x, angles, **_: _Rope.apply(x, angles)),
+        (rope, "fused_apply_rotary_pos_emb", lambda x, angles, **_: StandIn.apply(_rope, x, angles)),
         (layers, "_grad_accum_fusion_available", True),
         (layers, "fused_weight_gradient_mlp_cuda", accumulate),
         (language_module, "te_parallel_cross_entropy", lambda logits, labels, *_: _LossInPlace.apply(logits, labels)),
         (moe_utils, "HAVE_TE", True),
         (moe_utils, "fused_permute", _permute_with_probs),
         (moe_utils, "fused_permute_with_probs", _permute_with_probs),
-        (moe_utils, "fused_unpermute", lambda x, row_map, restore_shape=None, **_: _Unpermute.apply(x, row_map, restore_shape)),
+        (
+            moe_utils,
+            "fused_unpermute",
+            lambda x, row_map, restore_shape=None, **_: StandIn.apply(_unpermute, x, row_map, restore_shape),
+        ),
         (moe_utils, "fused_sort_chunks_by_index", _permute_with_probs),  # never called: trainer/tracing/fake_ranks.py sorts
         (moe_utils, "fused_sort_chunks_by_index_with_probs", _permute_with_probs),
         (latent_attention, "TELinear", te_stand_ins.Linear),

@@ -16,8 +16,8 @@ from autoconfig.specs.models.parameters import padded_vocab_size
 from autoconfig.trainer.host.cpu import patched
 from autoconfig.trainer.model import substituted
 from autoconfig.trainer.tracing import delta_stand_ins, scan_stand_ins, te_stand_ins
+from autoconfig.trainer.tracing.stand_in import StandIn, keeps_input
 from megatron.core import parallel_state
-from torch.autograd import Function
 
 FIELDS = (
     *("mamba_num_heads", "mamba_head_dim", "mamba_state_dim", "mamba_num_groups"),
@@ -35,22 +35,9 @@ STAND_INS = {
 }
 
 
-class _SquaredRelu(Function):
-    """megatron-core's compiled squared_relu: saves its input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        return torch.empty_like(gradient)
-
-
 def squared_relu(x: torch.Tensor) -> torch.Tensor:
-    """In place of megatron.core.activations.squared_relu."""
-    return _SquaredRelu.apply(x)
+    """In place of megatron.core.activations.squared_relu, which is compiled: saves its input."""
+    return StandIn.apply(keeps_input, x)
 
 
 @contextlib.contextmanager

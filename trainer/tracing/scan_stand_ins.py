@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from autoconfig.trainer.tracing.stand_in import StandIn, fp32
 from torch.autograd import Function
 
 
@@ -28,11 +29,11 @@ class _SplitConvScan(Function):
         heads, width, groups, state, chunk = ctx.sizes = sizes
         batch, length, _ = projected.shape
         convolved = projected.new_empty((batch, length, heads * width + 2 * groups * state))
-        steps = [_fp32(projected, batch, heads, length) for _ in range(2)]  # dt and the sums of its decays
-        states = _fp32(projected, *_states(projected, sizes))
+        steps = [fp32(projected, batch, heads, length) for _ in range(2)]  # dt and the sums of its decays
+        states = fp32(projected, *_states(projected, sizes))
         passed = projected.new_empty(states.shape)
         del states
-        products = _fp32(projected, batch, -(-length // chunk), groups, chunk, chunk)
+        products = fp32(projected, batch, -(-length // chunk), groups, chunk, chunk)
         gated, before = (projected.new_empty((batch, length, heads * width)) for _ in range(2))
         del convolved, steps, passed, products
         ctx.save_for_backward(projected, conv, conv_bias, before, a, d, dt_bias)
@@ -48,24 +49,20 @@ class _SplitConvScan(Function):
         batch, length, _ = projected.shape
         convolved = projected.new_empty((batch, length, heads * width + 2 * groups * state))
         of_projected, of_convolved = torch.empty_like(projected), torch.empty_like(convolved)
-        steps = [_fp32(projected, batch, heads, length) for _ in range(2)]
-        products = _fp32(projected, batch, -(-length // chunk), groups, chunk, chunk)
-        first = _fp32(projected, *_states(projected, ctx.sizes))
+        steps = [fp32(projected, batch, heads, length) for _ in range(2)]
+        products = fp32(projected, batch, -(-length // chunk), groups, chunk, chunk)
+        first = fp32(projected, *_states(projected, ctx.sizes))
         states = torch.empty_like(first)
         del first
         of_output = torch.empty_like(before)
         of_states = torch.empty_like(states)
         halves = [projected.new_empty(states.shape) for _ in range(2)]
         del states, of_states
-        of_steps = _fp32(projected, batch, heads, length)
-        of_groups = [_fp32(projected, batch, length, groups, state) for _ in range(2)]
+        of_steps = fp32(projected, batch, heads, length)
+        of_groups = [fp32(projected, batch, length, groups, state) for _ in range(2)]
         of_products = torch.empty_like(products)
         del halves, of_output, of_steps, of_groups, of_products, products, steps, convolved, of_convolved
         return of_projected, *(torch.empty_like(x) for x in (conv, conv_bias, dt_bias, a, d)), None
-
-
-def _fp32(like: torch.Tensor, *shape: int) -> torch.Tensor:
-    return like.new_empty(shape, dtype=torch.float32)
 
 
 def _states(projected: torch.Tensor, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -82,16 +79,8 @@ def split_conv1d_scan(
     return _SplitConvScan.apply(projected, conv, conv_bias, dt_bias, a, D, sizes)
 
 
-class _GroupedNorm(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, groups: int) -> Any:
-        ctx.save_for_backward(x, weight, _fp32(x, groups, x.numel() // x.shape[-1]))
-        return torch.empty_like(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        x, weight, _ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight), None
+def _grouped_norm(x: torch.Tensor, weight: torch.Tensor, groups: int) -> Any:
+    return torch.empty_like(x), (x, weight, fp32(x, groups, x.numel() // x.shape[-1]))
 
 
 class GatedNorm(torch.nn.Module):
@@ -103,4 +92,4 @@ class GatedNorm(torch.nn.Module):
         self.groups = width // group_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _GroupedNorm.apply(x, self.weight, self.groups)
+        return StandIn.apply(_grouped_norm, x, self.weight, self.groups)

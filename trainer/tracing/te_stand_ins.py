@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import megatron.core.transformer.moe.experts as experts
 import torch
+from autoconfig.trainer.tracing.stand_in import StandIn, fp32
 from megatron.core.transformer.mlp import MLPSubmodules
 from torch.autograd import Function
 
@@ -72,8 +73,7 @@ class _ColumnLinear(Function):
         normed = x
         if norm_weight is not None:
             normed = torch.empty_like(x)
-            statistics = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(1 if norm_bias is None else 2)]
-            saved += [normed, norm_weight, norm_bias, *statistics]
+            saved += [normed, norm_weight, norm_bias, *_statistics(x, norm_bias)]
         total = _rows(normed, gather, x.shape[-1]) if gather > 1 else normed
         out = total.new_empty((*total.shape[:-1], weight.shape[0]))
         ctx.save_for_backward(*saved)
@@ -142,7 +142,7 @@ class _Attention(Function):
     def forward(ctx: Any, q: Any, k: Any, v: Any, cp: int, exchange: str, copies: bool) -> Any:
         heads, width = q.shape[-2], v.shape[-1]
         out = q.new_empty((*q.shape[:-1], width))
-        statistics = q.new_empty((q.shape[1], heads, q.shape[0]), dtype=torch.float32)
+        statistics = fp32(q, q.shape[1], heads, q.shape[0])
         ctx.cp, ctx.exchange = cp, exchange
         if cp > 1 and exchange == "a2a":  # heads / cp of the whole sequence: the same bytes
             q, k, v = (torch.empty_like(x) for x in (q, k, v))
@@ -161,7 +161,7 @@ class _Attention(Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         q, k, v, out, _ = ctx.saved_tensors
         moved = torch.empty_like(out) if ctx.cp > 1 and ctx.exchange == "a2a" else gradient
-        accumulator = q.new_empty(q.shape, dtype=torch.float32)
+        accumulator = fp32(q, *q.shape)
         grown = ctx.cp if ctx.cp > 1 and ctx.exchange == "allgather" else 1
         held = [_rows(x, grown, x.shape[-1]) for x in (k, v)] if grown > 1 else []
         if ctx.cp > 1 and ctx.exchange == "p2p":
@@ -173,21 +173,16 @@ class _Attention(Function):
         return dq, dk, dv, None, None, None
 
 
-class _Norm(Function):
+def _norm(x: torch.Tensor, weight: Any, bias: Any) -> Any:
     """A norm on its own: input, made contiguous, and statistics are saved; the output is whoever reads it."""
+    x = x.contiguous()
+    saved = (x, weight, *_statistics(x, bias))
+    return torch.empty_like(x), saved
 
-    @staticmethod
-    def forward(ctx: Any, x: Any, weight: Any, bias: Any) -> Any:
-        x = x.contiguous()
-        statistics = [x.new_empty(x.shape[:-1], dtype=torch.float32) for _ in range(1 if bias is None else 2)]
-        ctx.has_bias = bias is not None
-        ctx.save_for_backward(x, weight, *statistics)
-        return torch.empty_like(x)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        x, weight, *_ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight) if ctx.has_bias else None
+def _statistics(x: torch.Tensor, norm_bias: Any) -> list[torch.Tensor]:
+    """RMSNorm has one fp32 number a row, LayerNorm two."""
+    return [fp32(x, *x.shape[:-1]) for _ in range(1 if norm_bias is None else 2)]
 
 
 class Norm(torch.nn.Module):
@@ -201,7 +196,7 @@ class Norm(torch.nn.Module):
             parameter.sequence_parallel = config.sequence_parallel
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _Norm.apply(x, self.weight, self.bias)
+        return StandIn.apply(_norm, x, self.weight, self.bias)
 
 
 class _LinearModule(torch.nn.Module):
