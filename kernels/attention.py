@@ -49,8 +49,7 @@ class _GatherSequence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         group = ctx.group
-        chunks = _chunks(gradient, group)
-        by_rank = chunks[_order(group)].flatten(0, 1).contiguous()
+        by_rank = _chunks(gradient, group)[_order(group)].flatten(0, 1).contiguous()
         share = gradient.new_empty(gradient.size(0) // group.size(), *gradient.shape[1:])
         dist.reduce_scatter_tensor(share, by_rank, group=group)
         return share, None

@@ -99,8 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if not options.collectives and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was measured is kept
-        torch = load_torch()
-        return _run(torch, options)
+        return _run(load_torch(), options)
     except KeyboardInterrupt:
         say("interrupted: run the same command again to go on")
         return INTERRUPTED
@@ -157,8 +156,7 @@ def _run(torch: Any, options: argparse.Namespace) -> int:
 def _output(options: argparse.Namespace, device: BenchDevice) -> Path:
     if options.output is not None:
         check_output_path(options.output, (".json",))
-        path: Path = options.output
-        return path
+        return options.output
     folder = local_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)

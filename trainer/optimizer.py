@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -75,11 +74,6 @@ def initialize_groups(job: Job, timeout_seconds: float = 600.0) -> None:
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(job.seed)
-
-
-def process_group_timeout(seconds: float) -> datetime.timedelta:
-    """For init_process_group: how long a collective waits for a peer."""
-    return datetime.timedelta(seconds=seconds)
 
 
 BUCKET_PARAMETERS = 40_000_000

@@ -10,6 +10,7 @@ end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -170,7 +171,8 @@ class Peers:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {self.rank} lost a peer: {error or type(error).__name__}"))
 
     def _end_with(self, failure: Failure) -> None:
-        self._try(lambda: self._store.compare_set("failed", "", failure.text()))
+        with contextlib.suppress(Exception):  # torchrun, which keeps the store, may be ending too
+            self._store.compare_set("failed", "", failure.text())
         if not self._ending.acquire(blocking=False):
             return  # the main thread is ending already, and looks for what was told
         try:
@@ -189,22 +191,16 @@ class Peers:
             if dead is not None:
                 self._end_with(Failure(ExitCode.PEER_LOST, f"rank {dead} died"))
                 return
-            self._try(lambda: self._store.set("terminated", str(int(code))))
+            with contextlib.suppress(Exception):
+                self._store.set("terminated", str(int(code)))
         self.clean_up()
         say_failure(Failure(code, f"rank {self.rank}: ended by a signal; nothing is written"))
         os._exit(code)
 
     def _check(self, key: str) -> bool:
-        try:
+        with contextlib.suppress(Exception):  # torchrun, which keeps the store, is ending too
             return bool(self._store.check([key]))
-        except Exception:  # torchrun, which keeps the store, is ending too
-            return False
-
-    def _try(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except Exception:  # torchrun, which keeps the store, is ending too
-            return
+        return False
 
     def _dead_neighbour(self) -> int | None:
         for rank in range(self.world_size):

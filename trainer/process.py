@@ -17,6 +17,7 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from autoconfig.specs.measurement import ExitCode, Measurement, RankFigures, ste
 from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine
 from autoconfig.trainer.host.live_memory import LiveMemory
 from autoconfig.trainer.host.timers import Apart, LayerTimers
-from autoconfig.trainer.optimizer import parallel_groups, process_group_timeout
+from autoconfig.trainer.optimizer import parallel_groups
 from autoconfig.trainer.peers import Failure, Lost, Peers, classify, say_failure
 from autoconfig.trainer.result_file import ResultFile, say
 from autoconfig.trainer.tracing.fake_ranks import fake_process_group, fixed_routing, made_up_by
@@ -180,7 +181,7 @@ def _run(process: Process, store: Any, peer_timeout: float) -> Failure | None:
                     store=dist.PrefixStore("group", store),
                     rank=process.rank,
                     world_size=process.world_size,
-                    timeout=process_group_timeout(peer_timeout),
+                    timeout=timedelta(seconds=peer_timeout),
                 )
             scope.enter_context(parallel_groups(job, peer_timeout))
             process.progress.pipeline_stage = parallel_state.get_pipeline_model_parallel_rank()
@@ -234,8 +235,8 @@ def _store(process: Process, timeout: float) -> Any:
     if "MASTER_PORT" not in os.environ:
         if process.world_size > 1:
             raise Lost("MASTER_PORT is not set; start the ranks with torchrun")
-        return dist.TCPStore("localhost", 0, 1, is_master=True, timeout=process_group_timeout(timeout))
-    store, _, _ = next(iter(dist.rendezvous("env://", timeout=process_group_timeout(timeout))))
+        return dist.TCPStore("localhost", 0, 1, is_master=True, timeout=timedelta(seconds=timeout))
+    store, _, _ = next(iter(dist.rendezvous("env://", timeout=timedelta(seconds=timeout))))
     return store
 
 

@@ -102,8 +102,7 @@ def _data() -> dict[str, Any]:
 
 def section(name: str) -> dict[str, Any]:
     """A section of data/post_training.toml: engine_host, lengths."""
-    found: dict[str, Any] = _data()[name]
-    return found
+    return _data()[name]
 
 
 def algorithm_names() -> list[str]:
@@ -198,8 +197,7 @@ with `:experts`, `:blackwell`, `:fsdp` behind it."""
 def shipped_constants() -> Constants:
     """data/post_training_calibration.json, written by `make calibration`."""
     text = (resources.files("autoconfig") / "data" / "post_training_calibration.json").read_text(encoding="utf-8")
-    found: Constants = json.loads(text)["frameworks"]
-    return found
+    return json.loads(text)["frameworks"]
 
 
 def constants_of(known: Constants, framework: str, marks: Collection[str]) -> PhaseConstants:

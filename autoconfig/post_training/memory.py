@@ -98,8 +98,7 @@ def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
     if not placement.tokens_per_gpu:
         return cut
     tokens = placement.tokens_per_gpu * placement.train.cp
-    sequences = max(1.0, min(tokens / job.tokens, cut.sequences * cut.count))
-    return replace(cut, sequences=sequences)
+    return replace(cut, sequences=max(1.0, min(tokens / job.tokens, cut.sequences * cut.count)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +120,7 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
     scenario = scenario_of(job, plan, job.policy, cut)
     if plan.fsdp and job.framework.fp32_shards:  # 2 of a parameter's 4 bytes are counted as its weight, 2 as what that lacks
         scenario = replace(scenario, numerics=replace(scenario.numerics, store_param_remainders=True, frozen_dtype="fp32"))
-    layouts = scenario.layouts([plan])
-    estimate = estimate_memory(scenario, layouts, [plan.recompute])
+    estimate = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute])
     plans = [plan, replace(plan, offload=0.0)] if plan.offload else [plan]
     freed = ("fsdp" if plan.fsdp else "megatron") in job.framework.frees_gradients
     state = [float(np.asarray(least_state_bytes(scenario, scenario.layouts([one]), gradients=not freed))[0]) for one in plans]

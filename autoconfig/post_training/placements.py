@@ -92,8 +92,7 @@ def _priced(job: PostTrainingJob, plans: list[TrainPlan], gpus: int, tokens: int
     if not plans:
         return []
     scenario = scenario_of(job, ready[0], job.policy, cuts[0])
-    broken = broken_rules(scenario, ready, [gpus] * len(ready), batches)
-    legal = [i for i, rules in enumerate(broken) if not rules]
+    legal = [i for i, rules in enumerate(broken_rules(scenario, ready, [gpus] * len(ready), batches)) if not rules]
     if not legal:
         return []
     layouts = scenario.layouts([ready[i] for i in legal], [batches[i] for i in legal], gpus)

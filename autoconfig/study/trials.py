@@ -45,6 +45,7 @@ class Choices:
         return {name: tuple(sorted(values, key=lambda v: (isinstance(v, str), v))) for name, values in found.items()}
 
     def row_of(self, params: Params) -> int | None:
+        """The candidate with these parameters; None where there is none."""
         return self._index.get(_key(params))
 
 
@@ -78,14 +79,9 @@ AGAIN = frozenset({DUPLICATE, "cancelled", LOST})
 """Outcomes after which a plan may be proposed again."""
 
 
-def row_of(trial: FrozenTrial, candidates: Choices) -> int | None:
-    """The candidate that a trial is about; None where it is none of them."""
-    return candidates.row_of(trial.params)
-
-
 def rows_of(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:
     """The candidates that trials are about, in their order."""
-    return [row for trial in trials if (row := row_of(trial, candidates)) is not None]
+    return [row for trial in trials if (row := candidates.row_of(trial.params)) is not None]
 
 
 def running_rows(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:

@@ -179,7 +179,7 @@ class Worker:
     def _attributes(self, row: int, earlier: Sequence[FrozenTrial]) -> dict[str, Any]:
         fidelity = self.work.fidelity
         same = [
-            t for t in earlier if names.row_of(t, self.work.candidates) == row and t.user_attrs.get(names.FIDELITY) == fidelity
+            t for t in earlier if self.work.candidates.row_of(t.params) == row and t.user_attrs.get(names.FIDELITY) == fidelity
         ]
         return {
             **({} if fidelity is None else {names.FIDELITY: fidelity}),
@@ -205,7 +205,7 @@ class Worker:
         """
         deadline, mine = self.clock() + DECISION_S, trial.user_attrs
         while True:
-            same = [t for t in self._trials(without=trial) if names.row_of(t, self.work.candidates) == row and _counts(t, mine)]
+            same = [t for t in self._trials(without=trial) if self.work.candidates.row_of(t.params) == row and _counts(t, mine)]
             if any(t.number < trial.number or t.user_attrs.get(names.CLAIMED) or t.state.is_finished() for t in same):
                 return False
             if not same or self.clock() > deadline:
@@ -287,8 +287,7 @@ class Worker:
         if verdict is not None:
             self._tell(one.trial, verdict)
             return
-        following = one.stages[one.stages.index(one.stage) + 1]
-        self._launch(one.trial, one.row, one.stages, following)
+        self._launch(one.trial, one.row, one.stages, one.stages[one.stages.index(one.stage) + 1])
 
     def _check_failures(self, outcome: Outcome) -> None:
         if outcome.kind in (Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.CANCELLED, Kind.LOST):
@@ -307,7 +306,7 @@ class Worker:
         for frozen in trials:
             if frozen.state != TrialState.RUNNING or frozen.user_attrs.get(names.OWNER) != self.owner:
                 continue
-            trial, row = taken_up(self.study, frozen), names.row_of(frozen, self.work.candidates)
+            trial, row = taken_up(self.study, frozen), self.work.candidates.row_of(frozen.params)
             if row is None:  # killed by an earlier version while it wrote the parameters
                 trial.set_user_attr(names.OUTCOME, names.LOST)
                 self.study.tell(trial, state=TrialState.FAIL)

@@ -108,8 +108,7 @@ def efficiency_table(points: Points, axes: dict[str, tuple[int, ...]], ideal: An
     for key in missing:
         distance = ((near - np.log(np.array(key, dtype=np.float64))) ** 2).sum(axis=1)
         share[key] = values[int(distance.argmin())]
-    shape = [len(axis) for axis in used]
-    nested = np.array([rounded(share[key]) for key in product(*used)]).reshape(shape).tolist()
+    nested = np.array([rounded(share[key]) for key in product(*used)]).reshape([len(axis) for axis in used]).tolist()
     return {
         "rows": len(points),
         "over": "peak",

@@ -150,14 +150,12 @@ def _lineage(engine: EngineSpec) -> list[str]:
 @cache
 def _chips() -> dict[str, Any]:
     """`chips`: GPU -> the chip that stands in for it; `parents`: GPU -> GPU whose factor stands in; `hosts`."""
-    found: dict[str, Any] = json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))
-    return found
+    return json.loads((FOLDER / "chips.json").read_text(encoding="utf-8"))
 
 
 def gpu_parents() -> Mapping[str, str]:
     """GPU -> GPU whose factor stands in; written down before fitting."""
-    parents: dict[str, str] = _chips()["parents"]
-    return parents
+    return _chips()["parents"]
 
 
 def host_slowness(gpu: str) -> float:

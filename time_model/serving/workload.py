@@ -96,10 +96,9 @@ def tuned_batch(capacity: int) -> int:
 
 @cache
 def _workloads() -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(
+    return json.loads(
         (resources.files("autoconfig.time_model") / "data" / "serving_workloads.json").read_text(encoding="utf-8")
     )
-    return data
 
 
 def offline_requests(isl: float, osl: float) -> int:

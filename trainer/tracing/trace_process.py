@@ -26,8 +26,7 @@ from autoconfig.trainer.host.limits import leave_out_compiler, limit_memory
 def main() -> int:
     """Trace every rank of the request."""
     try:
-        request = read_request(sys.stdin.read())
-        return _trace(request)
+        return _trace(read_request(sys.stdin.read()))
     except ImportError as error:
         name = (error.name or str(error)).split(".")[0]
         print(f"{name} cannot be imported ({error}); pip install 'megatron-autoconfig[train]'", file=sys.stderr)

@@ -97,36 +97,6 @@ class ServingFound:
         return body
 
 
-def study_found(session: Session[ServingWork]) -> ServingFound:
-    """Everything that the finished trials say."""
-    trials, choices, question = session.study.get_trials(deepcopy=False), session.work.candidates, session.work.question
-    measured = measured_rows(trials, choices)
-    corrected = choices.again(choices.learned(measured)) if measured else choices.forecast
-    kept = _frontier_rows(choices, measured)
-    lines = [_line(trial, choices, corrected, kept) for trial in names.told(trials)]
-    done = [line for line in lines if line.measured_tokens is not None]
-    done.sort(key=lambda line: (line.measured_tpot_s or 0.0, line.trial))
-    front = [line for line in done if line.on_frontier]
-    within = [line for line in done if _within(question, line.measured_ttft_s, line.measured_tpot_s)]
-    before = choices.values(choices.forecast)
-    allowed = [r for r, f in enumerate(choices.forecast) if _within(question, f.ttft_s, f.tpot_s)] or range(len(choices))
-    now = choices.values(believed(choices, measured))
-    gone = {*measured, *names.tried_in_vain(trials, choices)}
-    left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
-    return ServingFound(
-        name=session.name,
-        engine=session.work.settings.engine,
-        best=max(within, key=lambda line: line.measured_tokens or 0.0, default=None),
-        lines=(*done, *(line for line in lines if line.measured_tokens is None)),
-        frontier=tuple(line.trial for line in front),
-        predicted_best=str(choices.rows[max(allowed, key=lambda r: float(before[r, 0]))].plan),
-        candidates=len(choices),
-        correction=_correction(choices, measured, corrected),
-        rank_correlation=_ranks(front),
-        unmeasured=tuple((str(choices.rows[row].plan), float(now[row, 0]), float(now[row, 1])) for row in left),
-    )
-
-
 def _within(limits: ServeQuestion, ttft_s: float | None, tpot_s: float | None) -> bool:
     return (ttft_s or 0.0) <= (limits.ttft_s or np.inf) and (tpot_s or 0.0) <= (limits.tpot_s or np.inf)
 
@@ -142,7 +112,7 @@ def _frontier_rows(choices: DeploymentChoices, measured: dict[int, RoundFigures]
 def _line(
     trial: FrozenTrial, choices: DeploymentChoices, corrected: tuple[RoundFigures, ...], frontier: set[int]
 ) -> ServingLine:
-    a, row, outcome = trial.user_attrs, names.row_of(trial, choices), names.outcome_of(trial)
+    a, row, outcome = trial.user_attrs, choices.row_of(trial.params), names.outcome_of(trial)
     expected = corrected[row] if row is not None and outcome == names.MEASURED else None
     size = choices.rows[row].plan.tp if row is not None else 1
     return ServingLine(
@@ -234,7 +204,32 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         )
 
     def found(self, session: Session[ServingWork], price_per_gpu_hour: float | None = None) -> ServingFound:
-        return study_found(session)
+        trials, choices, question = session.study.get_trials(deepcopy=False), session.work.candidates, session.work.question
+        measured = measured_rows(trials, choices)
+        corrected = choices.again(choices.learned(measured)) if measured else choices.forecast
+        kept = _frontier_rows(choices, measured)
+        lines = [_line(trial, choices, corrected, kept) for trial in names.told(trials)]
+        done = [line for line in lines if line.measured_tokens is not None]
+        done.sort(key=lambda line: (line.measured_tpot_s or 0.0, line.trial))
+        front = [line for line in done if line.on_frontier]
+        within = [line for line in done if _within(question, line.measured_ttft_s, line.measured_tpot_s)]
+        before = choices.values(choices.forecast)
+        allowed = [r for r, f in enumerate(choices.forecast) if _within(question, f.ttft_s, f.tpot_s)] or range(len(choices))
+        now = choices.values(believed(choices, measured))
+        gone = {*measured, *names.tried_in_vain(trials, choices)}
+        left = [row for row, keep in enumerate(on_frontier(now)) if keep and row not in gone]
+        return ServingFound(
+            name=session.name,
+            engine=session.work.settings.engine,
+            best=max(within, key=lambda line: line.measured_tokens or 0.0, default=None),
+            lines=(*done, *(line for line in lines if line.measured_tokens is None)),
+            frontier=tuple(line.trial for line in front),
+            predicted_best=str(choices.rows[max(allowed, key=lambda r: float(before[r, 0]))].plan),
+            candidates=len(choices),
+            correction=_correction(choices, measured, corrected),
+            rank_correlation=_ranks(front),
+            unmeasured=tuple((str(choices.rows[row].plan), float(now[row, 0]), float(now[row, 1])) for row in left),
+        )
 
     def write_learned(self, session: Session[ServingWork], target: Path) -> str | None:
         choices, question = session.work.candidates, session.work.question

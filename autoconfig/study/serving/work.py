@@ -149,8 +149,7 @@ def propose(
     else:
         best = min(left, key=lambda row: (round(behind(values, row), 3), _draw(name, seed, number, row)))
         why = f"the frontier is measured; {math.expm1(behind(values, best)):.0%} behind it as expected"
-    share = len(ahead) / len(left)
-    return Proposal(row=best, chance=1.0 / len(left), chance_to_change=share, why=why)
+    return Proposal(row=best, chance=1.0 / len(left), chance_to_change=len(ahead) / len(left), why=why)
 
 
 def _unlike(values: Floats, row: int, known: Collection[int]) -> float:
@@ -174,7 +173,7 @@ def measured_rows(trials: Sequence[FrozenTrial], choices: DeploymentChoices) -> 
     """Row -> what its trial measured."""
     found = {}
     for trial in trials:
-        row, a = names.row_of(trial, choices), trial.user_attrs
+        row, a = choices.row_of(trial.params), trial.user_attrs
         if row is not None and trial.state.is_finished() and a.get(names.OUTCOME) == names.MEASURED:
             found[row] = RoundFigures(ttft_s=a[TTFT], tpot_s=a[TPOT], tokens_per_s=a[TOKENS])
     return found

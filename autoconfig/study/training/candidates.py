@@ -46,14 +46,12 @@ class Candidates(Choices):
     @cached_property
     def doublings_apart(self) -> Floats:
         """[n, n]: doublings between the degrees of two plans, summed over the degrees."""
-        found: Floats = np.abs(self.sizes[:, None] - self.sizes[None, :]).sum(axis=-1)
-        return found
+        return np.abs(self.sizes[:, None] - self.sizes[None, :]).sum(axis=-1)
 
     @cached_property
     def differences_apart(self) -> npt.NDArray[np.int64]:
         """[n, n]: keys of other kinds in which two plans differ."""
-        found: npt.NDArray[np.int64] = (self.kinds[:, None] != self.kinds[None, :]).sum(axis=-1)
-        return found
+        return (self.kinds[:, None] != self.kinds[None, :]).sum(axis=-1)
 
 
 def candidates_of(ranking: Ranking) -> Candidates:

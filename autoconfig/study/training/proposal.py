@@ -69,7 +69,7 @@ def results_of(trials: Sequence[FrozenTrial], candidates: Candidates, *, emulate
 
 
 def _result_of(trial: FrozenTrial, candidates: Candidates, *, emulated: bool) -> Result | None:
-    row, said = names.row_of(trial, candidates), trial.user_attrs
+    row, said = candidates.row_of(trial.params), trial.user_attrs
     if row is None or not trial.state.is_finished():
         return None
     outcome = said.get(names.OUTCOME)
@@ -236,8 +236,7 @@ def chances_to_win(belief: Belief, left: npt.NDArray[np.int64], generator: np.ra
     fits = generator.random(draws.shape) < belief.memory.chance[left, None]
     draws = np.where(fits, draws, np.inf)
     least = draws.min(axis=0)
-    better = least < incumbent
-    chances = np.bincount(draws.argmin(axis=0)[better], minlength=len(left)) / DRAWS
+    chances = np.bincount(draws.argmin(axis=0)[least < incumbent], minlength=len(left)) / DRAWS
     return chances, float((least < incumbent + np.log(1 - TOLERANCE)).mean())
 
 

@@ -101,46 +101,6 @@ class TrainingFound:
         return body
 
 
-def study_found(session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
-    """Everything that the finished trials say."""
-    trials, work = session.study.get_trials(deepcopy=False), session.work
-    candidates = work.candidates
-    lines = [_line(trial, candidates) for trial in names.told(trials)]
-    measured = sorted((line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial))
-    full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
-    results = results_of(trials, candidates, emulated=not full)
-    belief = believe(candidates, results)
-    best_plan = None if belief.best is None else str(candidates.plans[belief.best])
-    gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
-    order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
-    left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
-    ratios = [line.ratio for line in measured if line.ratio is not None]
-    middle = statistics.median(ratios) if ratios else None
-    noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
-    free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
-    kept = on_front([line.measured_s or 0.0 for line in measured], free)
-    front = tuple(line.trial for line, keeps in zip(measured, kept, strict=True) if keeps)
-    best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
-    return TrainingFound(
-        name=session.name,
-        best=best,
-        lines=(*measured, *(line for line in lines if line.measured_s is None)),
-        prior_best=str(candidates.plans[0]),
-        unmeasured=tuple(
-            (str(candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row])) for row in left
-        ),
-        candidates=len(candidates),
-        correction=middle,
-        scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
-        memory_correction=belief.memory.correction,
-        shapes=_shapes(candidates, trials),
-        front=front if work.settings.objective == "headroom" else (),
-        noise=statistics.median(noise) if noise else None,
-        noise_between_jobs=scatter_between_jobs(results) or None,
-        tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
-    )
-
-
 def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour: float | None) -> float | None:
     if best is None or best.measured_s is None or not price_per_gpu_hour:
         return None
@@ -149,7 +109,7 @@ def _tokens_per_money(scenario: Scenario, best: Line | None, price_per_gpu_hour:
 
 
 def _line(trial: FrozenTrial, candidates: Candidates) -> Line:
-    attributes, row = trial.user_attrs, names.row_of(trial, candidates)
+    attributes, row = trial.user_attrs, candidates.row_of(trial.params)
     return Line(
         trial=trial.number,
         plan=str(attributes.get(names.PLAN, "-")),
@@ -167,7 +127,7 @@ def _shapes(candidates: Candidates, trials: list[FrozenTrial]) -> tuple[LayerSha
     """Median ratio by layer shape (tp, cp, ep, micro-batch, sp, recompute): what plans that share it share."""
     ratios: dict[str, list[float]] = {}
     for trial in trials:
-        row, ratio = names.row_of(trial, candidates), trial.user_attrs.get(names.LOG_RATIO)
+        row, ratio = candidates.row_of(trial.params), trial.user_attrs.get(names.LOG_RATIO)
         if row is None or ratio is None:
             continue
         plan = candidates.plans[row]
@@ -185,7 +145,7 @@ def learned_calibration(session: Session[TrainingWork]) -> Calibration | None:
     plain = replace(plain, cluster=work.scenario.cluster)
     observations = []
     for trial in session.study.get_trials(deepcopy=False):
-        row, seconds = names.row_of(trial, work.candidates), trial.user_attrs.get(names.STEP_SECONDS)
+        row, seconds = work.candidates.row_of(trial.params), trial.user_attrs.get(names.STEP_SECONDS)
         if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
             continue
         alone = build([(plain, work.candidates.plans[row])])
@@ -245,7 +205,45 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         return python
 
     def found(self, session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
-        return study_found(session, price_per_gpu_hour)
+        trials, work = session.study.get_trials(deepcopy=False), session.work
+        candidates = work.candidates
+        lines = [_line(trial, candidates) for trial in names.told(trials)]
+        measured = sorted(
+            (line for line in lines if line.measured_s is not None), key=lambda line: (line.measured_s, line.trial)
+        )
+        full = any(trial.user_attrs.get(names.OUTCOME) == names.MEASURED for trial in trials)
+        results = results_of(trials, candidates, emulated=not full)
+        belief = believe(candidates, results)
+        best_plan = None if belief.best is None else str(candidates.plans[belief.best])
+        gone = {result.row for result in results} | set(names.tried_in_vain(trials, candidates))
+        order = [int(row) for row in np.argsort(belief.step_seconds, kind="stable")]
+        left = [row for row in order if row not in gone and belief.memory.chance[row] > 0.5][:MAX_UNMEASURED]
+        ratios = [line.ratio for line in measured if line.ratio is not None]
+        middle = statistics.median(ratios) if ratios else None
+        noise = [line.spread_s / line.measured_s for line in measured if line.spread_s is not None and line.measured_s]
+        free = [-(line.measured_peak_gib or line.predicted_peak_gib or 0.0) for line in measured]
+        kept = on_front([line.measured_s or 0.0 for line in measured], free)
+        front = tuple(line.trial for line, keeps in zip(measured, kept, strict=True) if keeps)
+        best = next((line for line in measured if line.plan == best_plan and (line.outcome == names.MEASURED) == full), None)
+        return TrainingFound(
+            name=session.name,
+            best=best,
+            lines=(*measured, *(line for line in lines if line.measured_s is None)),
+            prior_best=str(candidates.plans[0]),
+            unmeasured=tuple(
+                (str(candidates.plans[row]), float(belief.step_seconds[row]), float(belief.posterior.log_sd[row]))
+                for row in left
+            ),
+            candidates=len(candidates),
+            correction=middle,
+            scatter=max((abs(r / middle - 1) for r in ratios), default=None) if middle else None,
+            memory_correction=belief.memory.correction,
+            shapes=_shapes(candidates, trials),
+            front=front if work.settings.objective == "headroom" else (),
+            noise=statistics.median(noise) if noise else None,
+            noise_between_jobs=scatter_between_jobs(results) or None,
+            tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
+        )
 
     def write_learned(self, session: Session[TrainingWork], target: Path) -> str | None:
         learned = learned_calibration(session)

@@ -86,24 +86,21 @@ class Posterior:
 
     @property
     def log_sd(self) -> Floats:
-        sd: Floats = np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
-        return sd
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
 
     def draws(self, rows: npt.NDArray[np.int64], count: int, generator: np.random.Generator) -> Floats:
         """[len(rows), count] joint draws of log step seconds."""
         block = self.covariance[np.ix_(rows, rows)] + 1e-9 * np.eye(len(rows))
         normal = np.linalg.cholesky(block) @ generator.standard_normal((len(rows), count))
         scale = np.sqrt((self.degrees - 2) / generator.chisquare(self.degrees, count))
-        found: Floats = self.mean[rows, None] + normal * scale
-        return found
+        return self.mean[rows, None] + normal * scale
 
 
 def prior_covariance(candidates: Candidates, scatter: Scatter) -> Floats:
     """[n, n] covariance of log(measured / predicted) before any measurement."""
     apart = candidates.doublings_apart / scatter.doublings + candidates.differences_apart / scatter.differences
     shared = scatter.part**2 * (candidates.shares @ candidates.shares.T)
-    found: Floats = scatter.step**2 + shared + scatter.shape**2 * np.exp(-apart) + scatter.plan**2 * np.eye(len(candidates))
-    return found
+    return scatter.step**2 + shared + scatter.shape**2 * np.exp(-apart) + scatter.plan**2 * np.eye(len(candidates))
 
 
 def posterior(
@@ -117,8 +114,7 @@ def posterior(
         return Posterior(mean=mean, covariance=prior, degrees=DEGREES)
     rows = np.array([o.row for o in observations])
     ratio = np.array([o.log_ratio for o in observations])
-    noise = np.array([o.log_sd**2 for o in observations])
-    seen = prior[np.ix_(rows, rows)] + np.diag(noise)
+    seen = prior[np.ix_(rows, rows)] + np.diag(np.array([o.log_sd**2 for o in observations]))
     gain = np.linalg.solve(seen, prior[rows]).T
     surprise = float(ratio @ np.linalg.solve(seen, ratio))
     scale = max(1.0, (DEGREES - 2 + surprise) / (DEGREES - 2 + len(rows)))
@@ -141,8 +137,7 @@ def log_likelihood(candidates: Candidates, log_ratio: Floats, scatter: Scatter) 
 def shipped_scatter() -> Scatter:
     """Fitted on all recorded sweeps by `make profiling-docs`; data/study_scatter.json."""
     text = (resources.files("autoconfig") / "data" / "study_scatter.json").read_text(encoding="utf-8")
-    body: dict[str, Any] = json.loads(text)
-    return Scatter(**body["scatter"])
+    return Scatter(**json.loads(text)["scatter"])
 
 
 def scatter_json(scatter: Scatter, sources: Sequence[str], groups: int) -> dict[str, Any]:
@@ -198,8 +193,7 @@ def memory_belief(candidates: Candidates, facts: Sequence[MemoryFact]) -> Memory
 def _chance(candidates: Candidates, rows: np.ndarray) -> Floats:
     """[grid, rows] chance to fit at every correction."""
     peak = np.exp(GRID)[:, None] * candidates.peak_bytes[rows]
-    found: Floats = fit_probability(peak, candidates.limit_bytes[rows], candidates.device_bytes)
-    return found
+    return fit_probability(peak, candidates.limit_bytes[rows], candidates.device_bytes)
 
 
 CHANCE_OF_A_SUSPECT = 0.1

@@ -155,8 +155,7 @@ class TrainingWork:
             return _complete(outcome.measurement, stage, self.settings, limit)
         ended = [outcome_of(prepare(jobs_folder, one.job)) for one in planned]
         measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
-        plan = self.candidates.plans[row]
-        return verdict_of_ranks(self.scenario, plan, measured, stage.predicted_s, self.settings, limit)
+        return verdict_of_ranks(self.scenario, self.candidates.plans[row], measured, stage.predicted_s, self.settings, limit)
 
 
 def full_job(scenario: Scenario, plan: TrainPlan, settings: StudySettings) -> Job:
