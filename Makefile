@@ -96,7 +96,7 @@ calibration: $(DEV)
 	$(BIN)/python -m validation.fit.fit_published
 
 profiling-docs: $(DEV)
-	$(BIN)/python -m validation.replay.profiling_docs
+	$(BIN)/python -m validation.replay.docs
 
 inference-docs: $(DEV)
 	$(BIN)/python docs/generate_inference.py

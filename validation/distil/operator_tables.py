@@ -55,16 +55,20 @@ def attention_rows(wheel: Wheel, system: str, framework: str) -> tuple[pd.DataFr
     return rows.sort_values([*keys, "seconds"]).drop_duplicates(keys).reset_index(drop=True), [member]
 
 
-def fit_lengths(length: Vector, flops: Vector, seconds: Vector, peak: float) -> tuple[Vector, Vector]:
-    """Seconds = start + tail x length + FLOPs / (peak x efficiency of the length): ([start, tail], efficiency per SEQUENCES).
-    Start is the wrapper's launch; tail what the last wave leaves idle (one block of rows against the whole sequence). Least
-    squares of the relative error, nothing negative; two passes with Huber weights."""
-    columns = [np.ones_like(length), length] + [np.where(length == s, flops / peak, 0.0) for s in SEQUENCES]
-    design, weight, solution = np.stack(columns, axis=1) / seconds[:, None], np.ones_like(length), np.zeros(len(columns))
-    scale = np.maximum(design.max(axis=0), 1e-30)
+def nonnegative(design: Vector, limit: float | None = None) -> Vector:
+    """x >= 0 for which design @ x is nearest to 1: least squares of the relative error, two passes more with Huber weights."""
+    scale, weight = np.maximum(design.max(axis=0), 1e-30), np.ones(len(design))
     for _ in range(3):
         solution = nnls(design / scale * weight[:, None], weight)[0] / scale
-        weight = huber(design @ solution - 1.0)
+        weight = huber(design @ solution - 1.0, limit)
+    return np.asarray(solution)
+
+
+def fit_lengths(length: Vector, flops: Vector, seconds: Vector, peak: float) -> tuple[Vector, Vector]:
+    """Seconds = start + tail x length + FLOPs / (peak x efficiency of the length): ([start, tail], efficiency per SEQUENCES).
+    Start is the wrapper's launch; tail what the last wave leaves idle (one block of rows against the whole sequence)."""
+    columns = [np.ones_like(length), length] + [np.where(length == s, flops / peak, 0.0) for s in SEQUENCES]
+    solution = nonnegative(np.stack(columns, axis=1) / seconds[:, None])
     return solution[:2], 1.0 / np.maximum(solution[2:], 1e-6)
 
 
@@ -131,12 +135,8 @@ def nccl_rows(wheel: Wheel, system: str) -> tuple[pd.DataFrame, list[str]]:
 
 
 def fit_terms(total: Vector, seconds: Vector, factor: float) -> Vector:
-    """[alpha s, bytes/s, s per sqrt byte] of alpha + factor bytes / bandwidth + c sqrt(bytes): relative least squares."""
-    design = np.stack([np.ones_like(total), factor * total, np.sqrt(total)], axis=1) / seconds[:, None]
-    scale, weight, solution = design.max(axis=0), np.ones_like(total), np.zeros(3)
-    for _ in range(3):
-        solution = nnls(design / scale * weight[:, None], weight)[0] / scale
-        weight = huber(design @ solution - 1.0, 0.1)
+    """[alpha s, bytes/s, s per sqrt byte] of alpha + factor bytes / bandwidth + c sqrt(bytes)."""
+    solution = nonnegative(np.stack([np.ones_like(total), factor * total, np.sqrt(total)], axis=1) / seconds[:, None], 0.1)
     return np.array([solution[0], 1.0 / max(solution[1], 1e-15), solution[2]])
 
 

@@ -2,21 +2,27 @@
 
 python -m validation.distil.post_training_keys FOLDER NEMO_RL.git, where FOLDER holds unpacked wheels: verl-0.9.1, ...,
 trl-1.16.0, ..., transformers-5.23, ..., openrlhf-0.11.2, .... Names, and the types of NeMo-RL's values, nothing else.
-What NeMo-RL requires is written by validation/distil/nemo_rl_required.py.
+
+NEMO_RL_PATH=SOURCE_OF_THE_RELEASE .venv-judge-rl/bin/python -m validation.distil.post_training_keys writes which fields of
+NeMo-RL's MasterConfig are required, and their types, into the same file.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic.json_schema import GenerateJsonSchema
+
+from validation.judge.post_training import nemo_rl_master_config
 
 TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "post_training_keys.json"
 VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
@@ -140,5 +146,38 @@ def main(folder: Path, repository: Path) -> None:
     TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
 
 
+KINDS = {"integer": "int", "number": "float", "boolean": "bool", "string": "str"}
+
+
+class Described(GenerateJsonSchema):
+    """What has no JSON Schema (callables) is any value."""
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
+        """Of a part that JSON cannot hold."""
+        return {}
+
+
+def required(node: Mapping[str, Any], known: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    """(dotted path, type; empty where several are allowed) of required fields that hold no required fields themselves."""
+    while "$ref" in node:
+        node = known[node["$ref"].rsplit("/", 1)[1]]
+    for name in node.get("required", []):
+        field = node["properties"][name]
+        inner = list(required(field, known, f"{before}{name}."))
+        yield from inner or [(f"{before}{name}", KINDS.get(field.get("type", ""), ""))]
+
+
+def write_required(root: Path) -> None:
+    """Write the required fields of the release whose source is `root` into the file."""
+    schema = nemo_rl_master_config(root).model_json_schema(schema_generator=Described)
+    data = json.loads(TARGET.read_text(encoding="utf-8"))
+    data["nemo-rl"]["required"] = dict(sorted(required(schema, schema["$defs"])))
+    data["nemo-rl"]["required_source"] = "MasterConfig of nemo_rl/algorithms/grpo.py of NVIDIA-NeMo/RL at v0.7.0"
+    TARGET.write_text(json.dumps(data, indent=0) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    main(*(Path(word) for word in sys.argv[1:3]))
+    if "NEMO_RL_PATH" in os.environ:
+        write_required(Path(os.environ["NEMO_RL_PATH"]))
+    else:
+        main(*(Path(word) for word in sys.argv[1:3]))

@@ -7,6 +7,7 @@ Deterministic: the same tables and the same models give the same files.
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,9 @@ def fit_engines() -> None:
     """Fit the shipped constants of serving engines."""
     samples, first = samples_of(published_rows())
     found = fit(samples, first)
-    sources: dict[str, dict[str, int]] = {}
+    sources: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in samples:
-        by_source = sources.setdefault(sample.engine, {})
-        by_source[sample.source] = by_source.get(sample.source, 0) + 1
+        sources[sample.engine][sample.source] += 1
     data = {
         "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named.",
         "runs": sources,

@@ -25,14 +25,10 @@ MIN_DIFFERENCE = 8.0
 
 def launch_bound_runs(architecture: str) -> list[Run]:
     """Dense runs of hidden size 512 with Transformer Engine on one generation of GPUs, without context parallelism."""
-    found = []
-    for run in published_runs().runs:
-        scenario, plan = run.case.scenario, run.case.plan
-        small = scenario.model.hidden_size == HIDDEN_SIZE and not scenario.model.is_moe and plan.cp == 1
-        mine = run.case.source == SOURCE and scenario.software.name == "transformer-engine"
-        if mine and small and scenario.cluster.gpu.architecture == architecture:
-            found.append(run)
-    return found
+    cases = [(run, run.case.scenario) for run in published_runs().runs if run.case.source == SOURCE and run.case.plan.cp == 1]
+    small = [(run, case) for run, case in cases if case.model.hidden_size == HIDDEN_SIZE and not case.model.is_moe]
+    wanted = "transformer-engine", architecture
+    return [run for run, case in small if (case.software.name, case.cluster.gpu.architecture) == wanted]
 
 
 def layer_forwards(run: Run) -> float:

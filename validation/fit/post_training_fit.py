@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -174,21 +175,14 @@ def _rest(sample: MeasuredStep) -> float | None:
 
 def _weights(samples: Sequence[MeasuredStep]) -> list[float]:
     """Runs of one model and GPU count as the square root of their number: they err together."""
-    groups: dict[tuple[str, str, str], int] = {}
-    for sample in samples:
-        key = sample.framework, sample.model, sample.gpu
-        groups[key] = groups.get(key, 0) + 1
+    groups = Counter((s.framework, s.model, s.gpu) for s in samples)
     return [groups[s.framework, s.model, s.gpu] ** -0.25 for s in samples]
 
 
 def errors(sample: MeasuredStep, phases: Phases) -> dict[str, float]:
     """ln(measured / predicted) of the step and of each part that was measured."""
-    found = {}
-    for column, seconds in sample.measured.items():
-        predicted = _told(column, sample, phases)
-        if predicted > 0:
-            found[column] = float(np.log(seconds / predicted))
-    return found
+    predicted = {column: _told(column, sample, phases) for column in sample.measured}
+    return {name: float(np.log(s / predicted[name])) for name, s in sample.measured.items() if predicted[name] > 0}
 
 
 def _told(column: str, sample: MeasuredStep, phases: Phases) -> float:

@@ -60,11 +60,6 @@ def table(closed: Column, tables: Column) -> str:
     return "\n".join(lines)
 
 
-def stamp() -> str:
-    """What the last column was made with."""
-    return f"Shipped calibration: {shipped().version}."
-
-
 def main() -> None:
     """Print one column, or make both and write the table."""
     if "--closed-forms" in sys.argv:
@@ -77,7 +72,7 @@ def main() -> None:
         json.loads(subprocess.run([*command, *more], check=True, capture_output=True, text=True).stdout)
         for more in (["--closed-forms"], [])
     ]
-    replace_section(DOCUMENT, BEGIN, END, f"{table(*columns)}\n\n{stamp()}")
+    replace_section(DOCUMENT, BEGIN, END, f"{table(*columns)}\n\nShipped calibration: {shipped().version}.")
 
 
 if __name__ == "__main__":

@@ -52,13 +52,9 @@ Array = npt.NDArray[np.float64]
 
 def mixtures() -> list[Run]:
     """The runs that are fitted."""
-    found = []
-    for run in published_runs().runs:
-        software, model = run.case.scenario.software, run.case.scenario.model
-        mine = source_of(run.case.source).publisher and model.is_moe and not model.is_hybrid
-        if mine and (software.release >= SINCE or software.name == ZOO):
-            found.append(run)
-    return found
+    published = [run for run in published_runs().runs if source_of(run.case.source).publisher]
+    mixed = [(run, run.case.scenario.software) for run in published if _moe(run) and not run.case.scenario.model.is_hybrid]
+    return [run for run, software in mixed if software.release >= SINCE or software.name == ZOO]
 
 
 def dense_calibration() -> Calibration:

@@ -210,10 +210,8 @@ def built(model_type: str, changes: dict[str, Any]) -> tuple[dict[str, Any], int
     """(config.json, parameters) of the real class; None where `transformers` itself does not build it."""
     if (model := module(model_type, changes)) is None:
         return None
-    count = sum(parameter.numel() for parameter in model.parameters())
-    count += sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
     untied = {"tie_word_embeddings": False} if model_type in TEXT_TYPES else {}
-    return {**json.loads(model.config.to_json_string(use_diff=False)), **untied}, count
+    return {**json.loads(model.config.to_json_string(use_diff=False)), **untied}, _count(model)
 
 
 def module(model_type: str, changes: dict[str, Any]) -> Any:
@@ -244,8 +242,13 @@ def loaded(model_type: str, config: dict[str, Any], name: str = "") -> int | Non
             model = _model(model_type, CONFIGS[model_type].from_dict(dict(read)), name)
     except Exception:
         return None
-    count = sum(parameter.numel() for parameter in model.parameters())
-    return count + sum(buffer.numel() for name, buffer in model.named_buffers() if name.endswith(CORRECTION))
+    return _count(model)
+
+
+def _count(model: Any) -> int:
+    """Parameters, and buffers that are published among the weights."""
+    corrections = [buffer for name, buffer in model.named_buffers() if name.endswith(CORRECTION)]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *corrections))
 
 
 def variants(model_type: str) -> Iterator[dict[str, Any]]:

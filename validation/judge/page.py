@@ -51,11 +51,6 @@ class JudgedRecipe:
         return f"{self.answer['where']}: {self.answer['message']}" if not self.answer["accepted"] else ""
 
 
-def audited_recipes(path: Path = TABLE) -> Audit:
-    """Our verdicts; whether a recipe could be faster is left out."""
-    return audit_file(path)
-
-
 def judged_recipes(judge: Judge, audit: Audit) -> list[JudgedRecipe]:
     """Both answers to every recipe of a known model, and to every other one that we accuse."""
     asked = [recipe for recipe in audit.recipes if recipe.verdict != NOT_COVERED]
@@ -114,7 +109,7 @@ def main() -> int:
     with Judges() as judges:
         grid = from_grid(judges, SEED, WANTED, WANTED)
         near = near_misses(judges, SEED, (plan for plan in grid if not plan.broken))
-    audit = audited_recipes()
+    audit = audit_file(TABLE)
     with Judge() as judge:
         recipes = judged_recipes(judge, audit)
     PAGE.write_text(page(grid, near, recipe_lines(audit, recipes)), encoding="utf-8")

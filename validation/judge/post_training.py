@@ -60,26 +60,18 @@ def verl(text: str) -> None:
     config_tools.omega_conf_to_dataclass(config.actor_rollout_ref.rollout)
 
 
-def trl(text: str) -> None:
-    """TRL's own parser of the command `trl grpo --config`."""
+def trl(text: str, config: str = "GRPOConfig", **more: str) -> Any:
+    """TRL's own parser of the command `trl grpo --config`; its ModelConfig."""
     import yaml
 
     trl, transformers = import_module("trl"), import_module("transformers")
-
-    transformers.HfArgumentParser((trl.GRPOConfig, trl.ModelConfig)).parse_dict(
-        {**yaml.safe_load(text), "use_cpu": True, "bf16": False}
-    )
+    values = {**yaml.safe_load(text), "use_cpu": True, "bf16": False, **more}
+    return transformers.HfArgumentParser((getattr(trl, config), trl.ModelConfig)).parse_dict(values)[1]
 
 
 def trl_sft(text: str) -> None:
     """TRL's own parser of the command `trl sft --config`, and PEFT's LoraConfig of what it says of adapters."""
-    import yaml
-
-    trl, transformers = import_module("trl"), import_module("transformers")
-    _, model = transformers.HfArgumentParser((trl.SFTConfig, trl.ModelConfig)).parse_dict(
-        {**yaml.safe_load(text), "use_cpu": True, "bf16": False, "model_name_or_path": "checkpoint"}
-    )
-    adapters = trl.get_peft_config(model)
+    adapters = import_module("trl").get_peft_config(trl(text, "SFTConfig", model_name_or_path="checkpoint"))
     if adapters is not None and not adapters.target_modules:
         raise RuntimeError("no layers have adapters")
 

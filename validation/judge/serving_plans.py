@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,16 +53,14 @@ def configured(name: str) -> dict[str, Any]:
 @cache
 def deployments(engine: str) -> tuple[tuple[str, ServeQuestion, DeploymentReport | None], ...]:
     """Name, question and best deployment of each case; None where the engine runs no such layout."""
-    return tuple(_deployments(engine))
-
-
-def _deployments(engine: str) -> Iterator[tuple[str, ServeQuestion, DeploymentReport | None]]:
+    answers = list[tuple[str, ServeQuestion, DeploymentReport | None]]()
     for name, case in PLANS.items():
         fixed = {"gpu": "h100", "disaggregated": False, "chunked": True, **case, "fix": tuple(case.get("fix", ()))}
         asked = understand(ServeRequest(engine=engine, isl=1000, osl=500, **fixed))
         found = search(asked)
         wanted = [row for row in found.order if (found.plan(int(row)).prefill is not None) == fixed["disaggregated"]]
-        yield name, asked, report(asked, found, int(wanted[0])) if wanted else None
+        answers.append((name, asked, report(asked, found, int(wanted[0])) if wanted else None))
+    return tuple(answers)
 
 
 def main() -> None:

@@ -1,13 +1,15 @@
 """The scatter of the study's prior, fitted on recorded sweeps (maximum likelihood, every paper weighing the same), and the
-replay table of docs/profiling.md: `make profiling-docs`."""
+replay table of docs/profiling.md: `make profiling-docs`. Optuna's GPSampler is replayed where torch is installed."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ from validation.replay.replay import (
 )
 from validation.sources import source_of
 
+ROOT = Path(__file__).parents[2]
 MIN_ROWS = 6
 SWEEPS_PER_PAPER = 8.0
 """What one paper weighs at most: its sweeps repeat the same few models."""
@@ -108,12 +111,7 @@ class StrategyLine:
 def strategies() -> dict[str, tuple[Strategy, int]]:
     """Name -> (strategy, repeats). Optuna's GPSampler where torch is installed."""
 
-    def tpe(seed: int) -> optuna.samplers.BaseSampler:
-        return optuna.samplers.TPESampler(seed=seed)
-
-    def gaussian(seed: int) -> optuna.samplers.BaseSampler:
-        return optuna.samplers.GPSampler(seed=seed)
-
+    tpe, gaussian = (lambda seed, name=name: getattr(optuna.samplers, name)(seed=seed) for name in ("TPESampler", "GPSampler"))
     found = {
         "time model's order": (by_prior, 1),
         "random": (at_random, REPEATS),
@@ -195,6 +193,11 @@ def table(found: Sequence[StrategyLine]) -> str:
     )
 
 
-def rewrite(page: Path, progress: Progress) -> None:
-    """Put the table between the marks of the page."""
-    replace_section(page, BEGIN, END, table(lines(progress)))
+def main() -> None:
+    """Fit the scatter, replay every strategy with a line for each, write both."""
+    write_scatter(sweeps(MIN_ROWS), ROOT / "autoconfig" / "data" / "study_scatter.json")
+    replace_section(ROOT / "docs" / "profiling.md", BEGIN, END, table(lines(partial(print, file=sys.stderr))))
+
+
+if __name__ == "__main__":
+    main()

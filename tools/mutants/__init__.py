@@ -1,1 +1,0 @@
-"""Small mutations of the pure packages, and the share of them that no test notices (`make mutants`)."""
