@@ -40,7 +40,7 @@ help:
 	@echo "make inference-docs  write the examples of docs/inference.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
-	@echo "make mutants share of small mutations of the formulas that survive the tests (writes tests/mutants.json; SAMPLE=50: a try)"
+	@echo "make mutants share of small mutations of the formulas that survive the tests (SAMPLE=50: a try)"
 	@echo "make figures write tests/planning/figures.txt anew, after a change that was meant"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
@@ -125,8 +125,8 @@ soak: $(DEV)
 figures: $(DEV)
 	AUTOCONFIG_RECORD=1 $(BIN)/python -m pytest -q -n 0 tests/planning/test_figures.py
 
-# Small mutations of the pure packages, each against the tests that reach it; goes on where it was stopped. From 75 on it writes
-# tests/mutants.json. SAMPLE=0: all of them; FLAGS='--seed 17': other ones.
+# Small mutations of memory_model and time_model by mutmut, each against the tests that reach it. SAMPLE=0: all of them;
+# FLAGS='--seed 38': the same ones again.
 SAMPLE ?= 200
 mutants: $(DEV)
 	nice -n 10 $(BIN)/python -m tools.mutants --sample $(SAMPLE) $(FLAGS)

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from collections import Counter
 from pathlib import Path
 
 from autoconfig.specs.import_path import import_path
-from mutmut.__main__ import create_mutants
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import copy_src_dir
 
@@ -29,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "mutants"
 BESIDE = ("tests", "memory_model", "time_model", "specs", "validation", "docs", "pyproject.toml")
 """What the tests read beside the package."""
-SPINNER = r"[^\r\n]*\r"
+SPINNER = tuple("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏")
 NOTICED = ("killed", "timeout", "segfault", "suspicious")
 
 
@@ -54,6 +52,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1000), help="of the draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants at once")
     asked = parser.parse_args()
+    from mutmut.__main__ import create_mutants  # which says how this process starts others
+
     make_tree()
     os.chdir(FOLDER)  # mutmut's configuration and paths are those of the working directory
     copy_src_dir()
@@ -66,7 +66,8 @@ def main() -> None:
     command = [mutmut, "run", "--max-children", str(asked.jobs), *drawn]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{re.sub(SPINNER, '', done.stdout)}\nmutmut stopped: what it printed says why")
+        said = [line for line in done.stdout.splitlines() if not line.startswith(SPINNER)]
+        sys.exit("\n".join([*said, "mutmut stopped: what it printed says why"]))
     outcome = results()
     survivors = [name for name in drawn if outcome[name] not in NOTICED]
     for name in sorted(survivors):
