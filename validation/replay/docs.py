@@ -123,17 +123,13 @@ def strategies() -> dict[str, tuple[Strategy, int]]:
     return found
 
 
-def scatters(recorded: Sequence[Sweep]) -> dict[str, Scatter]:
-    """Paper -> scatter fitted without it."""
-    return {name: fit_scatter([s for s in recorded if paper(s) != name]) for name in sorted({paper(s) for s in recorded})}
-
-
 def lines(progress: Progress) -> list[StrategyLine]:
     """Every strategy on every source."""
     quiet_optuna()
     recorded = sweeps(MIN_ROWS)
     large = [sweep for sweep in recorded if sweep.timed >= MIN_TIMED]
-    unseen = scatters(recorded)
+    papers = sorted({paper(sweep) for sweep in recorded})
+    unseen = {name: fit_scatter([sweep for sweep in recorded if paper(sweep) != name]) for name in papers}  # without it
     progress(STUDY)
     own = [replay_study(sweep, unseen[paper(sweep)]) for sweep in large]
     found = _by_source(STUDY, large, [[one] for one in own])
