@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.formats.tree import Section
-from autoconfig.megatron.check_input import CheckInput, CheckRequest, from_script, question_of, require_format
+from autoconfig.megatron.check_input import (
+    CheckInput,
+    CheckRequest,
+    exported_software,
+    from_script,
+    question_of,
+    require_format,
+)
 from autoconfig.megatron.read import with_positions
 from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.commands import Piece, Value, plain_value
@@ -230,7 +237,8 @@ def from_words(
 ) -> CheckInput:
     """The record of a file whose settings are arguments of Megatron-LM. `node`: processes that it starts on each machine."""
     script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_per_node=node, gpus_reason=gpus_reason, notes=())
-    request = document.request if document.request.software else replace(document.request, software=software)
+    named = document.request.software or exported_software(document.text)
+    request = document.request if named else replace(document.request, software=software)
     found = from_script(document.format, document.text, script, request, model=model)
     return replace(found, spelled=spell)
 

@@ -219,9 +219,9 @@ def exported_gpu(text: str) -> str | None:
 
 
 def exported_software(text: str) -> str | None:
-    """The software that a script which `export` wrote was priced as, from its header; None for other files."""
+    """The software that a file which `export` or `convert` wrote was priced as, from its header; None for other files."""
     head = text[:HEADER_CHARACTERS]
-    found = re.search(r"^# .+ for megatron-core [\d.]+, priced as software (\S+)\.$", head, re.MULTILINE)
+    found = re.search(r"^# .+, priced as software ([\w.-]+?)\.?(?:;|$)", head, re.MULTILINE)
     return found[1] if MARK in head and found else None
 
 

@@ -38,7 +38,7 @@ OF = {
 
 def plans_of(name, form, count, seed):
     """(scenario, some legal plans of the question that the format can say)."""
-    question = understand(request_of({"architecture": {}, **QUESTIONS[name]}))
+    question = understand(request_of({"architecture": {}, "software": WRITERS[form].software, **QUESTIONS[name]}))
     wish = WRITERS[form].wish
     if form in ("deepspeed", "accelerate", "torchtitan"):
         wish = Constraints(fixed={"fsdp": frozenset({0, 2, 3}), **wish.fixed})

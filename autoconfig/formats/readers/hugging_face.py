@@ -218,7 +218,7 @@ TRL_LENGTH = 1024
 """trl.SFTConfig.max_length."""
 _HEAD = re.compile(
     rf"^{re.escape(MARK)}: (?P<model>\S+) on (?P<gpus>[\d,]+) x (?P<gpu>[a-z0-9.-]+), sequence [\d,]+"
-    r"(?: packed from sequences of (?P<packed>[\d,]+))?, global batch [\d,]+; plan (?P<plan>\S+)$",
+    r"(?: packed from sequences of (?P<packed>[\d,]+))?, global batch [\d,]+(?:, priced as software \S+)?; plan (?P<plan>\S+)$",
     re.MULTILINE,
 )
 

@@ -20,6 +20,7 @@ from autoconfig.formats.writers import (
 from autoconfig.formats.writers.words import Settings, Written
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.space import Constraints
 
 
@@ -49,8 +50,8 @@ WRITERS = {
     "torchtitan": Writer(
         write=torchtitan.write, refused=torchtitan.refused, settings=torchtitan.settings, wish=torchtitan.WISH
     ),
-    "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings),
-    "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings),
+    "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings, software=DEFAULT_STACK),
+    "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
     "nanotron": Writer(write=nanotron.write, refused=nanotron.refused, settings=nanotron.settings, wish=nanotron.WISH),
     "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
 }

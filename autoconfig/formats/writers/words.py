@@ -94,5 +94,6 @@ def head(scenario: Scenario, plan: TrainPlan) -> str:
     packed = f" packed from sequences of {workload.packed_length:,}" if workload.packed_length is not None else ""
     return (
         f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
-        f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}; plan {plan}"
+        f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}, priced as software "
+        f"{scenario.software.name}; plan {plan}"
     )
