@@ -64,7 +64,7 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, mo
         raise InputError(f"dispatcher {dispatcher[:40]!r}: priced are {', '.join(DISPATCHERS)}")
     overlap, fused = a.has("--overlap-moe-expert-parallel-comm"), a.has("--use-transformer-engine-op-fuser")
     a.has("--moe-permute-fusion", "--delay-wgrad-compute", "--no-check-for-nan-in-loss-and-grad")
-    graphs = _graphs(a)
+    graphs, offloaded = _graphs(a), a.whole("--cpu-offloading-num-layers")
     return GivenSettings(
         dispatcher=dispatcher if moe else None,
         cuda_graphs=off["cuda_graphs"] if graphs is None else graphs,
@@ -72,7 +72,7 @@ def read_switches(a: Arguments, scenario: Scenario, assumed: list[Remark], *, mo
         fused_experts=(True if fused else off["fused_experts"]) if moe else None,
         fp8_attention=True if a.has("--fp8-dot-product-attention") else off["fp8_attention"],
         fp8_output=True if a.has("--fp8-output-proj") else off["fp8_output"],
-        offload_layers=a.count("--cpu-offloading-num-layers") or off["offload_layers"],
+        offload_layers=off["offload_layers"] if offloaded is None else offloaded,
     )
 
 
