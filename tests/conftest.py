@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,13 +105,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     unmarked = TIERS.isdisjoint(mark.name for mark in item.iter_markers())
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """A test that fails, or whose fixture does, leaves no process behind."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A test that fails, or whose fixture does, leaves no process behind. Fixtures of others may end beside it."""
     global unmarked
     unmarked = False
-    if (background := sys.modules.get("background")) is not None:
-        background.end_all()
+    try:
+        return (yield)
+    finally:
+        if (background := sys.modules.get("background")) is not None:
+            background.end_all()
 
 
 @pytest.hookimpl(tryfirst=True)

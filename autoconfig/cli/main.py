@@ -88,7 +88,7 @@ def say_predicted(output: Path, calibration: str, reasons: Sequence[str | None],
         )
     done = len(reasons) - len(left)
     said = f"{done:,} of {len(reasons):,} rows predicted with calibration {calibration}, written to {output}"
-    click.echo(said + (f"; the column pred_note says why the other {len(left):,} are empty" if left else ""))
+    click.echo(said + (f"; the column pred_note says why the other {len(left):,} have no figures" if left else ""))
 
 
 def given_options(ctx: click.Context) -> set[str]:

@@ -114,9 +114,12 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     """What was asked, the table, in a terminal the bars, the deadline."""
     scenario = answer.question.scenario
     workload = scenario.workload
+    questions = [point.question for point in answer.points if point.question is not None] or [answer.question]
+    software = {q.scenario.software.name: q.scenario.cluster.gpu.id for q in reversed(questions)}
+    named = [name if len(software) == 1 else f"{name} ({gpu})" for name, gpu in reversed(software.items())]
     console.print(
         f"[bold]{escape(scenario.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
-        f"{workload.global_batch_size:,}, {scenario.numerics.precision}, {scenario.software.name}"
+        f"{workload.global_batch_size:,}, {scenario.numerics.precision}, {', '.join(named)}"
     )
     for gpu, kept in answer.kept.items():
         if kept:

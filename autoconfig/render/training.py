@@ -132,7 +132,7 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     if answer.other_batch is not None:
         console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
     ties = answer.ties
-    label = "Why the first" if answer.plans[0].rank == 1 else "Against the fastest, the first is"
+    label = "Why the first" if answer.plans[0].rank == 1 else "The first, beside the fastest"
     console.print(f"[bold]{label}:[/bold] {escape(answer.plans[0].why)}.")
     if len(answer.plans) > 1:
         console.print(

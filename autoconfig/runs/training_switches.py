@@ -24,7 +24,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
-from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, SoftwareStack, StackOptions, StackTime, with_options
+from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
 from autoconfig.training.question import read_workload
 
@@ -37,8 +37,6 @@ def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calib
     name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
     stack = resolve.read_stack(name or None, gpu, assumed, calibration)
     overlap = frozenset(overlap_words(cell(row, "overlap"))) - {EP_OVERLAP}
-    if overlap and stack.release and not overlap & {"none", GRAD_REDUCE, PARAM_GATHER}:
-        overlap |= {GRAD_REDUCE, PARAM_GATHER}  # such a cell of a dated release speaks of model parallelism
     options = StackOptions(
         attention_kernel=cell(row, "attention_kernel"),
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
@@ -82,13 +80,12 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
 
 
 def _offloaded(row: Row, most: int) -> int | None:
-    """Return how many layers' activations wait in host memory: all but one (NV123) where `offload` says activations and no
-    number, none where it says something else; None where the row says nothing. Raises CellError."""
+    """Return how many layers' activations wait in host memory: the number that the row says, all but one (NV123) where
+    `offload` says activations and no number, none where it says something else; None where the row says nothing. Raises
+    CellError."""
     offload = cell(row, "offload").lower()
-    if offload not in ("", "activations"):
-        return 0
-    if not offload and not cell(row, "offload_layers"):
-        return None
+    if not cell(row, "offload_layers") and "activations" not in offload:
+        return 0 if offload else None
     if (layers := whole(row, "offload_layers", most)) < 0:
         raise CellError(f"cell offload_layers={layers} must be at least 0")
     return min(layers, most)

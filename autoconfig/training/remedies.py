@@ -182,6 +182,9 @@ def _savings(question: Question, words: Mapping[str, str] = OPTIONS) -> Iterator
     if "gradients" in words and numerics.grad_reduce_dtype == "fp32":
         half = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="bf16"))
         yield "gradients in bf16", words["gradients"], half, question.constraints
+    elif words.get("gradients") == OPTIONS["gradients"] and numerics.grad_reduce_dtype == "bf16":
+        whole = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="fp32"))
+        yield "gradients in fp32", "--grad-reduce-dtype fp32", whole, question.constraints
     wide = numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters
     if "moments" in words and wide:
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
@@ -200,6 +203,8 @@ def _larger_gpus(question: Question) -> list[Remedy]:
         try:
             gpu.peak_flops_per_s(scenario.numerics.gemm_precision)
             changed = replace(scenario, cluster=cluster_of(gpu, scenario.cluster.num_gpus))
+            if question.request.software is None:  # another GPU may run another one, with numerics of its own
+                changed = understand(replace(question.request, gpu=gpu.id, cluster=None)).scenario
         except InputError:
             continue
         text, options = f"{scenario.cluster.num_gpus} x {gpu.id} instead", f"--gpu {gpu.id}"
@@ -257,10 +262,13 @@ def _fine_tuning(question: Question, words: Mapping[str, str]) -> list[Remedy]:
 
 
 def _tried(change: str, options: str, scenario: Scenario, constraints: Constraints, question: Question) -> list[Remedy]:
-    """The change with its outcome; nothing where it leaves no legal plan."""
-    ranking = plainest_first(
-        rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
-    )
+    """The change with its outcome; nothing where it leaves no legal plan, or its GPU does not run what was said."""
+    try:
+        ranking = plainest_first(
+            rank_plans(scenario, constraints, question.request.memory_margin, None, question.request.fit_chance)
+        )
+    except InputError:
+        return []
     if len(ranking.best) and ranking.fit_chance_met:
         best = int(ranking.best[0])
         found = Remedy(change=change, options=options, fits=True, plan=ranking.plan(best), scenario=scenario)
@@ -381,7 +389,11 @@ def _gains(scenario: Scenario, plan: TrainPlan) -> Iterator[tuple[str, SwitchGai
     today = _step_seconds(scenario, plan)
     for text, change in _other_switches(scenario, scenario.settings(plan)):
         changed = replace(scenario, given=replace(scenario.given, **change))
-        taken = all(getattr(changed.settings(plan), name) == value for name, value in change.items())
+        try:
+            settings = changed.settings(plan)
+        except InputError:  # of another vendor's GPUs
+            continue
+        taken = all(getattr(settings, name) == value for name, value in change.items())
         if not taken or violations(changed, plan):
             continue
         seconds = _step_seconds(changed, plan)

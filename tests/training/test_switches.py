@@ -149,3 +149,19 @@ def test_a_setting_of_switches_without_a_plan_says_the_rule(autoconfig, monkeypa
 def test_what_cannot_be_varied_is_refused(asked, says):
     with pytest.raises(InputError, match=says):
         search(Request(**{**QWEN, **asked}))
+
+
+def test_switches_of_another_vendor_are_no_alternatives():
+    """HybridEP runs on NVIDIA's GPUs only: a mixture on AMD is ranked, and one that says HybridEP is offered no AMD GPU."""
+    answer = search(Request(model="mixtral-8x7b", gpus=64, gpu="mi300x-192gb"))
+    assert answer.plans and not any("hybridep" in gain.change for gain in answer.switches)
+    large = search(Request(model="kimi-k2", gpus=8, gpu="h100", switches={"dispatcher": "hybridep"}))
+    assert not large.plans and not any("mi3" in remedy.change for remedy in large.remedies)
+
+
+def test_another_gpu_is_offered_with_what_a_question_on_it_takes():
+    """Another GPU runs another software, with gradients of its own: the remedy is that question's first plan."""
+    remedy = next(r for r in search(Request(model="llama3-70b", gpus=8)).remedies if "mi300x" in r.change)
+    assert remedy.step_seconds == pytest.approx(
+        search(Request(model="llama3-70b", gpus=8, gpu="mi300x-192gb")).plans[0].report.step_seconds
+    )

@@ -38,9 +38,19 @@ class Writer:
 
 
 WRITERS = {
-    "deepspeed": Writer(write=deepspeed.write, refused=deepspeed.refused, settings=deepspeed.settings, wish=deepspeed.WISH),
+    "deepspeed": Writer(
+        write=deepspeed.write,
+        refused=deepspeed.refused,
+        settings=deepspeed.settings,
+        wish=deepspeed.WISH,
+        software="deepspeed",
+    ),
     "accelerate": Writer(
-        write=accelerate.write, refused=accelerate.refused, settings=accelerate.settings, wish=accelerate.WISH
+        write=accelerate.write,
+        refused=accelerate.refused,
+        settings=accelerate.settings,
+        wish=accelerate.WISH,
+        software="torch-eager",
     ),
     "megatron-yaml": Writer(write=megatron_yaml.write, refused=megatron_yaml.refused, settings=megatron_yaml.settings),
     "bridge": Writer(write=bridge.write, refused=bridge.refused, settings=bridge.settings),
@@ -48,10 +58,20 @@ WRITERS = {
         write=transformer_config.write, refused=transformer_config.refused, settings=transformer_config.settings
     ),
     "torchtitan": Writer(
-        write=torchtitan.write, refused=torchtitan.refused, settings=torchtitan.settings, wish=torchtitan.WISH
+        write=torchtitan.write,
+        refused=torchtitan.refused,
+        settings=torchtitan.settings,
+        wish=torchtitan.WISH,
+        software="torchtitan",
     ),
     "ms-swift": Writer(write=ms_swift.write, refused=ms_swift.refused, settings=ms_swift.settings, software=DEFAULT_STACK),
     "primus": Writer(write=primus.write, refused=primus.refused, settings=primus.settings, software=DEFAULT_STACK),
-    "nanotron": Writer(write=nanotron.write, refused=nanotron.refused, settings=nanotron.settings, wish=nanotron.WISH),
+    "nanotron": Writer(
+        write=nanotron.write,
+        refused=nanotron.refused,
+        settings=nanotron.settings,
+        wish=nanotron.WISH,
+        software="nanotron",
+    ),
     "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
 }

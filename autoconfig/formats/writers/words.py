@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from autoconfig.specs.errors import option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.plan import NONE, TrainPlan
@@ -41,7 +42,8 @@ def foreign(
         value = getattr(scenario.numerics, name)
         allowed = numerics.get(name, {getattr(_USUAL, name)})
         if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
-            found.append(f"{name}={value}")
+            more = f" (plan with {option(name)} {' or '.join(sorted(allowed))})" if name == "grad_reduce_dtype" else ""
+            found.append(f"{name}={value}{more}")
     if (packed := scenario.workload.packed_length) is not None and not packs:
         found.append(f"packed_length={packed}")
     return found
