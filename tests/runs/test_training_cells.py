@@ -75,7 +75,8 @@ OSS = {"model": "gpt-oss-120b", "software": "nemo-25.11", "gpu": "B200", "gpus":
      {"fused_experts": True, "fp8_attention": False, "fp8_output": True}),
     ({"offload": "activations", "offload_layers": "20"}, {"offload_layers": 20}),
     ({"offload": "activations"}, {"offload_layers": 60}), ({"offload": "optimizer"}, {"offload_layers": 0}),
-    ({"offload": "optimizer", "offload_layers": "20"}, {"offload_layers": 20}), ({"offload_layers": "3"}, {"offload_layers": 3}), ({"offload_layers": "0"}, {"offload_layers": 0}),
+    ({"offload": "optimizer", "offload_layers": "20"}, {"offload_layers": 20}),
+    ({"offload_layers": "3"}, {"offload_layers": 3}), ({"offload_layers": "0"}, {"offload_layers": 0}),
 ])  # fmt: skip
 def test_a_switch_is_what_the_row_says(cells: dict[str, str], expected: dict[str, Any]) -> None:
     found = case(**cells)
