@@ -254,7 +254,9 @@ def chunk_layers(s: Scenario, c: Columns) -> Mask:
     for end in ("first", "last"):
         placed = placed & (middle - c[end] >= 0) & (middle - c[end] <= middle // vpp)
     ends = (c["first"] % vpp == 0) & (c["last"] % vpp == 0)
-    return (vpp == 1) | ((middle % vpp == 0) & (ends | placed))
+    # of a hybrid megatron-core counts the layers of even stages
+    even = np.array(not s.model.is_hybrid) | (s.model.num_layers % (c["pp"] * vpp) == 0)
+    return (vpp == 1) | ((middle % vpp == 0) & (ends | placed) & even)
 
 
 @_rule("NV007", "mbs dp")

@@ -30,7 +30,7 @@ spec.loader.exec_module(rl_files)
 def judged(cases: list[tuple[str, str]]) -> list[dict]:
     """{"ok", "said"} of each (framework, text)."""
     lines = "".join(json.dumps({"framework": name, "text": text}) + "\n" for name, text in cases)
-    program = ROOT / "tools" / "judge" / "post_training.py"
+    program = ROOT / "validation" / "judge" / "post_training.py"
     done = subprocess.run([str(PYTHON), str(program)], input=lines, capture_output=True, text=True, timeout=600)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(cases), done.stderr[-2000:]

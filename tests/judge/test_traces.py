@@ -29,7 +29,7 @@ JOBS = [
 def test_formula_equals_the_trace(model, gpus, text, ranks):
     from autoconfig.trainer.tracing.trace import trace_rank
 
-    scenario = understand(Request(model=model, gpus=gpus, gpu="h100")).scenario
+    scenario = understand(Request(model=model, gpus=gpus, gpu="h100", software="transformer-engine")).scenario
     plan = parse_plan(text, gpus)
     request = trace_request(scenario, plan, ranks)
     traces = Traces(versions={}, ranks=tuple(trace_rank(request, rank) for rank in ranks))
