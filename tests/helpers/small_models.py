@@ -10,10 +10,13 @@ from typing import Any
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.huggingface import config_notes
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.remarks import sentence
 from autoconfig.specs.run_settings import GivenSettings
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from autoconfig.time_model.job import TrainingJob, shapes_of
 
 SIZES = {
     "name": "small", "num_layers": 4, "hidden_size": 96, "num_attention_heads": 24, "num_query_groups": 8, "kv_channels": 10,
@@ -78,3 +81,18 @@ def scenario(name="gpt", change=None, batch=32, seq=64, gpus=16, given=None, sta
 def noted(config: Mapping[str, Any]) -> list[str]:
     """What is said of a config.json's values, in the order of reading."""
     return [sentence(remark) for remark in config_notes(config)]
+
+
+def job_and_shapes(
+    text: str, gpus: int = 8, model: str = "llama3-8b", seq: int = 32768, **numerics: Any
+) -> tuple[TrainingJob, Any]:
+    """Return the job of a catalogue model on H100 and the shapes of a plan of it."""
+    scenario = Scenario(
+        model=load_model(model),
+        cluster=cluster_of(load_gpu("h100"), gpus),
+        numerics=Numerics(**numerics),
+        software=load_stack("transformer-engine"),
+        workload=Workload(seq_length=seq, global_batch_size=64),
+    )
+    job = TrainingJob.of(scenario)
+    return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)

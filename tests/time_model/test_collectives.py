@@ -7,12 +7,9 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.layouts import layouts_of
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import parse_plan
-from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.hardware.efficiency import CollectiveEfficiency
 from autoconfig.time_model.job import (
     Links,
-    TrainingJob,
     collective_seconds,
     context_group,
     data_group,
@@ -24,11 +21,11 @@ from autoconfig.time_model.job import (
     pipeline_crosses,
     rate_share,
     send_seconds,
-    shapes_of,
     small_group_factor,
     tensor_group,
 )
 from autoconfig.time_model.step.rows import embedding_gradient_seconds, reduction_communication
+from small_models import job_and_shapes
 from tables import tabled
 
 
@@ -114,16 +111,6 @@ def test_expert_groups_are_carved_out_of_the_data_parallel_ranks() -> None:
     assert (rest.size.item(), rest.local.item()) == (4, 1)
     sliced = layouts_of([parse_plan("tp=2,pp=2,ep=8,etp=2,mbs=1,sp=1", 64)], model, 256)
     assert expert_group(sliced, cluster).local.item() == 4  # every second rank: 4 of 8 share a node
-
-
-def job_and_shapes(text, gpus=8, model="llama3-8b", seq=32768, **numerics):
-    cluster = cluster_of(load_gpu("h100"), gpus)
-    scenario = Scenario(
-        model=load_model(model), cluster=cluster, numerics=Numerics(**numerics), software=load_stack("transformer-engine"),
-        workload=Workload(seq_length=seq, global_batch_size=64),
-    )  # fmt: skip
-    job = TrainingJob.of(scenario)
-    return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)
 
 
 def test_every_further_link_domain_adds_a_hop_and_an_all_reduce_passes_it_twice():

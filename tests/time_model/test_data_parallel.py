@@ -21,7 +21,6 @@ from autoconfig.time_model.job import (
     collective_seconds,
     rate_share,
     send_seconds,
-    shapes_of,
 )
 from autoconfig.time_model.predict import StepTimes, compute_seconds, estimate_step_time, schedule
 from autoconfig.time_model.step.offload import activation_offload_seconds, offloaded_bytes
@@ -36,7 +35,7 @@ from autoconfig.time_model.step.rows import (
     p2p_seconds,
     pipeline_bubble_seconds,
 )
-from small_models import MODELS
+from small_models import MODELS, job_and_shapes
 from tables import tabled
 
 PLAIN = {"add_bias_linear": False, "normalization": "RMSNorm"}
@@ -253,16 +252,6 @@ def test_bubble_is_narayanans() -> None:
         bubble = pipeline_bubble_seconds(stage, p * stage, v)
         assert bubble / (m * stage) == pytest.approx((p - 1) / (m * v))
     assert pipeline_bubble_seconds(0.5, 0.5, 1) == 0.0
-
-
-def job_and_shapes(text, gpus=8, model="llama3-8b", seq=32768, **numerics):
-    cluster = cluster_of(load_gpu("h100"), gpus)
-    scenario = Scenario(
-        model=load_model(model), cluster=cluster, numerics=Numerics(**numerics), software=load_stack("transformer-engine"),
-        workload=Workload(seq_length=seq, global_batch_size=64),
-    )  # fmt: skip
-    job = TrainingJob.of(scenario)
-    return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)
 
 
 def test_the_optimizer_zeroes_the_gradients_that_it_does_not_update():

@@ -45,6 +45,7 @@ from autoconfig.time_model.operators.layer import core_attention, cp_communicati
 from autoconfig.time_model.operators.layer_table import mtp_projection_shape
 from autoconfig.time_model.operators.listing import explain_operators
 from autoconfig.time_model.operators.operator import GemmShape, with_adapters
+from small_models import job_and_shapes
 
 PERFECT = GemmEfficiency(e=1.0, k0_elements=0.0, t0_s=0.0, eb=1.0, r1=1.0, r2=1.0)
 MACHINE = {"flops_per_s": 312e12, "hbm_bytes_per_s": 2.0e12, "num_sms": 108}
@@ -252,16 +253,6 @@ def test_adapters_beside_linear_layers():
     assert not frozen.trainable and (float(first.n[0]), float(first.k[0])) == (8, 20)
     assert (float(second.n[0]), float(second.k[0])) == (30, 8) and first.trainable and second.trainable
     assert with_adapters(SimpleNamespace(numerics=Numerics()), [gemm]) == [gemm]
-
-
-def job_and_shapes(text, gpus=8, model="llama3-8b", seq=32768, **numerics):
-    cluster = cluster_of(load_gpu("h100"), gpus)
-    scenario = Scenario(
-        model=load_model(model), cluster=cluster, numerics=Numerics(**numerics), software=load_stack("transformer-engine"),
-        workload=Workload(seq_length=seq, global_batch_size=64),
-    )  # fmt: skip
-    job = TrainingJob.of(scenario)
-    return job, shapes_of(scenario.layouts([parse_plan(text, gpus)]), job)
 
 
 @pytest.mark.parametrize("cp", [2, 4])
