@@ -80,8 +80,8 @@ def _marks(file: Path) -> list[str]:
     return re.findall(r"pytest\.mark\.(\w+)", found[1]) if found else []
 
 
-QUICK = {"bash", "diff", "file", "git", "nvidia-smi"}
-"""Programs that a test without a marker may start."""
+QUICK = {"bash", "diff", "fc-list", "file", "git", "nvidia-smi"}
+"""Programs that a test without a marker may start (`fc-list`: Matplotlib, once, where it has no list of fonts yet)."""
 unmarked = False
 """Whether the test that runs is one: it starts nothing else and opens no connection."""
 
