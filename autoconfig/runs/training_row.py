@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from autoconfig.planning.request_fields import VARIANT
+from autoconfig.planning.resolve import check_runs
 from autoconfig.runs.spellings import in_our_words
 from autoconfig.runs.table import NO, YES, CellError, Row, cell, count_of, degree, flag, number, odd_words, whole
 from autoconfig.runs.training_model import read_model
@@ -115,7 +116,7 @@ class _Run:
         if convention and convention.lower() not in CONVENTIONS:
             assumed.append(note(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})"))
         numerics = read_numerics(row, model, stack, gpu, assumed)
-        gpu.check_format(numerics.format.recipe, numerics.format.least_compute_capability)
+        check_runs(gpu, numerics, stack, model)
         return cls(
             row=row,
             model=model,

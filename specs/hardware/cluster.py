@@ -117,7 +117,8 @@ def _resolve(wanted: str, given: str) -> str:
         return joined[wanted.replace("-", "")]
     candidates = whole_words or [gpu for gpu in ids if wanted and gpu.startswith(wanted)]
     if len(candidates) > 1:
-        raise UnknownNameError("GPU", given, candidates, f"ambiguous: name one of {', '.join(candidates)}", field="gpu")
+        more = f"one of {', '.join(candidates)}" if len(candidates) > 3 else ""
+        raise UnknownNameError("GPU", given, candidates, more, field="gpu")
     raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT, field="gpu")
 
 

@@ -177,6 +177,19 @@ def test_a_format_that_the_gpu_lacks_is_refused_with_what_to_say() -> None:
         case(gpu="H100")
 
 
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ({"software": "megatron-lm-2022", "gpu": "A100", "precision": "fp8"}, "has no fp8"),
+        ({"software": "nemo-26.06.01", "gpu": "V100", "gpu_mem_gb": "32", "precision": "fp16"}, "needs compute capability"),
+        ({"software": "megatron-lm-2022", "gpu": "A100", "precision": "bf16", "model": "deepseek-v3.2"}, "sparse attention"),
+    ],
+)
+def test_a_row_that_its_software_cannot_run_is_refused_as_a_question_is(cells: dict[str, str], why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        case(**cells)
+
+
 def test_switches_that_decide_a_mixture_are_named_where_the_row_does_not_say_them() -> None:
     words = ("dispatcher", "graphs", "EP overlap", "experts", "attention in fp8", "priced as nemo-26.06")
     said = sentences(case().assumed)
