@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from autoconfig.api.problems import RefusedError
 from autoconfig.api.store import EVENTS, OPEN, SEARCHES, STATES, WORKERS, now, utc
 from autoconfig.api.wire.bodies import asked
-from dbos import DBOSClient
+from dbos import DBOSClient, EnqueueOptions
 
 QUEUE = "autoconfig-searches"
 PROFILE_QUEUE = "autoconfig-profiles"
@@ -28,6 +28,7 @@ WORKFLOW = "run_search"
 WORKFLOW_VERSION = "autoconfig-searches-1"
 """Which workers may take a search up: raised only where the steps of the workflow change, so that an upgrade between a kill
 and a restart finishes what the older version began."""
+BEAT_SECONDS = 2.0
 DEAD_AFTER_SECONDS = 12.0
 """A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
 TRIAL = "trial"
@@ -96,16 +97,7 @@ def submit(
                 )
             )
             _add_event(connection, identity, "state", {"state": "queued"})
-            client.enqueue_in_transaction(
-                connection,
-                {
-                    "workflow_name": WORKFLOW,
-                    "queue_name": PROFILE_QUEUE if body.get("profile") else QUEUE,
-                    "workflow_id": identity,
-                    "app_version": WORKFLOW_VERSION,
-                },
-                identity,
-            )
+            _enqueue(connection, client, identity, body)
     except sa.exc.IntegrityError:  # the same key at the same moment
         known = _by_key(engine, owner, key or "", body)
         if known is None:
@@ -114,6 +106,38 @@ def submit(
     found = get(engine, identity)
     assert found is not None
     return found, True
+
+
+def _enqueue(connection: sa.Connection, client: DBOSClient, identity: str, body: dict[str, Any]) -> None:
+    options: EnqueueOptions = {
+        "workflow_name": WORKFLOW,
+        "queue_name": PROFILE_QUEUE if body.get("profile") else QUEUE,
+        "workflow_id": identity,
+        "app_version": WORKFLOW_VERSION,
+    }
+    client.enqueue_in_transaction(connection, options, identity)
+
+
+def requeue(engine: sa.Engine, client: DBOSClient, identity: str, *, stale: bool) -> None:
+    """A search that is not over is queued anew; `stale`: the engine takes it for done, and forgets that first. Of two that do
+    it at once the second finds it queued."""
+    query = sa.select(SEARCHES.c.body).where(SEARCHES.c.id == identity, SEARCHES.c.state.in_(OPEN))
+    with engine.connect() as connection:
+        if connection.execute(query).first() is None:
+            return
+    if stale:
+        client.delete_workflows([identity])
+    with engine.begin() as connection:
+        body = connection.execute(query.with_for_update()).scalar()
+        if body is not None:
+            _enqueue(connection, client, identity, json.loads(body))
+
+
+def unended(engine: sa.Engine) -> list[str]:
+    """Ids of the searches that are not over, in the order of their acceptance."""
+    query = sa.select(SEARCHES.c.id).where(SEARCHES.c.state.in_(OPEN)).order_by(SEARCHES.c.number)
+    with engine.connect() as connection:
+        return [*connection.execute(query).scalars()]
 
 
 def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> StoredSearch | None:
@@ -192,9 +216,15 @@ def result_of(engine: sa.Engine, identity: str) -> bytes | None:
         return connection.execute(sa.select(SEARCHES.c.result).where(SEARCHES.c.id == identity)).scalar()
 
 
-def begin(engine: sa.Engine, identity: str) -> bool:
-    """The search is being worked on; False where it was cancelled or has ended."""
+class TakenForDeadError(Exception):
+    """The worker has no row any more: what it claimed is not its own."""
+
+
+def begin(engine: sa.Engine, identity: str, worker: str) -> bool:
+    """The search is being worked on by this worker; False where it was cancelled or has ended. Raises TakenForDeadError."""
     with engine.begin() as connection:
+        if connection.execute(sa.select(WORKERS.c.id).where(WORKERS.c.id == worker)).first() is None:
+            raise TakenForDeadError(worker)
         moved = _move(connection, identity, "running", ("queued",), started=now())
         if moved:
             return True

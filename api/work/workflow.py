@@ -28,18 +28,27 @@ import sqlalchemy as sa
 from autoconfig.api import measurements, searches
 from autoconfig.api.answers import answer
 from autoconfig.api.problems import problem_bytes
-from autoconfig.api.searches import DEAD_AFTER_SECONDS, PROFILE_QUEUE, QUEUE, WORKFLOW_VERSION, Answering, LeavingError, Task
+from autoconfig.api.searches import (
+    BEAT_SECONDS,
+    PROFILE_QUEUE,
+    QUEUE,
+    WORKFLOW_VERSION,
+    Answering,
+    LeavingError,
+    TakenForDeadError,
+    Task,
+)
 from autoconfig.api.store import OPEN, WORKERS, dbos_url, engine_of
+from autoconfig.api.work.recovery import Recovery, give_back
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.profiler.slurm import check_programs
 from autoconfig.specs.errors import FileError
-from dbos import DBOS
+from dbos import DBOS, DBOSClient
 
 from autoconfig.study.session import Options
 from autoconfig.study.this_machine import check_python
 
 LOG = logging.getLogger("autoconfig.worker")
-BEAT_SECONDS = 2.0
 POLL_SECONDS = 0.3
 GRACE_SECONDS = 10.0
 """How long steps may go on after the order to stop."""
@@ -65,7 +74,7 @@ class WorkerProcess:
     def run(self) -> None:
         """Take searches up until told to stop, or taken for dead. The caller ends the process at once after it: threads of
         steps that have not ended may still run, and the next worker begins these steps again."""
-        DBOS(
+        dbos = DBOS(
             config={
                 "name": "autoconfig",
                 "system_database_url": dbos_url(self.database),
@@ -82,18 +91,18 @@ class WorkerProcess:
         DBOS.launch()
         for queue, most in queues.items():
             DBOS.register_queue(queue, worker_concurrency=most, polling_interval_sec=POLL_SECONDS, on_conflict="always_update")
-        watcher = _Watcher(self.engine, self.id)
+        client = DBOSClient(system_database_url=dbos_url(self.database), system_database_engine=self.engine)
+        recovery = Recovery(self.engine, client, self.id)
         try:
-            while not self.stop.wait(BEAT_SECONDS):
-                if self._gone.is_set():
-                    break
+            while not self.stop.wait(BEAT_SECONDS) and not self._gone.is_set():
                 if not self._beat():
                     LOG.error("another worker took this one for dead; it ends")
                     self._gone.set()
                     break
-                for dead in watcher.dead():
-                    self._take_over(dead)
+                recovery.look()
         finally:
+            for event in dbos.background_thread_stop_events:  # nothing is claimed from now on
+                event.set()
             self._wait_for_steps()
             self._leave()
 
@@ -116,6 +125,10 @@ class WorkerProcess:
             self._active.add(identity)
         try:
             ended = self._answer_once(identity)
+        except TakenForDeadError:
+            LOG.error("another worker took this one for dead before it began search %s; it ends", identity)
+            self._gone.set()
+            ended = None
         except sa.exc.SQLAlchemyError:
             LOG.exception("the database failed; this worker ends and search %s is begun again", identity)
             self._gone.set()
@@ -130,7 +143,9 @@ class WorkerProcess:
     def _answer_once(self, identity: str) -> str | None:
         """Idempotent: a search that is over stays as it is; one that was begun is begun again. None: neither ended nor failed,
         the next worker begins it again."""
-        open_yet = searches.begin(self.engine, identity)
+        if self._leaving():
+            return None
+        open_yet = searches.begin(self.engine, identity, self.id)
         found = searches.get(self.engine, identity)
         if found is None or not (open_yet or found.may_have_jobs):
             return "over"
@@ -186,48 +201,12 @@ class WorkerProcess:
             done = connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(**beat))
         return done.rowcount == 1
 
-    def _take_over(self, dead: str) -> None:
-        """Give the dead worker's searches back to the queue; doing it twice changes nothing (DBOS, reenqueue_for_recovery).
-        The dead is forgotten only when nothing is left of it: DBOS logs what it cannot recover, and goes on."""
-        LOG.warning("worker %s is dead; its searches are taken up", dead)
-        DBOS._recover_pending_workflows([dead])
-        if DBOS.list_workflows(executor_id=dead, status="PENDING", app_version=WORKFLOW_VERSION, limit=1):
-            return
-        with self.engine.begin() as connection:
-            connection.execute(WORKERS.delete().where(WORKERS.c.id == dead))
-
     def _leave(self) -> None:
-        """The next worker need not wait for the heart to stay still."""
+        """What this worker claimed and has not ended goes back to the queue; the next need not wait for the heart to stay
+        still. The row goes first: what is claimed after it belongs to nobody, and is given back by whoever looks next."""
         with self.engine.begin() as connection:
-            connection.execute(WORKERS.update().where(WORKERS.c.id == self.id).values(beat=LEFT, beaten=None))
-
-
-LEFT = -1
-"""The beat of a worker that ended in order: what it had not finished may be taken up at once."""
-
-
-class _Watcher:
-    """Sees by its own clock whose beats stand still, so that no clocks need agree. Workers of another workflow version are left
-    to their own: what they had begun cannot be gone on with here."""
-
-    def __init__(self, engine: sa.Engine, own: str) -> None:
-        self._engine, self._own = engine, own
-        self._seen: dict[str, tuple[int, float]] = {}
-
-    def dead(self) -> list[str]:
-        with self._engine.connect() as connection:
-            query = sa.select(WORKERS.c.id, WORKERS.c.beat).where(WORKERS.c.id != self._own)
-            rows = connection.execute(query.where(WORKERS.c.version == WORKFLOW_VERSION)).tuples().all()
-        moment, found = time.monotonic(), []
-        self._seen = {identity: self._seen[identity] for identity, _ in rows if identity in self._seen}
-        for identity, beat in rows:
-            before = self._seen.get(identity)
-            if before is None or before[0] != beat:
-                self._seen[identity] = (beat, moment)
-                before = self._seen[identity]
-            if beat == LEFT or moment - before[1] > DEAD_AFTER_SECONDS:
-                found.append(identity)
-        return found
+            connection.execute(WORKERS.delete().where(WORKERS.c.id == self.id))
+        give_back([self.id])
 
 
 SCONTROL_S = 30.0

@@ -17,7 +17,10 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+import sqlalchemy as sa
+from autoconfig.api import searches
 from autoconfig.api.answers import answer
+from autoconfig.api.store import WORKERS
 from autoconfig.api.wire.bodies import PlansBody, read_body
 from autoconfig.specs.import_path import import_path
 
@@ -134,11 +137,12 @@ STILL_SECONDS = 180.0
 """No search has moved for so long: they hang. How long they all take together says nothing where the machine is shared."""
 
 
-def wait_for_all(client: httpx.Client, identities: list[str]) -> None:
+def wait_for_all(client: httpx.Client, identities: list[str], meanwhile: Callable[[], object]) -> None:
     """Until all are over, as long as something moves."""
     before: list[str] = []
     until = time.monotonic() + STILL_SECONDS
     while time.monotonic() < until:
+        meanwhile()
         states = [client.get(f"/v1/searches/{identity}").json()["state"] for identity in identities]
         if not {"queued", "running"} & set(states):
             return
@@ -159,6 +163,16 @@ def begin_worker(database: str, *arguments: str, root: Path = ROOT, **variables:
     return subprocess.Popen(command, cwd=root, env={**environment(), "PYTHONPATH": str(root), **variables})
 
 
+def take_up(engine: sa.Engine, identity: str) -> None:
+    """Begin a search as a worker does that goes at once."""
+    beat = {"beat": 0, "version": searches.WORKFLOW_VERSION, "profiles": 0, "beaten": None}
+    with engine.begin() as connection:
+        connection.execute(WORKERS.insert().values(id="passing", **beat))
+    searches.begin(engine, identity, "passing")
+    with engine.begin() as connection:
+        connection.execute(WORKERS.delete().where(WORKERS.c.id == "passing"))
+
+
 def answer_of(body: dict) -> bytes:
     """What the search must end with."""
     status, text = answer("plans", read_body(json.dumps(body).encode(), PlansBody))
@@ -166,15 +180,25 @@ def answer_of(body: dict) -> bytes:
     return text
 
 
+PAUSE_SECONDS = 15.0
+"""Longer than a worker may stand still before it is taken for dead."""
+
+
 class Cluster:
-    """Two replicas and two workers on one database, any of which may be killed and started again."""
+    """Two replicas and two workers on one database, any of which may be killed, paused and started again."""
 
     def __init__(self, database: str) -> None:
         self.database = database
-        self.services: list[Running] = [start(database, "--workers", "1", "--search-workers", "0") for _ in range(2)]
+        self.services: list[Running] = [self._service() for _ in range(2)]
         self.workers = [begin_worker(database) for _ in range(2)]
+        self.paused: dict[int, float] = {}
+        """Process id of a paused worker -> when it is woken."""
+        self.taken_for_dead = 0
 
-    def kill(self, chance: random.Random) -> str:
+    def _service(self) -> Running:
+        return start(self.database, "--workers", "1", "--search-workers", "0")
+
+    def kill(self, chance: random.Random) -> None:
         """kill -9 of one process; another one takes its place."""
         which = chance.randrange(4)
         if which < 2:
@@ -182,17 +206,41 @@ class Cluster:
             self.services[which].process.wait()
             assert self.services[which].process.stderr is not None
             self.services[which].process.stderr.close()
-            self.services[which] = start(self.database, "--workers", "1", "--search-workers", "0")
-            return f"service {which}"
+            self.services[which] = self._service()
+            return
         self.workers[which - 2].kill()
         self.workers[which - 2].wait()
+        self.paused.pop(self.workers[which - 2].pid, None)
         self.workers[which - 2] = begin_worker(self.database)
-        return f"worker {which - 2}"
+
+    def pause(self, chance: random.Random) -> None:
+        """SIGSTOP of a worker, as a machine's suspension is to it; both may be paused at once."""
+        worker = chance.choice(self.workers)
+        worker.send_signal(signal.SIGSTOP)
+        self.paused[worker.pid] = time.monotonic() + PAUSE_SECONDS
+
+    def supervise(self) -> None:
+        """Wake who was paused for long enough; start again who found out that it was taken for dead."""
+        for number, worker in enumerate(self.workers):
+            if time.monotonic() >= self.paused.get(worker.pid, float("inf")):
+                worker.send_signal(signal.SIGCONT)
+                del self.paused[worker.pid]
+            if worker.poll() is not None:
+                self.taken_for_dead += 1
+                self.workers[number] = begin_worker(self.database)
+
+    def wait(self, seconds: float) -> None:
+        """As long as that, under supervision."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.supervise()
+            time.sleep(0.1)
 
     def submit(self, body: dict, key: str, chance: random.Random) -> str:
         """As a scheduler does: the same key again until an answer comes."""
 
         def attempt() -> str | None:
+            self.supervise()
             try:
                 with self.services[chance.randrange(2)].client() as client:
                     answer = client.post("/v1/searches", json=body, headers={"Idempotency-Key": key})
@@ -204,6 +252,7 @@ class Cluster:
 
     def stop(self) -> None:
         for worker in self.workers:
+            worker.send_signal(signal.SIGCONT)
             worker.send_signal(signal.SIGTERM)
         for service in self.services:
             service.stop()
@@ -211,29 +260,50 @@ class Cluster:
             worker.wait(60)
 
 
-def run_with_kills(database: str, kills: int, per_kill: int, seed: int) -> None:
-    """Every accepted search ends, exactly once, with its result."""
-    chance = random.Random(seed)
-    cluster = Cluster(database)
+def run_with_kills(database: str, kills: int, pauses: int, count: int, seed: int) -> None:
+    """Every accepted search ends, exactly once, with its result, whatever is killed and paused. Most searches are submitted
+    just before a pause, so that the worker wakes to a queue with work in it."""
+    chance, begun = random.Random(seed), time.monotonic()
+    actions = [*["kill"] * kills, *["pause"] * pauses]
+    chance.shuffle(actions)
+    weights = [8 if action == "pause" else 1 for action in actions]
+    before = chance.choices(range(len(actions)), weights, k=count)
+    cluster, accepted = Cluster(database), {}
     try:
-        accepted: dict[str, dict] = {}
-        for number in range(kills):
-            for part in range(per_kill):
-                body = {**(SLOW if part == 0 else QUESTION), "memory_margin": (number * per_kill + part + 1) / 10_000}
-                accepted[cluster.submit(body, f"{number}-{part}", chance)] = body
-            time.sleep(chance.uniform(0.0, 2.5))
-            cluster.kill(chance)
+        for at, action in enumerate(actions):
+            for _ in range(before.count(at)):
+                number = len(accepted)
+                body = {**(SLOW if number % 3 == 0 else QUESTION), "memory_margin": (number + 1) / 10_000}
+                accepted[cluster.submit(body, str(number), chance)] = body
+            cluster.wait(chance.uniform(0.0, 2.5))
+            getattr(cluster, action)(chance)
+        while cluster.paused:
+            cluster.wait(1.0)
         with cluster.services[0].client() as client:
-            wait_for_all(client, list(accepted))
-            for identity, body in accepted.items():
-                assert ended(client, identity)["state"] == "done"
-                assert client.get(f"/v1/searches/{identity}/plans").content == answer_of(body)
-                text = client.get(f"/v1/searches/{identity}/events").text
-                assert text.count('"state": "done"') == 1
-            page = client.get("/v1/searches", params={"limit": 500}).json()["searches"]
-            assert {search["id"] for search in page} == set(accepted)
+            wait_for_all(client, list(accepted), cluster.supervise)
+            rows = {search["id"]: search for search in client.get("/v1/searches", params={"limit": 500}).json()["searches"]}
+            lost = [identity for identity in accepted if rows[identity]["state"] != "done"]
+            ends = [client.get(f"/v1/searches/{one}/events").text.count('"state": "done"') for one in accepted]
+            wrong = [
+                one for one, body in accepted.items() if client.get(f"/v1/searches/{one}/plans").content != answer_of(body)
+            ]
     finally:
         cluster.stop()
+    print(
+        f"\n{database.split(':')[0]}, seed {seed}: {kills} kills, {pauses} pauses of {PAUSE_SECONDS:.0f} s, {count} searches: "
+        f"{len(lost)} lost, {sum(end > 1 for end in ends)} doubled, {len(rows) - count} twice accepted, {len(wrong)} wrong; "
+        f"{cluster.taken_for_dead} workers found out that they were taken for dead; {time.monotonic() - begun:.0f} s"
+    )
+    assert not lost and not wrong and set(ends) == {1} and set(rows) == set(accepted)
+
+
+SOAK = {
+    "kills": int(os.environ.get("AUTOCONFIG_SOAK_KILLS", "80")),
+    "pauses": int(os.environ.get("AUTOCONFIG_SOAK_PAUSES", "20")),
+    "count": 72,
+    "seed": int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")),
+}
+"""Of each database. Prints its figures (pytest -s)."""
 
 
 def copied(folder: Path, **replaced: tuple[str, str]) -> Path:

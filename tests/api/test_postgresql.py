@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import shutil
@@ -16,14 +15,14 @@ import pytest
 from autoconfig.api import measurements, searches
 from autoconfig.api.store import create_key, engine_of
 
-from tests.api.conftest import QUESTION, ROOT, begin_worker, ended, run_with_kills, start, wait_for
+from tests.api.conftest import QUESTION, ROOT, SOAK, begin_worker, ended, run_with_kills, start, wait_for
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 
 
 def test_one_kill(database):
-    """On SQLite ten (tests/api/test_searches.py): `make soak`."""
-    run_with_kills(database, 1, 2, seed=3)
+    """And many, with pauses: `make soak`."""
+    run_with_kills(database, kills=1, pauses=0, count=2, seed=3)
 
 
 def test_runs_that_come_at_once_are_all_kept_and_the_latest_calibration_stays(database):
@@ -73,8 +72,8 @@ def test_without_the_database_the_service_says_to_try_again(database):
 
 
 @pytest.mark.soak
-def test_ten_kills(database):
-    run_with_kills(database, 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
+def test_kills_and_pauses(database):
+    run_with_kills(database, **SOAK)
 
 
 SECTION = (ROOT / "docs" / "service.md").read_text().split("### Back up\n")[1].split("\n### ")[0]

@@ -31,7 +31,7 @@ from study_help import fake_python
 
 from autoconfig.study.session import Options
 from autoconfig.study.storage import opened, sqlite_url
-from tests.api.conftest import ROOT, Running, begin_worker, copied, ended, start, wait_for
+from tests.api.conftest import ROOT, Running, begin_worker, copied, ended, start, take_up, wait_for
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("service-postgresql")]
 QUESTION = {
@@ -261,7 +261,7 @@ def test_a_question_that_cannot_be_measured(place):
     row = f"/v1/searches/{place.search(model='1t', num_layers=None)}"
     assert place.client.get(row).json()["note"] == searches.NOBODY_MEASURES
     nothing = place.search()
-    searches.begin(place.engine, nothing)
+    take_up(place.engine, nothing)
     searches.end(place.engine, nothing, result=b'{"best": null, "lines": [], "stopped": "the budget is spent"}')
     refused = place.client.get(f"/v1/searches/{nothing}/export")
     assert refused.status_code == 409 and "no plan was measured (the budget is spent)" in refused.json()["detail"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -24,7 +23,7 @@ from tables import tabled
 from autoconfig.client import Client, ServiceError
 from autoconfig.planning.request_fields import SEARCH
 from autoconfig.planning.resolve import field_names
-from tests.api.conftest import QUESTION, begin_worker, ended, run_with_kills, wait_for
+from tests.api.conftest import QUESTION, SOAK, begin_worker, ended, run_with_kills, wait_for
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 
@@ -160,8 +159,8 @@ def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_pat
 
 
 @pytest.mark.soak
-def test_ten_kills_on_sqlite(tmp_path):
-    run_with_kills(f"sqlite:///{tmp_path}/service.db", 10, 3, int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1")))
+def test_kills_and_pauses_on_sqlite(tmp_path):
+    run_with_kills(f"sqlite:///{tmp_path}/service.db", **SOAK)
 
 
 @pytest.fixture(scope="module")

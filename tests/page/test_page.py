@@ -13,6 +13,7 @@ from autoconfig.specs.errors import chance_text
 from command_line import run_in_process
 from playwright.sync_api import expect
 
+from tests.api.conftest import take_up
 from tests.page.conftest import QUESTION, ask, chosen, link, rows, serious, settled, shorts, too_wide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
@@ -145,7 +146,7 @@ def test_a_search_that_measured_shows_its_trials(asked, pages):
     with asked.client() as client:
         identity = client.post("/v1/searches", json={**QUESTION, "gpus": 4, "profile": True}).json()["id"]
     engine = engine_of(asked.database)
-    searches.begin(engine, identity)
+    take_up(engine, identity)
     searches.end(engine, identity, result=json.dumps(study).encode())
     engine.dispose()
     page = pages(link(asked.url, view="searches"))
