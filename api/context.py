@@ -177,8 +177,9 @@ class Service:
     calibrations: Known = field(default_factory=Known)
 
     async def admit(self, request: HttpRequest, scope: str) -> None:
-        """Raises RefusedError where the caller may not go on: 401, 403 or 429."""
-        request.state.owner = ""
+        """Raises RefusedError where the caller may not go on: 401, 403 or 429. Says in the request's state whose rows it makes
+        (`owner`), and whose it sees (`sees`; None: everybody's)."""
+        request.state.owner, request.state.sees = "", None
         if not self.settings.keys_required or not scope:
             return
         key = await self._key(request)
@@ -188,6 +189,7 @@ class Service:
         if not key.allows(scope):
             raise RefusedError(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
         request.state.owner = key.id
+        request.state.sees = None if key.allows("admin") else key.id
         wait = self.rates.wait(key.id)
         if wait > 0:
             text = f"more than {self.settings.requests_per_second:g} requests a second with this key; wait {wait:.2f} s"

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from autoconfig.api.problems import RefusedError
-from autoconfig.api.store import EVENTS, OPEN, SEARCHES, STATES, WORKERS, now, utc
+from autoconfig.api.store import EVENTS, KEYS, OPEN, SEARCHES, STATES, WORKERS, now, utc
 from autoconfig.api.wire.bodies import asked
 from dbos import DBOSClient, EnqueueOptions
 
@@ -31,6 +31,9 @@ and a restart finishes what the older version began."""
 BEAT_SECONDS = 2.0
 DEAD_AFTER_SECONDS = 12.0
 """A worker whose count of beats has not changed for so long, by the watcher's own clock, is taken for dead."""
+QUOTA_SECONDS = 10
+"""After which a key whose searches fill its share of the queue may try again."""
+BEGUN = ("running", "done", "failed")
 TRIAL = "trial"
 """The kind of an event that tells of a trial's end."""
 
@@ -79,10 +82,15 @@ class Event:
     data: str
 
 
+class QuotaError(RefusedError):
+    """The key has as many searches in the queue as it may have."""
+
+
 def submit(
-    engine: sa.Engine, client: DBOSClient, owner: str, body: dict[str, Any], key: str | None = None
+    engine: sa.Engine, client: DBOSClient, owner: str, body: dict[str, Any], key: str | None = None, quota: int | None = None
 ) -> tuple[StoredSearch, bool]:
-    """(the search, whether it is new). Row and queue entry are one transaction. Raises ConflictError."""
+    """(the search, whether it is new). Row and queue entry are one transaction. `quota`: the most that an owner may have in the
+    queue. Raises ConflictError, QuotaError."""
     text = json.dumps(body, sort_keys=True)
     if key is not None:
         known = _by_key(engine, owner, key, body)
@@ -91,13 +99,13 @@ def submit(
     identity = str(uuid.uuid4())
     try:
         with engine.begin() as connection:
-            connection.execute(
-                SEARCHES.insert().values(
-                    id=identity, owner=owner, idempotency_key=key, body=text, state="queued", created=now()
-                )
-            )
+            # of two that one key submits at once the second waits (SQLite has one writer at a time, from the insert on)
+            connection.execute(sa.select(KEYS.c.id).where(KEYS.c.id == owner).with_for_update())
+            row = {"owner": owner, "idempotency_key": key, "body": text, "state": "queued", "created": now()}
+            connection.execute(SEARCHES.insert().values(id=identity, **row))
+            turn = _take_turn(connection, identity, owner, quota)
             _add_event(connection, identity, "state", {"state": "queued"})
-            _enqueue(connection, client, identity, body)
+            _enqueue(connection, client, identity, body, turn)
     except sa.exc.IntegrityError:  # the same key at the same moment
         known = _by_key(engine, owner, key or "", body)
         if known is None:
@@ -108,12 +116,28 @@ def submit(
     return found, True
 
 
-def _enqueue(connection: sa.Connection, client: DBOSClient, identity: str, body: dict[str, Any]) -> None:
+def _take_turn(connection: sa.Connection, identity: str, owner: str, quota: int | None) -> int:
+    """The new search's place in the queue, after the owner's others and after what was begun last: owners take turns, so that
+    many searches of one do not stand before the first of another (start-time fair queuing: Goyal, Vin, Cheng, SIGCOMM 1996,
+    every search counted as long as another). Raises QuotaError."""
+    queued = (SEARCHES.c.state == "queued") & (SEARCHES.c.owner == owner)
+    count, own = connection.execute(sa.select(sa.func.count(), sa.func.max(SEARCHES.c.turn)).where(queued)).one()
+    if quota is not None and count > quota:
+        text = f"{quota} of your searches wait in the queue, as many as may: submit again when some have begun, or cancel some"
+        raise QuotaError(429, text, {"Retry-After": str(QUOTA_SECONDS)})
+    latest = [sa.select(sa.func.max(SEARCHES.c.turn)).where(SEARCHES.c.state == state).scalar_subquery() for state in BEGUN]
+    turn: int = max(own or 0, *(begun or 0 for begun in connection.execute(sa.select(*latest)).one())) + 1
+    connection.execute(SEARCHES.update().where(SEARCHES.c.id == identity).values(turn=turn))
+    return turn
+
+
+def _enqueue(connection: sa.Connection, client: DBOSClient, identity: str, body: dict[str, Any], turn: int) -> None:
     options: EnqueueOptions = {
         "workflow_name": WORKFLOW,
         "queue_name": PROFILE_QUEUE if body.get("profile") else QUEUE,
         "workflow_id": identity,
         "app_version": WORKFLOW_VERSION,
+        "priority": turn,
     }
     client.enqueue_in_transaction(connection, options, identity)
 
@@ -121,16 +145,16 @@ def _enqueue(connection: sa.Connection, client: DBOSClient, identity: str, body:
 def requeue(engine: sa.Engine, client: DBOSClient, identity: str, *, stale: bool) -> None:
     """A search that is not over is queued anew; `stale`: the engine takes it for done, and forgets that first. Of two that do
     it at once the second finds it queued."""
-    query = sa.select(SEARCHES.c.body).where(SEARCHES.c.id == identity, SEARCHES.c.state.in_(OPEN))
+    query = sa.select(SEARCHES.c.body, SEARCHES.c.turn).where(SEARCHES.c.id == identity, SEARCHES.c.state.in_(OPEN))
     with engine.connect() as connection:
         if connection.execute(query).first() is None:
             return
     if stale:
         client.delete_workflows([identity])
     with engine.begin() as connection:
-        body = connection.execute(query.with_for_update()).scalar()
-        if body is not None:
-            _enqueue(connection, client, identity, json.loads(body))
+        row = connection.execute(query.with_for_update()).first()
+        if row is not None:
+            _enqueue(connection, client, identity, json.loads(row.body), row.turn or 1)
 
 
 def unended(engine: sa.Engine) -> list[str]:
@@ -152,12 +176,16 @@ def _by_key(engine: sa.Engine, owner: str, key: str, body: dict[str, Any]) -> St
     return _search(row)
 
 
-def get(engine: sa.Engine, identity: str) -> StoredSearch | None:
-    """The search of this id; None where there is none, as where it is no id at all."""
+def get(engine: sa.Engine, identity: str, owner: str | None = None) -> StoredSearch | None:
+    """The search of this id; None where there is none, as where it is no id at all, and where it is not this owner's (None: of
+    anybody)."""
     if not _is_id(identity):
         return None
+    query = sa.select(SEARCHES).where(SEARCHES.c.id == identity)
+    if owner is not None:
+        query = query.where(SEARCHES.c.owner == owner)
     with engine.connect() as connection:
-        row = connection.execute(sa.select(SEARCHES).where(SEARCHES.c.id == identity)).first()
+        row = connection.execute(query).first()
     return None if row is None else _search(row)
 
 
@@ -169,11 +197,15 @@ def _is_id(text: str) -> bool:
         return False
 
 
-def listed(engine: sa.Engine, *, after: int, limit: int, state: str | None = None) -> list[StoredSearch]:
-    """Searches in the order of their acceptance, from number `after` + 1 on."""
+def listed(
+    engine: sa.Engine, *, after: int, limit: int, state: str | None = None, owner: str | None = None
+) -> list[StoredSearch]:
+    """Searches of an owner (None: of everybody) in the order of their acceptance, from number `after` + 1 on."""
     query = sa.select(SEARCHES).where(SEARCHES.c.number > after).order_by(SEARCHES.c.number).limit(limit)
     if state is not None:
         query = query.where(SEARCHES.c.state == state)
+    if owner is not None:
+        query = query.where(SEARCHES.c.owner == owner)
     with engine.connect() as connection:
         return [_search(row) for row in connection.execute(query)]
 

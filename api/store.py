@@ -39,6 +39,8 @@ class ServiceSettings:
     cache_bytes: int = 64 * 2**20
     requests_per_second: float = 50.0
     """Per API key; bursts of twice as many."""
+    queued_searches: int = 100
+    """That one API key may have in the queue; without keys all together."""
 
 
 METADATA = sa.MetaData()
@@ -74,10 +76,12 @@ KEYS = _table(
 )
 SEARCHES = _table(
     "autoconfig_searches", sa.UniqueConstraint("id"), sa.UniqueConstraint("owner", "idempotency_key"), key="number",
-    empty=("idempotency_key", "started", "ended", "result", "problem", "spent_seconds"),
+    empty=("idempotency_key", "started", "ended", "result", "problem", "spent_seconds", "turn"),
     number=sa.Integer, id=sa.String(36), owner=SHORT, idempotency_key=LONG, body=sa.Text, state=sa.String(16), created=TIME,
-    started=TIME, ended=TIME, result=sa.LargeBinary, problem=sa.LargeBinary, spent_seconds=sa.Float,
+    started=TIME, ended=TIME, result=sa.LargeBinary, problem=sa.LargeBinary, spent_seconds=sa.Float, turn=sa.Integer,
 )  # fmt: skip
+"""`owner`: the id of the API key that made it, empty without keys; `turn`: its place in the queue."""
+sa.Index("autoconfig_searches_by_state", SEARCHES.c.state, SEARCHES.c.turn, SEARCHES.c.owner)
 EVENTS = _table(
     "autoconfig_search_events",
     key=("search_id", "number"),
@@ -150,9 +154,10 @@ if sqlite3.sqlite_version_info < (3, 42):
 
 
 def _add_new_columns(engine: sa.Engine) -> None:
-    """A database of an older version gets the columns that came later; they may be empty, so the older version goes on with it.
+    """A database of an older version gets the columns and indexes that came later; columns may be empty, so the older version
+    goes on with it.
 
-    Processes that start together may add the same column: whoever comes second finds it there.
+    Processes that start together may add the same one: whoever comes second finds it there.
     """
     for table in METADATA.sorted_tables:
         there = {column["name"] for column in sa.inspect(engine).get_columns(table.name)}
@@ -165,6 +170,12 @@ def _add_new_columns(engine: sa.Engine) -> None:
                     connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
             except sa.exc.DBAPIError:
                 if column.name not in {one["name"] for one in sa.inspect(engine).get_columns(table.name)}:
+                    raise
+        for index in table.indexes:
+            try:
+                index.create(engine, checkfirst=True)
+            except sa.exc.DBAPIError:
+                if index.name not in {one["name"] for one in sa.inspect(engine).get_indexes(table.name)}:
                     raise
 
 

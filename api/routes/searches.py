@@ -54,20 +54,20 @@ async def create(request: HttpRequest) -> Response:
     except AutoconfigError as error:
         status, document = of_error(error)
         return Response(document, status, media_type=MEDIA_TYPE)
-    found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key)
+    quota = service.settings.queued_searches
+    found, new = await run_in_threadpool(searches.submit, service.engine, service.queue, request.state.owner, body, key, quota)
     headers = {"Location": f"/v1/searches/{found.id}"}
     return Response(await _shown(request, found), 202 if new else 200, headers, JSON)
 
 
 async def listing(request: HttpRequest) -> Response:
-    """The searches, oldest first, a page at a time."""
+    """The searches of this key (of an admin's: all), oldest first, a page at a time."""
     after, limit = bounds_of(request)
+    engine, owner = service_of(request).engine, request.state.sees
     state = request.query_params.get("state")
     if state is not None and state not in STATES:
         raise RefusedError(422, f"state {state[:40]!r}: use {', '.join(STATES)}", field="state", allowed=list(STATES))
-    found = await run_in_threadpool(
-        lambda: searches.listed(service_of(request).engine, after=after, limit=limit + 1, state=state)
-    )
+    found = await run_in_threadpool(lambda: searches.listed(engine, after=after, limit=limit + 1, state=state, owner=owner))
     shown = found[:limit]
     more = str(shown[-1].number) if len(found) > limit else None
     rows = b",".join([await _shown(request, search) for search in shown])
@@ -156,7 +156,7 @@ def _first(answer: dict[str, Any]) -> str | None:
 
 async def _found(request: HttpRequest) -> searches.StoredSearch:
     identity = request.path_params["search_id"]
-    found = await run_in_threadpool(searches.get, service_of(request).engine, identity)
+    found = await run_in_threadpool(searches.get, service_of(request).engine, identity, request.state.sees)
     if found is None:
         raise RefusedError(404, f"there is no search {identity[:40]!r}; GET /v1/searches lists them")
     return found

@@ -41,6 +41,13 @@ database_option = click.option(
 )
 @click.option("--answer-seconds", type=click.FloatRange(0.1, 3600), default=30.0, show_default=True, help="Longest answer.")
 @click.option("--requests-per-second", type=click.FloatRange(0.01, 1e6), default=50.0, show_default=True, help="Of one key.")
+@click.option(
+    "--queued-searches",
+    type=click.IntRange(1, 1_000_000),
+    default=100,
+    show_default=True,
+    help="Most searches of one key in the queue; without keys all together.",
+)
 def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, search_workers: int, **options: Any) -> None:
     """The same answers over HTTP, for schedulers and browsers.
 

@@ -106,7 +106,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One service without keys, and without a worker for searches: they stay queued. Tests leave no measured runs in it. It
     lives to the end, which costs nothing; a worker for searches asks its queue all the time."""
     database = f"sqlite:///{tmp_path_factory.mktemp('service')}/service.db"
-    found = start(database, "--workers", "1", "--search-workers", "0")
+    found = start(database, "--workers", "1", "--search-workers", "0", "--queued-searches", "10000")
     yield found
     found.stop()
 

@@ -13,13 +13,17 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import sqlalchemy as sa
 import uvicorn
 from autoconfig.api import http as protocol
+from autoconfig.api import searches
 from autoconfig.api.app import create_app, every_route
 from autoconfig.api.http import Limits
 from autoconfig.api.routes.answers import MEASUREMENT_EXAMPLE
-from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings
+from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings, create_key, dbos_url, engine_of
+from autoconfig.api.wire.bodies import read_search
 from command_line import run_in_process
+from dbos import DBOSClient
 from starlette.requests import Request
 from starlette.responses import Response
 from tables import tabled
@@ -120,11 +124,75 @@ def test_a_revoked_key_is_refused_at_once(locked):
     assert key.split("_", 2)[2] not in json.dumps(listed)
 
 
-def test_a_revoked_key_follows_no_search_on(locked, keys):
-    with locked.client(keys["admin"]) as client:
-        body = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "profile": True}
-        search = client.post("/v1/searches", json=body).json()["id"]  # stays queued: nobody measures here
-    key = make_key(locked, "read")
+UNBEGUN = {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "profile": True}
+"""A search that stays queued: nobody measures here."""
+
+
+def test_a_search_belongs_to_the_key_that_made_it(locked, keys):
+    team, admin = make_key(locked, "profile", "read"), keys["admin"]
+    with locked.client(team) as client:
+        search = client.post("/v1/searches", json=UNBEGUN).json()["id"]
+    engine = engine_of(locked.database)
+    queue = DBOSClient(system_database_url=dbos_url(locked.database), system_database_engine=engine)
+    before = searches.submit(engine, queue, "", read_search(json.dumps(UNBEGUN).encode()))[0].id
+    queue.destroy()
+    engine.dispose()
+
+    def listed(key: str) -> set[str]:
+        with locked.client(key) as client:
+            return {row["id"] for row in client.get("/v1/searches", params={"limit": 500}).json()["searches"]}
+
+    assert listed(team) == {search} and {search, before} <= listed(admin)
+    looks = ("", "/events", "/plans", "/export")
+    for key in (keys["read"], make_key(locked, "profile", "read", "plan")):
+        assert not listed(key) & {search, before}
+        with locked.client(key) as client:
+            for path in (f"/v1/searches/{search}{look}" for look in looks):
+                assert client.get(path).status_code == 404, path
+    for key in (keys["profile"], make_key(locked, "profile")):
+        with locked.client(key) as client:
+            assert client.delete(f"/v1/searches/{search}").status_code == 404
+    with locked.client(team) as client:
+        assert client.get(f"/v1/searches/{search}").json()["state"] == "queued", "no other key has cancelled it"
+        assert client.get(f"/v1/searches/{before}").status_code == 404
+        assert client.delete(f"/v1/searches/{search}").json()["state"] == "cancelled"
+    with locked.client(admin) as client:
+        assert client.get(f"/v1/searches/{search}").json()["state"] == "cancelled"
+        assert client.delete(f"/v1/searches/{before}").json()["state"] == "cancelled"
+
+
+def test_a_key_has_its_share_of_the_queue_and_keys_take_turns(tmp_path):
+    url = f"sqlite:///{tmp_path}/service.db"
+    app = create_app(ServiceSettings(database=url, keys_required=True, queued_searches=3))
+    engine = app.state.service.engine
+    first, second = (create_key(engine, name, ("profile",)) for name in ("first", "second"))
+
+    async def ask() -> list[httpx.Response]:
+        found = []
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service") as client:
+            for number, key in enumerate([*[first] * 3, second, first]):
+                headers = {"Authorization": f"Bearer {key}", "Idempotency-Key": f"{number}"}
+                found.append(await client.post("/v1/searches", json=UNBEGUN, headers=headers))
+            repeated = {"Authorization": f"Bearer {first}", "Idempotency-Key": "0"}
+            found.append(await client.post("/v1/searches", json=UNBEGUN, headers=repeated))
+        return found
+
+    answers = asyncio.run(ask())
+    assert [answer.status_code for answer in answers] == [202, 202, 202, 202, 429, 200]
+    assert int(answers[4].headers["retry-after"]) >= 1 and "3 of your searches wait" in answers[4].json()["detail"]
+    ids = [answer.json()["id"] for answer in answers[:4]]
+    assert searches.counts(engine)["queued"] == 4, "a refused one leaves nothing"
+    with engine.connect() as connection:
+        query = "SELECT workflow_uuid FROM workflow_status ORDER BY priority, created_at"
+        order = [ids.index(identity) for identity in connection.execute(sa.text(query)).scalars()]
+    assert order == [0, 3, 1, 2]
+    engine.dispose()
+
+
+def test_a_revoked_key_follows_no_search_on(locked):
+    key = make_key(locked, "read", "profile")
+    with locked.client(key) as client:
+        search = client.post("/v1/searches", json=UNBEGUN).json()["id"]
     with locked.client(key) as client, client.stream("GET", f"/v1/searches/{search}/events") as stream:
         lines = stream.iter_lines()
         assert next(lines) == "id: 1"

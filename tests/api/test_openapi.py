@@ -20,7 +20,7 @@ FEW, MANY = 3, 500
 @pytest.fixture(scope="module")
 def service(services) -> Running:
     """One of its own: the examples leave measured runs, which change the answers."""
-    return services("--workers", "1", "--search-workers", "0")
+    return services("--workers", "1", "--search-workers", "0", "--queued-searches", "10000")
 
 
 def schemathesis(service: Running, examples: int, seed: int, phases: str) -> subprocess.CompletedProcess[str]:
@@ -70,6 +70,6 @@ def test_schemathesis_finds_nothing(service: Running) -> None:
 @pytest.mark.soak
 def test_schemathesis_finds_nothing_in_thousands_of_requests(services) -> None:
     seed = int(os.environ.get("AUTOCONFIG_SOAK_SEED", "1"))
-    done = schemathesis(services("--workers", "2"), MANY, seed, "examples,coverage,fuzzing")
+    done = schemathesis(services("--workers", "2", "--queued-searches", "10000"), MANY, seed, "examples,coverage,fuzzing")
     print(done.stdout[-3000:])
     assert done.returncode == 0, done.stdout[-6000:]

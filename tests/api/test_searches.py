@@ -14,7 +14,7 @@ from autoconfig.api import searches
 from autoconfig.api.answers import answer
 from autoconfig.api.app import create_app
 from autoconfig.api.context import Compute
-from autoconfig.api.store import WORKERS, ServiceSettings, dbos_url, engine_of
+from autoconfig.api.store import SEARCHES, WORKERS, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.bodies import ExportBody, PlansBody, read_search
 from command_line import run_in_process
 from dbos import DBOSClient
@@ -144,18 +144,38 @@ def test_metrics_count_searches_trials_and_bugs(tmp_path, monkeypatch):
     engine.dispose()
 
 
-def test_a_database_of_an_older_version_gets_the_columns_that_came_later(tmp_path):
+OLDER = (
+    "CREATE TABLE autoconfig_workers (id VARCHAR(64) PRIMARY KEY, beat INTEGER NOT NULL)",
+    "INSERT INTO autoconfig_workers VALUES ('a', 3)",
+    "CREATE TABLE autoconfig_searches (number INTEGER NOT NULL PRIMARY KEY, id VARCHAR(36) NOT NULL UNIQUE, owner VARCHAR(32) "
+    "NOT NULL, idempotency_key VARCHAR(200), body TEXT NOT NULL, state VARCHAR(16) NOT NULL, created DATETIME NOT NULL, "
+    "started DATETIME, ended DATETIME, result BLOB, problem BLOB, UNIQUE (owner, idempotency_key))",
+    "INSERT INTO autoconfig_searches (number, id, owner, body, state, created) VALUES (1, "
+    "'7b0f7a5e-6b6e-4c0e-9f0c-0d6f7f6f7f6f', 'key', '{}', 'queued', '2026-11-20 10:00:00')",
+)
+"""Tables as earlier releases made them, with a row each."""
+
+
+def test_a_database_of_an_older_version_gets_what_came_later(tmp_path):
     url = f"sqlite:///{tmp_path}/old.db"
     old = sa.create_engine(url)
     with old.begin() as connection:
-        connection.execute(sa.text("CREATE TABLE autoconfig_workers (id VARCHAR(64) PRIMARY KEY, beat INTEGER NOT NULL)"))
-        connection.execute(sa.text("INSERT INTO autoconfig_workers VALUES ('a', 3)"))
+        for statement in OLDER:
+            connection.execute(sa.text(statement))
     old.dispose()
     for _ in range(2):
         engine = engine_of(url)
         with engine.connect() as connection:
             assert connection.execute(sa.select(WORKERS)).all() == [("a", 3, None, None, None)]
+        assert "autoconfig_searches_by_state" in {index["name"] for index in sa.inspect(engine).get_indexes(SEARCHES.name)}
         engine.dispose()
+    queue = DBOSClient(system_database_url=dbos_url(url), system_database_engine=engine)
+    [before] = searches.listed(engine, after=0, limit=9, owner="key")
+    assert searches.submit(engine, queue, "key", read_search(json.dumps(QUESTION).encode()), quota=2)[0].number == 2
+    searches.requeue(engine, queue, before.id, stale=False)
+    assert [one.status for one in queue.list_workflows(workflow_ids=[before.id])] == ["ENQUEUED"]
+    queue.destroy()
+    engine.dispose()
 
 
 @pytest.mark.soak
