@@ -20,8 +20,15 @@ from autoconfig.specs.scenario import Numerics
 from autoconfig.specs.software.software import StackMemory
 
 
-def gemm_input_bytes(numerics: Numerics, stack: StackMemory) -> float:
-    """Bytes per element of a saved GEMM input: 1 where the stack saves it quantised to fp8, else the activation type's."""
+def gemm_input_bytes(numerics: Numerics, stack: StackMemory, matrix: str = "") -> float:
+    """Bytes per element of a saved GEMM input: 1 where the stack saves it quantised to fp8, else the activation type's; none
+    of a frozen matrix without an adapter, as only the gradients of its weights or of an adapter's first matrix read it.
+
+    `matrix`: one of scenario.LORA_MODULES; empty: one that has no adapter. Source: megatron-core, tensor_parallel/layers.py,
+    LinearWithFrozenWeight; Transformer Engine, pytorch/module/linear.py (saves inputs where weight.requires_grad); torch's
+    autograd formula of addmm."""
+    if numerics.peft == "lora" and matrix not in numerics.lora_target_modules:
+        return 0.0
     if numerics.format.quantised and stack.fp8_gemm_inputs:
         return numerics.format.saved_bytes
     return float(numerics.activation_bytes)
@@ -34,12 +41,18 @@ def norm_inputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape:
     return count * stack.norm_input_bytes * scale * shape.tokens * model.hidden_size / shape.sp
 
 
-def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, kind: str) -> Number:
     """Inputs of qkv and fc1: 2 T h / u each; with sequence parallelism the local part is saved and gathered again, or (stack)
-    the gathered input itself is saved, 2 T h."""
-    count = model.num_layernorms_per_layer
+    the gathered input itself is saved, 2 T h. Of a layer (or half of one) of a hybrid both are what its kind reads."""
     ranks = 1.0 if stack.saves_gathered_inputs else shape.sp
-    return count * gemm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / ranks
+    attention, mlp = (gemm_input_bytes(numerics, stack, matrix) for matrix in ("linear_qkv", "linear_fc1"))
+    frozen = gemm_input_bytes(numerics, stack)
+    if kind not in (*DENSE_KINDS, "mlp"):
+        mlp = frozen
+    if model.is_hybrid:
+        attention = mlp = attention if kind == "attention" else mlp if kind == "mlp" else frozen
+    each = (attention + mlp) / 2
+    return model.num_layernorms_per_layer * each * shape.tokens * model.hidden_size / ranks
 
 
 def norm_statistics(model: ModelSpec, stack: StackMemory, shape: Shape) -> Number:
@@ -145,7 +158,7 @@ def attention_output(model: ModelSpec, numerics: Numerics, stack: StackMemory, s
         copies = copies + np.where(np.greater(shape.batch, 1), 1.0, 0.0)
     per_element = copies * numerics.activation_bytes
     if numerics.format.quantised and stack.fp8_gemm_inputs:
-        per_element = per_element + gemm_input_bytes(numerics, stack)
+        per_element = per_element + gemm_input_bytes(numerics, stack, "linear_proj")
     return per_element * shape.tokens * channels
 
 
@@ -198,15 +211,16 @@ def attention_activations(
     return parts
 
 
-def mlp_inside(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Inside of a dense MLP or of the shared experts: fc1 output 2 T G f / t (fused activations save their input only) and
-    fc2 input 2 T f / t."""
-    return shape.tokens / shape.tp * ffn * _channel_bytes(model, numerics, stack)
-
-
-def _channel_bytes(model: ModelSpec, numerics: Numerics, stack: StackMemory) -> float:
+def mlp_inside(
+    model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape, matrix: str = "linear_fc2"
+) -> Number:
+    """Inside of a dense MLP or of the shared experts (`matrix` empty): fc1 output 2 T G f / t (fused activations save their
+    input only; one byte where the stack saves it in fp8) and fc2 input 2 T f / t."""
     extra = stack.gated_activation_extra_bytes if model.gated_linear_unit else 0.0
-    return numerics.activation_bytes * model.gate_factor + extra + gemm_input_bytes(numerics, stack)
+    eight_bits = numerics.format.quantised and stack.fp8_activation_input and model.gated_linear_unit
+    width = 1.0 if eight_bits else numerics.activation_bytes
+    each = width * model.gate_factor + extra + gemm_input_bytes(numerics, stack, matrix)
+    return shape.tokens / shape.tp * ffn * each
 
 
 def layer_input(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

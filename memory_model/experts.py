@@ -59,7 +59,7 @@ def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, 
 def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted. Where a gate scales
     their output, also that output, 2 T h / u (megatron-core 0.19.2, transformer/moe/shared_experts.py)."""
-    inside = mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape)
+    inside = mlp_inside(model, model.moe_shared_expert_intermediate_size, numerics, stack, shape, matrix="")
     gated = numerics.activation_bytes * model.hidden_size if model.moe_shared_expert_gate else 0.0
     return inside + gated * shape.tokens / shape.sp
 

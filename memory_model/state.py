@@ -44,20 +44,24 @@ class ParameterGroup:
     """Ranks over which data-parallel sharding divides."""
 
 
-def weight_bytes(group: ParameterGroup, numerics: Numerics, gpu: GpuSpec, fsdp: Number, fp8_gather: Number) -> Number:
+def weight_bytes(
+    group: ParameterGroup, numerics: Numerics, stack: StackMemory, gpu: GpuSpec, fsdp: Number, fp8_gather: Number
+) -> Number:
     """Weights: 2 bytes (4 in fp32), fp8 copies for GEMMs, divided over the group with FSDP (ZeRO-3).
 
     Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`).
 
-    fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it.
+    fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it. Where the
+    stack caches none, the other orientations are made for each GEMM.
     """
     wide = numerics.activation_bytes
     total = wide * group.parameters
     if numerics.frozen_dtype == "fp32":
         total = total + (TYPE_BYTES["fp32"] - wide) * (group.parameters - group.trainable)
     if numerics.format.quantised:
-        cached = numerics.format.weight_copy_bytes(gpu.compute_capability)
-        total = total + group.gemm_weights * np.where(fp8_gather, cached - 2, cached)
+        kept = numerics.format.weight_copy_bytes(gpu.compute_capability)
+        alone, gathered = (kept, kept) if stack.caches_quantised_weights else (0.0, numerics.format.saved_bytes)
+        total = total + group.gemm_weights * np.where(fp8_gather, gathered - 2, alone)
     return np.where(np.equal(fsdp, 3), total / group.shard, total)
 
 

@@ -55,7 +55,7 @@ def layer_activations(
     share = 0.5 if model.is_hybrid else 1.5 if kind == "decoder" else 1.0
     parts = {
         "norm_inputs": share * activations.norm_inputs(model, numerics, stack, shape),
-        "norm_outputs": share * activations.norm_outputs(model, numerics, stack, shape),
+        "norm_outputs": share * activations.norm_outputs(model, numerics, stack, shape, kind),
         "norm_statistics": share * activations.norm_statistics(model, stack, shape),
         "dropout_masks": share * activations.dropout_masks(model, numerics, shape),
     }
@@ -269,7 +269,7 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts, *, gradients: bool =
     fp8 = gathers_fp8(numerics, scenario.software, fsdp)
     total = np.zeros(share.shape)
     for group in _parameter_groups(model, numerics, layouts, mean):
-        total = total + state.weight_bytes(group, numerics, gpu, fsdp, fp8)
+        total = total + state.weight_bytes(group, numerics, scenario.software.memory, gpu, fsdp, fp8)
         total = total + (state.gradient_bytes(group, numerics, fsdp) if gradients else 0.0)
         total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
     return np.asarray(total[number, 0])
@@ -411,7 +411,7 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
     dummies = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes))
     fp8 = gathers_fp8(numerics, stack, fsdp)
     return {
-        "weight_bytes": sum((state.weight_bytes(g, numerics, gpu, fsdp, fp8) for g in groups), zeros),
+        "weight_bytes": sum((state.weight_bytes(g, numerics, stack.memory, gpu, fsdp, fp8) for g in groups), zeros),
         "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,

@@ -277,7 +277,10 @@ def _refuse_other_vendors(given: GivenSettings, model: ModelSpec, cluster: Clust
 def _of_stack(model: ModelSpec, cluster: ClusterSpec, software: SoftwareStack, dropless: bool) -> RunSettings:
     time, wide = software.time, cluster.link_domain_size > 8
     if not model.is_moe:
-        return RunSettings()
+        if cluster.gpu.vendor != NVIDIA:
+            return RunSettings()
+        graphs = frozenset({FULL_ITERATION} if time.full_iteration_graphs else ())
+        return RunSettings(cuda_graphs=graphs, fp8_attention=time.fp8_attention)
     dispatcher = time.moe_dispatcher_wide if wide and time.moe_dispatcher_wide else time.moe_dispatcher
     parts = ("attn", "moe_router", "moe_preprocess") if wide and time.moe_graphs_wide else ()
     return RunSettings(

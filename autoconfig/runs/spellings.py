@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from autoconfig.runs.table import NO, WORDS, CellError, Row, cell, names_of
+from autoconfig.specs.run_settings import GRAPH_SCOPES, read_graphs
 
 LEFT_OUT = ("null", "nan", "n/a", "na", "-", "none")
 """What programs write into a cell that they leave empty."""
@@ -21,7 +22,9 @@ def in_our_words(row: Row) -> dict[str, str]:
     if cell(ours, "software"):
         ours["software"] = _software(cell(ours, "software"))
     if graphs := cell(ours, "cuda_graph").lower():
-        on, scope = names_of("cuda_graphs").get(graphs, (graphs, ""))
+        scopes = read_graphs(graphs)
+        on, scope = ("1", graphs) if scopes and scopes <= {*GRAPH_SCOPES} else (graphs, "")  # scopes in the cell of on and off
+        on, scope = names_of("cuda_graphs").get(graphs, (on, scope))
         ours |= {"cuda_graph": on} | ({"cuda_graph_scope": scope} if scope and not cell(ours, "cuda_graph_scope") else {})
     if task := cell(ours, "task").lower():
         ours["task"] = _task(names_of("tasks").get(task, task))
@@ -38,7 +41,9 @@ def _is_left_out(column: str, text: str) -> bool:
 
 
 def _software(text: str) -> str:
-    """Return a dated release of NVIDIA's as nemo-26.04 (also 26.04, v26.04, NeMo 26.4, nemo:26.04); our own name as it is."""
+    """Return a dated release of NVIDIA's as nemo-26.04 (also 26.04, v26.04, NeMo 26.4, nemo:26.04); our own name as it is, and
+    either without the question mark of somebody who is not sure."""
+    text = text.rstrip("? ")
     dated = None if text.lower().startswith("nemo-") else _DATED.fullmatch(text.lower())
     return f"nemo-{dated[1]}.{dated[2]:0>2}{dated[3]}" if dated else text
 

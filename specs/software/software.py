@@ -48,6 +48,10 @@ class StackMemory:
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
     fp8_gemm_inputs: bool = True
     """Under fp8 the inputs of GEMMs are saved in one byte."""
+    fp8_activation_input: bool = False
+    """Under fp8 the input of SwiGLU is saved in one byte, too (Megatron's --activation-func-fp8-input-store)."""
+    caches_quantised_weights: bool = True
+    """Quantised copies of the weights stay from one micro-batch to the next, in every orientation that the GPU needs."""
     loss_bytes_per_logit: float = 6.0
     """Alive per logit at the loss (2 fused in place, 4, 6 Megatron's default, 10 with its `native` fusion)."""
     logit_gradient_bytes: float = 2.0
@@ -249,6 +253,10 @@ class StackTime:
     """Share of the links' rate that HybridEP's copies to others reach among 8 ranks (its table; operators/moe.py)."""
     sink_attention_slowdown: float = 3.6
     """Time of attention with learned sinks over plain attention."""
+    full_iteration_graphs: bool = False
+    """Dense models on NVIDIA's GPUs replay the whole iteration as one CUDA graph."""
+    fp8_attention: bool = False
+    """The usual quantised run of a dense model on NVIDIA's GPUs has its attention in fp8."""
     moe_graphs_wide: bool = False
     """In wide link domains attention, router and permutation are replayed as CUDA graphs; experts are launched."""
     moe_imbalance: float = 1.15
@@ -283,6 +291,8 @@ def software_names() -> list[str]:
 
 _RELEASE = re.compile(r"nemo-[0-9]{2}\.(0[1-9]|1[0-2])(\.[0-9]{2})?")
 _SHORT_POINT = re.compile(r"(nemo-[0-9]{2}\.[0-9]{2}\.)([0-9])")
+_OF_A_MONTH = re.compile(r"(.+?)(?:-main)?-20[0-9]{2}-(?:0[1-9]|1[0-2])")
+"""A stack without releases as of a month: torchtitan-2026-05, automodel-main-2026-06."""
 
 
 def is_release(name: str) -> bool:
@@ -317,6 +327,8 @@ def load_stack(name: str) -> SoftwareStack:
         stack = _build(_raw(older[-1]))
         said = f"{stack.description}; priced as {stack.name}"
         return replace(stack, name=wanted, release=wanted, priced_as=stack.name, description=said)
+    if (month := _OF_A_MONTH.fullmatch(wanted)) and not is_release(month[1]):
+        return load_stack(month[1])
     raise UnknownNameError("software stack", name, software_names(), "autoconfig software lists them all", field="software")
 
 

@@ -1,6 +1,7 @@
 """Activations: micro-batches in flight, what a layer saves (published tables, by hand), what recomputation keeps."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackMemory, load_stack
 from small_models import MODELS
 
 from autoconfig.training.question import Request, understand
@@ -202,3 +203,19 @@ def test_recomputing_an_mlp_frees_the_output_of_its_fused_norm(attends, left):
 def test_recomputation_by_operator_leaves_hybrids_alone():
     kept = kept_by_operator(ModelSpec(**MODELS["hybrid"]), "mamba", Numerics(), None, {"a": 7.0})
     assert (kept.kept, kept.back_in_mlp, kept.back_in_attention) == ({"a": 7.0}, 0.0, 0.0)
+
+
+def test_inputs_of_frozen_matrices_are_kept_for_their_adapters_only():
+    """A frozen matrix's gradient needs its weights alone; an adapter's first matrix reads the same input: 2 T h of a norm's
+    output each, 2 T q of attention's (which its own backward reads in any case), 2 T f of the activation's."""
+    model, shape = load_model("llama3-8b"), Shape.of(seq_length=1024, tp=1, sp=False, cp=1, ep=1, etp=1, mbs=1)
+
+    def parts(**changes: Any) -> dict[str, float]:
+        numerics = Numerics(attention_dropout=0.0, hidden_dropout=0.0, **changes)
+        return layer_activations(model, "dense", numerics, StackMemory(), shape, load_gpu("h100"))
+
+    full, every = parts(), parts(peft="lora")
+    some = parts(peft="lora", lora_target_modules=("linear_qkv", "linear_proj"))
+    assert every == full
+    kept = {name: float(full[name] - some[name]) for name in full if full[name] != some[name]}
+    assert kept == {"norm_outputs": 2 * 1024 * 4096, "mlp_inside": 2 * 1024 * 14336}

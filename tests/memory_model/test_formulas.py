@@ -54,7 +54,7 @@ def test_the_part_is_what_its_line_says(function: str, kind: str, changes: dict[
         given = {
             "model": model, "numerics": NUMERICS[numerics], "stack": stack, "shape": shape, "encoder": encoder,
             "vocab": letters["V"], "pp": plan["pp"], "ffn": model.ffn_hidden_size, "depths": 3,
-            "gpu": load_gpu(changes.get("gpu", "h100")),
+            "gpu": load_gpu(changes.get("gpu", "h100")), "kind": "dense", "matrix": "linear_fc2",
             "inside": 777.0, "parts": {"expert_inside": 900.0, "expert_activation": 800.0}, "logits": 555.0,
         }  # fmt: skip
         asked = {key: given[key] for key in inspect.signature(part).parameters}

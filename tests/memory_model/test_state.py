@@ -23,7 +23,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import NONE, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackMemory, load_stack
 from small_models import MODELS
 from small_models import scenario as small
 from tables import tabled
@@ -36,7 +36,7 @@ GROUP = ParameterGroup(parameters=1000.0, gemm_weights=800.0, trainable=1000.0, 
 
 
 def total(numerics: Numerics, dist_opt: bool, fsdp: int = 0) -> float:
-    parts = (weight_bytes(GROUP, numerics, H100, fsdp, False), gradient_bytes(GROUP, numerics, fsdp))
+    parts = (weight_bytes(GROUP, numerics, StackMemory(), H100, fsdp, False), gradient_bytes(GROUP, numerics, fsdp))
     return float(sum(parts) + optimizer_bytes(GROUP, numerics, dist_opt, fsdp, 0.0))
 
 
@@ -70,7 +70,14 @@ def test_lora_adapters_of_llama() -> None:
 ])  # fmt: skip
 def test_bytes_of_weights(numerics, gpu, fsdp, gather, expected):
     """fp8 copies in one orientation from Blackwell on, in two before; gathered in fp8 they take the 16-bit weight's place."""
-    assert weight_bytes(GROUP, Numerics(**numerics), gpu, fsdp, gather) == expected
+    assert weight_bytes(GROUP, Numerics(**numerics), StackMemory(), gpu, fsdp, gather) == expected
+
+
+@pytest.mark.parametrize(("gather", "expected"), [(False, 2000), (True, 2000 - 800)])
+def test_a_stack_that_caches_no_quantised_weights_keeps_one_form_of_them(gather: bool, expected: float) -> None:
+    """Transformer Engine without a transpose cache: MLPerf's Llama-2-70B LoRA holds 70 GB of weights on an H200 of 141 GB."""
+    stack = StackMemory(caches_quantised_weights=False)
+    assert weight_bytes(GROUP, Numerics(precision="fp8"), stack, H100, 0, gather) == expected
 
 
 @pytest.mark.parametrize(("numerics", "each"), [
