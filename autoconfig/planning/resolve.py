@@ -190,12 +190,14 @@ def read_model(
 
 
 def read_checkpoint(model: str | Mapping[str, Any], *, local_files: bool) -> Checkpoint | None:
-    """How the files of a model store its weights, where its config says that they are quantised; None for a catalogue name.
-    Raises InputError."""
-    from autoconfig.specs.software.checkpoint import checkpoint_of, checkpoint_of_file
+    """How the files of a model store its weights, where its config, or the table of published ones by the id, says that they
+    are quantised; None in 16 bits and for a catalogue name. Raises InputError."""
+    from autoconfig.specs.software.checkpoint import checkpoint_named, checkpoint_of, checkpoint_of_file
 
     if not isinstance(model, str):
         return checkpoint_of(model, "model")
+    if (known := checkpoint_named(model)) is not None:
+        return known
     file = config_file_of(model) if local_files else None
     return None if file is None else checkpoint_of_file(file)
 

@@ -35,7 +35,7 @@ from autoconfig.specs.models.config_reader import (
     tied_by_class,
     unified,
 )
-from autoconfig.specs.models.huggingface_encoders import ENCODERS
+from autoconfig.specs.models.huggingface_families import ENCODERS
 from autoconfig.specs.models.huggingface_families import FAMILIES as DECODERS
 from autoconfig.specs.models.huggingface_later import LATER
 from autoconfig.specs.models.model import ModelSpec

@@ -28,6 +28,7 @@ from autoconfig.specs.errors import (
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import numbers_of
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.published import Published, find_published
 from autoconfig.specs.remarks import Effect, Remark
 
 MIN_PARAMETERS = 10e6
@@ -206,19 +207,29 @@ def load_model(name: str) -> ModelSpec:
 
     Upper and lower case, `_`, space and `-` are the same. A prefix names a model when only one model (or one and its later
     releases: `qwen3-235`) starts with it and it does not end inside a number (`llama3-7` does). What NVIDIA's tables put
-    behind a name in parentheses (`(tokendrop)`, `(w/o MTP)`) is understood. Raises UnknownNameError with the nearest names.
+    behind a name in parentheses (`(tokendrop)`, `(w/o MTP)`) is understood, and the id of a published checkpoint of it
+    (published_checkpoint). Raises UnknownNameError with the nearest names.
     """
     text, changes = name.strip(), None
     match = _VARIANT.fullmatch(text)
     if match and match[2].strip().lower() in _VARIANTS:
         text, changes = match[1], _VARIANTS[match[2].strip().lower()]
     canonical = _find(_normalised(text))
+    if canonical is None and (published := published_checkpoint(text)):
+        canonical = published.model
     if canonical is None:
         given = name if len(name) <= 80 else f"{name[:77]}..."
         known = model_names() if nearest(given, model_names()) else _index()
         raise UnknownNameError("model", given, known, HINT, field="model")
     model = _load(canonical)
     return model.replace(name=f"{model.name}*", **changes) if changes else model
+
+
+def published_checkpoint(name: str) -> Published | None:
+    """The published checkpoint of this id (`Qwen/Qwen3-8B-AWQ`, `RedHatAI/...-FP8-dynamic`) or address of one; None where the
+    table knows none."""
+    address = _ADDRESS.fullmatch(name.strip())
+    return find_published(_normalised(address[1] if address else name), _index())
 
 
 _ON_HUB = re.compile(r"(?:https://huggingface\.co/|\bHF )([\w.-]+/[\w.-]+)")
@@ -279,8 +290,11 @@ def resolve_model(
 def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
     """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched."""
     if not download:
+        alike = [one for one in unknown.nearest if _numbers(one) == _numbers(name)]  # of other numbers is another model
+        meant = f" (did you mean {alike[0]}?)" if alike else ""
         raise InputError(
-            f"{unknown}; {name[:80]} is not in the catalogue: give its config.json, or say {option('download')} to fetch that",
+            f"model {name[:80]} is not in the catalogue{meant}: give its config.json, or say {option('download')} to fetch "
+            "that",
             field="model",
         ) from unknown
     try:
@@ -305,6 +319,10 @@ def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, downloa
     model, notes = read_config(file, like)
     model = model.replace(name=name.rpartition("/")[2])
     return model, [Remark("model", model.name, f"the config.json of {name}, as downloaded", Effect.EVERYTHING), *notes]
+
+
+def _numbers(name: str) -> list[str]:
+    return sorted(re.findall(r"[0-9]+(?:\.[0-9]+)?", name))
 
 
 def config_file_of(text: str) -> Path | None:

@@ -17,8 +17,8 @@ MAX_PATTERNS, MAX_CHARACTERS, MAX_STARS = 256, 200, 4
 MAX_WORK = 1e7
 """Of all expressions of a list for one name: characters^stars / stars!, summed."""
 LONGEST_NAME = 60
-_WRAPPERS = ("model", "language_model", "thinker", "transformer", "llm")
-_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "")
+_WRAPPERS = ("model", "language_model", "thinker", "transformer", "llm", "backbone")
+_PREFIXES = ("model.", "model.language_model.", "language_model.model.", "backbone.", "")
 
 
 def _bare(name: str) -> str:
@@ -75,13 +75,22 @@ Module = tuple[str, tuple[str, ...], float]
 def linear_modules(model: ModelSpec, *, by_expert: bool = False) -> Iterator[Module]:
     """Every linear layer of the stack and the output layer; routers left out. `by_expert`: each routed expert on its own,
     else all of a layer together under the first one's name."""
+    for part, names, weights in _modules(model, by_expert):
+        if "mamba" in model.layer_kinds:  # Nemotron-H: whatever a layer holds is its mixer
+            names = (*names, *(re.sub(r"\.(mlp|self_attn)\.", ".mixer.", name) for name in names))
+        yield part, tuple(dict.fromkeys(names)), weights
+
+
+def _modules(model: ModelSpec, by_expert: bool) -> Iterator[Module]:
     for index, kind in enumerate((*model.layer_kinds, *model.mtp_kinds * mtp_depths_held(model))):
         # a hybrid with Gated DeltaNet has a mixer and an MLP in one layer of Hugging Face, we have two
         layer = f"layers.{index // 2 if 'gdn' in model.layer_kinds else index}"
         if kind in _RECURRENT:
             weights = _RECURRENT[kind](model, 1)
             for name, count in weights.items():
-                yield "recurrent", tuple(f"{layer}.{inside}.{name}" for inside in ("linear_attn", "mixer")), float(count)
+                fused = [name, *_DELTA_RULE.get(name, ())]  # most of a fused projection says how it is stored
+                names = tuple(f"{layer}.{inside}.{one}" for inside in ("linear_attn", "mixer") for one in fused)
+                yield "recurrent", names, float(count)
         elif kind not in ("mlp", "moe") or not model.is_hybrid:
             yield from _attention(model, layer)
         if kind == "moe":
@@ -93,6 +102,8 @@ def linear_modules(model: ModelSpec, *, by_expert: bool = False) -> Iterator[Mod
 
 
 _RECURRENT = {"mamba": mamba_gemms, "gdn": gdn_gemms}
+_DELTA_RULE = {"in_proj": ("in_proj_qkvz", "in_proj_qkv")}
+"""The first projection of Gated DeltaNet in checkpoints of Qwen3-Next and Qwen3.5, without the few columns of its gates."""
 _LATENT = {
     "linear_q_down_proj": "q_a_proj",
     "linear_q_up_proj": "q_b_proj",

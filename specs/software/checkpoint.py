@@ -16,6 +16,7 @@ from typing import Any
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import published_checkpoint
 from autoconfig.specs.models.module_names import ModuleNames, linear_modules
 from autoconfig.specs.software.engine import ModuleFormats
 
@@ -98,6 +99,32 @@ class Checkpoint:
         groups = f", groups of {main.group}" if main.group and main.rows == 1 else ""
         blocks = f", blocks of {main.rows} x {main.group}" if main.rows > 1 else ""
         return f"{self.method}: {main.form}{groups}{blocks}, {main.bytes:.4g} bytes a weight"
+
+
+def checkpoint_named(name: str) -> Checkpoint | None:
+    """Of a published id, such as `Qwen/Qwen3-30B-A3B-FP8` or `nvidia/...-NVFP4` (specs/catalogue/published.json); None where
+    it is in 16 bits or the table knows no such id. `Checkpoint.formats(model)` says the format of each kind of module."""
+    published = published_checkpoint(name)
+    if published is None or not published.recipe:
+        return None
+    return checkpoint_of({"quantization_config": published.quantization_config}, name.strip()[:80])
+
+
+def quantised_at_load(method: str) -> Checkpoint:
+    """Of a checkpoint in 16 bits that an engine is told to quantise (`--quantization fp8`): all linear layers but the output
+    layer, fp8 with a scale a tensor (vLLM layers/quantization/fp8.py, SGLang fp8.py) or NF4 in blocks of 64. Raises
+    UnsupportedError for a method that needs a checkpoint in its own format."""
+    word = method.strip().lower()
+    if word not in AT_LOAD:
+        raise UnsupportedError(
+            f"{method[:40]!r} needs a checkpoint in that format: name one, such as ...-AWQ; one in 16 bits is quantised "
+            f"at load with {', '.join(AT_LOAD)}"
+        )
+    return _METHODS[word](ConfigReader(AT_LOAD[word], method))
+
+
+AT_LOAD: dict[str, dict[str, Any]] = {"fp8": {"modules_to_not_convert": []}, "bitsandbytes": {"load_in_4bit": True}}
+"""Methods that quantise weights in 16 bits while they are loaded, with the settings of a config.json that they stand for."""
 
 
 def checkpoint_of_file(path: Path) -> Checkpoint | None:

@@ -1,4 +1,5 @@
-"""Quantised checkpoints: the size of the published files, what stays in 16 bits, which engine loads them, what a start says."""
+"""Quantised checkpoints: the size of the published files, what stays in 16 bits, which engine loads them, what a start says,
+and which are known by their ids."""
 
 import json
 import time
@@ -7,17 +8,28 @@ from typing import Any
 
 import pytest
 from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
-from autoconfig.specs.models.model_catalogue import load_model, model_names
+from autoconfig.specs.models.model_catalogue import load_model, model_names, published_checkpoint, resolve_model
 from autoconfig.specs.models.module_names import linear_modules
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.published import TABLE
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.checkpoint import ALGORITHMS, MXFP4, NVFP4, _algorithm, _compressed_weights, checkpoint_of
+from autoconfig.specs.software.checkpoint import (
+    ALGORITHMS,
+    MXFP4,
+    NVFP4,
+    _algorithm,
+    _compressed_weights,
+    checkpoint_named,
+    checkpoint_of,
+    quantised_at_load,
+)
 
 from autoconfig.engines.export import export_texts
+from autoconfig.planning.resolve import read_checkpoint
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
 from autoconfig.serving.request import ServeRequest
@@ -280,3 +292,125 @@ def test_other_floats_of_four_bits_are_refused() -> None:
     for weights in ({"num_bits": 4, "type": "float", "group_size": 64}, {"num_bits": 6, "type": "float", "group_size": 16}):
         with pytest.raises(InputError):
             _compressed_weights(ConfigReader({"weights": weights}, "x"))
+
+
+RECIPES = json.loads(TABLE.read_text(encoding="utf-8"))["recipes"]
+
+FILES = (
+    # id, catalogue's model, attention, MLP or shared experts, routed experts, cache, bytes of a weight by part
+    # read of the config.json and hf_quant_config.json of the id, as aiconfigurator-core 0.12.0 ships them
+    ("Qwen/Qwen3-235B-A22B-FP8", "qwen3-235b-a22b", "fp8_block", "fp8_block", "fp8_block", None, {"output": 2.0}),
+    ("Qwen/Qwen3-32B-FP8", "qwen3-32b", "fp8_block", "fp8_block", "fp8_block", None, {"mlp": 1.0002, "output": 2.0}),
+    ("deepseek-ai/DeepSeek-R1", "deepseek-v3", "fp8_block", "fp8_block", "fp8_block", None, {"attention": 1.0002}),
+    ("moonshotai/Kimi-K2-Instruct", "kimi-k2", "fp8_block", "fp8_block", "fp8_block", None, {"attention": 1.0002}),
+    ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking", "bf16", "bf16", "int4", None, {"experts": 0.5625, "mlp": 2.0}),
+    ("zai-org/GLM-5-FP8", "glm-5", "fp8_block", "fp8_block", "fp8_block", None, {"output": 2.0}),
+    ("nvidia/GLM-5-NVFP4", "glm-5", "bf16", "nvfp4", "nvfp4", "fp8", {"attention": 2.0, "mlp": 0.578, "experts": 0.581}),
+    ("nvidia/GLM-5.1-NVFP4", "glm-5", "bf16", "bf16", "nvfp4", "fp8", {"mlp": 2.0, "experts": 0.581}),
+    ("nvidia/DeepSeek-V3.2-NVFP4", "deepseek-v3.2", "nvfp4", "nvfp4", "nvfp4", "fp8", {"attention": 1.174, "experts": 0.587}),
+    ("nvidia/Qwen3-235B-A22B-NVFP4", "qwen3-235b-a22b", "nvfp4", "nvfp4", "nvfp4", "fp8", {"attention": 0.5625}),
+    ("nvidia/Qwen3.5-397B-A17B-NVFP4", "qwen3.5-397b-a17b", "bf16", "bf16", "nvfp4", "fp8", {"recurrent": 2.0, "mlp": 2.0}),
+    ("nvidia/Qwen3.6-35B-A3B-NVFP4", "qwen3.5-35b-a3b", "fp8", "nvfp4", "nvfp4", "fp8", {"recurrent": 1.0, "output": 0.5625}),
+    ("nvidia/Llama-3.1-70B-Instruct-FP8", "llama3.1-70b", "fp8", "fp8", "fp8", "fp8", {"output": 2.0}),
+    ("openai/gpt-oss-120b", "gpt-oss-120b", "bf16", "mxfp4", "mxfp4", None, {"experts": 0.53125}),
+    # of the model cards
+    ("meta-llama/Llama-3.1-405B-Instruct-FP8", "llama3.1-405b", "bf16", "fp8", "fp8", None, {"mlp": 1.0 + 2 / 126}),
+    ("nvidia/DeepSeek-R1-0528-FP4", "deepseek-v3", "bf16", "nvfp4", "nvfp4", "fp8", {"attention": 2.0}),
+    ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama3.1-8b", "fp8", "fp8", "fp8", None, {"output": 2.0}),
+    (
+        "neuralmagic/Meta-Llama-3.1-70B-Instruct-quantized.w4a16",
+        "llama3.1-70b",
+        "int4",
+        "int4",
+        "int4",
+        None,
+        {"mlp": 0.515625},
+    ),
+    ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", "int4", "int4", "int4", None, {"mlp": 0.51953125, "output": 2.0}),
+    ("Qwen/Qwen2.5-32B-Instruct-GPTQ-Int4", "qwen2.5-32b", "int4", "int4", "int4", None, {"mlp": 0.51953125}),
+)
+
+
+@pytest.mark.parametrize(("name", "model", "attention", "mlp", "experts", "kv", "stored"), FILES, ids=[one[0] for one in FILES])
+def test_modules_are_stored_as_in_the_published_files(name, model, attention, mlp, experts, kv, stored):
+    found = load_model(name)
+    checkpoint = checkpoint_named(name)
+    formats = checkpoint.formats(found)
+    assert (found.name, formats.attention, formats.mlp, formats.experts, checkpoint.kv) == (model, attention, mlp, experts, kv)
+    assert {part: dict(formats.exact)[part] for part in stored} == pytest.approx(stored, abs=6e-4)
+
+
+def test_files_are_as_large_as_published():
+    """405B in FP8: 57.75 GiB a GPU on eight were loaded (vLLM issue 6746), where its embedding is divided too."""
+    model = load_model("llama3.1-405b")
+    size = checkpoint_bytes(model, checkpoint_named("meta-llama/Llama-3.1-405B-Instruct-FP8").formats(model))
+    assert size / 8 / 2**30 == pytest.approx(57.75, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("qwen3-30b-a3b-fp8", "qwen3-30b-a3b"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", "qwen3-30b-a3b-2507"),
+        ("https://huggingface.co/Qwen/Qwen3-14B-AWQ", "qwen3-14b"),
+        ("llama-3.3-70b-instruct-FP8-dynamic", "llama3.1-70b"),
+        ("TheBloke/Llama-2-7B-Chat-GPTQ", "llama2-7b"),
+    ],
+)
+def test_other_spellings_of_published_checkpoints(name, model):
+    assert resolve_model(name)[0].name == model
+    assert str(read_checkpoint(name, local_files=False)) == str(checkpoint_named(name)) != "None"
+
+
+@pytest.mark.parametrize("name", ["deepseek-ai/DeepSeek-R1-0528", "meta-llama/Llama-3.3-70B-Instruct", "unsloth/Qwen3-8B"])
+def test_the_makers_ids_and_those_of_who_keeps_their_names(name):
+    assert published_checkpoint(name) is not None
+
+
+@pytest.mark.parametrize("name", ["deepseek-r1", "llama3.1-8b", "meta-llama/Llama-3.1-8B-Instruct"])
+def test_names_of_models_say_no_format(name):
+    assert load_model(name)
+    assert checkpoint_named(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "someone/Qwen3-8B",
+        "someone/Qwen3-8B-AWQ",
+        "someone/my-7b-FP8",
+        "Qwen/Qwen3-8B-XYZ",
+        "deepseek-ai/DeepSeek-V2-Lite-FP8",
+        "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4",
+        "Qwen/Qwen9-8B-AWQ",
+    ],
+)
+def test_what_is_not_known_asks_for_its_config(name):
+    """Of whom nothing is known, or whose kept modules are not."""
+    assert published_checkpoint(name) is None
+    with pytest.raises(UnknownNameError):
+        load_model(name)
+    with pytest.raises(InputError, match=f"{name} is not in the catalogue.*: give its config.json, or say --download"):
+        resolve_model(name)
+
+
+def test_no_other_model_is_suggested_for_an_id():
+    with pytest.raises(InputError) as said:
+        resolve_model("Qwen/Qwen1.5-7B-Chat")
+    assert "did you mean" not in str(said.value)
+    with pytest.raises(InputError, match=r"\(did you mean qwen3-8b\?\)"):
+        resolve_model("Qwenn/Qwen3-8B")
+
+
+def test_every_recipe_is_read_and_used():
+    rows = json.loads(TABLE.read_text(encoding="utf-8"))["checkpoints"]
+    assert {row["recipe"] for row in rows} == {*RECIPES}
+    assert all(recipe["source"] for recipe in RECIPES.values())
+
+
+def test_weights_are_quantised_at_load():
+    model = load_model("llama3.1-8b")
+    assert dict(quantised_at_load("fp8").formats(model).exact) == {"attention": 1.0, "mlp": 1.0, "output": 2.0}
+    assert dict(quantised_at_load("bitsandbytes").formats(model).exact)["mlp"] == pytest.approx(0.5 + 4 / 64)
+    with pytest.raises(UnsupportedError, match="needs a checkpoint in that format"):
+        quantised_at_load("awq")
