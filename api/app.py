@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import uvicorn
+from autoconfig.api.browser import KnownHosts, known_hosts
 from autoconfig.api.context import JSON, Compute, Service, guarded, render, respond
 from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
@@ -22,7 +23,7 @@ from autoconfig.api.routes import answers as routes_answers
 from autoconfig.api.routes import catalogue as routes_catalogue
 from autoconfig.api.routes import searches as routes_searches
 from autoconfig.api.routes.docs import docs_page
-from autoconfig.api.store import RateLimit, ServiceSettings, dbos_url, engine_of
+from autoconfig.api.store import LOOPBACK, RateLimit, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.schemas import components
 from autoconfig.specs.errors import InputError
 from dbos import DBOSClient
@@ -81,8 +82,9 @@ DESCRIPTION = (
 )
 
 
-def create_app(settings: ServiceSettings) -> FastAPI:
-    """The application; worker processes start and end with it. Raises InputError where the database cannot be used."""
+def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
+    """The application, to be listened to at `host`; worker processes start and end with it. Raises InputError where
+    the database cannot be used."""
     compute = Compute(settings.workers, settings.answer_seconds, settings.cache_bytes)
     engine = engine_of(settings.database)
     service = Service(
@@ -115,6 +117,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,
     )
     app.state.service = service
     app.include_router(routes_answers.router())
@@ -126,7 +129,7 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     async def document(_: HttpRequest) -> Response:
         return Response(json.dumps(openapi(app, settings)), media_type=JSON)
 
-    app.add_api_route("/openapi.json", guarded("read", document), methods=["GET"], include_in_schema=False)
+    app.add_api_route("/openapi.json", guarded("", document), methods=["GET"], include_in_schema=False)
 
     async def docs(request: HttpRequest) -> Response:
         """The endpoints, to read."""
@@ -138,6 +141,8 @@ def create_app(settings: ServiceSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _bug)
+    if not settings.keys_required:
+        app.add_middleware(KnownHosts, hosts=known_hosts(host, settings.allowed_hosts))
     app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
     return app
 
@@ -200,7 +205,7 @@ BACKLOG = 2_048
 
 def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
     """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
-    app = create_app(settings)
+    app = create_app(settings, host)
     app.state.search_workers = search_workers
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

@@ -19,6 +19,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from autoconfig.api.answers import answer, warm_up
+from autoconfig.api.browser import refuse_foreign_pages
 from autoconfig.api.http import Metrics
 from autoconfig.api.measurements import Known, OwnCalibration, current
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem, problem_bytes
@@ -179,6 +180,8 @@ class Service:
     async def admit(self, request: HttpRequest, scope: str) -> None:
         """Raises RefusedError where the caller may not go on: 401, 403 or 429. Says in the request's state whose rows it makes
         (`owner`), and whose it sees (`sees`; None: everybody's)."""
+        if scope:
+            refuse_foreign_pages(request, self.settings.allowed_hosts)
         request.state.owner, request.state.sees = "", None
         if not self.settings.keys_required or not scope:
             return
@@ -264,8 +267,8 @@ def takes_gzip(request: HttpRequest) -> bool:
 
 
 def require_json(request: HttpRequest) -> None:
-    """No content type counts as JSON. Raises RefusedError."""
-    kind = request.headers.get("content-type", JSON).split(";")[0].strip().lower()
+    """A body without a content type is none either: a page of another site may send that unasked. Raises RefusedError."""
+    kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
         raise RefusedError(415, "send the body as application/json (curl: -H 'content-type: application/json')")
 

@@ -63,6 +63,16 @@ def add(engine: sa.Engine, owner: str, rows: Sequence[Mapping[str, Any]]) -> Non
             raise TooManyError(422, f"at most {MAX_RUNS:,} runs are kept for a key; replace some by their ids", field="rows")
 
 
+def remove(engine: sa.Engine, owner: str, ids: Sequence[str] | None) -> int:
+    """Forget an owner's runs (None: all of them); how many there were."""
+    chosen = MEASUREMENTS.c.owner == owner
+    if ids is not None:
+        chosen &= MEASUREMENTS.c.run.in_(ids)
+    with engine.begin() as connection:
+        _next_revision(connection, owner)
+        return connection.execute(MEASUREMENTS.delete().where(chosen)).rowcount
+
+
 def _next_revision(connection: sa.Connection, owner: str) -> None:
     """Takes the owner's row for this transaction: of two that add runs at once, the second waits."""
     mine = CALIBRATIONS.c.owner == owner
@@ -82,8 +92,8 @@ def runs_of(engine: sa.Engine, owner: str) -> tuple[int, list[dict[str, Any]]]:
         return revision, [json.loads(text) for text in connection.execute(query).scalars()]
 
 
-def store(engine: sa.Engine, owner: str, revision: int, text: str) -> None:
-    """The calibration of a revision, unless that of a later one is there."""
+def store(engine: sa.Engine, owner: str, revision: int, text: str | None) -> None:
+    """The calibration of a revision (None: of no runs), unless that of a later one is there."""
     mine = (CALIBRATIONS.c.owner == owner) & (CALIBRATIONS.c.fitted < revision)
     with engine.begin() as connection:
         connection.execute(CALIBRATIONS.update().where(mine).values(fitted=revision, body=text))
@@ -98,7 +108,7 @@ def listed(engine: sa.Engine, owner: str, *, after: int, limit: int) -> list[Mea
 
 
 def current(engine: sa.Engine, owner: str) -> OwnCalibration | None:
-    """The owner's calibration; None where he brought no runs."""
+    """The owner's calibration; None where there are no runs of his."""
     with engine.connect() as connection:
         text = connection.execute(sa.select(CALIBRATIONS.c.body).where(CALIBRATIONS.c.owner == owner)).scalar()
     return None if text is None else OwnCalibration(json.loads(text)["version"], text)

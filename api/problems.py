@@ -12,7 +12,7 @@ MEDIA_TYPE = "application/problem+json"
 TITLES = {
     400: "The request cannot be read",
     401: "An API key is needed",
-    403: "The API key does not allow this",
+    403: "This is not allowed",
     404: "There is nothing here",
     405: "This method is not allowed here",
     406: "No such format",
@@ -20,6 +20,7 @@ TITLES = {
     409: "This conflicts with an earlier request",
     413: "The request is too large",
     415: "The request must be JSON",
+    421: "The service does not answer under this name",
     422: "The question cannot be answered",
     429: "Too many requests",
     500: "A bug of ours",

@@ -32,6 +32,8 @@ class ServiceSettings:
 
     database: str = DEFAULT_DATABASE
     keys_required: bool = False
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in `Host` and `Origin` beside its own: of a proxy in front of it."""
     workers: int = 2
     answer_seconds: float = 30.0
     """Longest that a synchronous answer may take."""

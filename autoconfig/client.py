@@ -17,7 +17,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -199,6 +199,19 @@ class Client:
         found = self._ask("POST", "/v1/measurements", {"rows": [dict(row) for row in rows]})
         kept = {name: found[name] for name in ("accepted", "measurements", "calibration")}
         return Accepted(**kept, left_out=tuple(found["left_out"]))
+
+    def measured(self) -> Iterator[Mapping[str, Any]]:
+        """The runs of this key as they were brought, oldest first: `id`, `created`, `run`."""
+        cursor: str | None = "0"
+        while cursor is not None:
+            found = self._ask("GET", f"/v1/measurements?cursor={cursor}")
+            yield from found["measurements"]
+            cursor = found["next"]
+
+    def remove_measurements(self, *ids: str, every: bool = False) -> int:
+        """Forget runs of this key by their ids, or every one; how many there were."""
+        query = urllib.parse.urlencode([("all", "true")] if every else [("id", one) for one in ids])
+        return int(self._ask("DELETE", f"/v1/measurements?{query}")["removed"])
 
     def _ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, more: Mapping[str, str] | None = None

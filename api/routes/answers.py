@@ -8,11 +8,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoconfig.api import measurements
-from autoconfig.api.context import JSON, AnswerCache, Endpoint, guarded, own_calibration, require_json, respond, service_of
-from autoconfig.api.http import PAGE_PARAMETERS, bounds_of
+from autoconfig.api.context import (
+    JSON,
+    AnswerCache,
+    Endpoint,
+    Service,
+    guarded,
+    own_calibration,
+    require_json,
+    respond,
+    service_of,
+)
+from autoconfig.api.http import PAGE_PARAMETERS, bounds_of, query_parameter
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError
 from autoconfig.api.wire import bodies
-from autoconfig.api.wire.bodies import MeasurementsBody, read_body
+from autoconfig.api.wire.bodies import MAX_ROWS, MeasurementsBody, read_body
 from autoconfig.api.wire.schemas import REF
 from fastapi import APIRouter
 from pydantic import BaseModel
@@ -153,25 +163,40 @@ async def create(request: HttpRequest) -> Response:
     service, owner = service_of(request), request.state.owner
     sorted_out = await service.compute.run("sort_out", {"rows": rows})
     if sorted_out.status != 200:
-        return Response(sorted_out.body, sorted_out.status, media_type="application/problem+json")
+        return Response(sorted_out.body, sorted_out.status, media_type=MEDIA_TYPE)
     found = json.loads(sorted_out.body)
     if not found["good"]:
         first = found["left_out"][0]
         raise RefusedError(422, f"none of the runs can calibrate; {first['id'][:80]}: {first['reason']}", field="rows")
     await run_in_threadpool(measurements.add, service.engine, owner, [rows[number] for number in found["good"]])
+    return await _fitted(service, owner, {"accepted": len(found["good"]), "left_out": found["left_out"]})
+
+
+async def remove(request: HttpRequest) -> Response:
+    """Forget the runs named by `id`, or with `all` every run of this key; what is left calibrates its answers."""
+    ids, every = request.query_params.getlist("id"), request.query_params.get("all", "false")
+    if every not in ("true", "false") or bool(ids) == (every == "true") or len(ids) > MAX_ROWS:
+        raise RefusedError(422, f"say which runs: id=NAME, up to {MAX_ROWS:,} times, or all=true for every run", field="id")
+    service, owner = service_of(request), request.state.owner
+    count = await run_in_threadpool(measurements.remove, service.engine, owner, ids or None)
+    if ids and not count:
+        raise RefusedError(404, f"no run of this key has the id {ids[0][:80]!r}; GET /v1/measurements lists them", field="id")
+    return await _fitted(service, owner, {"removed": count})
+
+
+async def _fitted(service: Service, owner: str, said: dict[str, Any]) -> Response:
+    """`said`, and the calibration of the runs that are there now, which answers to their owner take from here on."""
     revision, kept = await run_in_threadpool(measurements.runs_of, service.engine, owner)
-    fitted = await service.compute.run("calibrate", {"rows": kept})
-    if fitted.status != 200:
-        return Response(fitted.body, fitted.status, media_type="application/problem+json")
-    await run_in_threadpool(measurements.store, service.engine, owner, revision, fitted.body.decode())
+    text = None
+    if kept:
+        fitted = await service.compute.run("calibrate", {"rows": kept})
+        if fitted.status != 200:
+            return Response(fitted.body, fitted.status, media_type=MEDIA_TYPE)
+        text = fitted.body.decode()
+    await run_in_threadpool(measurements.store, service.engine, owner, revision, text)
     service.calibrations.hold(owner, await run_in_threadpool(measurements.current, service.engine, owner))
-    body = {
-        "schema_version": 1,
-        "accepted": len(found["good"]),
-        "left_out": found["left_out"],
-        "measurements": len(kept),
-        "calibration": json.loads(fitted.body)["version"],
-    }
+    version = json.loads(text)["version"] if text else None
+    body = {"schema_version": 1, **said, "measurements": len(kept), "calibration": version}
     return Response(json.dumps(body), media_type=JSON)
 
 
@@ -191,14 +216,22 @@ async def listing(request: HttpRequest) -> Response:
     return Response(json.dumps(body), media_type=JSON)
 
 
+REMOVED = [
+    query_parameter("id", {"type": "array", "items": {"type": "string"}}, "The id of a run; repeat."),
+    query_parameter("all", {"enum": ["true", "false"]}, "Every run of this key."),
+]
+
+
 def measurements_router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1/measurements", tags=["measurements"])
     bad = BODY_PROBLEMS | {422: "No run can calibrate, or there are too many."} | COMPUTE_PROBLEMS
     asked, parameters = body_of("MeasurementsBody", MEASUREMENT_EXAMPLE), {"parameters": PAGE_PARAMETERS}
+    unknown = {404: "There is no such run.", 422: "Neither `id` nor `all` is given."} | COMPUTE_PROBLEMS
     for method, scope, endpoint, name, answer, problems, extra in (
         ("POST", "profile", create, "bring_measurements", "Accepted", bad, asked),
         ("GET", "read", listing, "list_measurements", "MeasurementPage", {422: "Not a page."}, parameters),
+        ("DELETE", "profile", remove, "remove_measurements", "Removed", unknown, {"parameters": REMOVED}),
     ):
         said = {"method": method, "name": name, "summary": (endpoint.__doc__ or "").split("\n")[0]}
         add(found, "", scope, endpoint, {200: answered(answer)}, extra, problems=problems, **said)

@@ -19,8 +19,8 @@ def docs_page(document: Mapping[str, Any]) -> str:
         f"<title>{title}: endpoints</title>",
         f"<h1>{title} {version}</h1>",
         f"<p>{about}</p>",
-        '<p><a href="/openapi.json">/openapi.json</a> has every field and an example of each question '
-        '(with keys on, it asks for one of scope read); <a href="/">the web page</a> asks them; '
+        '<p><a href="/openapi.json">/openapi.json</a> has every field and an example of each question; '
+        '<a href="/">the web page</a> asks them; '
         "keys, limits and errors are in docs/service.md of the source.</p>",
     ]
     tags: dict[str, list[str]] = {}

@@ -145,6 +145,14 @@ class MeasurementsTaken(_Versioned):
     calibration: str = PydanticField(description="The version that answers to this key name.")
 
 
+class MeasurementsRemoved(_Versioned):
+    """What is left of measured runs."""
+
+    removed: int = PydanticField(ge=0, description="Runs that are gone.")
+    measurements: int = PydanticField(ge=0, description="Runs of this key that are left.")
+    calibration: str | None = PydanticField(description="The version that answers to this key name; null: the shipped one.")
+
+
 class MeasurementShown(_Whole):
     """A stored run."""
 
@@ -190,7 +198,7 @@ _rows_of_it: Any = {name: _column(name) for name in COLUMNS}
 PredictedRow = create_model("PredictedRow", __base__=_Whole, **_rows_of_it)
 _predicted: Any = PydanticField(description="In the order of the rows that were given.")
 Predictions = create_model("Predictions", __base__=_Versioned, calibration=(str, ...), rows=(list[PredictedRow], _predicted))  # type: ignore[valid-type]
-_SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementPage, Predictions)
+_SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementsRemoved, MeasurementPage, Predictions)
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
     *(bodies.CheckBody, bodies.ConvertBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
@@ -213,7 +221,7 @@ def components() -> dict[str, Any]:
     for kind in (*_BODIES, *_SHOWN):
         whole = kind.model_json_schema(ref_template=REF + "{model}")
         found |= {**whole.pop("$defs", {}), kind.__name__: whole}
-    found["Accepted"] = found.pop("MeasurementsTaken")
+    found["Accepted"], found["Removed"] = found.pop("MeasurementsTaken"), found.pop("MeasurementsRemoved")
     for funnel in (found["Funnel"], found["ServeFunnel"]):
         for key in ("seconds", "seconds_by_phase"):  # left out, so that the same question gives the same bytes
             if funnel["properties"].pop(key, None) is not None:

@@ -31,6 +31,13 @@ database_option = click.option(
 @database_option
 @click.option("--keys/--no-keys", "keys", default=None, help="Ask for API keys.  [default: only off loopback]")
 @click.option("--without-keys", is_flag=True, help="Listen on another address than loopback without keys: anyone may ask.")
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A further name under which browsers ask, of a proxy for example; repeat. Without keys other names are refused.",
+)
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that compute answers.")
 @click.option(
     "--search-workers",

@@ -33,7 +33,7 @@ from autoconfig.client import Client, ServiceError
 from tests.api.conftest import Running
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
-OPEN = {"/", "/page/{name}", "/docs", "/healthz", "/readyz"}
+OPEN = {"/", "/page/{name}", "/docs", "/openapi.json", "/healthz", "/readyz"}
 """Static files of the page, which a person needs to type the key in; the list of endpoints; probes, which hold no key."""
 
 
@@ -64,7 +64,6 @@ def routes(service: Running, key: str) -> Iterator[tuple[str, str]]:
             continue
         for method in operations:
             yield method.upper(), re.sub(r"\{[^}]*\}", "0", path)
-    yield "GET", "/openapi.json"
 
 
 @pytest.fixture(scope="module")
@@ -352,6 +351,26 @@ def test_runs_calibrate_the_answers_to_their_key(locked, tmp_path):
     assert calibrate_file(table)[0].version == found.calibration
     search = mine.wait(mine.submit(**question).id, seconds=90)
     assert mine.search_plans(search.id).body == after.body
+
+
+def test_runs_are_taken_back(locked):
+    mine, other = (client_of(locked, "read", "plan", "profile") for _ in range(2))
+    before = mine.plans(**QUESTION).calibration
+    predicted = mine.predict([RUN])["rows"][0]["pred_step_s"]
+    runs = [{**RUN, "id": name, "metric_step_s": predicted * 1.2, "mbs": mbs} for name, mbs in (("a/b ?", 1), ("b", 2))]
+    both = mine.measurements(runs)
+    assert [row["id"] for row in mine.measured()] == ["a/b ?", "b"] and [*other.measured()] == []
+    with pytest.raises(ServiceError, match="404"):
+        other.remove_measurements("b")
+    assert mine.remove_measurements("a/b ?", "unknown") == 1
+    alone = other.measurements(runs[1:])
+    assert mine.plans(**QUESTION).calibration == alone.calibration != both.calibration
+    assert other.remove_measurements("b") == 1 and other.plans(**QUESTION).calibration == before
+    assert mine.remove_measurements(every=True) == 1 and [*mine.measured()] == []
+    assert mine.plans(**QUESTION).calibration == before and mine.remove_measurements(every=True) == 0
+    for query in ("", "?all=false", "?all=true&id=b", "?all=yes"):
+        with locked.client(make_key(locked, "profile")) as client:
+            assert client.delete(f"/v1/measurements{query}").status_code == 422, query
 
 
 @tabled
