@@ -126,6 +126,19 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
     app.include_router(routes_catalogue.router())
     app.include_router(routes_catalogue.page_router())
 
+    _add_documents(app, settings)
+    app.add_exception_handler(HTTPException, _http_problem)
+    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(Exception, _bug)
+    if not settings.keys_required:
+        app.add_middleware(KnownHosts, hosts=known_hosts(host, settings.allowed_hosts))
+    app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
+    return app
+
+
+def _add_documents(app: FastAPI, settings: ServiceSettings) -> None:
+    """`/openapi.json`, and `/docs`, which is read off it; open, as they hold nobody's data."""
+
     async def document(_: HttpRequest) -> Response:
         return Response(json.dumps(openapi(app, settings)), media_type=JSON)
 
@@ -138,13 +151,6 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
     pages = APIRouter(tags=["page"])
     routes_answers.add(pages, "/docs", "", docs, routes_catalogue.PAGE, {"security": []})
     app.include_router(pages)
-    app.add_exception_handler(HTTPException, _http_problem)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, _bug)
-    if not settings.keys_required:
-        app.add_middleware(KnownHosts, hosts=known_hosts(host, settings.allowed_hosts))
-    app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
-    return app
 
 
 def openapi(app: FastAPI, settings: ServiceSettings) -> dict[str, Any]:
