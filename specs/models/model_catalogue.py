@@ -271,14 +271,15 @@ def resolve_model(
         if paths and _looks_like_path(text):
             model, notes = read_config(text, like)
             return model, [Remark("model", model.name, f"read from {text.strip()}", Effect.EVERYTHING), *notes]
+        refused, size = refused_kind(_own_name(text)), _BARE_SIZE.fullmatch(_normalised(text))
+        if refused and size is None:
+            others = "another model" if "not modelled" in refused else "a decoder-only transformer"
+            raise UnsupportedError(
+                f"model {text.strip()[:80]!r} is {refused}; plan {others}: a catalogue name (autoconfig models), a size like "
+                "13b, or a config.json"
+            ) from unknown
         if _HUB_ID.fullmatch(text.strip()) and paths:
             return _from_hub(text.strip(), unknown, like=like, download=download)
-        refused, size = refused_kind(_normalised(text)), _BARE_SIZE.fullmatch(_normalised(text))
-        if refused and size is None:
-            raise UnsupportedError(
-                f"model {text.strip()[:80]!r} is {refused}; plan a decoder-only transformer: a catalogue "
-                "name (autoconfig models), a size like 13b, or a config.json"
-            ) from unknown
         if size is None or len(size[1]) > 24:
             if re.fullmatch("[0-9]{1,4}", text.strip()):
                 said = f"unknown model {text.strip()!r}; did you mean {text.strip()}b, in billions?"
@@ -319,6 +320,11 @@ def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, downloa
     model, notes = read_config(file, like)
     model = model.replace(name=name.rpartition("/")[2])
     return model, [Remark("model", model.name, f"the config.json of {name}, as downloaded", Effect.EVERYTHING), *notes]
+
+
+def _own_name(text: str) -> str:
+    """Normalised, without the publisher of a hub's id."""
+    return _normalised(text.rpartition("/")[2] if _HUB_ID.fullmatch(text.strip()) else text)
 
 
 def _numbers(name: str) -> list[str]:

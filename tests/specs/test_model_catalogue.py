@@ -25,7 +25,13 @@ from autoconfig.specs.models.model_catalogue import (
     resolve_model,
 )
 from autoconfig.specs.models.module_names import _attention
-from autoconfig.specs.models.parameters import layer_parameters, model_flops_per_token, norms_apart, total_parameters
+from autoconfig.specs.models.parameters import (
+    active_matmul_parameters,
+    layer_parameters,
+    model_flops_per_token,
+    norms_apart,
+    total_parameters,
+)
 from autoconfig.specs.remarks import sentences
 from small_models import MODELS
 from tables import table, tabled
@@ -145,6 +151,30 @@ def test_resolve_a_folder_with_a_config(tmp_path: Path) -> None:
 def test_resolve_refuses_what_is_no_decoder_with_the_reason(text: str) -> None:
     with pytest.raises(UnsupportedError, match="plan a decoder-only transformer"):
         resolve_model(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("deepseek-ai/DeepSeek-V4-Flash", "compressed keys"),
+        ("DeepSeek-V4-Pro", "compressed keys"),
+        ("zai-org/GLM-5.2-FP8", "keys chosen by a layer before"),
+        ("nvidia/GLM-5.3-NVFP4", "keys chosen by a layer before"),
+        ("moonshotai/Kimi-K3", "linear attention"),
+        ("google/gemma-4-26B-A4B", "other heads"),
+    ],
+)
+def test_models_that_no_formula_has_are_refused_by_name(text: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{reason}.*not modelled; plan another model"):
+        resolve_model(text)
+
+
+def test_the_largest_nemotron_has_the_parameters_of_its_name() -> None:
+    """Nemotron-3-Ultra-550B-A55B: 48 Mamba-2 layers, 48 of experts, 12 of attention."""
+    model = load_model("nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16")
+    assert [model.layer_kinds.count(kind) for kind in ("mamba", "moe", "attention")] == [48, 48, 12]
+    assert total_parameters(model) / 1e9 == pytest.approx(550, rel=0.005)
+    assert active_matmul_parameters(model) / 1e9 == pytest.approx(55, rel=0.03)
 
 
 @pytest.mark.parametrize("text", [
