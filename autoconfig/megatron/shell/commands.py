@@ -111,6 +111,9 @@ class Simple:
     line: int
     given: Word | None = None
     """The word of `<<< WORD`, or the here-document."""
+    output: Word | None = None
+    """The file of `> FILE` and `>> FILE`."""
+    appends: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +214,17 @@ def with_words(command: Command, words: Sequence[Word]) -> Command:
         joint, last = command.links[-1]
         return replace(command, links=(*command.links[:-1], (joint, with_words(last, words))))
     return replace(command, body=(*command.body[:-1], with_words(command.body[-1], words))) if command.body else command
+
+
+def redirected(command: Command, given: Word | None, output: tuple[Word, bool] | None) -> Command:
+    """The command with what it reads and where it writes; of several joined ones the last."""
+    if isinstance(command, Simple):
+        command = replace(command, given=given) if given is not None else command
+        return replace(command, output=output[0], appends=output[1]) if output else command
+    if isinstance(command, Chain):
+        joint, last = command.links[-1]
+        return replace(command, links=(*command.links[:-1], (joint, redirected(last, given, output))))
+    return command
 
 
 def with_line_end(word: Word) -> Word:

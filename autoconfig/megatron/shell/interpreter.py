@@ -38,9 +38,17 @@ from autoconfig.megatron.shell.commands import (
 )
 from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
 from autoconfig.megatron.shell.expansions import said
-from autoconfig.megatron.shell.launch import Launch, Program, almost_a_launch, inner_script, launch_of, source_of
+from autoconfig.megatron.shell.launch import (
+    Launch,
+    Program,
+    almost_a_launch,
+    container_environment,
+    inner_script,
+    launch_of,
+    source_of,
+)
 from autoconfig.megatron.shell.launch import remote_command as remote
-from autoconfig.megatron.shell.printed import searched, substituted
+from autoconfig.megatron.shell.printed import output_of, searched, substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
@@ -74,6 +82,8 @@ class Reader:
     """Line of the `exit` that ended the script, or of the command that failed under `set -e`."""
     errexit: bool = False
     supposed: Supposed = field(default_factory=Supposed)
+    files: dict[str, Value] = field(default_factory=dict)
+    """What the script writes into files, by the names that it gives them: here-documents, and what echo and printf print."""
     tested: int = 0
     """How many conditions the command stands in: `set -e` does not end the script there."""
 
@@ -301,6 +311,7 @@ class Reader:
             if all(re.match(r"[A-Za-z_]\w*=", text_of(value)) for value in fields):
                 return declare(self.variables, [], (), [plain_value("export"), *fields])
         name = text_of(fields[0]) if fields else ":"
+        self._write(node, fields)
         if name == "read" and (taken := take(self.variables, words, fields, node.given)) is not None:
             return taken
         if name in _DECLARES:
@@ -309,6 +320,23 @@ class Reader:
                 anything(self.variables, fields, node.line)
             return known
         return self._with_prefix(words, name, fields, node.line)
+
+    def _write(self, node: Simple, fields: Sequence[Value]) -> None:
+        """Keep what `cat > FILE << END`, `tee FILE << END`, `echo WORDS > FILE` and `printf WORDS > FILE` write."""
+        words = [text_of(value) for value in fields]
+        tee = words[:1] == ["tee"] and node.given is not None
+        names = [word for word in words[1:] if not word.startswith("-")] if tee else []
+        names += [text_of(value_of(node.output, self.variables))] if node.output is not None else []
+        if not names or not words:
+            return
+        if node.given is not None and words[0] in ("cat", "tee"):
+            text: Value | None = value_of(node.given, self.variables)
+        else:
+            shown = None if any(map(reason_of, fields)) or words[0] not in ("echo", "printf") else output_of(words)
+            text = None if shown is None else plain_value(shown)
+        if text is not None:
+            added = node.appends or (tee and "-a" in words)
+            self.files |= {name: (*(self.files.get(name, ()) if added else ()), *text) for name in names}
 
     def _with_prefix(self, words: Sequence[Word | Assignment], name: str, fields: list[Value], line: int) -> bool | None:
         """`NAME=VALUE COMMAND`: the variables are the command's alone. Those of a launch stay, as what it was started with."""
@@ -411,11 +439,15 @@ class Reader:
         outer = self.variables.values.get("@")
         if handed_over:
             self.variables.values["@"] = handed_over
+        given = container_environment(before) if apart else {}
+        held = {name: self.variables.values.get(name) for name in given}
+        self.variables.values |= given
         try:
             nodes = parse(source)
             result = self._apart(nodes, errexit=False) if apart else self.run(nodes)
         finally:
             self.calls -= 1
+            restore(self.variables, held)
             if outer is not None:
                 self.variables.values["@"] = outer
             else:

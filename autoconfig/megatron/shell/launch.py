@@ -51,6 +51,8 @@ class Program:
     """Those of them that every training run gives and nothing else has."""
     refuse: Callable[[str, int], None]
     """Raises UnsupportedError for a program, started in a line, that trains something else."""
+    launch: Callable[[Sequence[Value], int], Launch | None] | None = None
+    """What tells a launch by its words and its line, where it is another one than of a .py file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ def launch_of(fields: Sequence[Value], line: int, wanted: Program) -> Launch | N
     texts = [text_of(value) for value in fields]
     if _NOT_LAUNCHERS.fullmatch(texts[0].rsplit("/", 1)[-1]):
         return None
+    if wanted.launch is not None:
+        return wanted.launch(fields, line)
     names = [argument_name(text) for text in texts]
     program = next((i for i, text in enumerate(texts) if text.endswith(".py") and not text.startswith("-")), None)
     module = _module(texts)
@@ -166,6 +170,21 @@ def source_of(value: Value, file_text: str) -> tuple[Source, dict[str, Value]]:
         text += shown
         origin += list(piece.origin) if len(piece.origin) == len(shown) else [None] * len(shown)
     return Source(text=text, origin=origin, file_text=file_text), hidden
+
+
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl", "enroot", "apptainer", "singularity"})
+
+
+def container_environment(words: Sequence[Value]) -> dict[str, Value]:
+    """Variables that `docker run -e NAME=VALUE` sets for what it starts."""
+    if not words or text_of(words[0]).rsplit("/", 1)[-1] not in {*_CONTAINERS, "sudo"}:
+        return {}
+    found: dict[str, Value] = {}
+    for flag, value in pairwise(words):
+        name, equals, _ = text_of(value).partition("=")
+        if text_of(flag) in ("-e", "--env") and equals and re.fullmatch(r"[A-Za-z_]\w*", name):
+            found[name] = _behind_equals(value)
+    return found
 
 
 def remote_command(fields: Sequence[Value]) -> tuple[Value, list[Value]] | None:

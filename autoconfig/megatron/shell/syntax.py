@@ -137,9 +137,11 @@ class _Reader:
     def _simple(self, node: Node) -> commands.Command:
         words: list[commands.Word | commands.Assignment] = []
         given: commands.Word | None = None
+        output: tuple[commands.Word, bool] | None = None
         for child in node.children:
             if child.type in _REDIRECTS:
                 given = self._given(child) if child.type in _GIVES else given
+                output = self._output(child) or output
                 words += self._behind_redirect(child)
             elif child.type == "variable_assignment":
                 words += self._assignment(child)
@@ -148,7 +150,7 @@ class _Reader:
         first = words[0] if words else None
         if isinstance(first, commands.Word) and "".join(p.text for p in first.parts if not p.quoted) in _KEYWORDS:
             raise _unreadable(self.source, node)
-        return commands.Simple(words=tuple(words), line=self._line(node), given=given)
+        return commands.redirected(commands.Simple(words=tuple(words), line=self._line(node)), given, output)
 
     def _assignment(self, node: Node) -> list[commands.Assignment]:
         """Of a variable, or of an element of an array."""
@@ -281,8 +283,8 @@ class _Reader:
         command: commands.Command = commands.Simple(words=(), line=self._line(node)) if body is None else self._command(body)
         for redirect in node.children_by_field_name("redirect"):
             command = commands.with_words(command, self._behind_redirect(redirect))
-            if redirect.type in _GIVES and isinstance(command, commands.Simple):
-                command = replace(command, given=self._given(redirect))
+            given = self._given(redirect) if redirect.type in _GIVES else None
+            command = commands.redirected(command, given, self._output(redirect))
             for child in redirect.named_children:
                 if child.type == "pipeline":
                     command = commands.Block(body=(command, *self.body(child.named_children)), line=command.line)
@@ -304,6 +306,15 @@ class _Reader:
         parts = whole if kept else tuple(self._between(body, start, body.end_byte, quoted=True))
         parts = commands.without_tabs(parts) if self.text.startswith("<<-", node.start_byte) else parts
         return commands.Word(parts=parts, line=self._line(node))
+
+    def _output(self, node: Node) -> tuple[commands.Word, bool] | None:
+        """(file, whether it is appended to) of `> FILE` and `>> FILE`, also behind a here-document's delimiter."""
+        if node.type == "file_redirect":
+            signs, targets = {child.type for child in node.children}, node.children_by_field_name("destination")
+            own = node.child_by_field_name("descriptor") is None and targets
+            return (self._word(targets[0]), ">>" in signs) if own and signs & {">", ">>"} else None
+        inner = (child for child in node.named_children if child.type == "file_redirect")
+        return next((found for child in inner if (found := self._output(child))), None)
 
     def _behind_redirect(self, node: Node) -> list[commands.Word]:
         """Words that the grammar counts to a redirection and the shell to its command."""

@@ -1,0 +1,160 @@
+"""Which command of a shell text starts a server of an engine: its words, its variables, the files that the text writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from autoconfig.engines.flags import NAMES, Word
+from autoconfig.megatron.shell.commands import Source, Value, text_of
+from autoconfig.megatron.shell.interpreter import Reader
+from autoconfig.megatron.shell.launch import Launch, Program, slurm_variables
+from autoconfig.megatron.shell.script import HANDED_OVER, MAX_CHARACTERS
+from autoconfig.megatron.shell.syntax import parse
+from autoconfig.specs.errors import InputError
+
+STARTED = re.compile(
+    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.\S*api_server|\bvllm\.entrypoints\.cli\.main\b|\bsglang\.launch_server\b|"
+    r"\bsglang\s+serve\b|\btrtllm-serve\b|\bvllm/vllm-openai\b"
+)
+"""Text that may start a server; what its words say is read by the shell."""
+IMAGE = re.compile(
+    r"(?:^|[\s\"'=])((?:[\w.-]+(?::[0-9]+)?/)*(?:(vllm)-openai|(sglang)|(tensorrt-llm)/release|(tensorrt_llm)))(?::([\w.-]+))?"
+    r"(?=[\s\"']|$)",
+    re.MULTILINE,
+)
+_IMAGE_GROUPS = {2: "vllm", 3: "sglang", 4: "tensorrt-llm", 5: "tensorrt-llm"}
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_OTHER_COMMANDS = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve", "grpc"})
+"""Commands of trtllm-serve that serve no model by themselves."""
+_PARSE_ONLY = frozenset({"-h", "--help", "--version"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One start of a server."""
+
+    engine: str
+    words: tuple[Word, ...]
+    """Behind the program."""
+    before: tuple[str, ...]
+    """In front of it: launchers, containers."""
+    line: int
+    image: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """What the text writes, by the name that it gives the file."""
+
+    @property
+    def shown(self) -> str:
+        """The command in short, with the model first."""
+        text = " ".join(word.text for word in self.words[:3])
+        return f"line {self.line}: {NAMES[self.engine]} {text[:80]}".rstrip()
+
+
+def image_of(text: str) -> tuple[str, str, str] | None:
+    """(engine, image, tag) of the first engine's image that a text names."""
+    match = IMAGE.search(text)
+    if match is None:
+        return None
+    engine = next(name for group, name in _IMAGE_GROUPS.items() if match[group])
+    return engine, match[1], match[6] or ""
+
+
+def program_of(texts: Sequence[str]) -> tuple[str, int] | None:
+    """(engine, position of the first argument) of a command's words; None where they start no server."""
+    for at, (text, after) in enumerate(pairwise([*texts, ""])):
+        base = text.rsplit("/", 1)[-1]
+        if base in ("vllm", "sglang") and after == "serve":
+            return base, at + 2
+        if text == "-m" and re.fullmatch(r"vllm\.entrypoints\.(?:\w+\.)*api_server", after):
+            return "vllm", at + 2
+        if text == "-m" and after == "vllm.entrypoints.cli.main" and texts[at + 2 : at + 3] == ["serve"]:
+            return "vllm", at + 3
+        if text == "-m" and after in ("sglang.launch_server", "sglang.srt.launch_server"):
+            return "sglang", at + 2
+        if base == "launch_server.py" and "sglang" in text:
+            return "sglang", at + 1
+        if base == "trtllm-serve":
+            return None if after in _OTHER_COMMANDS else ("tensorrt-llm", at + 1 + (after == "serve"))
+    return _entrypoint(texts)
+
+
+def _entrypoint(texts: Sequence[str]) -> tuple[str, int] | None:
+    """`docker run ... IMAGE ARGUMENTS`, where the image starts the server itself."""
+    if not {text.rsplit("/", 1)[-1] for text in texts} & _CONTAINERS or "--entrypoint" in texts:
+        return None
+    for at, text in enumerate(texts):
+        found = image_of(text)
+        behind = texts[at + 1] if at + 1 < len(texts) else ""
+        if (
+            found is not None
+            and at
+            and found[0] == "vllm"
+            and (behind.startswith("-") or "/" in behind)
+            and not _is_shell(behind)
+        ):
+            return "vllm", at + 1
+    return None
+
+
+def _is_shell(text: str) -> bool:
+    return text.startswith("/") and text.rsplit("/", 1)[-1] in ("bash", "sh", "python3", "python")
+
+
+def _word(value: Value) -> Word:
+    names = [match for piece in value if piece.unknown for match in re.findall(r"\$\{?([A-Za-z_]\w*)", piece.text)]
+    odd = next((piece.unknown for piece in value if piece.unknown), "")
+    unset = ", ".join(f"${name}" for name in dict.fromkeys(names)) if odd and names else odd
+    return Word(text=text_of(value), unset=unset)
+
+
+def _launch(fields: Sequence[Value], line: int) -> Launch | None:
+    texts = [text_of(value) for value in fields]
+    found = program_of(texts)
+    if found is None or set(texts[found[1] :]) & _PARSE_ONLY:
+        return None
+    engine, first = found
+    return Launch(arguments=tuple(fields[first:]), program=engine, before=tuple(fields[:first]), line=line, is_decisive=True)
+
+
+def _refuse(program: str, line: int) -> None:
+    """Nothing is refused by its name."""
+
+
+_PROGRAM = Program(name="a serving engine", arguments=(), decisive=frozenset(), refuse=_refuse, launch=_launch)
+
+
+def commands_of(text: str, settings: Mapping[str, str], image: str = "") -> tuple[list[Command], tuple[str, ...]]:
+    """(the starts of a shell text in order, what was noted in reading it); `image`: in which it runs, where that is said
+    elsewhere. Raises InputError where it cannot be read. Nothing is run."""
+    if len(text) > MAX_CHARACTERS:
+        raise InputError(f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the start alone")
+    reader = Reader(text, _PROGRAM, {**slurm_variables(text), **settings})
+    reader.run_script(parse(Source(text=text, origin=range(len(text)), file_text=text)))
+    files = {name: text_of(value) for name, value in reader.files.items()}
+    environment = {
+        name: text_of(value)
+        for name, value in reader.variables.values.items()
+        if isinstance(value, tuple) and not any(piece.unknown for piece in value)
+    }
+    found = [
+        Command(
+            engine=launch.program,
+            words=tuple(_word(value) for value in launch.arguments if text_of(value) not in HANDED_OVER),
+            before=tuple(map(text_of, launch.before)),
+            line=launch.line,
+            image=next((name for value in launch.before if (name := _image_word(text_of(value)))), image),
+            environment=environment,
+            files=files,
+        )
+        for launch in reader.launches
+    ]
+    return found, tuple(reader.notes)
+
+
+def _image_word(text: str) -> str:
+    found = image_of(text)
+    return text if found is not None and " " not in text else ""

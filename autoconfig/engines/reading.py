@@ -1,0 +1,262 @@
+"""Any file that starts a server of vLLM, SGLang or TensorRT-LLM, as its settings: which engine and release, which GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autoconfig.engines.commands import STARTED, Command, commands_of, image_of
+from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, is_yaml, yaml_containers
+from autoconfig.engines.flags import NAMES, Said, Settings, Word, of_yaml, release_key, split
+from autoconfig.formats.tree import load_yaml
+from autoconfig.specs.errors import InputError, option
+
+MAX_BESIDE = 100_000
+_PIN = re.compile(
+    r"(?:^|[\s\"'=])(vllm|sglang|tensorrt[-_]llm)(?:\[[\w,.-]*\])?\s*==\s*v?([0-9]+(?:\.[0-9]+)+)", re.IGNORECASE | re.MULTILINE
+)
+_TAGGED = re.compile(r"\S*(?:vllm-openai|sglang|tensorrt-llm/release):\S+")
+_TAG = re.compile(r"v?([0-9]+\.[0-9]+(?:\.[0-9]+)*)")
+_FILES = {"vllm": ("config",), "sglang": ("config",), "tensorrt-llm": ("config",)}
+_MODEL = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
+_NAMED = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}
+_SAME_ON_NODES = ("node-rank", "data-parallel-start-rank", "headless", "host", "port", "master-addr", "dist-init-addr")
+"""Settings that differ between the commands of one server on several nodes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadStart:
+    """A start command as a file has it."""
+
+    engine: str
+    release: str
+    """As the caller or the file says it; empty: the newest that is known."""
+    release_source: str
+    model: str
+    """As it is written: an id, a path."""
+    said: Mapping[str, Said]
+    """Settings by the engine's own name, without dashes: those of the command and of the YAML that it names."""
+    environment: Mapping[str, str]
+    unknown: tuple[str, ...]
+    notes: tuple[str, ...]
+    line: int
+    missing: tuple[str, ...] = ()
+    """Files of settings that the command names and nobody has seen."""
+    gpu: str = ""
+    """As the file names it."""
+    gpus: int | None = None
+    words: tuple[Word, ...] = ()
+    others: tuple[str, ...] = field(default=())
+    """Further servers that the same file starts."""
+
+    def value(self, name: str) -> Any:
+        """The value of a setting; None where it is not said. Raises InputError where a variable in it has no value."""
+        one = self.said.get(name)
+        if one is None:
+            return None
+        if one.unset:
+            raise InputError(unset_text(one.source, one.unset))
+        return one.value
+
+
+def unset_text(source: str, unset: str) -> str:
+    """What is said of a value that holds a variable that nothing sets."""
+    names = re.findall(r"\$([A-Za-z_]\w*)", unset)
+    says = f"{unset} is not set in the file" if names else unset
+    return f"{source}: {says}; say " + " ".join(f"--set {name}=VALUE" for name in names or ["NAME"])
+
+
+def starts_server(text: str) -> bool:
+    """Whether a text may start a server of an engine: outside comments it names a program or an image that does."""
+    return STARTED.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)) is not None
+
+
+def read_start(
+    text: str,
+    settings: Mapping[str, str] | None = None,
+    release: str | None = None,
+    server: int | None = None,
+    beside: Callable[[str], str | None] = lambda name: None,
+) -> ReadStart:
+    """The start of a server that a file's text holds. `settings`: values of variables that it does not set; `server`: which
+    one, counted from 1, where it starts several; `beside`: the text of a file that the command names, where it is at hand.
+    Raises InputError: no start, several servers, a value of another type."""
+    given = settings or {}
+    notes: list[str] = []
+    commands: list[tuple[Container, Command]] = []
+    for container in _containers(text):
+        found, said = commands_of(container.text, given, container.image)
+        notes += said
+        commands += [(container, command) for command in found]
+    commands = _one_of_each(commands)
+    if not commands:
+        raise InputError(
+            "no start of a server was found: a command is `vllm serve MODEL`, `python -m vllm.entrypoints.openai.api_server`, "
+            "`python -m sglang.launch_server`, `sglang serve` or `trtllm-serve MODEL` (docs/check.md)"
+        )
+    shown = [command.shown for _, command in commands]
+    if len(commands) > 1 and server is None:
+        listed = "; ".join(f"{number}: {one}" for number, one in enumerate(shown[:8], 1))
+        raise InputError(f"this file starts {len(commands)} servers ({listed}): say {option('server')} 1, or give one alone")
+    if server is not None and not 1 <= server <= len(commands):
+        raise InputError(f"{option('server')} {server}: the file starts {len(commands)}", field="server")
+    container, command = commands[(server or 1) - 1]
+    others = tuple(one for number, one in enumerate(shown, 1) if number != (server or 1))
+    return _read(text, container, command, release, beside, tuple(dict.fromkeys(notes)), others)
+
+
+def _containers(text: str) -> list[Container]:
+    if is_dockerfile(text):
+        return [dockerfile(text)]
+    if is_yaml(text):
+        return yaml_containers(text)
+    return [Container(name="", text=text)]
+
+
+def _identity(command: Command) -> tuple[object, ...]:
+    words = [word.text for word in split(command.engine, command.words).positional]
+    said = split(command.engine, command.words).said
+    return (command.engine, *words, *sorted((name, str(one.value)) for name, one in said.items() if name not in _SAME_ON_NODES))
+
+
+def _one_of_each(commands: list[tuple[Container, Command]]) -> list[tuple[Container, Command]]:
+    """Without the further commands of a server on several nodes, which differ in the rank."""
+    if len(commands) < 2:
+        return commands
+    kept: dict[tuple[object, ...], tuple[Container, Command]] = {}
+    for container, command in commands:
+        kept.setdefault(_identity(command), (container, command))
+    return list(kept.values())
+
+
+def _release(text: str, command: Command, container: Container, asked: str | None) -> tuple[str, str]:
+    """(release, where it is from)."""
+    if asked:
+        return asked, option("release")
+    image = command.image or container.image
+    for name in filter(
+        None, (image, *(match[0].strip() for match in re.finditer(r"\S*(?:vllm-openai|sglang|tensorrt-llm/release):\S+", text)))
+    ):
+        found = image_of(name)
+        tag = _TAG.match(found[2]) if found and found[0] == command.engine else None
+        if tag:
+            return tag[1], "image " + name.strip("\"'")
+    for match in _PIN.finditer(text):
+        if match[1].lower().replace("_", "-") == command.engine:
+            return match[2], match[0].strip(" \"'=\n")
+    return "", "the newest that is known"
+
+
+def _read(
+    text: str,
+    container: Container,
+    command: Command,
+    asked: str | None,
+    beside: Callable[[str], str | None],
+    notes: tuple[str, ...],
+    others: tuple[str, ...],
+) -> ReadStart:
+    engine = command.engine
+    release, source = _release(text, command, container, asked)
+    if asked and not release_key(asked):
+        raise InputError(
+            f"{option('release')} {asked!r}: a release of {NAMES[engine]} is like {_EXAMPLE[engine]}", field="release"
+        )
+    settings = split(engine, command.words, release)
+    said, unknown, missing = dict(settings.said), list(settings.unknown), []
+    noted = [*notes, *settings.notes]
+    for name in _FILES[engine]:
+        one = said.get(name)
+        if one is None or one.value is True:
+            continue
+        body = _body(str(one.value), command, container, beside)
+        if body is None:
+            missing.append(str(one.value))
+            continue
+        more = of_yaml(engine, _mapping(body, str(one.value)), str(one.value).rsplit("/", 1)[-1], release)
+        unknown += more.unknown
+        noted += more.notes
+        said = {**said, **more.said} if engine == "tensorrt-llm" else {**more.said, **said}
+    model, positional = _model(settings, said, command)
+    unknown += [f"{word.text[:60]!r} belongs to no flag" for word in positional]
+    return ReadStart(
+        engine=engine,
+        release=release,
+        release_source=source,
+        model=model,
+        said=said,
+        environment=command.environment,
+        unknown=tuple(dict.fromkeys(unknown)),
+        notes=tuple(dict.fromkeys(noted)),
+        line=command.line,
+        missing=tuple(missing),
+        gpu=container.gpu,
+        gpus=container.gpus,
+        words=command.words,
+        others=others,
+    )
+
+
+_EXAMPLE = {"vllm": "0.19.1", "sglang": "0.5.9", "tensorrt-llm": "1.2"}
+
+
+def _body(name: str, command: Command, container: Container, beside: Callable[[str], str | None]) -> str | None:
+    """The text of a file that a command names: written in the script, brought in the same document, or beside it."""
+    base = name.rsplit("/", 1)[-1]
+    for files in (command.files, container.files):
+        if name in files:
+            return files[name]
+        if found := next((body for file, body in files.items() if file.rsplit("/", 1)[-1] == base), None):
+            return found
+    return beside(base)
+
+
+def _mapping(body: str, name: str) -> dict[str, Any]:
+    try:
+        values = load_yaml(body)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InputError(f"{name} holds no mapping of settings")
+    return {str(key): value for key, value in values.items()}
+
+
+def _model(settings: Settings, said: dict[str, Said], command: Command) -> tuple[str, tuple[Word, ...]]:
+    """(model as it is written, positional words that are none). Raises InputError where none is named."""
+    key = _MODEL[settings.engine]
+    positional = settings.positional
+    if key in settings.said and settings.engine != "tensorrt-llm":
+        first = Word(text=str(settings.said[key].value), unset=settings.said[key].unset)
+    elif settings.engine != "sglang" and positional:
+        first, positional = positional[0], positional[1:]
+    elif key in said:
+        first = Word(text=str(said[key].value), unset=said[key].unset)
+    else:
+        served = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}[
+            settings.engine
+        ]
+        raise InputError(f"line {command.line}: the command names no model; say {option('model')}, or {served}", field="model")
+    said[key] = (
+        replace(said[key], value=first.text) if key in said else Said(value=first.text, source=first.text, unset=first.unset)
+    )
+    return first.text, positional
+
+
+def file_beside(path: Path) -> Callable[[str], str | None]:
+    """The text of another file in the folder of this one; None where there is none of a reasonable size."""
+
+    def text(name: str) -> str | None:
+        other = path.parent / name
+        try:
+            if name in ("", ".", "..") or not other.is_file() or other.stat().st_size > MAX_BESIDE:
+                return None
+            return other.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return None
+
+    return text

@@ -1,0 +1,12 @@
+SGLANG_ENABLE_SPEC_V2=1 sglang serve \
+  --model-path zai-org/GLM-5.1-FP8 \
+  --tp 8 \
+  --tool-call-parser glm47 \
+  --reasoning-parser glm45 \
+  --speculative-algorithm EAGLE \
+  --speculative-num-steps 3 \
+  --speculative-eagle-topk 1 \
+  --speculative-num-draft-tokens 4 \
+  --mem-fraction-static 0.85 \
+  --host 0.0.0.0 \
+  --port 30000

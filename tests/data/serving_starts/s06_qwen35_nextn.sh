@@ -1,0 +1,12 @@
+sglang serve \
+  --model-path Qwen/Qwen3.5-397B-A17B \
+  --tp 8 \
+  --reasoning-parser qwen3 \
+  --tool-call-parser qwen3_coder \
+  --speculative-algo NEXTN \
+  --speculative-num-steps 3 \
+  --speculative-eagle-topk 1 \
+  --speculative-num-draft-tokens 4 \
+  --mem-fraction-static 0.8 \
+  --host 0.0.0.0 \
+  --port 30000

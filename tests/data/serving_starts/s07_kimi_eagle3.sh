@@ -1,0 +1,14 @@
+SGLANG_ENABLE_SPEC_V2=1 sglang serve \
+  --model-path nvidia/Kimi-K2.5-NVFP4 \
+  --tp 8 \
+  --reasoning-parser kimi_k2 \
+  --tool-call-parser kimi_k2 \
+  --kv-cache-dtype fp8_e4m3 \
+  --speculative-algorithm=EAGLE3 \
+  --speculative-num-steps 3 \
+  --speculative-eagle-topk 1 \
+  --speculative-num-draft-tokens 4 \
+  --speculative-draft-model-path lightseekorg/kimi-k2.5-eagle3 \
+  --trust-remote-code \
+  --host 0.0.0.0 \
+  --port 30000

