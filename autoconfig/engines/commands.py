@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from autoconfig.engines.flags import NAMES, Word
+from autoconfig.engines.flags import NAMES, FlagWord
 from autoconfig.megatron.shell.commands import Source, Value, text_of
 from autoconfig.megatron.shell.interpreter import Reader
 from autoconfig.megatron.shell.launch import Launch, Program, slurm_variables
@@ -37,7 +37,7 @@ class Command:
     """One start of a server."""
 
     engine: str
-    words: tuple[Word, ...]
+    words: tuple[FlagWord, ...]
     """Behind the program."""
     before: tuple[str, ...]
     """In front of it: launchers, containers."""
@@ -104,11 +104,11 @@ def _is_shell(text: str) -> bool:
     return text.startswith("/") and text.rsplit("/", 1)[-1] in ("bash", "sh", "python3", "python")
 
 
-def _word(value: Value) -> Word:
+def _word(value: Value) -> FlagWord:
     names = [match for piece in value if piece.unknown for match in re.findall(r"\$\{?([A-Za-z_]\w*)", piece.text)]
     odd = next((piece.unknown for piece in value if piece.unknown), "")
     unset = ", ".join(f"${name}" for name in dict.fromkeys(names)) if odd and names else odd
-    return Word(text=text_of(value), unset=unset)
+    return FlagWord(text=text_of(value), unset=unset)
 
 
 def _launch(fields: Sequence[Value], line: int) -> Launch | None:

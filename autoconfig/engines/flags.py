@@ -52,7 +52,7 @@ class EngineFlag:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word:
+class FlagWord:
     """A word of a start command."""
 
     text: str
@@ -76,7 +76,7 @@ class Settings:
 
     engine: str
     said: Mapping[str, Said]
-    positional: tuple[Word, ...] = ()
+    positional: tuple[FlagWord, ...] = ()
     unknown: tuple[str, ...] = ()
     """Flags that no release has, and those of other releases, with what is most like them."""
     notes: tuple[str, ...] = field(default=())
@@ -187,7 +187,7 @@ def whole(text: str) -> int:
     return int(value)
 
 
-def _typed(flag: EngineFlag, words: Sequence[Word]) -> Any:
+def _typed(flag: EngineFlag, words: Sequence[FlagWord]) -> Any:
     """The value of a flag's words. Raises InputError where they are not of its type."""
     texts = [word.text for word in words]
     if flag.values in ("+", "*"):
@@ -239,10 +239,10 @@ class _Splitter:
     engine: str
     release: str
     said: dict[str, Said] = field(default_factory=dict)
-    positional: list[Word] = field(default_factory=list)
+    positional: list[FlagWord] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
-    def split(self, words: Sequence[Word]) -> None:
+    def split(self, words: Sequence[FlagWord]) -> None:
         at = 0
         while at < len(words):
             word = words[at]
@@ -253,15 +253,15 @@ class _Splitter:
             name, equals, joined = word.text.partition("=")
             if self.engine == "vllm" and (dotted := re.fullmatch(r"(-{1,2}[\w-]+)\.([\w.-]+)", name)):
                 at += self._dotted(
-                    dotted[1], dotted[2], [Word(text=joined)] if equals else words[at : at + 1], joined=bool(equals)
+                    dotted[1], dotted[2], [FlagWord(text=joined)] if equals else words[at : at + 1], joined=bool(equals)
                 )
                 continue
             if self.engine == "vllm" and (level := re.fullmatch(r"-O\.?([0-3])", word.text)):
                 self.said["optimization-level"] = Said(value=int(level[1]), source=word.text)
                 continue
-            at += self._flag(name, [Word(text=joined, unset=word.unset)] if equals else None, words[at:])
+            at += self._flag(name, [FlagWord(text=joined, unset=word.unset)] if equals else None, words[at:])
 
-    def _flag(self, name: str, given: list[Word] | None, rest: Sequence[Word]) -> int:
+    def _flag(self, name: str, given: list[FlagWord] | None, rest: Sequence[FlagWord]) -> int:
         """Take one flag; how many words behind it are its own."""
         flag = find(self.engine, name)
         negated = flag is None and name.startswith("--no-") and find(self.engine, name.replace("--no-", "--", 1))
@@ -285,14 +285,14 @@ class _Splitter:
         self._keep(flag, _typed(flag, taken) if taken else True, " ".join([name, *(word.text for word in taken)]), taken)
         return 0 if given is not None else len(taken)
 
-    def _keep(self, flag: EngineFlag, value: Any, source: str, words: Sequence[Word] = ()) -> None:
+    def _keep(self, flag: EngineFlag, value: Any, source: str, words: Sequence[FlagWord] = ()) -> None:
         before = self.said.get(flag.name)
         if isinstance(value, dict) and before is not None and isinstance(before.value, dict):
             value = {**before.value, **value}
         unset = next((word.unset for word in words if word.unset), "")
         self.said[flag.name] = Said(value=value, source=source if len(source) <= 120 else f"{source[:117]}...", unset=unset)
 
-    def _dotted(self, name: str, path: str, given: Sequence[Word], *, joined: bool) -> int:
+    def _dotted(self, name: str, path: str, given: Sequence[FlagWord], *, joined: bool) -> int:
         flag = find(self.engine, name)
         if flag is None:
             self.unknown.append(unknown_flag(self.engine, name))
@@ -306,7 +306,7 @@ class _Splitter:
         return 0 if joined else 1
 
 
-def split(engine: str, words: Sequence[Word], release: str = "") -> Settings:
+def split(engine: str, words: Sequence[FlagWord], release: str = "") -> Settings:
     """The settings of a start's words. Raises InputError for a value of another type, or one that is missing."""
     splitter = _Splitter(engine, release)
     splitter.split(words)
@@ -323,18 +323,18 @@ def of_yaml(engine: str, values: Mapping[str, Any], file: str, release: str = ""
     InputError."""
     if engine == "tensorrt-llm":
         return _llm_api(values, file)
-    words: list[Word] = []
+    words: list[FlagWord] = []
     skipped = []
     for key, value in values.items():
         name = f"--{str(key).replace('_', '-')}"
         if value is True:
-            words.append(Word(text=name))
+            words.append(FlagWord(text=name))
         elif value is False or value is None:
             skipped.append(f"{key}: {str(value).lower()} in {file} says nothing: the engine's default counts")
         else:
             several = value if isinstance(value, list) else [value]
             texts = [json.dumps(one) if isinstance(one, dict) else str(one) for one in several]
-            words += [Word(text=name), *(Word(text=text, unset=_unset(text)) for text in texts)]
+            words += [FlagWord(text=name), *(FlagWord(text=text, unset=_unset(text)) for text in texts)]
     found = split(engine, words, release)
     said = {name: Said(value=one.value, source=f"{name} of {file}", unset=one.unset) for name, one in found.said.items()}
     stray = [f"{word.text[:40]} in {file} belongs to no flag" for word in found.positional]

@@ -10,7 +10,7 @@ from typing import Any
 
 from autoconfig.engines.commands import STARTED, Command, commands_of, image_of
 from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, is_yaml, yaml_containers
-from autoconfig.engines.flags import NAMES, Said, Settings, Word, of_yaml, release_key, split
+from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
 from autoconfig.formats.tree import load_yaml
 from autoconfig.specs.errors import InputError, option
 
@@ -48,7 +48,7 @@ class ReadStart:
     gpu: str = ""
     """As the file names it."""
     gpus: int | None = None
-    words: tuple[Word, ...] = ()
+    words: tuple[FlagWord, ...] = ()
     others: tuple[str, ...] = field(default=())
     """Further servers that the same file starts."""
 
@@ -226,16 +226,16 @@ def _mapping(body: str, name: str) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def _model(settings: Settings, said: dict[str, Said], command: Command) -> tuple[str, tuple[Word, ...]]:
+def _model(settings: Settings, said: dict[str, Said], command: Command) -> tuple[str, tuple[FlagWord, ...]]:
     """(model as it is written, positional words that are none). Raises InputError where none is named."""
     key = _MODEL[settings.engine]
     positional = settings.positional
     if key in settings.said and settings.engine != "tensorrt-llm":
-        first = Word(text=str(settings.said[key].value), unset=settings.said[key].unset)
+        first = FlagWord(text=str(settings.said[key].value), unset=settings.said[key].unset)
     elif settings.engine != "sglang" and positional:
         first, positional = positional[0], positional[1:]
     elif key in said:
-        first = Word(text=str(said[key].value), unset=said[key].unset)
+        first = FlagWord(text=str(said[key].value), unset=said[key].unset)
     else:
         served = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}[
             settings.engine

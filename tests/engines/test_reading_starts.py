@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from autoconfig.specs.errors import InputError
 
-from autoconfig.engines.flags import Word, find, known_flags, not_modelled, of_another_release, releases_read, roles, split
+from autoconfig.engines.flags import FlagWord, find, known_flags, not_modelled, of_another_release, releases_read, roles, split
 from autoconfig.engines.reading import file_beside, read_start, starts_server
 
 FOLDER = Path(__file__).parents[1] / "data" / "serving_starts"
@@ -132,7 +132,7 @@ def test_changed_starts_are_refused_or_read_right():
     ],
 )
 def test_words_of_a_flag(engine, words, said):
-    found = split(engine, [Word(text=text) for text in words.split()])
+    found = split(engine, [FlagWord(text=text) for text in words.split()])
     assert {name: one.value for name, one in found.said.items()} == said
     assert found.unknown == ()
 
@@ -149,9 +149,9 @@ def test_words_of_a_flag(engine, words, said):
 def test_unknown_flags(engine, words, says):
     if not says:
         with pytest.raises(InputError, match="whole number"):
-            split(engine, [Word(text=text) for text in words.split()])
+            split(engine, [FlagWord(text=text) for text in words.split()])
         return
-    assert says in split(engine, [Word(text=text) for text in words.split()]).unknown[0]
+    assert says in split(engine, [FlagWord(text=text) for text in words.split()]).unknown[0]
 
 
 def test_a_flag_of_another_release_is_said():
