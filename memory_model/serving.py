@@ -69,6 +69,20 @@ def stage_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
     return tuple(range(model.num_layers - -(-model.num_layers // pp), model.num_layers))
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageWeights:
+    """Which weights a pipeline stage holds."""
+
+    layers: tuple[int, ...]
+    embedding: bool
+    output: bool
+
+
+def busiest_stage(model: ModelSpec, pp: int) -> StageWeights:
+    """The last stage."""
+    return StageWeights(layers=stage_layers(model, pp), embedding=pp == 1, output=True)
+
+
 def attends(model: ModelSpec, kind: str) -> bool:
     """A layer of this kind looks at a cache of keys and values."""
     return kind == "attention" if model.is_hybrid else True
@@ -79,17 +93,20 @@ def state_sequence_bytes(model: ModelSpec, plan: EnginePlan) -> float:
     return sum(state_layer_bytes(model, model.layer_kinds[layer], plan.tp) for layer in stage_layers(model, plan.pp))
 
 
-def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormats) -> dict[str, float]:
-    """Weights of one GPU by part.
+def weight_parts_bytes(
+    model: ModelSpec, plan: EnginePlan, formats: ModuleFormats, stage: StageWeights | None = None
+) -> dict[str, float]:
+    """Weights of one GPU by part, of the busiest stage unless another is named.
 
     Attention, recurrent layers and dense MLPs are divided over tp, routed experts over tp x adp; each weight takes the bytes of
     its format, scales and zero points included; router, norms and embedding 2 bytes, and the output layer too unless the
     checkpoint says otherwise. With pp = 1 embedding and output layer are both here.
     """
+    stage = stage or busiest_stage(model, plan.pp)
     attention = sum(attention_gemms(model, plan.tp).values()) * formats.bytes_of("attention")
     norms = 2.0 * (1 if model.is_hybrid else 2) * norm_parameters(model, model.hidden_size)
     parts = {"attention": 0.0, "mlp": 0.0, "experts": 0.0, "embedding and output": 0.0, "norms and routers": 0.0}
-    for layer in stage_layers(model, plan.pp):
+    for layer in stage.layers:
         kind = model.layer_kinds[layer]
         parts["norms and routers"] += norms
         if kind in RECURRENT_GEMMS:
@@ -109,7 +126,8 @@ def weight_parts_bytes(model: ModelSpec, plan: EnginePlan, formats: ModuleFormat
             parts["mlp"] += float(sum(mlp_gemms(model, model.ffn_hidden_size, plan.tp).values())) * formats.bytes_of("mlp")
     vocabulary = float(padded_vocab_size(model, plan.tp)) * model.hidden_size / plan.tp
     output = formats.bytes_of("output") if model.untie_embeddings_and_output_weights else 0.0
-    parts["embedding and output"] = vocabulary * (2.0 + output if plan.pp == 1 else output or 2.0)
+    held = 2.0 if stage.embedding or (stage.output and not output) else 0.0
+    parts["embedding and output"] = vocabulary * (held + (output if stage.output else 0.0))
     return parts
 
 

@@ -1,0 +1,77 @@
+"""TensorRT-LLM's law: pool = fraction x (device - weights - activations - runtime), measured by a dry run.
+
+tensorrt_llm/_torch/pyexecutor/_util.py, KvCacheCreator; the terms are those of memory_model.serving.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from autoconfig.memory_model.engines.held import held_weights
+from autoconfig.memory_model.engines.vllm import Part
+from autoconfig.memory_model.serving import StageWeights, activation_bytes, attends, kv_layer_bytes, slot_bytes
+from autoconfig.specs.engines.releases import settings
+from autoconfig.specs.engines.start import EngineStart
+from autoconfig.specs.models.hybrid import state_layer_bytes
+from autoconfig.specs.software.engine import EngineSpec, load_engine, nearest_release
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """One GPU of a stage."""
+
+    parts: list[Part]
+    pool: float
+    tokens: int
+    token_bytes: float
+    block: int
+    seqs: int
+    batched: int
+    fraction: float
+
+
+def generation(start: EngineStart) -> EngineSpec:
+    """The catalogue's generation that stands for the release."""
+    return nearest_release("tensorrt-llm", start.release) or load_engine("tensorrt-llm")
+
+
+def pool(start: EngineStart, stage: StageWeights) -> Pool:
+    """Weights, activations of the largest iteration, runtime, and what the share leaves for tokens."""
+    release, engine = settings("tensorrt-llm", start.release), generation(start)
+    seqs = start.max_num_seqs or int(release["max_batch"].value)
+    batched = start.max_num_batched_tokens or int(release["max_tokens"].value)
+    fraction = start.memory_fraction or float(release["fraction"].value)
+    plan, weights = start.plan, held_weights(start, stage)
+    length = start.max_model_len or start.model.max_position_embeddings
+    active = float(activation_bytes(start.model, plan, engine, batched))
+    slots = seqs * float(slot_bytes(start.model, plan, engine, length)) if engine.reserves_slots else 0.0
+    held = sum(weights.values()) - start.cpu_offload_bytes
+    room = fraction * (start.gpu.memory_bytes - held - active - slots - engine.runtime_bytes)
+    token = layers = 0.0
+    for layer in stage.layers:
+        if attends(start.model, start.model.layer_kinds[layer]):
+            token, layers = token + kv_layer_bytes(start.model, plan.tp, plan.kv), layers + 1
+    token += (1.0 if start.draft_method == "mtp" else 0.0) * (token / layers if layers else 0.0)
+    states = seqs * sum(state_layer_bytes(start.model, start.model.layer_kinds[layer], plan.tp) for layer in stage.layers)
+    block = start.block_size or engine.kv_block_tokens
+    tokens = int(np.floor(max(room - states, 0.0) / token)) // block * block if token else 0
+    if start.max_total_tokens is not None:
+        tokens = min(tokens, start.max_total_tokens // block * block)
+    parts = [
+        Part(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
+        for name, size in weights.items()
+        if size
+    ]
+    parts += [
+        Part(name="activations", bytes=active + slots, source=f"formula: {batched:,} tokens, {seqs:,} sequences"),
+        Part(
+            name="context, libraries, workspaces",
+            bytes=float(engine.runtime_bytes),
+            source=engine.sources.get("runtime_bytes", ""),
+        ),
+        Part(name="kept free", bytes=(1.0 - fraction) / fraction * room, source=f"{fraction:g}"),
+    ]
+    return Pool(
+        parts=parts, pool=room, tokens=tokens, token_bytes=token, block=block, seqs=seqs, batched=batched, fraction=fraction
+    )
