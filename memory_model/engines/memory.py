@@ -11,7 +11,7 @@ from dataclasses import replace
 from autoconfig.memory_model.engines import sglang, trtllm, vllm
 from autoconfig.memory_model.engines.groups import STATE, BlockLayout
 from autoconfig.memory_model.engines.held import stages
-from autoconfig.memory_model.engines.vllm import GIB, Part
+from autoconfig.memory_model.engines.vllm import GIB, PartBytes
 from autoconfig.memory_model.serving import StageWeights
 from autoconfig.specs.engines.releases import check_release, newest_release, settings, version_of
 from autoconfig.specs.engines.start import AUTO_LENGTH, EngineMemory, EngineStart, MemoryPart
@@ -55,12 +55,12 @@ def _verdict(edges: Sequence[tuple[float, str]], band: float) -> tuple[str, floa
     return "no", margin, why
 
 
-def _parts(parts: Sequence[Part], pool: float, source: str) -> tuple[MemoryPart, ...]:
+def _parts(parts: Sequence[PartBytes], pool: float, source: str) -> tuple[MemoryPart, ...]:
     found = [MemoryPart(name=part.name, gib=part.bytes / GIB, source=part.source) for part in parts]
     return (*found, MemoryPart(name="KV cache", gib=pool / GIB, source=source))
 
 
-def _weights_gib(parts: Sequence[Part]) -> float:
+def _weights_gib(parts: Sequence[PartBytes]) -> float:
     return sum(part.bytes for part in parts if part.name.startswith("weights")) / GIB
 
 
@@ -135,10 +135,10 @@ def _vllm_binds(seqs: int, blocks: int, concurrency: float, layout: BlockLayout)
 
 def _vllm_edges(
     start: EngineStart,
-    found: vllm.Limits,
+    found: vllm.StartLimits,
     stage: StageWeights,
     cut: tuple[float, BlockLayout, int, int, int, int],
-    parts: Sequence[Part],
+    parts: Sequence[PartBytes],
 ) -> list[tuple[float, str]]:
     """(GiB to the edge, vLLM's message beyond it) of everything that can stop a start."""
     pool, layout, blocks, need, length, longest = cut

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autoconfig.memory_model.engines.held import held_weights
-from autoconfig.memory_model.engines.vllm import GIB, Part, state_bytes
+from autoconfig.memory_model.engines.vllm import GIB, PartBytes, state_bytes
 from autoconfig.memory_model.serving import StageWeights, attends, kv_layer_bytes
 from autoconfig.specs.engines.releases import driver_mib, settings
 from autoconfig.specs.engines.start import EngineStart
@@ -20,18 +20,18 @@ SYMMETRIC_BYTES = 4 * 2**30
 STATES_OF_REQUEST = 3
 """States a running request takes where prefixes are cached (MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO)."""
 SPARSE_PAGE = 64
-"""Tokens of a page under sparse attention (DSA)."""
+"""PoolTokens of a page under sparse attention (DSA)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Capacity:
+class CardDefaults:
     """Defaults by card: tokens of a prefill and the largest captured batch."""
 
     chunk: int
     graph_batch: int
 
 
-def capacity(start: EngineStart) -> Capacity:
+def capacity(start: EngineStart) -> CardDefaults:
     """Said, or by nvidia-smi's MiB of the card (chunked_prefill_size, cuda_graph_max_bs)."""
     release, mib = settings("sglang", start.release), driver_mib(start.gpu)
     many = start.tp >= 4
@@ -47,7 +47,7 @@ def capacity(start: EngineStart) -> Capacity:
     else:
         found = (16384, 512)
     graphs = start.graph_max_batch or found[1]
-    return Capacity(chunk=start.max_num_batched_tokens or found[0], graph_batch=graphs)
+    return CardDefaults(chunk=start.max_num_batched_tokens or found[0], graph_batch=graphs)
 
 
 def prefill_graph_sizes(most: int) -> int:
@@ -121,7 +121,7 @@ def context_gib(start: EngineStart) -> tuple[float, str]:
     return (float(link.value) if start.tp > 2 else (one.value + link.value) / 2), link.source
 
 
-def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[Part], float]:
+def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[PartBytes], float]:
     """(parts of one GPU of a stage, bytes of its pool, states included)."""
     weights = held_weights(start, stage)
     context, source = context_gib(start)
@@ -129,24 +129,26 @@ def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[Part], flo
     fraction, why = (start.memory_fraction, "flag") if start.memory_fraction else default_fraction(start)
     held = sum(weights.values()) - start.cpu_offload_bytes
     parts = [
-        Part(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
+        PartBytes(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
         for name, size in weights.items()
         if size
     ]
     if start.cpu_offload_bytes:
-        parts.append(Part(name="weights in CPU memory", bytes=-float(start.cpu_offload_bytes), source="flag: --cpu-offload-gb"))
-    parts.append(Part(name="context and communicators", bytes=context * GIB, source=source))
+        parts.append(
+            PartBytes(name="weights in CPU memory", bytes=-float(start.cpu_offload_bytes), source="flag: --cpu-offload-gb")
+        )
+    parts.append(PartBytes(name="context and communicators", bytes=context * GIB, source=source))
     parts.append(
-        Part(name="kept free for activations and graphs", bytes=(1.0 - fraction) * before, source=f"{fraction:g}: {why}")
+        PartBytes(name="kept free for activations and graphs", bytes=(1.0 - fraction) * before, source=f"{fraction:g}: {why}")
     )
     symmetric = SYMMETRIC_BYTES if start.symmetric_memory else 0
     if symmetric:
-        parts.append(Part(name="symmetric memory", bytes=symmetric, source="flag: --enable-symm-mem"))
+        parts.append(PartBytes(name="symmetric memory", bytes=symmetric, source="flag: --enable-symm-mem"))
     return parts, fraction * before - held - symmetric
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
+class PoolTokens:
     """What a pool holds."""
 
     tokens: int
@@ -161,7 +163,7 @@ class Tokens:
     page: int
 
 
-def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> Tokens:
+def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTokens:
     """How a pool is cut: states first (their share r / (1 + r), or as many as are asked for), the rest in tokens of full
     layers; windows hold `swa_ratio` as many."""
     model, plan, release = start.model, start.plan, settings("sglang", start.release)
@@ -198,7 +200,7 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> Tokens:
     running = start.max_num_seqs // ranks if start.max_num_seqs else min(max(int(tokens / length * 512), least), most)
     if recurrent:
         running = min(running, states // (1 if start.prefix_caching is False else STATES_OF_REQUEST))
-    return Tokens(
+    return PoolTokens(
         tokens=tokens,
         window_tokens=int(tokens * ratio) if windows else 0,
         states=states,

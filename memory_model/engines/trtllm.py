@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from autoconfig.memory_model.engines.held import held_weights
-from autoconfig.memory_model.engines.vllm import Part
+from autoconfig.memory_model.engines.vllm import PartBytes
 from autoconfig.memory_model.serving import StageWeights, activation_bytes, attends, kv_layer_bytes, slot_bytes
 from autoconfig.specs.engines.releases import settings
 from autoconfig.specs.engines.start import EngineStart
@@ -18,10 +18,10 @@ from autoconfig.specs.software.engine import EngineSpec, load_engine, nearest_re
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pool:
+class EnginePool:
     """One GPU of a stage."""
 
-    parts: list[Part]
+    parts: list[PartBytes]
     pool: float
     tokens: int
     token_bytes: float
@@ -36,7 +36,7 @@ def generation(start: EngineStart) -> EngineSpec:
     return nearest_release("tensorrt-llm", start.release) or load_engine("tensorrt-llm")
 
 
-def pool(start: EngineStart, stage: StageWeights) -> Pool:
+def pool(start: EngineStart, stage: StageWeights) -> EnginePool:
     """Weights, activations of the largest iteration, runtime, and what the share leaves for tokens."""
     release, engine = settings("tensorrt-llm", start.release), generation(start)
     seqs = start.max_num_seqs or int(release["max_batch"].value)
@@ -59,19 +59,19 @@ def pool(start: EngineStart, stage: StageWeights) -> Pool:
     if start.max_total_tokens is not None:
         tokens = min(tokens, start.max_total_tokens // block * block)
     parts = [
-        Part(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
+        PartBytes(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
         for name, size in weights.items()
         if size
     ]
     parts += [
-        Part(name="activations", bytes=active + slots, source=f"formula: {batched:,} tokens, {seqs:,} sequences"),
-        Part(
+        PartBytes(name="activations", bytes=active + slots, source=f"formula: {batched:,} tokens, {seqs:,} sequences"),
+        PartBytes(
             name="context, libraries, workspaces",
             bytes=float(engine.runtime_bytes),
             source=engine.sources.get("runtime_bytes", ""),
         ),
-        Part(name="kept free", bytes=(1.0 - fraction) / fraction * room, source=f"{fraction:g}"),
+        PartBytes(name="kept free", bytes=(1.0 - fraction) / fraction * room, source=f"{fraction:g}"),
     ]
-    return Pool(
+    return EnginePool(
         parts=parts, pool=room, tokens=tokens, token_bytes=token, block=block, seqs=seqs, batched=batched, fraction=fraction
     )

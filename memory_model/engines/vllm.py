@@ -36,7 +36,7 @@ MLA_BLOCK = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class StartLimits:
     """What the scheduler and the pool work with: said, or the default of the release."""
 
     length: int
@@ -48,7 +48,7 @@ class Limits:
     sources: dict[str, str]
 
 
-def limits(start: EngineStart) -> Limits:
+def limits(start: EngineStart) -> StartLimits:
     """Of a start of vLLM (engine/arg_utils.py): max_num_seqs is at most max_num_batched_tokens where neither is said."""
     release = settings("vllm", start.release)
     gib = start.gpu.memory_bytes / GIB
@@ -78,7 +78,7 @@ def limits(start: EngineStart) -> Limits:
     block = start.block_size or int(release["block"].value)
     if start.block_size is None and start.model.multi_latent_attention and (start.gpu.compute_capability or 0) >= 9.0:
         block = MLA_BLOCK
-    return Limits(
+    return StartLimits(
         length=length,
         seqs=seqs,
         tokens=tokens,
@@ -119,7 +119,7 @@ def forward_peak(start: EngineStart, tokens: int) -> float:
     return 2.0 * (tokens * float(settings("vllm", start.release)["live_buffers"].value) * h + total)
 
 
-def sampler_peak(start: EngineStart, found: Limits, logit_bytes: float) -> float:
+def sampler_peak(start: EngineStart, found: StartLimits, logit_bytes: float) -> float:
     """n V s + 2 h T: n dummy sequences sampled with top-k and top-p, s bytes a logit, beside the hidden states of the run."""
     vocabulary = -(-start.model.vocab_size // 64) * 64
     return min(found.seqs, found.tokens) * vocabulary * logit_bytes + 2.0 * start.model.hidden_size * found.tokens
@@ -154,7 +154,7 @@ GRAPH_PIECE = {False: 0.31, True: 0.6}
 """MiB of one captured piece (a layer at one batch size), with dense MLPs and with experts."""
 
 
-def charged_graphs(start: EngineStart, found: Limits) -> float:
+def charged_graphs(start: EngineStart, found: StartLimits) -> float:
     """Bytes that the profile run charges for graphs: 0.3 GiB and 0.01 of the card where 512 sequences are the largest.
 
     Measured, "Estimated CUDA graph memory" of public logs: 0.17 to 0.36 GiB where 16 sequences are the largest, 0.48 on
@@ -163,7 +163,7 @@ def charged_graphs(start: EngineStart, found: Limits) -> float:
     return GRAPH_BASE * GIB + GRAPH_SHARE * start.gpu.memory_bytes * min(found.graph_batch / 512.0, 1.0)
 
 
-def captured_graphs(start: EngineStart, found: Limits, stage: StageWeights) -> float:
+def captured_graphs(start: EngineStart, found: StartLimits, stage: StageWeights) -> float:
     """Bytes of graphs that are captured after the pool is made: sizes x (layers + 1) x GRAPH_PIECE.
 
     Measured, "Graph capturing finished, took": 0.67 GiB of 32 dense layers and 67 sizes, 2.4 of 48 layers with experts, 3.45
@@ -176,7 +176,7 @@ def captured_graphs(start: EngineStart, found: Limits, stage: StageWeights) -> f
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PartBytes:
     """Bytes of a part of a GPU's memory."""
 
     name: str
@@ -184,18 +184,20 @@ class Part:
     source: str
 
 
-def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[Part], float]:
+def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[PartBytes], float]:
     """(parts of one GPU of a stage, bytes of its pool)."""
     release, found = settings("vllm", start.release), limits(start)
     weights = held_weights(start, stage)
     parts = [
-        Part(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
+        PartBytes(name=f"weights: {name}", bytes=size, source="the model's files as the engine holds them")
         for name, size in weights.items()
         if size
     ]
     held = sum(weights.values()) - start.cpu_offload_bytes
     if start.cpu_offload_bytes:
-        parts.append(Part(name="weights in CPU memory", bytes=-float(start.cpu_offload_bytes), source="flag: --cpu-offload-gb"))
+        parts.append(
+            PartBytes(name="weights in CPU memory", bytes=-float(start.cpu_offload_bytes), source="flag: --cpu-offload-gb")
+        )
     if start.kv_cache_bytes is not None and release["kv_cache_bytes"].value:
         return parts, float(start.kv_cache_bytes)
     own = release["flashinfer_sampler"].value if start.flashinfer_sampler is None else start.flashinfer_sampler
@@ -212,13 +214,13 @@ def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[Part], flo
     name, (peak, source) = max(peaks.items(), key=lambda one: one[1][0])
     outside, outside_source = non_torch(start)
     parts += [
-        Part(name=name, bytes=peak, source=source),
-        Part(name="not torch's", bytes=outside * GIB, source=outside_source),
+        PartBytes(name=name, bytes=peak, source=source),
+        PartBytes(name="not torch's", bytes=outside * GIB, source=outside_source),
     ]
     charged = release["charge_graphs"].value if start.charge_graphs is None else start.charge_graphs
     graphs = 0.0 if start.eager or not charged else charged_graphs(start, found)
     if graphs:
-        parts.append(Part(name="CUDA graphs", bytes=graphs, source=f"measured; {release['charge_graphs'].source}"))
+        parts.append(PartBytes(name="CUDA graphs", bytes=graphs, source=f"measured; {release['charge_graphs'].source}"))
     pool = found.fraction * start.gpu.memory_bytes - held - peak - outside * GIB - graphs
     return parts, pool
 

@@ -20,7 +20,7 @@ DRIVER_SHARE = 1.006
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ReleaseSetting:
     """A default or constant of a release."""
 
     value: Any
@@ -52,7 +52,7 @@ def check_release(engine: str, release: str) -> None:
 
 
 @cache
-def settings(engine: str, release: str) -> Mapping[str, Setting]:
+def settings(engine: str, release: str) -> Mapping[str, ReleaseSetting]:
     """Of this release by key; empty: of the newest. Raises as `check_release`."""
     release = release or newest_release(engine)
     check_release(engine, release)
@@ -60,7 +60,7 @@ def settings(engine: str, release: str) -> Mapping[str, Setting]:
     found = {}
     for key, rows in _DATA[engine]["values"].items():
         row = [one for one in rows if version_of(one["since"]) <= at][-1]
-        found[key] = Setting(value=row["value"], source=row["source"], since=row["since"])
+        found[key] = ReleaseSetting(value=row["value"], source=row["source"], since=row["since"])
     return found
 
 
