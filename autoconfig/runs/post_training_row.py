@@ -16,7 +16,7 @@ from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, stage_ends
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import Row, cell, number
-from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
@@ -128,7 +128,7 @@ def _gpu(r: _RunRow) -> GpuSpec:
     if not text:
         r.assume(f"gpu {DEFAULT_GPU}", "gpu")
     for name in text.split("/"):
-        with suppress(UnknownNameError):
+        with suppress(UnknownNameError, UnsupportedError):
             return load_gpu(name or DEFAULT_GPU)
     return load_gpu(text)
 

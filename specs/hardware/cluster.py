@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, option
+from autoconfig.specs.errors import CatalogueError, InputError, UnknownNameError, UnsupportedError, option
 
 CPU_ARCHITECTURE = "cpu"
 """Architecture of a machine's own CPU, measured in place of a GPU (kernels.benchmark)."""
@@ -25,7 +25,7 @@ class GpuSpec:
     name: str
     vendor: str
     architecture: str
-    """volta, ampere, ada, hopper, blackwell, cdna3 or cdna4; cpu or unknown where a machine's own device was measured."""
+    """volta, turing, ampere, ada, hopper, blackwell, cdna3 or cdna4; cpu or unknown of a machine's own device, measured."""
     compute_capability: float | None
     """CUDA compute capability; None for other vendors."""
     memory_bytes: int
@@ -51,6 +51,11 @@ class GpuSpec:
     sources: dict[str, str] = field(default_factory=dict, hash=False, compare=False)
     operator_tables: str = ""
     """File of operators measured on this very machine (specs.operator_table); empty: the tables that ship."""
+
+    @property
+    def sixteen_bit_flops_per_s(self) -> float:
+        """Dense peak of products in 16 bits: bf16, or fp16 where there is no bf16 (Volta, Turing)."""
+        return self.flops_per_s.get("bf16", self.flops_per_s.get("fp16", self.flops_per_s.get("fp32", 0.0)))
 
     def check_format(self, recipe: str, least: float) -> None:
         """Raises InputError where the GPU is before this compute capability, which a way to scale a format needs."""
@@ -89,7 +94,7 @@ def gpu_ids() -> tuple[str, ...]:
 
 def load_gpu(name: str) -> GpuSpec:
     """The GPU with this id or alias, or whose id alone begins with these whole words (l40 is not l40s). Raises UnknownNameError
-    naming the candidates."""
+    naming the candidates, UnsupportedError for kinds of accelerator that are left out on purpose (catalogue/refused.json)."""
     return _load(_resolve(_normal(name), name))
 
 
@@ -119,7 +124,32 @@ def _resolve(wanted: str, given: str) -> str:
     if len(candidates) > 1:
         more = f"one of {', '.join(candidates)}" if len(candidates) > 3 else ""
         raise UnknownNameError("GPU", given, candidates, more, field="gpu")
-    raise UnknownNameError("GPU", given, [*ids, *_aliases()], _HINT, field="gpu")
+    if kind := _other_kind(wanted):
+        raise UnsupportedError(
+            f"GPU {given[:40]!r} is {kind}: no formula here was held to one; plan for a GPU of the catalogue ({_HINT}), or "
+            f'give its numbers as "gpu" of a {option("cluster")} file and take the answer as a bound',
+            field="gpu",
+        )
+    number = _first_number(wanted)  # a GPU of another number is another GPU: p100 is no h100
+    alike = [name for name in (*ids, *_aliases()) if not number or _first_number(name) == number]
+    raise UnknownNameError("GPU", given, alike, _HINT, field="gpu")
+
+
+def _first_number(name: str) -> str:
+    found = re.search(r"[0-9]+", name)
+    return found[0] if found else ""
+
+
+@cache
+def _other_kinds() -> dict[str, list[str]]:
+    return dict(json.loads((_FOLDER.parent / "refused.json").read_text(encoding="utf-8"))["gpus"])
+
+
+def _other_kind(wanted: str) -> str:
+    """What an accelerator is that the catalogue leaves out on purpose, by the beginning of its name; else empty."""
+    words = ((kind, one) for kind, names in _other_kinds().items() for one in names)
+    ends = {True: "(?![a-z])", False: "(?![a-z0-9])"}  # gaudi3 is a gaudi; m40 is no m4
+    return next((kind for kind, one in words if re.match(re.escape(one) + ends[one[-1].isalpha()], wanted)), "")
 
 
 @cache
@@ -194,10 +224,9 @@ def match_reported_gpu(name: str, memory_bytes: float) -> GpuSpec:
     if not memory_bytes > 0:
         raise InputError(f"{seen}; its memory could not be read; name the GPU with {option('gpu')} ({_HINT})")
     wanted = _normal(name[:_MAX_NAME])
-    if wanted in gpu_ids() or wanted in _aliases():
-        candidates = [_resolve(wanted, name)]
-    else:
-        candidates = [gpu for gpu in gpu_ids() if wanted and gpu.startswith(wanted + "-")]
+    named = [_resolve(wanted, name)] if wanted in gpu_ids() or wanted in _aliases() else []
+    others = [gpu for gpu in gpu_ids() if wanted and gpu.startswith(wanted + "-")]  # of another memory, by the same name
+    candidates = [*dict.fromkeys((*named, *others))]
     for gpu in candidates:
         spec = _load(gpu)
         if abs(memory_bytes / spec.memory_bytes - 1.0) <= LOCAL_MEMORY_TOLERANCE:

@@ -10,7 +10,7 @@
 | `link_domain_size` | GPUs that reach each other at that speed; a multiple or a divisor of gpus_per_node |
 | `nic_gbit_per_s_per_gpu` | network per GPU, one direction, in 10^9 bits per second; or instead of it the next two: |
 | `nics_per_node`, `nic_gbit_per_s` | network ports of a node, and the speed of one |
-| `memory_gib` | memory of one GPU that a run may use, at most the GPU's own |
+| `memory_gib` | memory of one GPU that a run may use: at most the GPU's own, or at least 5 % more of a card made with more |
 | `memory_bandwidth` | of one GPU, in 10^12 bytes per second, where its memory is another than the catalogue's |
 | `power_limit` | of one GPU in watts, below the GPU's own |
 | `name` | a name for reports |
@@ -52,6 +52,8 @@ _INLINE_OPTIONAL = {
     *(f.name for f in fields(GpuSpec) if f.default_factory is not MISSING),
 }
 _MAX_TEXT = 200
+OTHER_CARD = 1.05
+"""Times a GPU's memory from which on a card has other memory: less is the nominal figure, of which a driver keeps a part."""
 
 
 def load_cluster(path: str | Path, num_gpus: int | None = None) -> ClusterSpec:
@@ -219,11 +221,11 @@ def _memory_bytes(data: dict[str, Any], gpu: GpuSpec) -> int | None:
     if "memory_gib" not in data:
         return None
     memory_bytes = int(data["memory_gib"] * 2**30)
-    if not 0 < memory_bytes <= gpu.memory_bytes:
+    if not (0 < memory_bytes <= gpu.memory_bytes or memory_bytes >= OTHER_CARD * gpu.memory_bytes):
         raise InputError(
-            f"memory_gib={brief(data['memory_gib'])} must be above 0 and at most the "
-            f"{gpu.memory_bytes / 2**30:.2f} GiB of {gpu.id}; for another GPU give gpu as an object with "
-            "its own numbers"
+            f"memory_gib={brief(data['memory_gib'])} must be above 0 and at most the {gpu.memory_bytes / 2**30:.2f} GiB of "
+            f"{gpu.id} (what its driver counts of its nominal memory), or at least {OTHER_CARD:g} times that for a card that "
+            "was made with more"
         )
     return memory_bytes
 

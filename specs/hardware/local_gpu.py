@@ -6,7 +6,7 @@ import os
 import platform
 from pathlib import Path
 
-from autoconfig.specs.errors import InputError, UnknownNameError, option
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import (
     DEFAULT_GPU,
     LOCAL_MEMORY_TOLERANCE,
@@ -73,10 +73,10 @@ def gpu_of_file(path: str) -> tuple[GpuSpec, str]:
 
 
 def find_gpu(name: str) -> GpuSpec:
-    """`load_gpu`, or by its id a device that the catalogue lacks and that was measured here. Raises UnknownNameError."""
+    """`load_gpu`, or by its id a device that the catalogue lacks and that was measured here. Raises as load_gpu."""
     try:
         return load_gpu(name)
-    except UnknownNameError:
+    except (UnknownNameError, UnsupportedError):
         for path, data in local_tables():
             if data["gpu"] == name:
                 return gpu_of_table(data, path)

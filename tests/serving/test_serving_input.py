@@ -1,6 +1,7 @@
 """What a serving question may ask about: drawn lengths, recorded traces, and what the answers say of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -276,3 +277,10 @@ def test_prompts_of_the_closed_form_cost_what_the_drawn_ones_do():
     each = np.mean([table.seconds(0.0, 1.0, 1.0, tokens, tokens) for tokens in drawn])
     closed = Pricer(lengths=question.lengths).prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)
     assert float(closed) == pytest.approx(each, rel=0.05)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "a30", "rtx-4090-48gb", "h100-96gb"])
+def test_gpus_without_measurements_borrow_those_of_a_chip_like_theirs(gpu):
+    """T4 has no bf16: its products in 16 bits are fp16's."""
+    found = answer(replace(SMALL, gpu=gpu, model="qwen3-0.6b", simulate=0))
+    assert len(found.deployments.order) and found.deployments.tokens_per_s_per_gpu[found.deployments.order].min() > 0

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware import cluster as catalogue
 from autoconfig.specs.hardware.cluster import (
     ClusterSpec,
@@ -63,8 +63,8 @@ def test_numbers_are_sane(gpu):
     assert spec.id == gpu
     assert 0.9 <= spec.memory_bytes / nominal_bytes <= 1.0
     assert set(peaks) <= PRECISIONS
-    assert 10e12 < peaks["fp32"] <= peaks["fp16"] < 3e15
-    if spec.architecture != "volta":
+    assert 8e12 < peaks["fp32"] <= peaks["fp16"] < 3e15
+    if spec.architecture not in ("volta", "turing"):
         assert peaks["bf16"] == peaks["fp16"]
     if "tf32" in peaks:
         assert peaks["fp32"] <= peaks["tf32"] and peaks["bf16"] / peaks["tf32"] == pytest.approx(2.0, rel=0.02)
@@ -72,9 +72,9 @@ def test_numbers_are_sane(gpu):
         assert peaks["fp8"] / peaks["fp16"] == pytest.approx(2.0, rel=0.03)
     assert 0.25e12 < spec.hbm_bytes_per_s < 10e12
     assert spec.link in ("nvlink", "xgmi", "pcie")
-    assert 30e9 <= spec.link_bytes_per_s <= 1e12 and spec.nic_bytes_per_s < spec.link_bytes_per_s
+    assert 16e9 <= spec.link_bytes_per_s <= 1e12 and spec.nic_bytes_per_s < spec.link_bytes_per_s
     assert spec.link_domain_size % spec.gpus_per_node == 0 or spec.gpus_per_node % spec.link_domain_size == 0
-    assert 50 <= spec.num_sms <= 320
+    assert 40 <= spec.num_sms <= 320
     assert (spec.compute_capability is None) == (spec.vendor == "amd")
 
 
@@ -132,8 +132,8 @@ def test_reported_names_are_matched(name, mib, gpu):
 
 
 @pytest.mark.parametrize(("name", "mib"), [
-    ("NVIDIA GeForce RTX 4090", 49140), ("NVIDIA GeForce GTX 1080", 8192), ("", 81559), ("NVIDIA H100", 0),
-    ("NVIDIA H200 NVL", 143771),
+    ("NVIDIA GeForce RTX 4090", 32768), ("NVIDIA GeForce GTX 1080", 8192), ("", 81559), ("NVIDIA H100", 0),
+    ("NVIDIA H200 NVL", 183771),
     ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", 9728), ("NVIDIA H100 80GB HBM3", float("nan")),
 ])  # fmt: skip
 def test_reported_gpus_that_the_catalogue_lacks(name, mib):
@@ -254,6 +254,52 @@ def test_bad_values_say_what_is_allowed(tmp_path, change, said):
     assert said in str(caught.value) and len(str(caught.value)) < 1200
 
 
+def test_a_card_that_was_made_with_more_memory_is_said(tmp_path):
+    """An RTX 3090 with 48 GB; 24 of 23.7 GiB is the nominal figure."""
+    cluster = load_cluster(write(tmp_path, {"gpu": "rtx-3090", "num_gpus": 1, "memory_gib": 47.5}))
+    assert cluster.memory_bytes == int(47.5 * 2**30)
+    with pytest.raises(InputError, match=r"at most the 23\.67 GiB of rtx-3090-24gb .* or at least 1\.05 times"):
+        load_cluster(write(tmp_path, {"gpu": "rtx-3090", "num_gpus": 1, "memory_gib": 24}))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("P100", "without matrix units"),
+        ("NVIDIA Tesla P40", "without matrix units"),
+        ("Ascend 910B", "Huawei's Ascend"),
+        ("910b3", "Huawei's Ascend"),
+        ("gaudi3", "Intel's accelerator"),
+        ("intel-pvc-1550", "Intel's accelerator"),
+        ("TPU v5e", "Google's TPU"),
+        ("trn2", "Amazon's accelerator"),
+        ("MI250X", "before CDNA 3"),
+    ],
+)
+def test_accelerators_that_are_left_out_are_refused_as_what_they_are(name, kind):
+    with pytest.raises(UnsupportedError, match=f"{kind}.*--cluster") as caught:
+        load_gpu(name)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rtx-3080-ti", "h1000", "rtx-2080"])
+def test_no_gpu_of_another_number_is_suggested(name):
+    with pytest.raises(UnknownNameError) as caught:
+        load_gpu(name)
+    assert not caught.value.nearest
+
+
+def test_consumer_cards_reach_each_other_through_host_memory():
+    """PCI Express without peer access, eight in a server; 40 GB of HBM2 an A100, 64 on LEONARDO, whose chip has 124 SMs."""
+    for name in ("rtx-3090", "rtx-4080", "rtx-4090-48gb", "rtx-5080"):
+        card = load_gpu(name)
+        assert (card.link, card.link_domain_size) == ("pcie", 8)
+        assert "through host memory" in card.sources["link_bytes_per_s"]
+    assert load_gpu("a100-64gb").flops_per_s["bf16"] / load_gpu("a100").flops_per_s["bf16"] == pytest.approx(
+        124 / 108, rel=1e-3
+    )
+
+
 def test_number_of_gpus_must_be_said(tmp_path):
     with pytest.raises(InputError, match="give --gpus"):
         load_cluster(write(tmp_path, {"gpu": "h100"}))
@@ -335,3 +381,8 @@ def test_nodes_in_use(gpus, nodes):
 def test_a_dgx_h200_has_less_than_a_tenth_of_its_links_in_its_network():
     cluster = cluster_of(load_gpu("h200"), 16)
     assert cluster.link_bytes_per_s == 450e9 and cluster.nic_bytes_per_s == 400e9 / 8 and cluster.hbm_bytes_per_s == 4.8e12
+
+
+def test_products_in_16_bits_are_of_fp16_where_there_is_no_bf16():
+    assert load_gpu("t4").sixteen_bit_flops_per_s == 65e12
+    assert load_gpu("h100").sixteen_bit_flops_per_s == 989.4e12

@@ -30,7 +30,7 @@ LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
 
 def peak(gpu: GpuSpec, precision: str) -> float:
     """FLOP/s of the unit; the 16-bit one where the GPU lacks it."""
-    return gpu.flops_per_s.get(UNIT.get(precision, "bf16"), gpu.flops_per_s["bf16"])
+    return gpu.flops_per_s.get(UNIT.get(precision, "bf16"), gpu.sixteen_bit_flops_per_s)
 
 
 def gemm_seconds(m: Number, n: Number, k: Number, precision: str, gpu: GpuSpec) -> Number:
@@ -44,14 +44,14 @@ def decode_attention_seconds(
 ) -> Number:
     """One token of each sequence against `length` cached ones: keys and values read once, queries and outputs in 16 bits."""
     traffic = 2.0 * kv_heads * length * head_dim * KV_BYTES[kv] + 4.0 * heads * head_dim
-    return sequences * np.maximum(4.0 * heads * head_dim * length / gpu.flops_per_s["bf16"], traffic / gpu.hbm_bytes_per_s)
+    return sequences * np.maximum(4.0 * heads * head_dim * length / gpu.sixteen_bit_flops_per_s, traffic / gpu.hbm_bytes_per_s)
 
 
 def context_attention_seconds(
     sequences: Number, heads: Number, kv_heads: Number, head_dim: Number, length: Number, kind: str, gpu: GpuSpec
 ) -> Number:
     """Causal attention of `length` new tokens: 4 d pairs FLOPs a head, pairs = s (s + 1) / 2; q, k, v read, output written."""
-    rate = gpu.flops_per_s.get("fp8" if kind == "fp8" else "bf16", gpu.flops_per_s["bf16"])
+    rate = gpu.flops_per_s.get("fp8" if kind == "fp8" else "bf16", gpu.sixteen_bit_flops_per_s)
     flops = 2.0 * heads * head_dim * length * (length + 1.0)
     traffic = length * head_dim * (4.0 * heads + 6.0 * kv_heads)
     return sequences * np.maximum(flops / rate, traffic / gpu.hbm_bytes_per_s)
@@ -80,11 +80,11 @@ def latent_decode_seconds(sequences: Number, heads: Number, length: Number, kv: 
     """One token of each sequence on the compressed cache (latent + rope, shared by all heads)."""
     flops = 2.0 * heads * length * (2.0 * LATENT + ROPE)
     traffic = length * (LATENT + ROPE) * KV_BYTES[kv] + 2.0 * heads * (2.0 * LATENT + ROPE)
-    return sequences * np.maximum(flops / gpu.flops_per_s["bf16"], traffic / gpu.hbm_bytes_per_s)
+    return sequences * np.maximum(flops / gpu.sixteen_bit_flops_per_s, traffic / gpu.hbm_bytes_per_s)
 
 
 def latent_context_seconds(sequences: Number, heads: Number, length: Number, kv: str, gpu: GpuSpec) -> Number:
     """Causal attention of `length` new tokens on expanded heads."""
     flops = heads * length * (length + 1.0) * (NOPE + ROPE + VALUE)
     traffic = 2.0 * heads * length * (2.0 * (NOPE + ROPE) + 2.0 * VALUE) + KV_BYTES[kv] * length * (LATENT + ROPE)
-    return sequences * np.maximum(flops / gpu.flops_per_s["bf16"], traffic / gpu.hbm_bytes_per_s)
+    return sequences * np.maximum(flops / gpu.sixteen_bit_flops_per_s, traffic / gpu.hbm_bytes_per_s)

@@ -74,7 +74,7 @@ def decode_seconds(job: RecurrentJob, sequences: Number) -> Number:
 def prefill_seconds(job: RecurrentJob, tokens: Number) -> Number:
     """All recurrent layers: the chunked scan or delta rule over the prompts' tokens, FLOPs over what training's kernels reach
     (time_model/operators/recurrent.py: they are the same). 0 without such layers."""
-    reached, peak, total = efficiency_of(job.gpu).recurrent, job.gpu.flops_per_s["bf16"], 0.0 * tokens
+    reached, peak, total = efficiency_of(job.gpu).recurrent, job.gpu.sixteen_bit_flops_per_s, 0.0 * tokens
     for kind, flops, share in (
         ("mamba", scan_flops_per_token, reached.scan),
         ("gdn", delta_rule_flops_per_token, reached.delta_rule),

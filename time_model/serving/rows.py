@@ -120,7 +120,7 @@ def attention_linear_seconds(job: ServingJob, tokens: Number) -> Number:
         total = (
             total
             + KERNEL_S
-            + np.maximum(flops / (0.5 * job.gpu.flops_per_s["bf16"]), traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s))
+            + np.maximum(flops / (0.5 * job.gpu.sixteen_bit_flops_per_s), traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s))
         )
     return total
 

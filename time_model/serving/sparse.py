@@ -21,8 +21,8 @@ KERNELS_S = 3 * 2.5e-6
 
 def _rates(gpu: GpuSpec) -> tuple[float, float]:
     """FLOP/s that are reached in fp8 and in 16 bits."""
-    rates, share = gpu.flops_per_s, share_of_peak(gpu)
-    return share * rates.get("fp8", rates["bf16"]), share * rates["bf16"]
+    share, wide = share_of_peak(gpu), gpu.sixteen_bit_flops_per_s
+    return share * gpu.flops_per_s.get("fp8", wide), share * wide
 
 
 def indexer_decode_seconds(model: ModelSpec, sequences: Number, length: Number, gpu: GpuSpec) -> Number:
