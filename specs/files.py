@@ -1,13 +1,58 @@
-"""Writing a file so that nobody ever reads half of it: beside its place, then renamed."""
+"""Reading a file that is one, within limits; and writing one so that nobody ever reads half of it."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from autoconfig.specs.errors import FileError, option
+
+MAX_TEXT_BYTES = 1_000_000
+"""Of a script or a configuration."""
+
+
+def read_bytes(path: Path, wanted: str, most: int = MAX_TEXT_BYTES, *, head: bool = False) -> bytes:
+    """What an ordinary file of at most `most` bytes holds; with `head` its first `most` bytes, however long it is.
+
+    Pipes and devices are never waited for, nor files of /proc. Raises FileError for these, for folders, and for what is too
+    large or cannot be read, saying what is `wanted`.
+    """
+    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+    try:
+        if path.is_dir():
+            raise FileError(f"{name!r} is a folder; give {wanted}")
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG((found := os.fstat(handle)).st_mode):
+                raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
+            if found.st_size > most and not head:
+                raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {most:,}; give {wanted}")
+            data: bytes | None = file.read(most + 1)
+            if data is None:  # of /proc: there will be something to read later
+                raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
+    if len(data) > most and not head:
+        raise FileError(f"{name!r} has more than {most:,} bytes; give {wanted}")
+    return data[:most]
+
+
+def read_text(path: Path, wanted: str, most: int = MAX_TEXT_BYTES) -> str:
+    """The text of an ordinary file of at most `most` bytes. Raises FileError for anything else, saying what is `wanted`."""
+    name, data = str(path)[:200], read_bytes(path, wanted, most)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise FileError(f"{name!r} is no text file (UTF-8); give {wanted}")
+    if not text.strip():
+        raise FileError(f"{name!r} is empty; give {wanted}")
+    return text
 
 
 def check_output_path(path: Path, suffixes: tuple[str, ...]) -> None:

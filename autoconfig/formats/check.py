@@ -27,9 +27,10 @@ from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.bridge import settings as settings_of_bridge
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, check
-from autoconfig.megatron.check_input import HEADER_CHARACTERS, CheckInput, CheckRequest, read_check, read_text
+from autoconfig.megatron.check_input import HEADER_CHARACTERS, CheckInput, CheckRequest, read_check
 from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,

@@ -20,7 +20,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import load_stack
-from autoconfig.training.nearest import changed_keys, nearest_legal
+from autoconfig.training.nearest import ANY, changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, without_effect
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
 from autoconfig.training.rank import Ranking, rank_plans
@@ -140,9 +140,8 @@ def check(source: CheckInput) -> CheckAnswer:
         return CheckAnswer(
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )
-    nearest = nearest_legal(scenario, plan, even_only=scenario.software.name in OLDER) if broken else None
-    if nearest is not None and source.wish is not None and not says(source.wish, nearest):
-        nearest = None  # the file's format has no words for it
+    even = scenario.software.name in OLDER or source.wish is not None
+    nearest = nearest_legal(scenario, plan, even_only=even, wish=source.wish or ANY) if broken else None
     wanted = overlapped(source)
     ranking = rank_plans(wanted, source.wish or _wish(scenario, plan), margin)
     chance = question.request.fit_chance
@@ -323,12 +322,6 @@ def changes_from(source: CheckInput, plan: TrainPlan, wanted: Scenario | None = 
         before |= {"--cp-comm-type": ("p2p",)} if "--cp-comm-type" in words else {}
     changes = flag_changes(before, plan_flags(wanted or scenario, plan))
     return tuple(replace(change, flag=_as_spelled(change.flag, words)) for change in changes)
-
-
-def says(wish: Constraints, plan: TrainPlan) -> bool:
-    """Whether a plan keeps to what is fixed and excluded."""
-    fixed = all(getattr(plan, key) in allowed for key, allowed in wish.fixed.items())
-    return fixed and not any(getattr(plan, key) in values for key, values in wish.excluded.items())
 
 
 def _as_spelled(flag: str, words: Collection[str]) -> str:

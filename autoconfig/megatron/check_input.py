@@ -5,10 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from autoconfig.megatron.argument_list import megatron_program, name_hint
@@ -24,7 +22,7 @@ from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
-from autoconfig.specs.errors import FileError, InputError, UnsupportedError, option
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
@@ -35,11 +33,9 @@ from autoconfig.training.price import Violation
 from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
 from autoconfig.training.space import Constraints
 
-MAX_BYTES = 1_000_000
 HEADER_CHARACTERS = 4_000
 PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
-WANTED = "a launch script, an argument list or a plan.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,33 +125,6 @@ class CheckInput:
         for a verdict."""
         if self.refused:
             raise UnsupportedError("megatron-core refuses this file: " + "; ".join(one.text for one in self.refused))
-
-
-def read_text(path: Path, wanted: str = WANTED) -> str:
-    """The text of a file of at most MAX_BYTES. Raises FileError for anything else, saying what is `wanted`."""
-    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
-    try:
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            raise FileError(f"{name!r} is a folder; give {wanted}")
-        if not stat.S_ISREG(found.st_mode):
-            raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
-        if found.st_size > MAX_BYTES:
-            raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {MAX_BYTES:,}; give {wanted}")
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise FileError(f"{name!r} is no text file (UTF-8); give {wanted}")
-    if not text.strip():
-        raise FileError(f"{name!r} is empty; give {wanted}")
-    return text
 
 
 def read_check(text: str, request: CheckRequest) -> CheckInput:

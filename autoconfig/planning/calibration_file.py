@@ -10,8 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import FileError, InputError, option
-from autoconfig.specs.files import write_text
+from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.files import read_text, write_text
 from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, MOST, NAMES, Calibration, Entry, Factors, OwnRuns
 
 MAX_FILE_BYTES = 16 * 2**20
@@ -41,12 +41,8 @@ def write_calibration(calibration: Calibration, target: Path) -> None:
 def read_calibration(source: Path) -> Calibration:
     """A file that `write_calibration` wrote. Raises FileError or InputError."""
     try:
-        if source.stat().st_size > MAX_FILE_BYTES:
-            raise FileError(f"{source} is larger than {MAX_FILE_BYTES // 2**20} MiB")
-        return parse(json.loads(source.read_text(encoding="utf-8")), str(source))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        if isinstance(error, OSError):
-            raise FileError(f"{source} cannot be read: {error.strerror or error}") from error
+        return parse(json.loads(read_text(source, "a calibration of autoconfig calibrate", MAX_FILE_BYTES)), str(source))
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is not a calibration; write one with autoconfig calibrate") from error
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.post_training.frameworks import FACTORS, OF_A_STEP, Constants, shipped_constants
-from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.files import write_text
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import read_text, write_text
 
 KIND = "autoconfig post-training calibration"
 LEAST, MOST = 0.01, 100.0
@@ -73,9 +73,7 @@ def read_calibration(path: Path | str) -> StepCalibration:
     """Raises FileError or InputError for a file that is no calibration of ours."""
     path = Path(path)
     try:
-        data: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+        data: Any = json.loads(read_text(path, "a calibration of autoconfig rl calibrate"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{str(path)[:200]} is no JSON: {str(error)[:100]}") from error
     if not isinstance(data, dict) or data.pop("kind", "") != KIND:

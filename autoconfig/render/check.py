@@ -217,7 +217,8 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
     if answer.source.megatron_fsdp or _of_arguments(answer):
         return
     if answer.nearest is None:
-        console.print("No plan is legal for this model, number of GPUs and global batch; change one of them.")
+        among = " among those that the file's format has words for" if answer.source.wish is not None else ""
+        console.print(f"No plan is legal for this model, number of GPUs and global batch{among}; change one of them.")
         return
     console.print(f"The nearest legal plan is [bold]{escape(str(answer.nearest))}[/bold]:")
     _change_table(console, answer.fixes)
@@ -319,6 +320,9 @@ def _show_environment(console: Console, answer: CheckAnswer) -> None:
 def _change_table(console: Console, changes: tuple[FlagChange, ...]) -> None:
     columns = ("argument", "old", "new")
     rows = [[one.flag, _cell(one.old), _cell(one.new)] for one in changes]
+    if not rows:
+        console.print("  The file has no words for what that plan changes.")
+        return
     show_table(console, columns, rows, left=columns, below=("new",))
 
 

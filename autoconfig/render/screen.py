@@ -147,7 +147,7 @@ def show_table(
     texts = [[_text(cell, {}) for cell in row] for row in rows]
     names, widths = list(columns), dict[str, int]()
     for name, *cells in zip(columns, *texts, strict=True):
-        widths[name] = max(cell_len(name), *(cell.cell_len for cell in cells))
+        widths[name] = max([cell_len(name), *(cell.cell_len for cell in cells)])
 
     def too_wide() -> bool:
         return sum(widths[name] + 2 for name in names) > console.width

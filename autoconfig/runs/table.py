@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from autoconfig.specs.errors import LENGTHS, FileError, InputError, nearest, option, whole_number
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.files import read_bytes, read_text, write_atomically
 from autoconfig.specs.remarks import Remark
 from autoconfig.specs.scenario import FP8_RECIPES
 from autoconfig.specs.software.software import (
@@ -144,7 +144,7 @@ def _odd_words(cells: tuple[str, ...]) -> tuple[Remark, ...]:
     return tuple(found)
 
 
-MAX_INPUT_BYTES = 512 * 2**20
+MAX_INPUT_BYTES = 64 * 2**20
 MAX_NAMED = 12
 """Columns that a warning names; the others are counted."""
 
@@ -222,13 +222,7 @@ def number_text(value: float | None) -> str:
 def read_csv(source: Path) -> tuple[list[str], list[dict[str, str]]]:
     """(columns, rows) of a CSV file; names of columns are read in capitals and with blanks around them, too. Raises FileError
     where it cannot be read, InputError where it is no table."""
-    try:
-        if source.stat().st_size > MAX_INPUT_BYTES:
-            raise FileError(f"{source} is larger than {MAX_INPUT_BYTES // 2**20} MiB")
-        text = source.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text; save it as CSV UTF-8"
-        raise FileError(f"{source} cannot be read: {reason}") from error
+    text = read_text(source, "a CSV table (UTF-8)", MAX_INPUT_BYTES)
     reader = csv.DictReader(io.StringIO(text, newline=""))
     try:
         rows = []
@@ -288,10 +282,9 @@ def is_table(path: Path) -> bool:
     if path.suffix.lower() in (".csv", ".tsv"):
         return True
     try:
-        with path.open("rb") as file:
-            first = next((line for line in file.read(100_000).splitlines() if line.strip()), b"")
+        first = next((line for line in read_bytes(path, "a table", 100_000, head=True).splitlines() if line.strip()), b"")
         return _HEADER.fullmatch(first.decode("utf-8-sig").strip()) is not None
-    except (OSError, ValueError):
+    except (FileError, ValueError):
         return True
 
 

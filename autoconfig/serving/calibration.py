@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.errors import FileError, InputError
-from autoconfig.specs.files import write_atomically
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import read_text, write_atomically
 from autoconfig.time_model.serving.tables import NUMBERS, EngineConstants, ServingCalibration, shipped_calibration
 
 KIND, SCHEMA_VERSION = "serving calibration", 1
@@ -49,11 +49,7 @@ def serving_calibration(path: str | None) -> ServingCalibration:
 def _read(path: Path) -> dict[str, Any]:
     shown = f"calibration {str(path)[:200]!r}"
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise FileError(f"{shown} is larger than {MAX_BYTES // 2**20} MiB")
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(f"{shown} cannot be read: {error.strerror or error}") from error
+        body = json.loads(read_text(path, "a calibration of autoconfig deployments --profile", MAX_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{shown} is no JSON; write one with autoconfig deployments --profile") from error
     constants = body.get("constants") if isinstance(body, dict) else None

@@ -23,7 +23,8 @@ import numpy as np
 
 from autoconfig.planning.request_fields import GOALS, SERVED_MODEL, SERVING, SERVING_GPUS
 from autoconfig.planning.resolve import check_bounds, field_values
-from autoconfig.specs.errors import FileError, InputError, option, refuse
+from autoconfig.specs.errors import InputError, option, refuse
+from autoconfig.specs.files import read_text
 from autoconfig.time_model.serving.workload import Trace
 
 MAX_FILE_BYTES = 64 * 2**20
@@ -44,18 +45,8 @@ Raw = tuple[str, float, int, int]
 
 def read_trace(path: Path) -> Trace:
     """The trace of a file. Raises FileError where it cannot be read, InputError where it is no trace."""
-    try:
-        size = path.stat().st_size
-        if size > MAX_FILE_BYTES:
-            most = MAX_FILE_BYTES // 2**20
-            raise FileError(f"{option('trace')} {path} has {size / 2**20:,.0f} MiB; at most {most} are read: cut a part of it")
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise FileError(f"{option('trace')} {path} cannot be read: {reason}") from error
+    text = read_text(path, f"{FORMATS} ({option('trace')})", MAX_FILE_BYTES)
     start = text.lstrip()[:1]
-    if not start:
-        raise InputError(f"{option('trace')} {path} is empty: give {FORMATS}")
     return _checked(_json_lines(text, str(path)) if start == "{" else _csv(text, str(path)), str(path))
 
 

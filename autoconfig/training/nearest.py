@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,18 +31,19 @@ REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
 CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
+ANY = Constraints()
 
 
-def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = False) -> TrainPlan | None:
+def nearest_legal(scenario: Scenario, plan: TrainPlan, *, even_only: bool = False, wish: Constraints = ANY) -> TrainPlan | None:
     """The legal plan with the fewest changed keys, then the closest values; None where nothing is legal.
 
-    `even_only`: no uneven stages, for software that has no arguments for them.
+    `even_only`: no uneven stages, for software that has no arguments for them; `wish`: only plans that it keeps, likewise.
     """
     one = [candidate for candidate in _one_change(scenario, plan) if not violations(scenario, candidate)]
-    one = [candidate for candidate in one if not (even_only and candidate.first)]
+    one = [candidate for candidate in one if wish.keeps(candidate) and not (even_only and candidate.first)]
     if one:
         return min(one, key=lambda candidate: distance(candidate, plan))
-    return _from_space(scenario, plan, even_only)
+    return _from_space(scenario, plan, even_only, wish)
 
 
 def changed_keys(new: TrainPlan, old: TrainPlan) -> list[str]:
@@ -137,10 +139,10 @@ def _recomputes(scenario: Scenario, plan: TrainPlan) -> list[Recompute]:
     return list(dict.fromkeys([*found, NONE]))
 
 
-def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPlan | None:
+def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool, wish: Constraints = ANY) -> TrainPlan | None:
     """The nearest of the whole legal space: kept sharding first, then any."""
     kept = {"dist_opt": frozenset({plan.dist_opt}), "fsdp": frozenset({plan.fsdp}), "offload": frozenset({plan.offload})}
-    for constraints in (Constraints(fixed=kept), Constraints()):
+    for constraints in (replace(wish, fixed={**kept, **wish.fixed}), wish):
         try:
             space = enumerate_space(scenario, constraints)
         except InputError:  # too many layouts to hold
@@ -165,7 +167,7 @@ def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool) -> TrainPl
         for row in order:
             for recompute in options:
                 found = layouts.plan(int(row), recompute, scenario.model)
-                if not violations(scenario, found):
+                if wish.keeps(found) and not (even_only and found.first) and not violations(scenario, found):
                     return found
     return None
 

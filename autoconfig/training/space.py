@@ -28,7 +28,7 @@ from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.layouts import Layouts, divisors, middle_layers
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import active_matmul_parameters
-from autoconfig.specs.plan import MODULES, NONE, OUTPUT_DISCARDING, Recompute
+from autoconfig.specs.plan import MODULES, NONE, OUTPUT_DISCARDING, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.rules import RULES, Rule, recompute_fits_layers, recompute_rule
@@ -62,6 +62,11 @@ class Constraints:
         if key in self.excluded:
             ok &= ~np.isin(values, list(self.excluded[key]))
         return ok
+
+    def keeps(self, plan: TrainPlan) -> bool:
+        """Whether a plan has what is fixed and nothing that is excluded."""
+        fixed = all(getattr(plan, key) in allowed for key, allowed in self.fixed.items())
+        return fixed and not any(getattr(plan, key) in values for key, values in self.excluded.items())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
+from autoconfig.specs.files import read_bytes
 from autoconfig.specs.hardware.cluster import MAX_GPUS, ClusterSpec, GpuSpec, brief, cluster_of, gpu_from_mapping, load_gpu
 
 MAX_FILE_BYTES = 1_000_000
@@ -117,19 +118,7 @@ def _parse(path: str | Path) -> dict[str, Any]:
 
 
 def _read(path: str | Path) -> bytes:
-    try:
-        file = Path(path)
-        if file.is_dir():
-            raise FileError(f"{_shown(path)} is a directory; give a JSON or TOML file")
-        if not file.is_file():
-            raise FileError(f"{_shown(path)} is not a regular file" if file.exists() else f"{_shown(path)} does not exist")
-        with file.open("rb") as stream:
-            raw = stream.read(MAX_FILE_BYTES + 1)
-    except (OSError, ValueError, TypeError) as error:
-        raise FileError(f"cannot read {_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise FileError(f"{_shown(path)} is larger than {MAX_FILE_BYTES:,} bytes; a cluster file has a few lines")
-    return raw
+    return read_bytes(Path(path), "a JSON or TOML file of a few lines", MAX_FILE_BYTES)
 
 
 def _refuse(constant: str) -> NoReturn:

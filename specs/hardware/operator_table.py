@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError
-from autoconfig.specs.files import write_text
+from autoconfig.specs.files import read_text, write_text
 from autoconfig.specs.hardware.cluster import GpuSpec, brief, gpu_from_mapping, gpu_ids, load_gpu
 
 KIND = "megatron-autoconfig operator table"
@@ -92,7 +92,7 @@ def read_operator_table(path: str | Path) -> dict[str, Any]:
 def _read(path: str, _modified_ns: int, _size: int) -> dict[str, Any]:
     shown = brief(path)
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(read_text(Path(path), "an operator table", MAX_FILE_BYTES))
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{shown} is not an operator table (not JSON); make one with {COMMAND}") from error
     check_operator_table(data, shown)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.specs.errors import FileError, InputError, UnsupportedError
+from autoconfig.specs.files import read_bytes
 from autoconfig.specs.models.model import MAX_DIMENSION
 from autoconfig.specs.models.model_numbers import LLAMA3_ORIGINAL, YARN_ORIGINAL, RopeScaling, RouterNumbers
 from autoconfig.specs.remarks import Effect, Remark
@@ -22,13 +23,9 @@ def read_json_object(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise FileError(f"{path}: no such file; give the path of a Hugging Face config.json or of the folder that holds it")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise FileError(f"{path}: cannot be read ({error}); give the path of a readable config.json") from error
-    if len(raw) > MAX_BYTES:
-        most = MAX_BYTES // 2**20
-        raise FileError(f"{path}: more than {most} MiB; a config.json has a few thousand bytes (is this a weights file?)")
+    raw = read_bytes(path, "a config.json, which has a few thousand bytes (is this a weights file?)", MAX_BYTES)
     try:
         data = json.loads(raw.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

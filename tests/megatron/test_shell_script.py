@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import FileError, InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import sentences
 from launch_help import launch, read
@@ -15,7 +15,6 @@ from tables import table, tabled
 
 from autoconfig.megatron.argument_list import megatron_program
 from autoconfig.megatron.check import plan_violations
-from autoconfig.megatron.check_input import read_text
 from autoconfig.megatron.read import as_megatron_takes_it
 from autoconfig.megatron.shell.commands import Source, reason_of, text_of
 from autoconfig.megatron.shell.interpreter import Reader
@@ -36,7 +35,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("name", "given", "gpus", "plan", "billions", "software"), READ, ids=[row[0] for row in READ])
 def test_public_scripts_are_read(name, given, gpus, plan, billions, software):
-    found = read(read_text(SCRIPTS / f"{name}.sh"), **given)
+    found = read((SCRIPTS / f"{name}.sh").read_text(), **given)
     scenario = found.question.scenario
     assert str(found.plan) == plan
     assert scenario.cluster.num_gpus == gpus and scenario.software.name == software
@@ -48,7 +47,7 @@ def test_public_scripts_are_read(name, given, gpus, plan, billions, software):
 @pytest.mark.parametrize(("name", "given", "kind", "says"), REFUSED)
 def test_what_cannot_be_read_is_refused_with_what_to_do(name, given, kind, says):
     with pytest.raises(kind) as error:
-        read(read_text(SCRIPTS / f"{name}.sh"), **given)
+        read((SCRIPTS / f"{name}.sh").read_text(), **given)
     assert says in str(error.value)
 
 
@@ -270,29 +269,6 @@ def test_exploding_scripts_end_soon():
         with contextlib.suppress(InputError):
             read_script(text, megatron_program())
     assert time.process_time() - start < 20
-
-
-def test_files_that_are_no_text_are_refused(tmp_path):
-    for name, data, says in (
-        ("binary", bytes(range(256)) * 10, "no text file"),
-        ("nul", b"abc\0def", "no text file"),
-        ("empty", b" \n", "is empty"),
-        ("large", b"#" * 1_000_001, "more than 1,000,000"),
-    ):
-        (tmp_path / name).write_bytes(data)
-        with pytest.raises(FileError, match=says):
-            read_text(tmp_path / name)
-    with (tmp_path / "huge").open("wb") as file:
-        file.truncate(100_000_000)
-    for path, says in (
-        (tmp_path / "huge", "more than"),
-        (tmp_path, "is a folder"),
-        (tmp_path / "none", "cannot be read"),
-        (Path("/dev/zero"), "no ordinary file"),
-        (Path("a\0b"), "cannot be read"),
-    ):
-        with pytest.raises(FileError, match=says):
-            read_text(path)
 
 
 @tabled

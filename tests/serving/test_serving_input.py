@@ -58,7 +58,7 @@ def test_published_formats_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", "is empty: give CSV with the columns TIMESTAMP"),
+    ("", "is empty; give CSV with the columns TIMESTAMP"),
     ("\n \n", "is empty"),
     ("a,b,c\n1,2,3\n", "line 1: the columns 'a,b,c'"),
     ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "holds 0 requests"),
@@ -80,7 +80,7 @@ def test_published_formats_are_read(tmp_path):
     (MOONCAKE + "{", "line 4 is not valid JSON"),
     (MOONCAKE + "[1]\n", "line 4 is no object"),
     (MOONCAKE + '{"timestamp": ' + "[" * 100_000, "line 4 is not valid JSON"),
-    (b"TIMESTAMP\xff\xfe", "is not UTF-8"),
+    (b"TIMESTAMP\xff\xfe", "is no text file (UTF-8)"),
     (AZURE + '2023-11-16 18:16:00,"1', "line 5"),
 ])  # fmt: skip
 def test_a_broken_trace_says_where_and_what_is_allowed(tmp_path, text, words):
@@ -92,13 +92,13 @@ def test_a_broken_trace_says_where_and_what_is_allowed(tmp_path, text, words):
 def test_traces_that_are_too_large_or_not_there(tmp_path, monkeypatch):
     with pytest.raises(FileError, match="No such file"):
         read_trace(tmp_path / "none")
-    with pytest.raises(FileError, match="cannot be read"):
+    with pytest.raises(FileError, match="is a folder"):
         read_trace(tmp_path)
     monkeypatch.setattr(trace_module, "MAX_REQUESTS", 2)
     with pytest.raises(InputError, match="line 4: a trace has at most 2 requests"):
         read_trace(written(tmp_path, AZURE))
     monkeypatch.setattr(trace_module, "MAX_FILE_BYTES", 10)
-    with pytest.raises(FileError, match="cut a part"):
+    with pytest.raises(FileError, match="more than 10; give CSV"):
         read_trace(written(tmp_path, AZURE))
 
 

@@ -18,13 +18,14 @@ from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, nam
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
-from autoconfig.megatron.check_input import read_settings, read_text
+from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.commands import text_of
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
 from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name
+from autoconfig.specs.files import read_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.time_model.hardware.efficiency import efficiency_of

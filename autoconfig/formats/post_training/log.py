@@ -12,7 +12,8 @@ from typing import Any
 from autoconfig.formats.post_training.check import check_file
 from autoconfig.post_training.calibration import BELIEVED, LEAST, MOST, StepCalibration
 from autoconfig.post_training.phases import REST, Phases
-from autoconfig.specs.errors import FileError, InputError
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.files import read_bytes
 
 MAX_BYTES = 50_000_000
 VERL = {
@@ -54,11 +55,7 @@ class MeasuredLog:
 
 def read_log(path: Path) -> MeasuredLog:
     """Raises FileError, InputError where no step is printed."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(MAX_BYTES).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise FileError(f"{str(path)[:200]} cannot be read: {error.strerror or error}") from error
+    text = read_bytes(path, "a log of a run", MAX_BYTES, head=True).decode("utf-8", errors="replace")
     return log_of(text)
 
 
