@@ -1,4 +1,4 @@
-# make demo | fast | test | lint | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
+# make demo | fast | test | lint | bounds | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
 # use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
@@ -25,13 +25,14 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo fast test services lint judge bench soak mutants figures tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test services lint bounds judge bench soak mutants figures tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make fast    tests of formulas, lanes, structure and edges: no server, database, browser, torch or Slurm"
 	@echo "make test    lint and all tests but the judge's and the long ones (services and a browser are installed as root)"
 	@echo "make lint    ruff, mypy, import-linter"
+	@echo "make bounds  the main commands and quick tests with every dependency at its lower bound (3 minutes)"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
 	@echo "make bench   speed and memory of the planner (make bench BASE=REVISION: the search's wall time beside another revision's)"
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
@@ -69,6 +70,10 @@ lint: $(DEV)
 	@ln -sfn ../../tools ../../validation ../../benchmarks $(LINKS)/
 	cd $(LINKS) && $(abspath $(BIN))/python -m mypy -n 2 --config-file $(CURDIR)/pyproject.toml
 	cd $(LINKS) && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
+
+# Every dependency at the lower bound of pyproject.toml, in an environment of its own.
+bounds: $(RUNTIME)
+	$(BIN)/python -m tools.lower_bounds
 
 # The real megatron-core as judge of exports and rules, the training core on it, and the longer tests of the others that
 # are marked `judge`; writes docs/legality.md. No GPU is needed.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
 
 from autoconfig.profiler.folder import JobFolder, read_json
 from autoconfig.specs.errors import AutoconfigError
-from autoconfig.specs.measurement import ExitCode, Measurement, read_measurement
+from autoconfig.specs.measurement import ExitCode, ImplausibleError, Measurement, read_measurement
 
 
 class Kind(enum.StrEnum):
@@ -20,13 +21,15 @@ class Kind(enum.StrEnum):
     FAILED = "failed"
     CRASHED = "crashed"
     GARBAGE = "garbage"
+    IMPLAUSIBLE = "implausible"
+    """Its figures are none that the job can have measured: not finite, contradicting one another, or beyond all prediction."""
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
     LOST = "lost"
     """Its node or its watcher died, or the scheduler does not know it any more."""
 
 
-FINAL = frozenset({Kind.MEASURED, Kind.OUT_OF_MEMORY, Kind.FAILED, Kind.CRASHED, Kind.GARBAGE, Kind.TIMED_OUT})
+FINAL = frozenset(Kind) - {Kind.CANCELLED, Kind.LOST}
 """Never run again. Cancelled and lost jobs may be."""
 ABOUT_THIS_MACHINE = frozenset({ExitCode.MISSING_PACKAGE, ExitCode.NO_DEVICE, ExitCode.DISK})
 """Exit codes that every other job here would end with too."""
@@ -83,7 +86,8 @@ def _from_result(folder: JobFolder) -> Outcome:
         measurement = read_measurement(folder.result_file)
         expected = folder.job().content_hash
     except AutoconfigError as error:
-        return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file}: {error}")
+        kind = Kind.IMPLAUSIBLE if isinstance(error, ImplausibleError) else Kind.GARBAGE
+        return Outcome(kind=kind, message=f"{folder.result_file}: {error}")
     if measurement.job_hash != expected:
         return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} is of another job ({measurement.job_hash[:16]})")
     if measurement.status == "oom":
@@ -92,7 +96,7 @@ def _from_result(folder: JobFolder) -> Outcome:
         tail = _tail(folder)  # usually it says the same
         message = measurement.message + (f"; log {folder.log_file}" if measurement.message in tail else tail)
         return Outcome(kind=Kind.FAILED, message=message, measurement=measurement, exit_code=measurement.exit_code)
-    if not measurement.step_seconds or measurement.step_seconds <= 0:
+    if measurement.step_seconds is None:
         return Outcome(kind=Kind.GARBAGE, message=f"{folder.result_file} ran and has no step time")
     return Outcome(kind=Kind.MEASURED, measurement=measurement)
 
@@ -107,10 +111,12 @@ def _tail(folder: JobFolder) -> str:
     return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in shown)}" if shown else " is empty")
 
 
-_STEP = re.compile(r"step \d+/\d+ \(timed\): ([0-9.eE+-]+) s\b")
+_STEP = re.compile(r"step \d+/\d+ \(timed\): (\d[0-9.]*(?:[eE][+-]?\d+)?) s\b")
 MAX_LINES = 400
 
 
 def timed_steps(folder: JobFolder) -> list[float]:
-    """Seconds of the timed steps so far, in order; empty before the first."""
-    return [float(match[1]) for line in folder.last_lines(MAX_LINES) if (match := _STEP.search(line))]
+    """Seconds of the timed steps so far, in order, as far as they are times; empty before the first."""
+    said = [match[1] for line in folder.last_lines(MAX_LINES) if (match := _STEP.search(line))]
+    steps = [float(text) for text in said if text.count(".") <= 1]
+    return [step for step in steps if 0 < step < math.inf]

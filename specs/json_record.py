@@ -6,6 +6,7 @@ description, and `Annotated[int, Keywords(minimum=1)]` adds what a Python type c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import types
@@ -102,7 +103,8 @@ def _convert(kind: Any, value: object, where: str) -> Any:
     if origin in (dict, Mapping) and isinstance(value, dict):
         return {str(key): _convert(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        with contextlib.suppress(OverflowError):  # of more than 308 digits
+            return float(value)
     if isinstance(kind, type) and isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     raise InputError(f"{where}={_shown(value)} is not {_name(kind)}")
@@ -111,6 +113,9 @@ def _convert(kind: Any, value: object, where: str) -> Any:
 def _convert_union(kinds: tuple[Any, ...], value: object, where: str) -> Any:
     if value is None and type(None) in kinds:
         return None
+    records = [kind for kind in kinds if dataclasses.is_dataclass(kind)]
+    if len(records) == 1 and isinstance(value, Mapping):  # it says itself what is wrong in it
+        return _convert(records[0], value, where)
     for kind in kinds:
         if kind is not type(None):
             try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
+import math
 import statistics
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +20,15 @@ RESULT_FILE = "result.json"
 STATUSES = ("ran", "oom", "failed")
 CATEGORIES = ("weights", "gradients", "optimizer", "activations", "logits", "temporary")
 """What live bytes are held for."""
+MOST_TIMES = 1e6
+"""A time or peak so many times its prediction, or so many times less, is no measurement of what was predicted."""
+MOST_BYTES = 2**63
+SAME = 1e-6
+"""Relative error up to which two figures of one record are the same: they went through decimal text."""
+
+
+class ImplausibleError(InputError):
+    """A figure that no job can have measured."""
 
 
 class ExitCode(enum.IntEnum):
@@ -92,12 +104,15 @@ class Served:
     def __post_init__(self) -> None:
         for name in ("ttft_seconds", "tpot_seconds", "output_tokens_per_second"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"served.{name}={getattr(self, name)} must be above 0")
+                raise ImplausibleError(f"served.{name}={getattr(self, name)} must be a finite number above 0")
+        for name, samples in (("ttft_seconds", self.ttft_samples), ("tpot_seconds", self.tpot_samples)):
+            _check_among(f"served.{name}", getattr(self, name), samples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """One job's outcome. Raises InputError for a status or category that does not exist."""
+    """One job's outcome. Raises InputError for a status or category that does not exist, ImplausibleError for a figure that is
+    not finite, is negative, or contradicts its own samples."""
 
     job_hash: str
     """`Job.content_hash`; empty where the job could not be read."""
@@ -144,11 +159,53 @@ class Measurement:
         unknown = {name for rank in self.ranks for name in rank.bytes_by_category} - set(CATEGORIES)
         if unknown:
             raise InputError(f"bytes_by_category has {', '.join(sorted(unknown))}; known are {', '.join(CATEGORIES)}")
+        for name, value in _figures(self):
+            least = -math.inf if name.startswith("losses") else 0
+            if not (math.isfinite(value) if isinstance(value, float) else abs(value) < MOST_BYTES) or value < least:
+                raise ImplausibleError(f"{name}={str(value)[:40]} must be a finite number{'' if least else ' from 0'}")
+        samples, step, spread = self.step_seconds_samples, self.step_seconds, self.step_seconds_spread
+        if step is not None and min((step, *samples)) <= 0:
+            raise ImplausibleError(f"step_seconds={step:g} and its samples must be above 0")
+        if step is not None:
+            _check_among("step_seconds", step, samples)
+        if samples and spread is not None and abs(spread - (max(samples) - min(samples))) > SAME * max(samples):
+            raise ImplausibleError(f"step_seconds_spread={spread:g} is not that of its samples, {_range(samples)}")
 
     @property
     def peak_allocated_bytes(self) -> int | None:
         """Of the worst rank that reported."""
         return max((rank.peak_allocated_bytes for rank in self.ranks), default=None)
+
+
+def _figures(record: object, where: str = "") -> Iterator[tuple[str, float]]:
+    """(name, number) of every number of a record, in those below it too."""
+    if isinstance(record, int | float) and not isinstance(record, bool):
+        yield where, record
+    elif dataclasses.is_dataclass(record):
+        for f in dataclasses.fields(record):
+            yield from _figures(getattr(record, f.name), f"{where}.{f.name}".lstrip("."))
+    elif isinstance(record, Mapping):
+        for key, value in record.items():
+            yield from _figures(value, f"{where}.{key}")
+    elif isinstance(record, tuple):
+        for number, value in enumerate(record):
+            yield from _figures(value, f"{where}[{number}]")
+
+
+def _check_among(name: str, value: float, samples: tuple[float, ...]) -> None:
+    """Raises ImplausibleError where a mean or median is not between the least and the largest of its samples."""
+    if samples and not min(samples) * (1 - SAME) <= value <= max(samples) * (1 + SAME):
+        raise ImplausibleError(f"{name}={value:g} contradicts its own samples, {_range(samples)}")
+
+
+def _range(samples: tuple[float, ...]) -> str:
+    return f"{min(samples):g} to {max(samples):g}"
+
+
+def is_plausible(value: float, predicted: float) -> bool:
+    """Whether a time, rate or peak can be a measurement of what was predicted (above 0): finite, and at most MOST_TIMES of it,
+    either way."""
+    return predicted / MOST_TIMES <= value <= predicted * MOST_TIMES
 
 
 def step_statistics(samples: tuple[float, ...]) -> dict[str, Any]:

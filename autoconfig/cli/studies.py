@@ -58,8 +58,9 @@ def training(options: dict[str, Any]) -> Profile:
 
 def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, as_json: bool) -> None:
     """The whole command."""
-    from autoconfig.study.session import lock_folder
+    from autoconfig.study.session import NothingFitsError, lock_folder
     from autoconfig.study.storage import check_url
+    from autoconfig.study.worker import JobsFailError
 
     model_given = options["model"] is not None
     if options["storage"] is not None:
@@ -78,21 +79,25 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
     say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
     if resume:
         existing_storage(how.folder, how.storage_url)
-    with _nothing_fits(ctx):
+    with _exits_with_3(ctx, NothingFitsError):
         if given is not None:
             asked.kind.check(name, given, how)
     with lock_folder(how.folder):
-        with _nothing_fits(ctx), _interrupted_early():
+        with _exits_with_3(ctx, NothingFitsError), _interrupted_early():
             session = asked.kind.open(name, given, how, resume=resume, say=say)
         if not options["quiet"]:
             click.echo(f"Assumed: {'; '.join(sentences(session.work.assumed))}", err=True)
         again = f"{asked.kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
-        control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
+        with _exits_with_3(ctx, JobsFailError):
+            control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
         if not as_json:
             asked.words.show(console(), found, reason)
             click.echo(f"resume: {again}", err=True)
         if control.finish or control.cancel:
             ctx.exit(EXIT_INTERRUPTED)
+        if not found.measured:
+            click.echo(f"nothing was measured ({reason})", err=True)
+            ctx.exit(EXIT_NOTHING_FITS)
 
 
 def _worked_on(
@@ -128,13 +133,11 @@ def _interrupted_early() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_fits(ctx: click.Context) -> Iterator[None]:
-    """Exit code 3 where no plan fits."""
-    from autoconfig.study.session import NothingFitsError
-
+def _exits_with_3(ctx: click.Context, *kinds: type[InputError]) -> Iterator[None]:
+    """A question without an answer: no plan fits, or nothing can be measured."""
     try:
         yield
-    except NothingFitsError as error:
+    except kinds as error:
         click.echo(f"error: {error}", err=True)
         ctx.exit(EXIT_NOTHING_FITS)
 

@@ -65,7 +65,7 @@ def parse(data: Any, name: str) -> Calibration:
         )
     try:
         return Calibration(version=str(data["version"]), entries=tuple(_entry(item, name) for item in data["entries"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{name}: an entry is malformed ({type(error).__name__}: {error})") from error
 
 
@@ -77,12 +77,16 @@ def _entry(item: dict[str, Any], name: str) -> Entry:
     for key, value in factors.items():
         if not 1 / MOST <= value <= MOST:
             raise InputError(f"{name}: factor {key}={value:g} of {item['generation']} must be from {1 / MOST:g} to {MOST:g}")
+    log_sd = {key: float(value) for key, value in item.get("log_sd", {}).items()}
+    for key, value in log_sd.items():
+        if not 0 <= value < math.inf:
+            raise InputError(f"{name}: log_sd {key}={value:g} of {item['generation']} must be a finite number from 0")
     return Entry(
         architecture=str(item["architecture"]),
         generation=str(item["generation"]),
         kind=str(item.get("kind", "dense")),
         factors=Factors(**factors),
-        log_sd={key: float(value) for key, value in item.get("log_sd", {}).items()},
+        log_sd=log_sd,
         determined=tuple(item.get("determined", ())),
         rows=tuple(item.get("rows", ())),
         sources=tuple(item.get("sources", ())),

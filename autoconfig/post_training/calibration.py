@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from math import isfinite, log
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ class StepCalibration:
     def __post_init__(self) -> None:
         for name in (*FACTORS, "other"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or not isfinite(value) or not LEAST <= value <= MOST:
+            if not isinstance(value, int | float) or not LEAST <= value <= MOST:
                 raise InputError(f"calibration factor of {name} {value!r}: use {LEAST:g} to {MOST:g}")
 
     @property

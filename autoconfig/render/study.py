@@ -13,8 +13,8 @@ from optuna.trial import FrozenTrial
 from autoconfig.render.screen import table_of
 from autoconfig.study import trials as names
 from autoconfig.study.serving.session import ServingFound
-from autoconfig.study.serving.work import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TPOT, TTFT
 from autoconfig.study.training.session import TrainingFound
+from autoconfig.study.trials import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TPOT, TTFT
 from autoconfig.study.work import FULL, Stage, Verdict
 from autoconfig.study.worker import Listener, Worker
 
@@ -182,7 +182,7 @@ class ServingWords:
         return f"trial {trial.number}: measured {_speed(a[MEASURED_TOKENS])} at {_ms(a[TPOT])}, {ttft}, {ratios}"
 
     def status(self, worker: Worker) -> str:
-        trials = worker.study.get_trials(deepcopy=False)
+        trials = names.stored_trials(worker.study)
         measured = sum(t.user_attrs.get(names.OUTCOME) == names.MEASURED for t in trials)
         done = f"{worker.study.study_name}: {measured} measured of {len(worker.work.candidates)} deployments"
         return " | ".join([done, *running(worker)])
@@ -258,7 +258,7 @@ class TrainingWords:
         return f"trial {trial.number}: {how} {seconds:.4g} s, {ratio:.2f} x predicted{peak}"
 
     def status(self, worker: Worker) -> str:
-        trials = worker.study.get_trials(deepcopy=False)
+        trials = names.stored_trials(worker.study)
         measured = [t for t in trials if t.user_attrs.get(names.STEP_SECONDS) is not None]
         best = min(measured, key=lambda t: t.user_attrs[names.STEP_SECONDS], default=None)
         parts = [f"{worker.study.study_name}: {len(measured)} measured of {len(worker.work.candidates)} candidates"]

@@ -14,6 +14,7 @@ from autoconfig.time_model.serving.tables import NUMBERS, EngineConstants, Servi
 KIND, SCHEMA_VERSION = "serving calibration", 1
 MAX_BYTES = 2**20
 FACTORS = ("factor", "experts_factor")
+LEAST_FACTOR = 1e-6
 
 
 def write_serving_calibration(engine: str, gpu: str, origin: str, constants: EngineConstants, target: Path) -> str:
@@ -58,6 +59,7 @@ def _read(path: Path) -> dict[str, Any]:
     names = (*FACTORS, *NUMBERS)
     wrong = [n for n in names if isinstance(constants.get(n), bool) or not isinstance(constants.get(n), int | float)]
     named = all(isinstance(body.get(n), str) for n in ("engine", "gpu"))
-    if wrong or not named or not all(0 <= constants[n] < 1e6 for n in names):
-        raise InputError(f"{shown}: constants {', '.join(names)} must be numbers from 0 to 1e6, engine and gpu names")
+    if wrong or not named or not all((LEAST_FACTOR if n in FACTORS else 0) <= constants[n] < 1e6 for n in names):
+        limits = f"numbers from 0 ({', '.join(FACTORS)}: {LEAST_FACTOR:g}) to 1e6"
+        raise InputError(f"{shown}: constants {', '.join(names)} must be {limits}, engine and gpu names")
     return body

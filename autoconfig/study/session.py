@@ -119,6 +119,10 @@ class Session(Generic[WorkT]):
 class Found(Protocol):
     """What a study found."""
 
+    @property
+    def measured(self) -> bool:
+        """Whether anything was measured in full."""
+
     def to_json(self) -> dict[str, Any]:
         """For programs."""
 

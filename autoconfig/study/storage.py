@@ -25,6 +25,7 @@ from autoconfig.planning.calibration_file import NO_CALIBRATION
 from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.study.settings import MeasuredQuestion, Settings, differences, kind_of, settings_json, settings_of
+from autoconfig.study.trials import believed
 
 FIELDS = ("model", "gpu_table", "cluster", "calibration")
 """Fields of a request that may name a file."""
@@ -265,7 +266,8 @@ def list_studies(storage: RDBStorage) -> list[StudySummary]:
     """Every study, by name."""
     found = []
     for summary in sorted(optuna.get_all_study_summaries(storage), key=lambda s: s.study_name):
-        trials = storage.get_all_trials(storage.get_study_id_from_name(summary.study_name), deepcopy=False)
+        all_trials = storage.get_all_trials(storage.get_study_id_from_name(summary.study_name), deepcopy=False)
+        trials = [believed(trial) for trial in all_trials]
         stored = summary.user_attrs.get(SETTINGS, {})
         request, kind = stored.get("request", {}), kind_of(stored)
         values = [t.values[0] for t in trials if t.state == TrialState.COMPLETE and t.values]

@@ -8,6 +8,8 @@ up, or one without parameters.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +20,8 @@ import numpy.typing as npt
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from autoconfig.specs.measurement import is_plausible
 
 Floats = npt.NDArray[np.float64]
 Value = str | int | float
@@ -66,17 +70,46 @@ EMULATED = "emulated"
 FIDELITY = "fidelity"
 """`emulated`, or nothing: what the trial's last job is."""
 PRUNED = "pruned"
+IMPLAUSIBLE = "implausible"
 OUT_OF_MEMORY = "out_of_memory"
 DUPLICATE = "duplicate"
 """Another worker took the same plan at the same time."""
 LOST = "lost"
 OWNER, JOB, STAGE, CLAIMED, WHY, CHANCE, MESSAGE = "owner", "job", "stage", "claimed", "why", "chance_to_win", "message"
 PREDICTED = "predicted_step_seconds"
+TTFT, TPOT, TOKENS = "measured_ttft_seconds", "measured_tpot_seconds", "measured_tokens_per_second"
+"""Of a deployment; tokens of the instance."""
+MEASURED_TOKENS = "measured_tokens_per_s_per_gpu"
+PREDICTED_TOKENS, PREDICTED_TPOT = "predicted_tokens_per_s_per_gpu", "predicted_tpot_seconds"
+_COMPARED = {STEP_SECONDS: PREDICTED, MEASURED_TOKENS: PREDICTED_TOKENS, TPOT: PREDICTED_TPOT}
+"""A measured figure -> its prediction."""
+_OF_A_MEASUREMENT = ("measured_", "log_", "step_seconds_", "headroom_")
 SPREAD, SAMPLES, HEADROOM_GIB, PEAK_GIB = "step_seconds_spread", "step_seconds_samples", "headroom_gib", "measured_peak_gib"
 REPEAT = "repeat"
 """How many jobs of the same plan were measured before this trial's."""
 AGAIN = frozenset({DUPLICATE, "cancelled", LOST})
 """Outcomes after which a plan may be proposed again."""
+
+
+def stored_trials(study: Study) -> list[FrozenTrial]:
+    """The trials of a study, as far as they can be believed."""
+    return [believed(trial) for trial in study.get_trials(deepcopy=False)]
+
+
+def believed(trial: FrozenTrial) -> FrozenTrial:
+    """The trial; one of an earlier version that took for measured what no job can have measured counts as implausible."""
+    told = trial.user_attrs
+    wrong = [name for name, value in told.items() if isinstance(value, float) and not math.isfinite(value)]
+    for measured, predicted in _COMPARED.items():
+        if measured in told and predicted in told and not is_plausible(told[measured], told[predicted]):
+            wrong.append(measured)
+    if not wrong or not trial.state.is_finished():
+        return trial
+    found = copy.copy(trial)
+    found.state, found.values = TrialState.FAIL, None
+    found.user_attrs = {name: value for name, value in told.items() if not name.startswith(_OF_A_MEASUREMENT)}
+    found.user_attrs |= {OUTCOME: IMPLAUSIBLE, MESSAGE: f"{wrong[0]} {told[wrong[0]]:g} is none that a job can have measured"}
+    return found
 
 
 def rows_of(trials: Sequence[FrozenTrial], candidates: Choices) -> list[int]:

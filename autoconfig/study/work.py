@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autoconfig.profiler.outcome import Kind, Outcome
 from autoconfig.profiler.runner import Command
 from autoconfig.specs.job import Job
+from autoconfig.specs.measurement import MOST_TIMES, is_plausible
 from autoconfig.specs.remarks import Remark
 from autoconfig.study import trials as names
 from autoconfig.study.settings import MeasuredQuestion
@@ -69,6 +70,14 @@ def not_measured(outcome: Outcome) -> Verdict:
         attributes[names.MESSAGE] = outcome.message[:MAX_MESSAGE]
     state = TrialState.PRUNED if outcome.kind is Kind.OUT_OF_MEMORY else TrialState.FAIL
     return Verdict(state=state, attributes=attributes)
+
+
+def compared(outcome: Outcome, name: str, value: float | None, predicted: float) -> Outcome:
+    """The outcome of a job that was measured; implausible where `value`, its figure `name`, is beyond all prediction."""
+    if value is None or is_plausible(value, predicted):
+        return outcome
+    said = f"{name}={value:g} is beyond {MOST_TIMES:g} times the predicted {predicted:.4g}, either way"
+    return replace(outcome, kind=Kind.IMPLAUSIBLE, message=f"{said}: no measurement of this job")
 
 
 class StudyWork(Protocol):

@@ -19,11 +19,11 @@ from autoconfig.profiler.folder import JobFolder, prepare, read_json
 from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of, timed_steps
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
-from autoconfig.specs.measurement import ExitCode
+from autoconfig.specs.measurement import ExitCode, is_plausible
 from autoconfig.study import trials as names
 from autoconfig.study.settings import Budget
-from autoconfig.study.trials import as_stored, begin, is_stored, taken_up
-from autoconfig.study.work import Proposal, Stage, StudyWork, Verdict
+from autoconfig.study.trials import as_stored, begin, is_stored, stored_trials, taken_up
+from autoconfig.study.work import Proposal, Stage, StudyWork, Verdict, compared
 
 MAX_ATTEMPTS = 3
 """How often a job that was lost is started again."""
@@ -162,7 +162,7 @@ class Worker:
         return None
 
     def _trials(self, without: Trial | None = None) -> list[FrozenTrial]:
-        return [t for t in self.study.get_trials(deepcopy=False) if without is None or t.number != without.number]
+        return [t for t in stored_trials(self.study) if without is None or t.number != without.number]
 
     def _start(self) -> str | None:
         trials = self._trials()
@@ -236,7 +236,7 @@ class Worker:
                 one.since = self.clock()  # no GPU time passes in a queue
             self._look_at_steps(one)
             return
-        outcome = outcome_of(one.folder) or Outcome(kind=Kind.LOST, message="it vanished without a result")
+        outcome = _outcome(one) or Outcome(kind=Kind.LOST, message="it vanished without a result")
         attempts = int(read_json(one.folder.launch_file).get("attempt", 1))
         if outcome.kind not in FINAL and attempts < MAX_ATTEMPTS and not self.control.cancel:
             self.listener.say(f"trial {one.trial.number}: {outcome.message}; started again")
@@ -264,7 +264,7 @@ class Worker:
 
     def _look_at_steps(self, one: Running) -> None:
         """Steps that were printed go to the storage; a plan that they rule out is ended before the others."""
-        steps = timed_steps(one.folder)
+        steps = [step for step in timed_steps(one.folder) if is_plausible(step, one.stage.predicted_s)]
         if len(steps) == one.steps_seen or not steps or one.stage.job.mode == "emulate":
             return
         if self.work.keeps_steps:
@@ -326,7 +326,7 @@ class Worker:
         for one in self.running:
             self.runner.cancel(one.folder)
         for one in self.running:
-            outcome = outcome_of(one.folder)
+            outcome = _outcome(one)
             part = one.stage is not one.stages[-1] and outcome is not None and outcome.kind is Kind.MEASURED
             if part or outcome is None or outcome.kind not in FINAL:
                 outcome = Outcome(kind=Kind.CANCELLED, message=why)
@@ -349,6 +349,14 @@ class Worker:
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
             trial.set_user_attr(name, value)
+
+
+def _outcome(one: Running) -> Outcome | None:
+    """Of its job; a step that is none of this job is no measurement."""
+    found = outcome_of(one.folder)
+    if found is None or found.kind is not Kind.MEASURED or found.measurement is None:
+        return found
+    return compared(found, "step_seconds", found.measurement.step_seconds, one.stage.predicted_s)
 
 
 def _counts(trial: FrozenTrial, mine: Mapping[str, Any]) -> bool:

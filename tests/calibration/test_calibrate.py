@@ -95,12 +95,21 @@ def test_own_runs_narrow_the_band_as_far_as_they_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize("own", [
     {"runs": 0, "log_sd": 0.1, "degrees_of_freedom": 0}, {"runs": 3, "log_sd": -1, "degrees_of_freedom": 2},
     {"runs": 3, "log_sd": 0.1, "degrees_of_freedom": 9}, {"runs": 3, "log_sd": math.nan, "degrees_of_freedom": 2},
-    {"runs": 3}, [],
+    {"runs": 3}, [], {"runs": math.inf, "log_sd": 0.1, "degrees_of_freedom": 1},
 ])  # fmt: skip
 def test_absurd_own_runs_are_refused(own: object) -> None:
     data = to_json(shipped())
     data["entries"][0]["own"] = own
     with pytest.raises(InputError, match=r"own|malformed"):
+        parse(data, "mine.json")
+
+
+@pytest.mark.parametrize("part", ["factors", "log_sd"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 10**400])
+def test_figures_of_a_calibration_are_plausible(part: str, value: float) -> None:
+    data = to_json(shipped())
+    data["entries"][0][part]["step"] = value
+    with pytest.raises(InputError, match=r"mine\.json: (factor|log_sd|an entry)"):
         parse(data, "mine.json")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -246,7 +247,11 @@ def test_a_step_of_the_log_calibrates_its_phases(tmp_path):
     assert json.loads(asked.output)["placements"][0]["step_seconds"] > json.loads(plain.output)["placements"][0]["step_seconds"]
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"kind": "x"}', '{"kind": "autoconfig post-training calibration", "a": 1}'])
+@pytest.mark.parametrize("text", [
+    "{}", "[]", "{", '{"kind": "x"}', '{"kind": "autoconfig post-training calibration", "a": 1}',
+    *(json.dumps({"kind": "autoconfig post-training calibration", "framework": "verl", "model": "a", "gpu": "b", "steps": 1,
+                  "training": value}) for value in (math.nan, math.inf, -1, 10**400)),
+])  # fmt: skip
 def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
     file = tmp_path / "cal.json"
     file.write_text(text)

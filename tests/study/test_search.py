@@ -1,11 +1,14 @@
 """Whole searches through the command line: real processes for the search and for every job."""
 
+import contextlib
 import importlib.util
 import json
+import math
 import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -17,6 +20,7 @@ from job_help import wait_until
 from study_help import (
     ARGUMENTS,
     QUESTION,
+    candidates,
     fake_python,
     kill,
     run,
@@ -28,7 +32,7 @@ from study_help import (
     write_oracle,
 )
 
-from autoconfig.study.storage import open_study, opened, sqlite_url
+from autoconfig.study.storage import DATABASE, open_study, opened, sqlite_url
 from autoconfig.study.this_machine import TABLE, operator_table, table_file
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.training.question import Request
@@ -162,7 +166,55 @@ def test_jobs_that_all_fail(place):
     """The first five jobs end without a result: the search says how, and stops."""
     (place / "python-with-torch").write_text('#!/bin/bash\ncase "$*" in "-c "*) exit 0;; esac\necho no luck; exit 3\n')
     done = search(place, *ARGUMENTS, *PROFILE)
-    assert done.returncode == 2 and "the first 5 jobs all failed" in done.stderr and "no luck" in done.stderr
+    assert done.returncode == 3 and "the first 5 jobs all failed" in done.stderr and "no luck" in done.stderr
+
+
+def test_a_study_that_measured_nothing(place):
+    """Its exit code is that of a question without an answer, whatever stopped it."""
+    (place / "oracle.json").write_text(json.dumps({str(plan): "oom" for plan in candidates().plans}))
+    done = search(place, *ARGUMENTS, *PROFILE, "--budget", "1trials")
+    assert done.returncode == 3 and "nothing was measured (the budget of trials is spent)" in done.stderr, done.stderr
+    assert [t.user_attrs["outcome"] for t in trials_of(place, "s")] == ["out_of_memory"]
+    write_oracle(place)
+    assert search(place, "--resume", "s", "--budget", "1trials").returncode == 0
+
+
+@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "-1", "0", "1e-300", "1e300"])
+def test_a_job_that_measures_nonsense(place, wrong):
+    """An outcome with a name; the study goes on, and so does its resume."""
+    assert search(place, *ARGUMENTS, *PROFILE, "--budget", "1trials", folder="first").returncode == 0
+    plan = trials_of(place, "s", "first")[0].user_attrs["plan"]
+    text = (place / "oracle.json").read_text()
+    (place / "oracle.json").write_text(json.dumps({**json.loads(text), plan: "wrong"}).replace('"wrong"', wrong))
+    done = search(place, *ARGUMENTS, *PROFILE, "--budget", "3trials", "--json")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    found = [t.user_attrs["outcome"] for t in trials_of(place, "s")]
+    assert found[0] == "implausible" and "measured" in found[1:]
+    again = search(place, "--resume", "s", "--budget", "1trials", "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["best"]["plan"] != plan
+    assert run(place, "studies", "list", "--folder", str(place / "work"), "--json").returncode == 0
+
+
+@pytest.mark.parametrize("seconds", [1e-300, math.inf, 1e300])
+def test_a_record_of_an_earlier_version_that_measured_nonsense(place, seconds):
+    """Stored as measured; it wins nothing, and nothing is learned of it."""
+    write_oracle(place)
+    assert search(place, *ARGUMENTS, *PROFILE, "--budget", "1trials").returncode == 0
+    plan = trials_of(place, "s")[0].user_attrs["plan"]
+    with opened(sqlite_url(place / "work")) as storage, contextlib.closing(sqlite3.connect(place / "work" / DATABASE)) as file:
+        number = storage.get_all_trials(storage.get_study_id_from_name("s"))[0]._trial_id
+        stored = {"measured_step_seconds": seconds, "log_ratio": math.log(min(seconds, 1e308) / 0.5)}
+        for name, value in stored.items():
+            row = (json.dumps(value), number, name)
+            assert file.execute("UPDATE trial_user_attributes SET value_json = ? WHERE trial_id = ? AND key = ?", row).rowcount
+        file.commit()
+    done = search(place, "--resume", "s", "--budget", "1trials", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert {line["plan"]: line["outcome"] for line in said["lines"]}[plan] == "implausible"
+    assert said["best"]["plan"] != plan and 0.5 < said["correction"] < 2
+    (row,) = json.loads(run(place, "studies", "list", "--folder", str(place / "work"), "--json").stdout)["studies"]
+    assert 0 < row["best_step_seconds"] < 100
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -225,4 +277,4 @@ def test_studies(place):
     assert unmeasured.returncode == 2 and "has measured nothing yet" in unmeasured.stderr
     assert studies("delete", "q", *folder).returncode == 0
     assert "no studies yet" in studies("list", *folder).stdout
-    assert studies("list", "--folder", str(place)).returncode == 2
+    assert run(place, "studies", "list", "--folder", str(place)).returncode == 2

@@ -19,20 +19,10 @@ from autoconfig.specs.hardware.local_gpu import gpu_of_file
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures, candidates_of
-from autoconfig.study.serving.work import (
-    MEASURED_TOKENS,
-    PREDICTED_TOKENS,
-    PREDICTED_TPOT,
-    TPOT,
-    TTFT,
-    ServingSettings,
-    ServingWork,
-    believed,
-    measured_rows,
-    on_frontier,
-)
+from autoconfig.study.serving.work import ServingSettings, ServingWork, believed, measured_rows, on_frontier
 from autoconfig.study.session import Options, Session, StudyKind
 from autoconfig.study.this_machine import asked, rank_memory_bytes
+from autoconfig.study.trials import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TPOT, TTFT
 
 MIN_TO_RANK = 3
 """Points of a frontier from which a rank correlation is printed."""
@@ -90,6 +80,11 @@ class ServingFound:
     """Spearman's, over the frontier: tokens/s/GPU and TPOT, corrected prediction against measurement."""
     unmeasured: tuple[tuple[str, float, float], ...]
     """(plan, tokens/s/GPU, TPOT) still expected on the frontier."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a measured deployment."""
+        return any(line.measured_tokens is not None for line in self.lines)
 
     def to_json(self) -> dict[str, Any]:
         body = {"schema_version": 1, **asdict(self)}
@@ -204,7 +199,7 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
         )
 
     def found(self, session: Session[ServingWork], price_per_gpu_hour: float | None = None) -> ServingFound:
-        trials, choices, question = session.study.get_trials(deepcopy=False), session.work.candidates, session.work.question
+        trials, choices, question = names.stored_trials(session.study), session.work.candidates, session.work.question
         measured = measured_rows(trials, choices)
         corrected = choices.again(choices.learned(measured)) if measured else choices.forecast
         kept = _frontier_rows(choices, measured)
@@ -233,7 +228,7 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
 
     def write_learned(self, session: Session[ServingWork], target: Path) -> str | None:
         choices, question = session.work.candidates, session.work.question
-        measured = measured_rows(session.study.get_trials(deepcopy=False), choices)
+        measured = measured_rows(names.stored_trials(session.study), choices)
         if not measured:
             return None
         origin = f"study {session.name}, {len(measured)} points"

@@ -34,8 +34,8 @@ from autoconfig.study import trials as names
 from autoconfig.study.serving.candidates import DeploymentChoices, RoundFigures
 from autoconfig.study.settings import MeasuredQuestion
 from autoconfig.study.this_machine import asked, check_python
-from autoconfig.study.trials import Floats
-from autoconfig.study.work import FULL, Proposal, Stage, Verdict, not_measured
+from autoconfig.study.trials import MEASURED_TOKENS, PREDICTED_TOKENS, PREDICTED_TPOT, TOKENS, TPOT, TTFT, Floats
+from autoconfig.study.work import FULL, Proposal, Stage, Verdict, compared, not_measured
 
 ENGINES = ("megatron", "vllm")
 """Engines that jobs can run (specs.job.ENGINES): names of specs/catalogue/engines."""
@@ -97,8 +97,6 @@ class ServingSettings(MeasuredQuestion):
 
 MIN_TO_LEARN = 2
 """Measured deployments from which the prediction is corrected."""
-TTFT, TPOT, TOKENS = "measured_ttft_seconds", "measured_tpot_seconds", "measured_tokens_per_second"
-"""Attributes of a measured trial; tokens of the instance."""
 
 
 def on_frontier(values: Floats) -> list[bool]:
@@ -179,8 +177,6 @@ def measured_rows(trials: Sequence[FrozenTrial], choices: DeploymentChoices) -> 
     return found
 
 
-PREDICTED_TOKENS, PREDICTED_TPOT = "predicted_tokens_per_s_per_gpu", "predicted_tpot_seconds"
-MEASURED_TOKENS = "measured_tokens_per_s_per_gpu"
 START_S = 600.0
 """An engine may take so long to load before a round counts."""
 
@@ -278,6 +274,14 @@ class ServingWork:
             return not_measured(replace(outcome, kind=Kind.GARBAGE, message="it ran and says nothing of what it served"))
         served = measurement.served
         speed = served.output_tokens_per_second / self.candidates.rows[row].plan.tp
+        forecast = self.candidates.forecast[row]
+        for name, value, predicted in (
+            ("output_tokens_per_second", served.output_tokens_per_second, forecast.tokens_per_s),
+            ("tpot_seconds", served.tpot_seconds, forecast.tpot_s),
+            ("ttft_seconds", served.ttft_seconds, forecast.ttft_s),
+        ):
+            if (outcome := compared(outcome, f"served.{name}", value, predicted)).kind is not Kind.MEASURED:
+                return not_measured(outcome)
         attributes = {
             names.OUTCOME: names.MEASURED,
             MEASURED_TOKENS: speed,

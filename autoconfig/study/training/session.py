@@ -94,6 +94,11 @@ class TrainingFound:
         like = [line for line in self.lines if line.outcome == self.best.outcome and line.measured_s is not None]
         return like[0] if like and like[0].plan != self.best.plan else None
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is a measured plan, or one composed of emulated ranks."""
+        return any(line.measured_s is not None for line in self.lines)
+
     def to_json(self) -> dict[str, Any]:
         body = {"schema_version": 1, **asdict(self), "confidence": CONFIDENCE}
         body["lines"] = [{**asdict(line), "ratio": line.ratio} for line in self.lines]
@@ -144,7 +149,7 @@ def learned_calibration(session: Session[TrainingWork]) -> Calibration | None:
     plain = understand(replace(work.question.request, calibration="none")).scenario
     plain = replace(plain, cluster=work.scenario.cluster)
     observations = []
-    for trial in session.study.get_trials(deepcopy=False):
+    for trial in names.stored_trials(session.study):
         row, seconds = work.candidates.row_of(trial.params), trial.user_attrs.get(names.STEP_SECONDS)
         if row is None or seconds is None or trial.user_attrs.get(names.OUTCOME) == names.EMULATED:
             continue
@@ -205,7 +210,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         return python
 
     def found(self, session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
-        trials, work = session.study.get_trials(deepcopy=False), session.work
+        trials, work = names.stored_trials(session.study), session.work
         candidates = work.candidates
         lines = [_line(trial, candidates) for trial in names.told(trials)]
         measured = sorted(

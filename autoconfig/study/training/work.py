@@ -36,7 +36,7 @@ from autoconfig.study.training.proposal import CONFIDENCE, TOLERANCE, Result, be
 from autoconfig.study.training.settings import StudySettings
 from autoconfig.study.training.surrogate import REPEAT_LOG_SD, SHORT_LOG_SD, prior_covariance, shipped_scatter
 from autoconfig.study.trials import Floats
-from autoconfig.study.work import FULL, Proposal, Stage, Verdict, not_measured
+from autoconfig.study.work import FULL, Proposal, Stage, Verdict, compared, not_measured
 from autoconfig.training.price import report_plan
 from autoconfig.training.question import Question
 
@@ -150,12 +150,24 @@ class TrainingWork:
         if outcome.kind is not Kind.MEASURED:
             return not_measured(outcome)
         assert outcome.measurement is not None
-        limit = float(self.candidates.limit_bytes[row])
-        if stage.job.mode != "emulate":
-            return _complete(outcome.measurement, stage, self.settings, limit)
-        ended = [outcome_of(prepare(jobs_folder, one.job)) for one in planned]
-        measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
-        return verdict_of_ranks(self.scenario, self.candidates.plans[row], measured, stage.predicted_s, self.settings, limit)
+        limit, emulated = float(self.candidates.limit_bytes[row]), stage.job.mode == "emulate"
+        measured = [outcome.measurement]
+        if emulated:
+            ended = [outcome_of(prepare(jobs_folder, one.job)) for one in planned]
+            measured = [found.measurement for found in ended if found is not None and found.measurement is not None]
+            if not all(one.ranks for one in measured):
+                return not_measured(replace(outcome, kind=Kind.GARBAGE, message="it ran and says nothing of its rank"))
+        for one in measured:
+            peak, predicted = one.peak_allocated_bytes, float(self.candidates.peak_bytes[row])
+            if (outcome := compared(outcome, "peak_allocated_bytes", peak, predicted)).kind is not Kind.MEASURED:
+                return not_measured(outcome)
+        if not emulated:
+            return _complete(measured[0], stage, self.settings, limit)
+        plan = self.candidates.plans[row]
+        seconds = composed_seconds(self.scenario, plan, measured)
+        if (outcome := compared(outcome, "composed step_seconds", seconds, stage.predicted_s)).kind is not Kind.MEASURED:
+            return not_measured(outcome)
+        return verdict_of_ranks(self.scenario, plan, measured, stage.predicted_s, self.settings, limit)
 
 
 def full_job(scenario: Scenario, plan: TrainPlan, settings: StudySettings) -> Job:

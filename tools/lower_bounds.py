@@ -1,0 +1,126 @@
+"""The lower bounds of pyproject.toml, tried: `make bounds`.
+
+Every `name>=version` of the package and of its extras is installed at exactly that version, in an environment of its own
+(build/bounds). There the main commands run, then the quick tests of what the dependencies do, a service with a worker on SQLite
+and PostgreSQL among them. Last, an older click beside `pip install .` must be replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "bounds"
+BIN = FOLDER / "bin"
+EXTRAS = ("plots", "tables", "study", "postgres", "serve")
+LEFT_OUT = {"train": "torch alone is 5 GB, and pinned", "gpu": "needs CUDA"}
+"""Extras that are not tried, and why."""
+TEST_TOOLS = ("pytest", "hypothesis", "jsonschema")
+OLDER = "click"
+"""Of an older release of it every command would fail at its import."""
+SMALL = ("--model", "llama3-8b", "--gpus", "8")
+COMMANDS = (
+    ("search", *SMALL, "--export", "run"), ("search", *SMALL, "--output", "plans.parquet"), ("explain", "tp=2", *SMALL),
+    ("scaling", "--model", "llama3-8b", "--gpus", "8:16", "--plot", "curve.png"), ("check", "run/train.sh"),
+    ("convert", "run/train.sh", "--format", "bridge", "--output", "config.yaml"), ("deployments", *SMALL, "--top", "3"),
+    ("rl", *SMALL), ("model", "llama3-8b"), ("rules",), ("validate",), ("gpus", "--json"), ("keys", "list"), ("--help",),
+)  # fmt: skip
+TESTS = (
+    "tests/cli/test_cli.py", "tests/megatron/test_shell_script.py", "tests/megatron/test_public_scripts.py",
+    "tests/notebook/test_api.py", "tests/render/test_output_files.py", "tests/runs/test_predict.py",
+    "tests/study/test_proposal.py", "tests/study/test_storages.py", "tests/api/test_answers.py",
+    "tests/api/test_postgresql.py", "tests/api/test_searches.py::test_a_pool_that_has_failed_is_started_again",
+)  # fmt: skip
+PLAIN = "not (browser or torch or slurm or judge or soak)"
+_REQUIREMENT = re.compile(r"([\w.-]+)(\[[\w,.-]+\])?\s*(.*)")
+_BOUND = re.compile(r">=\s*([\w.]+)")
+
+
+def project() -> dict[str, Any]:
+    """The table [project] of pyproject.toml."""
+    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return found
+
+
+def requirements(found: dict[str, Any], extras: Iterable[str] = EXTRAS) -> Iterator[tuple[str, str, str]]:
+    """(name, [extras], version bounds) of every requirement of the package with these extras; its own name is left out."""
+    lines = [*found["dependencies"], *(line for extra in extras for line in found["optional-dependencies"][extra])]
+    for line in lines:
+        name, more, bounds = _REQUIREMENT.fullmatch(line.partition(";")[0].strip()).groups()  # type: ignore[union-attr]
+        if name != found["name"]:
+            yield name, more or "", bounds
+
+
+def lower_bounds(found: dict[str, Any], extras: Iterable[str] = EXTRAS) -> dict[str, str]:
+    """Name -> the oldest version that is allowed. Raises ValueError where a name has none, or two."""
+    oldest: dict[str, str] = {}
+    for name, _, bounds in requirements(found, extras):
+        said = _BOUND.search(bounds)
+        if said is None:
+            raise ValueError(f"{name} has no lower bound in pyproject.toml")
+        if oldest.setdefault(name, said[1]) != said[1]:
+            raise ValueError(f"{name} has the lower bounds {oldest[name]} and {said[1]} in pyproject.toml; give one")
+    return oldest
+
+
+def constraints(found: dict[str, Any]) -> list[str]:
+    """Lines for `pip install --constraint`."""
+    tools = {name: bounds for name, _, bounds in requirements(found, ("dev",)) if name in TEST_TOOLS}
+    pinned = lower_bounds(found) | {name: _BOUND.search(bounds)[1] for name, bounds in tools.items()}  # type: ignore[index]
+    return [f"{name}=={version}" for name, version in sorted(pinned.items())]
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """Standard output; exits with what the command said where it fails."""
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "AUTOCONFIG"))}
+    environment = {**bare, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr)[-6000:]
+        sys.exit(f"bounds: {' '.join(map(str, command))} ended with {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def pip(*arguments: str) -> None:
+    """`pip install` in the environment."""
+    quiet = ("--quiet", "--root-user-action=ignore", "--disable-pip-version-check")
+    run(BIN / "python", "-m", "pip", "install", *quiet, *arguments)
+
+
+def main() -> None:
+    """Install, run, say how long it took."""
+    started, found = time.monotonic(), project()
+
+    def say(what: str) -> None:
+        print(f"bounds: {time.monotonic() - started:4.0f} s  {what}", flush=True)
+
+    venv.create(FOLDER, clear=True, with_pip=True)
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        pinned = place / "constraints.txt"
+        pinned.write_text("\n".join(constraints(found)) + "\n", encoding="utf-8")
+        pip("--constraint", str(pinned), "--editable", f".[{','.join(EXTRAS)}]", *TEST_TOOLS)
+        say(f"installed: {' '.join(constraints(found))}")
+        for words in COMMANDS:
+            run(BIN / "autoconfig", *words, cwd=place)
+        say(f"{len(COMMANDS)} commands")
+    for extra, why in LEFT_OUT.items():
+        say(f"left out: {extra} ({why})")
+    say(run(BIN / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", PLAIN, *TESTS).splitlines()[-1])
+    pip(f"{OLDER}<{lower_bounds(found)[OLDER]}")
+    pip(".")
+    say(f"pip install . beside an older {OLDER}: {run(BIN / 'autoconfig', '--version').strip()}")
+
+
+if __name__ == "__main__":
+    main()
