@@ -71,7 +71,7 @@ def test_emulated_ranks_that_say_nothing(training, monkeypatch):
         ended = outcome(planned[0].predicted_s, ranks=ranks)
         monkeypatch.setattr("autoconfig.study.training.work.outcome_of", lambda folder, ended=ended: ended)
         monkeypatch.setattr("autoconfig.study.training.work.prepare", lambda folder, job: None)
-        monkeypatch.setattr("autoconfig.study.training.work.composed_seconds", lambda *_: -1.0 if ranks else math.nan)
+        monkeypatch.setattr("autoconfig.study.training.work.composed_seconds", lambda *_: -1.0)
         found = work.verdict(ended, 0, planned[-1], planned, Path("unused"))
         assert found.attributes[names.OUTCOME] == kind and found.state is TrialState.FAIL
 
@@ -95,11 +95,8 @@ def test_a_stored_trial_that_is_not_believed(attributes):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0.0, 10**400])
 def test_a_serving_calibration_that_none_wrote(tmp_path, value):
     body = {"kind": KIND, "schema_version": 1, "engine": "trtllm-1.2", "gpu": "h100-sxm-80gb"}
-    for name in (*FACTORS, *NUMBERS):
-        if value == 0.0 and name not in FACTORS:
-            continue
-        (tmp_path / "c.json").write_text(
-            json.dumps({**body, "constants": {n: 0.5 for n in (*FACTORS, *NUMBERS)} | {name: value}})
-        )
+    constants = dict.fromkeys((*FACTORS, *NUMBERS), 0.5)
+    for name in FACTORS if value == 0.0 else constants:
+        (tmp_path / "c.json").write_text(json.dumps({**body, "constants": {**constants, name: value}}))
         with pytest.raises(InputError, match="must be numbers from 0"):
             serving_calibration(str(tmp_path / "c.json"))
