@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -42,7 +43,8 @@ class WorkerProcesses:
     """`start` and `stop` bracket the life of the service."""
 
     def __init__(self, database: str, count: int) -> None:
-        self._command = [sys.executable, "-m", "autoconfig", "worker", "--database", database]
+        self._command = [sys.executable, "-m", "autoconfig", "worker"]
+        self._environment = {**os.environ, "AUTOCONFIG_DATABASE": database}  # no argument: those are shown to every user
         self._count = count
         self._running: list[subprocess.Popen[bytes]] = []
         self._ending = threading.Event()
@@ -50,7 +52,7 @@ class WorkerProcesses:
 
     def start(self) -> None:
         if self._count:
-            self._running = [subprocess.Popen(self._command) for _ in range(self._count)]
+            self._running = [self._started() for _ in range(self._count)]
             self._watch.start()
 
     def stop(self) -> None:
@@ -71,7 +73,10 @@ class WorkerProcesses:
         while not self._ending.wait(RESTART_SECONDS):
             for number, process in enumerate(self._running):
                 if process.poll() is not None:
-                    self._running[number] = subprocess.Popen(self._command)
+                    self._running[number] = self._started()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self._command, env=self._environment)
 
 
 LOG = logging.getLogger("autoconfig.training.answer")

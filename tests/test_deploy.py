@@ -57,11 +57,19 @@ def complaints(path: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_the_command_line_reads_what_units_start(unit):
-    settings = {"DATABASE": "postgresql://u@h/n", "LISTEN": "127.0.0.1", "PORT": "8000", "WORKER_OPTIONS": "--concurrency 4"}
+def test_the_command_line_reads_what_units_start(unit, monkeypatch):
+    settings = {
+        "AUTOCONFIG_DATABASE": "postgresql://u@h/n",
+        "LISTEN": "127.0.0.1",
+        "PORT": "8000",
+        "WORKER_OPTIONS": "--concurrency 4",
+    }
     line = next(line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")).removeprefix("ExecStart=")
     program, *words = shlex.split(re.sub(r"\$\{?(\w+)\}?", lambda name: settings[name[1]], line))
-    assert program == PROGRAM and parse(words)["database"] == settings["DATABASE"]
+    assert program == PROGRAM and not {"--database", "${AUTOCONFIG_DATABASE}"} & set(words)
+    monkeypatch.setenv("AUTOCONFIG_DATABASE", settings["AUTOCONFIG_DATABASE"])
+    assert parse(words)["database"] == settings["AUTOCONFIG_DATABASE"]
+    assert "\nEnvironment=AUTOCONFIG_DATABASE=sqlite:///" in unit.read_text()
 
 
 def test_manifests_are_accepted():
@@ -82,9 +90,12 @@ def test_manifests_belong_together():
             assert one["spec"]["selector"]["matchLabels"] == labels[one["metadata"]["name"]] and one["spec"]["replicas"] == 2
         if one["kind"] == "Service":
             assert one["spec"]["selector"] == labels["autoconfig"]
-    service, worker = (parse(containers()[name]["args"]) for name in ("service", "worker"))
+    service, _ = (parse(containers()[name]["args"]) for name in ("service", "worker"))
     assert service["keys"] and service["search_workers"] == 0 and service["host"] == "0.0.0.0"
-    assert service["database"] == worker["database"] == "$(DATABASE)"
+    for container in containers().values():
+        (secret,) = [one for one in container["env"] if one["name"] == "AUTOCONFIG_DATABASE"]
+        assert secret["valueFrom"]["secretKeyRef"] == {"name": "autoconfig", "key": "database"}
+        assert not [word for word in container["args"] if "DATABASE" in word]
     with pytest.raises(click.NoSuchOption):
         parse(["serve", "--prot", "8000"])
 

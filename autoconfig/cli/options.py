@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import NOT_PRICED, option_name, real_number, whole_number
@@ -197,6 +200,25 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
+SECRETS = {"database": "AUTOCONFIG_DATABASE", "storage": "AUTOCONFIG_STORAGE"}
+"""Option whose URL may hold a password -> the environment variable that takes it: a process's arguments are shown to every
+user of the machine."""
+_WITH_PASSWORD = re.compile(r"://[^/@]*:[^/]*@")
+
+
+def of_environment(name: str) -> dict[str, Any]:
+    """Settings of an option in SECRETS: its environment variable, which what this process starts does not inherit."""
+
+    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+        os.environ.pop(SECRETS[name], None)
+        if value and _WITH_PASSWORD.search(value) and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            said = f"every user of this machine sees the password of {option_name(name)}: give the URL as {SECRETS[name]}"
+            click.echo(f"warning: {said}", err=True)
+        return value
+
+    return {"envvar": SECRETS[name], "show_envvar": True, "callback": read}
+
+
 def option(field: Field, *others: str) -> Callable[[Command], Command]:
     """The option of a field, and other names of it; the command gets its value under the field's name."""
     text = option_name(field.name)
@@ -209,6 +231,7 @@ def option(field: Field, *others: str) -> Callable[[Command], Command]:
     else:
         kind = {"type": _kind(field), "default": field.default, "show_default": field.shows_default}
     kind |= {"required": field.required, "metavar": field.metavar, "help": field.help, "cls": _Option, "field": field}
+    kind |= of_environment(field.name) if field.name in SECRETS else {}
     return click.option(text, *others, field.name, **kind)
 
 

@@ -10,7 +10,7 @@ import click
 from autoconfig.api import store as access
 from autoconfig.api.store import DEFAULT_DATABASE, LOOPBACK, ServiceSettings
 from autoconfig.cli.main import given_options, print_json
-from autoconfig.cli.options import json_option, options
+from autoconfig.cli.options import json_option, of_environment, options
 from autoconfig.planning.request_fields import RUNNER
 from autoconfig.specs.errors import InputError, option_name
 
@@ -22,6 +22,7 @@ database_option = click.option(
     show_default=True,
     metavar="URL",
     help="sqlite:///FILE or postgresql://USER@HOST/NAME.",
+    **of_environment("database"),
 )
 
 

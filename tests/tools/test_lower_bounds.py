@@ -19,9 +19,7 @@ def test_every_requirement_has_one_lower_bound():
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in constraints(project()))
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"), [(["a"], "no lower bound"), (["a<2"], "no lower"), (["a>=1", "a>=2"], "1 and 2")]
-)
+@pytest.mark.parametrize(("lines", "said"), [(["a"], "no lower bound"), (["a<2"], "no lower"), (["a>=1", "a>=2"], "1 and 2")])
 def test_a_requirement_without_one_is_refused(lines, said):
     with pytest.raises(ValueError, match=said):
         lower_bounds({"name": "x", "dependencies": lines, "optional-dependencies": {}}, ())
