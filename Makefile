@@ -15,6 +15,8 @@ JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
 JUDGE_RL_VENV := .venv-judge-rl
 JUDGE_RL := $(JUDGE_RL_VENV)/.installed
+# Python sources of serving engines, whose own functions judge memory_model.engines
+JUDGE_ENGINES := .judge-engines
 JUDGE_PIP := $(JUDGE_BIN)/python $(PIP_INSTALL)
 GPU_PYTHON ?= $(PYTHON)
 # the tree as it is imported (`autoconfig/specs` -> `specs`), made of links: what type checker and import-linter read
@@ -78,7 +80,7 @@ bounds: $(RUNTIME)
 # The real megatron-core as judge of exports and rules, the training core on it, and the longer tests of the others that
 # are marked `judge`; writes docs/legality.md. No GPU is needed.
 JUDGED = tests/judge $(shell grep -rl 'mark\.judge' tests --include='test_*.py')
-judge: $(JUDGE) $(JUDGE_RL)
+judge: $(JUDGE) $(JUDGE_RL) $(JUDGE_ENGINES)/.unpacked
 	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile -m 'judge and not soak' $(JUDGED)
 	$(JUDGE_BIN)/python -m validation.judge.page
 	$(JUDGE_BIN)/python -m validation.judge.families
@@ -137,7 +139,7 @@ mutants: $(DEV)
 	nice -n 10 $(BIN)/python -m tools.mutants --sample $(SAMPLE) $(FLAGS)
 
 clean:
-	rm -rf $(VENV) $(JUDGE_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(RUNTIME): pyproject.toml setup.py
 	@$(call ensure_venv)
@@ -174,6 +176,11 @@ $(JUDGE_RL): $(JUDGE) validation/judge/post_training.txt
 	@$(JUDGE_BIN)/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' > \
 		"$$($(JUDGE_RL_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/judge.pth"
 	$(JUDGE_RL_VENV)/bin/python $(PIP_INSTALL) --no-deps -r validation/judge/post_training.txt
+	@touch $@
+
+# Wheels of 10 to 110 MB, fetched one by one, of which 17 MB of sources are kept.
+$(JUDGE_ENGINES)/.unpacked: $(JUDGE) validation/judge/engines.txt validation/judge/engine_sources.py
+	$(JUDGE_BIN)/python -m validation.judge.engine_sources $(JUDGE_ENGINES)
 	@touch $@
 
 # A virtual environment that works: the one that is there, or a new one.
