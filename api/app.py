@@ -18,6 +18,7 @@ import click
 import uvicorn
 from autoconfig.api.browser import KnownHosts, known_hosts
 from autoconfig.api.context import JSON, Compute, Service, guarded, render, respond
+from autoconfig.api.follow import Followers
 from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
@@ -99,6 +100,7 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
         compute=compute,
         metrics=Metrics(),
         rates=RateLimit(settings.requests_per_second),
+        followers=Followers(engine, settings.event_streams),
     )
 
     @asynccontextmanager

@@ -20,6 +20,7 @@ from typing import Any
 import sqlalchemy as sa
 from autoconfig.api.answers import answer, warm_up
 from autoconfig.api.browser import refuse_foreign_pages
+from autoconfig.api.follow import Followers
 from autoconfig.api.http import Metrics
 from autoconfig.api.measurements import Known, OwnCalibration, current
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem, problem_bytes
@@ -175,6 +176,7 @@ class Service:
     metrics: Metrics
     rates: RateLimit
     queue: DBOSClient
+    followers: Followers
     calibrations: Known = field(default_factory=Known)
 
     async def admit(self, request: HttpRequest, scope: str) -> None:
@@ -197,13 +199,6 @@ class Service:
         if wait > 0:
             text = f"more than {self.settings.requests_per_second:g} requests a second with this key; wait {wait:.2f} s"
             raise RefusedError(429, text, {"Retry-After": str(max(1, round(wait)))})
-
-    async def still_allowed(self, request: HttpRequest, scope: str) -> bool:
-        """Whether a request that was admitted would be again: its key may have been revoked since."""
-        if not self.settings.keys_required:
-            return True
-        key = await self._key(request)
-        return key is not None and key.allows(scope)
 
     async def _key(self, request: HttpRequest) -> Key | None:
         kind, _, text = request.headers.get("authorization", "").partition(" ")

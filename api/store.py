@@ -43,6 +43,8 @@ class ServiceSettings:
     """Per API key; bursts of twice as many."""
     queued_searches: int = 100
     """That one API key may have in the queue; without keys all together."""
+    event_streams: int = 50
+    """That one API key may have open of this process; without keys all together."""
 
 
 METADATA = sa.MetaData()

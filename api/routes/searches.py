@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from typing import Any
 
-from autoconfig.api import searches
+from autoconfig.api import follow, searches
 from autoconfig.api.answers import check_search
 from autoconfig.api.context import (
-    DATABASE_AWAY,
     JSON,
     AnswerCache,
     own_calibration,
@@ -20,6 +17,7 @@ from autoconfig.api.context import (
     respond,
     service_of,
 )
+from autoconfig.api.follow import EventStream, Follower, sent
 from autoconfig.api.http import PAGE_PARAMETERS, bounds_of, query_parameter
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, of_error
 from autoconfig.api.routes.answers import BODY_PROBLEMS, PLANS_EXAMPLE, Responses, add, answered, body_of
@@ -30,13 +28,10 @@ from autoconfig.specs.errors import AutoconfigError
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from autoconfig.formats.export import FORMATS
 
-POLL_SECONDS = 0.3
-SILENCE_SECONDS = 15.0
-"""A comment is sent after so long without an event, so that proxies keep the connection."""
 MAX_KEY = 200
 KEY_PATTERN = "^[!-~]+$"
 
@@ -115,37 +110,18 @@ async def events(request: HttpRequest) -> Response:
     last = request.headers.get("last-event-id", "0")
     if not (last.isascii() and last.isdigit() and len(last) <= 9):
         raise RefusedError(422, f"Last-Event-ID {last[:40]!r}: give the number of an event", field="Last-Event-ID")
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(request, found.id, int(last)), media_type="text/event-stream", headers=headers)
+    service = service_of(request)
+    backlog = await run_in_threadpool(searches.events, service.engine, found.id, int(last))
+    if found.state in ENDED:
+        return Response(sent(backlog), media_type=follow.MEDIA_TYPE, headers=follow.HEADERS)
+    follower = Follower(search=found.id, owner=request.state.owner, last=backlog[-1].number if backlog else int(last))
+    service.followers.join(follower)
+    return EventStream(service.followers, follower, backlog)
 
 
 async def _shown(request: HttpRequest, found: searches.StoredSearch) -> bytes:
     note = await run_in_threadpool(searches.note, service_of(request).engine, found)
     return json.dumps(found.json(note)).encode()
-
-
-async def _stream(request: HttpRequest, identity: str, last: int) -> AsyncIterator[bytes]:
-    """Ends with the search, or where the caller may no longer listen or the database is away: who comes again goes on."""
-    service = service_of(request)
-    engine, silent = service.engine, 0.0
-    while not await request.is_disconnected():
-        try:
-            if not await service.still_allowed(request, "read"):
-                return
-            found = await run_in_threadpool(searches.get, engine, identity)
-            news = await run_in_threadpool(searches.events, engine, identity, last)
-        except DATABASE_AWAY:
-            return
-        for event in news:
-            last, silent = event.number, 0.0
-            yield f"id: {event.number}\nevent: {event.kind}\ndata: {event.data}\n\n".encode()
-        if found is None or found.state in ENDED:
-            return
-        await asyncio.sleep(POLL_SECONDS)
-        silent += POLL_SECONDS
-        if silent >= SILENCE_SECONDS:
-            silent = 0.0
-            yield b": still here\n\n"
 
 
 def _first(answer: dict[str, Any]) -> str | None:

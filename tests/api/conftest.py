@@ -180,8 +180,8 @@ def answer_of(body: dict) -> bytes:
     return text
 
 
-PAUSE_SECONDS = 15.0
-"""Longer than a worker may stand still before it is taken for dead."""
+PAUSE_SECONDS = (15.0, 18.0)
+"""Longer than a worker may stand still before it is taken for dead: 12 s, and the beats and looks between."""
 
 
 class Cluster:
@@ -213,11 +213,12 @@ class Cluster:
         self.paused.pop(self.workers[which - 2].pid, None)
         self.workers[which - 2] = begin_worker(self.database)
 
-    def pause(self, chance: random.Random) -> None:
-        """SIGSTOP of a worker, as a machine's suspension is to it; both may be paused at once."""
-        worker = chance.choice(self.workers)
+    def pause(self, chance: random.Random) -> float:
+        """SIGSTOP of a worker, as a machine's suspension is to it, for so many seconds; both may be paused at once."""
+        worker, seconds = chance.choice(self.workers), chance.uniform(*PAUSE_SECONDS)
         worker.send_signal(signal.SIGSTOP)
-        self.paused[worker.pid] = time.monotonic() + PAUSE_SECONDS
+        self.paused[worker.pid] = time.monotonic() + seconds
+        return seconds
 
     def supervise(self) -> None:
         """Wake who was paused for long enough; start again who found out that it was taken for dead."""
@@ -261,8 +262,9 @@ class Cluster:
 
 
 def run_with_kills(database: str, kills: int, pauses: int, count: int, seed: int) -> None:
-    """Every accepted search ends, exactly once, with its result, whatever is killed and paused. Most searches are submitted
-    just before a pause, so that the worker wakes to a queue with work in it."""
+    """Every accepted search ends, exactly once, with its result, whatever is killed and paused. Every second pause passes
+    without a kill, so that the other worker takes the paused one for dead, and most searches are submitted just before it ends:
+    who wakes finds work in the queue."""
     chance, begun = random.Random(seed), time.monotonic()
     actions = [*["kill"] * kills, *["pause"] * pauses]
     chance.shuffle(actions)
@@ -270,13 +272,19 @@ def run_with_kills(database: str, kills: int, pauses: int, count: int, seed: int
     before = chance.choices(range(len(actions)), weights, k=count)
     cluster, accepted = Cluster(database), {}
     try:
+        paused = 0
         for at, action in enumerate(actions):
+            cluster.wait(chance.uniform(0.0, 2.5))
+            if action == "pause":
+                seconds = cluster.pause(chance)
+                paused += 1
+                cluster.wait(seconds - 0.5 if paused % 2 else 0.0)
             for _ in range(before.count(at)):
                 number = len(accepted)
                 body = {**(SLOW if number % 3 == 0 else QUESTION), "memory_margin": (number + 1) / 10_000}
                 accepted[cluster.submit(body, str(number), chance)] = body
-            cluster.wait(chance.uniform(0.0, 2.5))
-            getattr(cluster, action)(chance)
+            if action == "kill":
+                cluster.kill(chance)
         while cluster.paused:
             cluster.wait(1.0)
         with cluster.services[0].client() as client:
@@ -290,7 +298,7 @@ def run_with_kills(database: str, kills: int, pauses: int, count: int, seed: int
     finally:
         cluster.stop()
     print(
-        f"\n{database.split(':')[0]}, seed {seed}: {kills} kills, {pauses} pauses of {PAUSE_SECONDS:.0f} s, {count} searches: "
+        f"\n{database.split(':')[0]}, seed {seed}: {kills} kills, {pauses} pauses of 15 to 18 s, {count} searches: "
         f"{len(lost)} lost, {sum(end > 1 for end in ends)} doubled, {len(rows) - count} twice accepted, {len(wrong)} wrong; "
         f"{cluster.taken_for_dead} workers found out that they were taken for dead; {time.monotonic() - begun:.0f} s"
     )
