@@ -121,7 +121,9 @@ def page(sheets: Sequence[tuple[str, Sheet]]) -> str:
         bars = [(line.name, str(line.rows), share(line.reached), _bar(line)) for line in lines(sheet, what)]
         parts.append(table("figure | rows | reached | asked", bars))
         peaks = figures_of(sheet.peaks())
-        parts.append(f"Peak: {peaks.rows} rows, mean {share(peaks.mean)}, median {share(peaks.median)}; half-width of the bands ")
+        parts.append(
+            f"Peak: {peaks.rows} rows, mean {share(peaks.mean)}, median {share(peaks.median)}; half-width of the bands "
+        )
         parts.append(f"{share(float(np.median(sheet.half_widths())))} in the middle.\n")
         parts += [f"- {line}\n" for line in sheet.unread]
     return "\n".join(parts)
