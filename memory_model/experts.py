@@ -19,7 +19,7 @@ def routed_rows(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
     The factor is the capacity factor where tokens are dropped and padded, else the stated imbalance (1 = balanced).
     Source: megatron-core transformer/moe/token_dispatcher.py (all-to-all dispatcher).
     """
-    factor = numerics.moe_capacity_factor or numerics.moe_imbalance
+    factor = numerics.moe_capacity_factor or numerics.moe_imbalance or 1.0
     return factor * shape.etp * model.moe_router_topk * shape.tokens / shape.sp
 
 

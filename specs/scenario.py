@@ -202,8 +202,8 @@ class Numerics:
     """Megatron's defaults are 0.1 and 0.1."""
     moe_capacity_factor: AboveZero | None = None
     """Experts drop and pad to this multiple of a balanced load; None: dropless."""
-    moe_imbalance: Annotated[float, Keywords(minimum=1)] = 1.0
-    """Dropless: rows of the busiest rank over a balanced load."""
+    moe_imbalance: Annotated[float, Keywords(minimum=1)] | None = None
+    """Dropless: rows of the busiest rank over a balanced load; None: what real routing sends (StackTime.moe_imbalance)."""
     deterministic: bool = False
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
     peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
@@ -227,7 +227,7 @@ class Numerics:
             raise InputError(f"lora_target_modules={given[:60]!r}: give one or more of {', '.join(LORA_MODULES)}")
         if not 1 <= self.lora_rank <= 65_536:
             raise InputError(f"lora_rank={self.lora_rank} must be from 1 to 65,536")
-        if not 1.0 <= self.moe_imbalance <= 1000.0:
+        if self.moe_imbalance is not None and not 1.0 <= self.moe_imbalance <= 1000.0:
             raise InputError(f"moe_imbalance={self.moe_imbalance!r} must be from 1 (balanced) to 1,000")
         if self.moe_capacity_factor is not None and not 0.0 < self.moe_capacity_factor <= 1000.0:
             raise InputError(f"moe_capacity_factor={self.moe_capacity_factor!r} must be above 0 and at most 1,000")

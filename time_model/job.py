@@ -355,7 +355,7 @@ class TrainingJob:
         numerics = self.numerics
         if numerics.moe_capacity_factor is not None:
             return numerics.moe_capacity_factor
-        return numerics.moe_imbalance if numerics.moe_imbalance > 1.0 else self.software.moe_imbalance
+        return self.software.moe_imbalance if numerics.moe_imbalance is None else numerics.moe_imbalance
 
     @property
     def unfused_attention(self) -> bool:

@@ -60,7 +60,7 @@ def without_peers(job: Job, apart: Apart) -> Iterator[None]:
     with (
         fake_process_group(job.rank, job.plan.world_size),
         made_up_by(apart),
-        fixed_routing(job.numerics.moe_imbalance, values=True),
+        fixed_routing(job.numerics.moe_imbalance or 1.0, values=True),
         mock.patch.object(P2PCommunicator, "_communicate", communicate),
     ):
         yield

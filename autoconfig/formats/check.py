@@ -27,8 +27,8 @@ from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.bridge import settings as settings_of_bridge
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, check
-from autoconfig.megatron.check_input import HEADER_CHARACTERS, CheckInput, CheckRequest, read_check
-from autoconfig.planning.export_files import MARK
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
+from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_in
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
 
@@ -51,8 +51,18 @@ WANTED = "a launch script, an argument list, a plan.json or a trainer's configur
 
 
 def read_any(text: str, request: CheckRequest, launch: str | None = None) -> CheckInput:
-    """The record of a file's text; `launch`: the text of the accelerate file that was written with it. Raises InputError naming
-    the format and what is missing."""
+    """The record of a file's text, of one of ours with the balance of experts that it was priced with; `launch`: the text of
+    the accelerate file that was written with it. Raises InputError naming the format and what is missing."""
+    found, priced = _read(text, request, launch), priced_in(text)
+    scenario = found.question.scenario
+    if priced is None or priced[1] is None or not scenario.model.is_moe:
+        return found
+    scenario = replace(scenario, numerics=replace(scenario.numerics, moe_imbalance=priced[1]))
+    assumed = tuple(one for one in found.question.assumed if one.field != "moe_imbalance")
+    return replace(found, question=replace(found.question, scenario=scenario, assumed=assumed))
+
+
+def _read(text: str, request: CheckRequest, launch: str | None) -> CheckInput:
     name, values = recognise(text)
     if name in MEGATRON:
         found = read_check(text, request)

@@ -42,7 +42,7 @@ def _lost_switches(scenario: Scenario, form: str) -> list[str]:
     """Switches of the file's run, as sentences, that the target does not say and its reader takes as the stack has them."""
     run, usual = scenario.software.time, load_stack(scenario.software.name).time
     lost = []
-    if scenario.model.is_moe and run.moe_imbalance != usual.moe_imbalance:
+    if scenario.model.is_moe and scenario.numerics.moe_imbalance is not None:
         lost.append("--moe-router-force-load-balancing: routing of benchmarks, which trains nothing")
     if form == "plan":
         overlaps = ((GRAD_REDUCE, "overlap_grad_reduce"), (PARAM_GATHER, "overlap_param_gather"))

@@ -11,7 +11,6 @@ from autoconfig.formats.tree import Section
 from autoconfig.megatron.check_input import (
     CheckInput,
     CheckRequest,
-    exported_software,
     from_script,
     question_of,
     require_format,
@@ -20,6 +19,7 @@ from autoconfig.megatron.read import with_positions
 from autoconfig.megatron.read_vocabulary import model_in
 from autoconfig.megatron.shell.commands import Piece, Value, plain_value
 from autoconfig.megatron.shell.script import Script
+from autoconfig.planning.export_files import priced_in
 from autoconfig.planning.resolve import read_cluster
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model import ModelSpec
@@ -237,7 +237,7 @@ def from_words(
 ) -> CheckInput:
     """The record of a file whose settings are arguments of Megatron-LM. `node`: processes that it starts on each machine."""
     script = Script(argv=tuple(words), program="", num_gpus=gpus, gpus_per_node=node, gpus_reason=gpus_reason, notes=())
-    named = document.request.software or exported_software(document.text)
+    named = document.request.software or priced_in(document.text)
     request = document.request if named else replace(document.request, software=software)
     found = from_script(document.format, document.text, script, request, model=model)
     return replace(found, spelled=spell)

@@ -18,7 +18,7 @@ from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.megatron.shell.script import Script, read_array, read_script
 from autoconfig.megatron.shell.world import resized
 from autoconfig.planning.calibration_file import shipped
-from autoconfig.planning.export_files import MADE_BY, MARK, UNWRITTEN
+from autoconfig.planning.export_files import HEADER_CHARACTERS, MADE_BY, MARK, UNWRITTEN, priced_in
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
@@ -33,7 +33,6 @@ from autoconfig.training.price import Violation
 from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
 from autoconfig.training.space import Constraints
 
-HEADER_CHARACTERS = 4_000
 PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 
@@ -187,13 +186,6 @@ def exported_gpu(text: str) -> str | None:
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 
-def exported_software(text: str) -> str | None:
-    """The software that a file which `export` or `convert` wrote was priced as, from its header; None for other files."""
-    head = text[:HEADER_CHARACTERS]
-    found = re.search(r"^# .+, priced as software ([\w.-]+?)\.?(?:;|$)", head, re.MULTILINE)
-    return found[1] if MARK in head and found else None
-
-
 def left_out_by_export(text: str) -> tuple[str, ...]:
     """What a script that `export` wrote says that it leaves out of the model; empty for other files."""
     lines = text.splitlines() if MARK in text[:HEADER_CHARACTERS] else []
@@ -226,7 +218,7 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
         like=request.like,
         model=model,
         software=request.software,
-        exported=exported_software(text),
+        exported=priced[0] if (priced := priced_in(text)) else None,
         core_release=request.core_release,
         pinned=kind in PINNED,
         seq_length=request.seq_length,

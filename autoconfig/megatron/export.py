@@ -32,7 +32,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from autoconfig.training.price import PlanReport
 
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class PlanFileJson:
     Sizes are GiB unless the name says bytes, times seconds, names Megatron's.
     """
 
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     """Changes when a reader must change."""
     kind: Annotated[str, Keywords(const=MADE_BY)] = MADE_BY
     """Marks the file as ours."""
@@ -165,6 +165,8 @@ def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
         raise InputError(f"plan file: this is not JSON: {str(error)[:200]}") from None
     if not isinstance(body, dict) or body.get("kind") != MADE_BY:
         raise InputError(f'this JSON is not a plan file: it needs "kind": "{MADE_BY}", as `autoconfig export` writes it')
+    if body.get("schema_version") == 1:
+        body = _of_version_2(body)
     if body.get("schema_version") != PLAN_SCHEMA_VERSION:
         raise InputError(
             f"plan file: schema_version {str(body.get('schema_version'))[:40]}: this autoconfig reads {PLAN_SCHEMA_VERSION}; "
@@ -178,6 +180,14 @@ def read_plan_text(text: str) -> tuple[Scenario, TrainPlan]:
         raise InputError(f"plan file: {error}") from None
     _check_agreement(body["plan"], to_json(named_plan(plan, scenario.workload.global_batch_size)))
     return scenario, plan
+
+
+def _of_version_2(body: dict[str, Any]) -> dict[str, Any]:
+    """A file of version 1, in which an imbalance of 1 meant that nothing was said."""
+    numerics = body.get("numerics")
+    if isinstance(numerics, dict) and numerics.get("moe_imbalance") == 1.0:
+        numerics = {**numerics, "moe_imbalance": None}
+    return {**body, "numerics": numerics, "schema_version": 2}
 
 
 def _no_number(text: str) -> None:

@@ -100,7 +100,6 @@ def read_software(
         attention_kernel=_attention_kernel(a, modern),
         loss_fusion="native" if a.has("--cross-entropy-loss-fusion") else "",
         overlaps=_overlaps(a, scenario, plan, assumed, megatron_fsdp) if modern else None,
-        balanced_experts=a.has("--moe-router-force-load-balancing"),
     )
     stack = with_options(load_stack(name), options)
     stack = replace(stack, supports_fp8_param_gather_with_fsdp=megatron_fsdp) if plan.fsdp or megatron_fsdp else stack

@@ -392,6 +392,7 @@ def read_numerics(a: Arguments, model: ModelSpec, assumed: list[Remark]) -> Nume
         hidden_dropout=_DROPOUT if hidden is None else hidden,
         attention_dropout=_DROPOUT if attention is None else attention,
         moe_capacity_factor=capacity if capacity and capacity > 0 else None,
+        moe_imbalance=1.0 if model.is_moe and a.has("--moe-router-force-load-balancing") else None,
         deterministic=a.has("--deterministic-mode"),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
-from autoconfig.planning.export_files import MARK, UNWRITTEN, quoted, remark, slug
+from autoconfig.planning.export_files import MARK, UNWRITTEN, priced_as, quoted, remark, slug
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.models.parameters import total_parameters
@@ -168,7 +168,7 @@ def story(scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> lis
     lines = [
         f"{scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id} ({nodes}); {numerics.precision}, "
         f"sequence {workload.seq_length:,}, global batch {workload.global_batch_size:,}; for megatron-core 0.19, "
-        f"priced as software {scenario.software.name}.",
+        f"{priced_as(scenario)}.",
         f"Plan: {plan}",
     ]
     if report is not None:

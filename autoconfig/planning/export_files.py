@@ -13,6 +13,7 @@ from pathlib import Path
 
 from autoconfig.specs.errors import FileError, option
 from autoconfig.specs.files import write_text
+from autoconfig.specs.scenario import Scenario
 
 
 def quoted(value: str) -> str:
@@ -30,9 +31,24 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.-]+", "-", text).strip("-.")[:60] or "model"
 
 
+def priced_as(scenario: Scenario) -> str:
+    """What a written file's header says of its prediction beside the settings in it; `priced_in` reads it back."""
+    imbalance = scenario.numerics.moe_imbalance
+    return f"priced as software {scenario.software.name}" + (f", expert imbalance {imbalance:g}" if imbalance else "")
+
+
+def priced_in(text: str) -> tuple[str, float | None] | None:
+    """The software and the imbalance of experts (None: real routing) in the header of a file of ours; None in other files."""
+    head = text[:HEADER_CHARACTERS]
+    words = r"^# .+, priced as software ([\w.-]+?)(?:, expert imbalance ([0-9.e+]+?))?\.?(?:;|$)"
+    found = re.search(words, head, re.MULTILINE) if MARK in head else None
+    return None if found is None else (found[1], float(found[2]) if found[2] else None)
+
+
 MADE_BY = "megatron-autoconfig plan"
 """Stands in every JSON file of ours."""
 MARK = "# Written by megatron-autoconfig"
+HEADER_CHARACTERS = 4_000
 UNWRITTEN = "# NOT WRITTEN, Megatron-LM has no argument for it: "
 """Before what of a model a script leaves out, so that the job that starts has not got it."""
 """Second line of every script of ours: such a file may be written again."""

@@ -26,7 +26,7 @@ from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
-from autoconfig.training.question import graphs_text
+from autoconfig.training.question import graphs_text, real_routing
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -149,7 +149,7 @@ def _switches_assumed(scenario: Scenario, plan: TrainPlan) -> list[Remark]:
         values = {name: getattr(settings, name) for name in ("dispatcher", "cuda_graphs", "ep_overlap", *kernels)}
         values["cuda_graphs"] = graphs_text(settings)
         said = [Remark(name, value, "") for name, value in values.items() if getattr(given, name) is None]
-        said += given_way(given.dispatcher, settings) + formula_only(scenario.model, scenario.cluster)
+        said += given_way(given.dispatcher, settings) + formula_only(scenario.model, scenario.cluster) + real_routing(scenario)
     if settings.offload_layers and plan.pp > 1:
         said.append(note("activations stay on the GPU: only one pipeline stage can offload them (NV036)"))
     elif settings.offload_layers:

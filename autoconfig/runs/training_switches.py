@@ -42,7 +42,6 @@ def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calib
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
         loss_fusion=cell(row, "loss_fusion"),
         overlaps=overlap or None,
-        balanced_experts=cell(row, "moe_routing") == "balanced",
     )
     stack = with_options(stack, options)
     shard = cell(row, "optimizer_shard")
@@ -111,6 +110,7 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
         "grad_reduce_dtype": cell(row, "grad_dtype") or None,
         "deterministic": bool(flag(row, "deterministic")),
         "moe_capacity_factor": 1.0 if cell(row, "moe_routing") == "tokendrop" else None,
+        "moe_imbalance": 1.0 if cell(row, "moe_routing") == "balanced" and model.is_moe else number(row, "moe_imbalance"),
     }
     if (dropout := number(row, "hidden_dropout")) is not None:
         if not 0 <= dropout < 1:

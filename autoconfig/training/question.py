@@ -27,7 +27,7 @@ from autoconfig.specs.json_record import Keywords, Natural, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.remarks import Remark
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
@@ -344,7 +344,16 @@ def assumed_switches(scenario: Scenario) -> list[Remark]:
     usual = [Remark(name, value, "") for name, value in values.items() if getattr(given, name) is None]
     why = f"as {scenario.software.name} runs mixtures of experts"
     usual[-1:] = [replace(last, why=why) for last in usual[-1:]]
-    return formula_only(scenario.model, scenario.cluster) + given_way(given.dispatcher, found) + usual
+    routing = real_routing(scenario)
+    return formula_only(scenario.model, scenario.cluster) + routing + given_way(given.dispatcher, found) + usual
+
+
+def real_routing(scenario: Scenario) -> list[Remark]:
+    """That the busiest rank of experts has more than its share, where nothing is said and no token is dropped."""
+    numerics = scenario.numerics
+    if not scenario.model.is_moe or numerics.moe_capacity_factor is not None or numerics.moe_imbalance is not None:
+        return []
+    return [Remark("moe_imbalance", scenario.software.time.moe_imbalance, "real routing; 1 as recipes force it", Effect.TIME)]
 
 
 @dataclass(frozen=True, kw_only=True)

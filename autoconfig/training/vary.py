@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 from autoconfig.planning.request_fields import SWITCHES
 from autoconfig.planning.resolve import field_names
@@ -25,6 +26,8 @@ VALUES: dict[str, tuple[str | bool, ...]] = {
 }
 """What each switch is tried with, in this order."""
 MAX_ROUNDS = 3
+FEW = 8
+"""So many settings of the switches are all tried: the one that is best alone may exclude the best pair."""
 UNCHANGED = "as the software has them"
 
 
@@ -43,8 +46,8 @@ def varied(
     question: Question, ranked: Callable[[Question], Ranking], progress: Callable[[str], None] | None = None
 ) -> tuple[Question, Ranking]:
     """The question with those switches whose first plan is fastest, and its ranking: one switch after the other, each with all
-    its values and the best of the others, until none changes. The question holds what was tried. Raises InputError where no
-    value of a switch is of use to the model."""
+    its values and the best of the others, until none changes; of few settings all. The question holds what was tried. Raises
+    InputError where no value of a switch is of use to the model."""
     names = names_to_vary(question.request.vary)
     given = [name for name in names if question.request.switches.get(name) is not None]
     if given:
@@ -56,33 +59,40 @@ def varied(
     first = ranking
     least = _first_step(ranking)
     tried = {UNCHANGED: Variant(UNCHANGED, least, _why_none(ranking, first))}
+
+    def attempt(**changes: str | bool) -> InputError | None:
+        """Search with the best switches and these changes; the reason where they cannot be."""
+        nonlocal best, ranking, least
+        switches = {**best.request.switches, **changes}
+        words = _said(switches, names)
+        try:
+            other = understand(replace(best.request, switches=switches))
+            same = other.scenario.settings() == best.scenario.settings()
+        except InputError as error:
+            tried[words] = Variant(words, math.inf, str(error))
+            return error
+        if same or words in tried:
+            return None
+        if progress is not None:
+            progress(words)
+        found = ranked(other)
+        step = _first_step(found)
+        tried[words] = Variant(words, step, _why_none(found, first))
+        if step < least:
+            best, ranking, least = other, found, step
+        return None
+
     for turn in range(MAX_ROUNDS):
         before = least
         for name in names:
-            refused: list[InputError] = []
-            for value in VALUES[name]:
-                switches = {**best.request.switches, name: value}
-                words = _said(switches, names)
-                try:
-                    other = understand(replace(best.request, switches=switches))
-                    same = other.scenario.settings() == best.scenario.settings()
-                except InputError as error:
-                    refused.append(error)
-                    tried[words] = Variant(words, math.inf, str(error))
-                    continue
-                if same:
-                    continue
-                if progress is not None:
-                    progress(words)
-                found = ranked(other)
-                step = _first_step(found)
-                tried[words] = Variant(words, step, _why_none(found, first))
-                if step < least:
-                    best, ranking, least = other, found, step
+            refused = [error for value in VALUES[name] if (error := attempt(**{name: value})) is not None]
             if len(refused) == len(VALUES[name]):
                 raise refused[-1]
         if (turn and least == before) or len(names) == 1:
             break
+    if 1 < math.prod(len(VALUES[name]) for name in names) <= FEW:
+        for values in product(*(VALUES[name] for name in names)):
+            attempt(**dict(zip(names, values, strict=True)))
     chosen = _said(best.request.switches, names) or UNCHANGED
     variants = sorted(tried.values(), key=lambda one: (one.step_seconds, one.words != chosen))
     request = replace(question.request, switches=best.request.switches)

@@ -48,7 +48,7 @@ def symbols(model: ModelSpec, numerics: Numerics, plan: dict[str, int], sequence
     Q and W: channels of Gated DeltaNet's keys and values; Te, se: of the encoder."""
     s, b, c, t = sequence, plan["mbs"], plan["cp"], plan["tp"]
     u, tokens, w = t if plan["sp"] else 1, s * b / c, 4 if numerics.precision == "fp32" else 2
-    factor = numerics.moe_capacity_factor or numerics.moe_imbalance
+    factor = numerics.moe_capacity_factor or numerics.moe_imbalance or 1.0
     return {
         "s": s, "b": b, "c": c, "t": t, "u": u, "T": tokens, "w": w, "g8": 1 if numerics.precision == "fp8" else w,
         "x": plan["etp"], "ep": plan["ep"], "p": plan["pp"], "h": model.hidden_size, "a": model.num_attention_heads,

@@ -130,7 +130,9 @@ def test_a_hybrids_sublayers_save_what_is_read_in_their_code() -> None:
     delta = 2 * t * 2 * 2048 / 2 + 2 * t * columns / 2 + 4 * t * (2 * 16 + 32 + 32) / 2 + 4 * t / 2
     assert saved("qwen3-next-80b-a3b", "gdn") == pytest.approx(delta, rel=1e-12)
     parts = layer_activations(load_model("nemotron-3-super"), "moe", numerics, stack, shape, gpu)
-    assert float(parts["expert_input"]) == 2 * 22 * t / 2 * 1024 * (numerics.moe_capacity_factor or numerics.moe_imbalance)
+    assert float(parts["expert_input"]) == 2 * 22 * t / 2 * 1024 * (
+        numerics.moe_capacity_factor or numerics.moe_imbalance or 1.0
+    )
     assert float(parts["latent_experts"]) == 2 * t / 2 * 1024
     gated = layer_activations(load_model("qwen3-next-80b-a3b"), "attention", numerics, stack, shape, gpu)
     assert float(gated["attention_gate"]) == 2 * 2 * t * 4096 / 2

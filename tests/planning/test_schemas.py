@@ -67,7 +67,7 @@ def test_a_plan_file_is_refused_where_jsonschema_refuses_it(request_of):
 
 @pytest.mark.parametrize(("field", "value", "says"), [
     ("short", 1, ("short", "1 is not of type string")),
-    ("schema_version", "x", ("schema_version", '"x" is not one of 1')),
+    ("schema_version", "x", ("schema_version", '"x" is not one of 2')),
     ("model", {}, ("model", "name is missing")),
     ("more", 1, ("more", "there is no such field")),
 ])  # fmt: skip

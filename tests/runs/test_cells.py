@@ -249,10 +249,17 @@ def test_a_mixture_of_no_known_name_has_gated_experts() -> None:
     assert not gpt.scenario.model.gated_linear_unit and not dense.scenario.model.gated_linear_unit
 
 
-def test_mixtures_of_nemo_25_drop_tokens() -> None:
-    """MegatronTokenDropCallback of NeMo's performance scripts: every expert has its share of the rows."""
-    names = ("nemo-25.04", "nemo-25.09", "transformer-engine")
-    assert [load_stack(name).time.moe_imbalance for name in names] == [1.0, 1.0, 1.15]
+@pytest.mark.parametrize(
+    ("cells", "imbalance"),
+    [({}, None), ({"moe_routing": "balanced"}, 1.0), ({"moe_imbalance": "1.4"}, 1.4), ({"moe_routing": "dropless"}, None)],
+)
+def test_routing_is_real_where_a_row_does_not_say_that_it_is_forced(cells: dict[str, str], imbalance: float | None) -> None:
+    row = {"id": "x", "model": "qwen3-30b-a3b", "gpu": "h100", "gpus": "8", "ep": "8", "mbs": "1", "gbs": "64", "seq": "4096"}
+    case = read_case({**row, "software": "nemo-26.04", **cells})
+    assert case.scenario.numerics.moe_imbalance == imbalance
+    said = [one for one in case.assumed if one.field == "moe_imbalance"]
+    assert [one.value for one in said] == ([case.scenario.software.time.moe_imbalance] if imbalance is None else [])
+    assert case.scenario.software.time.moe_imbalance > 1
 
 
 def test_headers_are_read_whatever_their_case_and_blanks(tmp_path: Path) -> None:

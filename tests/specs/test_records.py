@@ -47,7 +47,7 @@ TE = load_stack("transformer-engine")
 
 DEFAULTS = [
     # megatron/training/arguments.py: --attention-dropout, --hidden-dropout 0.1; --lora-rank of NeMo's recipes 8
-    (Numerics(), {"attention_dropout": 0.1, "hidden_dropout": 0.1, "lora_rank": 8, "moe_imbalance": 1, "precision": "bf16"}),
+    (Numerics(), {"attention_dropout": 0.1, "hidden_dropout": 0.1, "lora_rank": 8, "moe_imbalance": None, "precision": "bf16"}),
     (TrainPlan(tp=1, pp=1, dp=1, mbs=1), {"vpp": 1, "cp": 1, "ep": 1, "etp": 1, "fsdp": 0, "offload": 0, "dist_opt": True}),
     (Recompute(), {"granularity": "none", "num_layers": 0, "modules": ()}),
     # vLLM's max_num_seqs was 256; TensorRT-LLM's BuildConfig: max_num_tokens 8192, max_batch_size 2048, tokens_per_block 32,

@@ -37,6 +37,7 @@ SWITCHES: dict[str, tuple[Any, ...]] = {
     "fp8_attention": (True, False),
     "fp8_output": (True, False),
     "offload_layers": (0, 3),
+    "moe_imbalance": (1.0, 1.3),
 }
 RECOMPUTES = ("none", "none", "none", "selective:core_attn", "selective:moe_act", "full:uniform:1", "full:block:2")
 

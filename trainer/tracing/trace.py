@@ -85,7 +85,7 @@ def _machine(job: Job, request: TraceRequest, rank: int) -> Iterator[None]:
         stack.enter_context(fake_process_group(rank, job.plan.world_size))
         initialize_groups(job)
         stack.enter_context(gpu_kernels())
-        stack.enter_context(fixed_routing(job.numerics.moe_imbalance))
+        stack.enter_context(fixed_routing(job.numerics.moe_imbalance or 1.0))
         if job.software == "transformer-engine":
             memory, copies = request.memory, request.copies_attention_output and job.plan.mbs > 1
             stack.enter_context(transformer_engine(memory.cp_comm_type, memory.workspace_bytes, copies_output=copies))

@@ -121,4 +121,7 @@ def _finish(cells: dict[str, str], model: ModelSpec, repairs: Repairs) -> None:
         if cells["task"] == "lora":
             tuning |= {"lora_target_modules": "linear_qkv", "lora_rank": "16" if cells["software"] >= "nemo-25" else "32"}
         repairs.write("fine-tuning", cells, tuning)
+    forced = cells["software"].startswith(("nemo-", "megatron-moe-modelzoo"))
+    if model.is_moe and forced and cells.get("moe_routing") != "tokendrop":
+        repairs.write("routing", cells, {"moe_routing": "balanced"})
     recipes.repair(cells, model, repairs)

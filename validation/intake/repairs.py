@@ -19,6 +19,8 @@ KINDS: Mapping[str, str] = {
     "fine-tuning": "not printed: SQuAD packed to the sample (NeMo, performance_summary.md; Megatron-Bridge, "
     "default_squad_config), 200 tokens a sequence; adapters on linear_qkv (perf recipes: peft.target_modules), of rank 32 in "
     "NeMo (NeMo-Framework-Launcher, conf/peft/llama/squad.yaml) and 16 in Megatron-Bridge (llama3_70b_peft_config)",
+    "routing": "not printed: NVIDIA's scripts drop tokens to a balanced load (NeMo 25.02 to 25.09) or force the balance (the "
+    "MoE model zoo; Megatron-Bridge, scripts/performance: moe_router_force_load_balancing)",
     "software": "the release names the software better than the column does: Megatron-LM's of 2021, core_v0.4.0 of 2022, the "
     "MoE model zoo's own",
     "default-plan": "a run of T5 or BERT without a plan: that of its size's default configuration "

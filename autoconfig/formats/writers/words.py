@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from autoconfig.planning.export_files import priced_as
 from autoconfig.specs.errors import option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_names
@@ -96,6 +97,5 @@ def head(scenario: Scenario, plan: TrainPlan) -> str:
     packed = f" packed from sequences of {workload.packed_length:,}" if workload.packed_length is not None else ""
     return (
         f"Written by megatron-autoconfig: {scenario.model.name} on {cluster.num_gpus:,} x {cluster.gpu.id}, sequence "
-        f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}, priced as software "
-        f"{scenario.software.name}; plan {plan}"
+        f"{workload.seq_length:,}{packed}, global batch {workload.global_batch_size:,}, {priced_as(scenario)}; plan {plan}"
     )
