@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from autoconfig.api.problems import of_error
+from autoconfig.api.problems import RefusedError, of_error, problem_bytes
+from autoconfig.api.wire.bodies import READERS
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.models.model_catalogue import resolve_model
@@ -46,12 +47,24 @@ from autoconfig.training.question import Request, request_of, understand
 Answer = tuple[int, bytes]
 
 
-def answer(kind: str, body: dict[str, Any], calibration: str | None = None) -> Answer:
-    """The answer of one endpoint (a key of ANSWERS) to one checked body; `calibration`: the caller's own, as JSON."""
+def answer(kind: str, body: dict[str, Any] | bytes, calibration: str | None = None) -> Answer:
+    """The answer of one endpoint (a key of ANSWERS) to one checked body, or to the bytes of one that is checked here;
+    `calibration`: the caller's own, as JSON."""
     try:
-        return 200, ANSWERS[kind](body if calibration is None else {**body, OWN: _parsed(calibration)})
+        checked = READERS[kind](body) if isinstance(body, bytes) else body
+        return 200, ANSWERS[kind](checked if calibration is None else {**checked, OWN: _parsed(calibration)})
     except AutoconfigError as error:
         return of_error(error)
+    except RefusedError as error:
+        return error.status, problem_bytes(error.status, error.detail, **error.more)
+
+
+def read(name: str, raw: bytes) -> tuple[int, dict[str, Any]]:
+    """The checked body of a key of READERS; where it is refused, what the error is made of."""
+    try:
+        return 200, READERS[name](raw)
+    except RefusedError as error:
+        return error.status, {"detail": error.detail, **error.more}
 
 
 OWN = "own_calibration"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -17,11 +19,13 @@ from typing import Any
 import click
 import uvicorn
 from autoconfig.api.browser import KnownHosts, known_hosts
-from autoconfig.api.context import JSON, Compute, Service, guarded, render, respond
+from autoconfig.api.compute import Compute, render
+from autoconfig.api.context import JSON, Service, guarded, respond
 from autoconfig.api.follow import Followers
 from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
 from autoconfig.api.routes import answers as routes_answers
+from autoconfig.api.routes import batch as routes_batch
 from autoconfig.api.routes import catalogue as routes_catalogue
 from autoconfig.api.routes import searches as routes_searches
 from autoconfig.api.routes.docs import docs_page
@@ -37,7 +41,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 RESTART_SECONDS = 1.0
-STOP_SECONDS = 20.0
+STOP_SECONDS = 8.5
+"""From the signal to end on; the searches of a worker that takes longer are begun anew by the next."""
 
 
 class WorkerProcesses:
@@ -49,6 +54,7 @@ class WorkerProcesses:
         self._count = count
         self._running: list[subprocess.Popen[bytes]] = []
         self._ending = threading.Event()
+        self._until = float("inf")
         self._watch = threading.Thread(target=self._keep_running, daemon=True)
 
     def start(self) -> None:
@@ -56,16 +62,23 @@ class WorkerProcesses:
             self._running = [self._started() for _ in range(self._count)]
             self._watch.start()
 
-    def stop(self) -> None:
-        """End them in order; those that do not go in time are killed, and their searches taken up by the next."""
+    def terminate(self) -> None:
+        """Tell them to end."""
+        if self._ending.is_set():
+            return
         self._ending.set()
+        self._until = time.monotonic() + STOP_SECONDS
         if self._watch.is_alive():
             self._watch.join()
         for process in self._running:
             process.terminate()
+
+    def stop(self) -> None:
+        """End them in order; those that do not go in time are killed, and their searches taken up by the next."""
+        self.terminate()
         for process in self._running:
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(max(0.1, self._until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -88,10 +101,10 @@ DESCRIPTION = (
 )
 
 
-def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
-    """The application, to be listened to at `host`; worker processes start and end with it. Raises InputError where
-    the database cannot be used."""
-    compute = Compute(settings.workers, settings.answer_seconds, settings.cache_bytes)
+def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_workers: int = 0) -> FastAPI:
+    """The application, to be listened to at `host`; its processes start and end with it. Raises InputError where the
+    database cannot be used."""
+    compute = Compute(settings.workers, settings.answer_seconds, settings.cache_bytes, spare=settings.keys_required)
     engine = engine_of(settings.database)
     service = Service(
         settings=settings,
@@ -103,10 +116,11 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
         followers=Followers(engine, settings.event_streams),
     )
 
+    workers = WorkerProcesses(settings.database, search_workers)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         compute.start()
-        workers = WorkerProcesses(settings.database, getattr(app.state, "search_workers", 0))
         workers.start()
         try:
             yield
@@ -126,8 +140,9 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0]) -> FastAPI:
         openapi_url=None,
         redirect_slashes=False,
     )
-    app.state.service = service
+    app.state.service, app.state.workers = service, workers
     app.include_router(routes_answers.router())
+    app.include_router(routes_batch.router())
     app.include_router(routes_searches.router())
     app.include_router(routes_answers.measurements_router())
     app.include_router(routes_catalogue.router())
@@ -211,15 +226,26 @@ async def _bug(request: HttpRequest, error: Exception) -> Response:
 
 
 KEEP_ALIVE_SECONDS = 75
-SHUTDOWN_SECONDS = 30
+SHUTDOWN_SECONDS = 7
+"""Longest that requests which run may take to end; questions have less (`compute.DRAIN_SECONDS`), streams end at once."""
 MAX_CONNECTIONS = 1_000
 BACKLOG = 2_048
 
 
+class Server(uvicorn.Server):
+    """Refuses what waits and tells its processes to end as soon as it is told to end itself."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        state = self.config.app.state  # type: ignore[union-attr]
+        state.service.compute.drain()
+        state.service.followers.end()
+        await asyncio.to_thread(state.workers.terminate)
+        await super().shutdown(sockets)
+
+
 def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
     """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
-    app = create_app(settings, host)
-    app.state.search_workers = search_workers
+    app = create_app(settings, host, search_workers)
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"listening on http://{shown}:{listening.getsockname()[1]}", err=True)
@@ -235,7 +261,7 @@ def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0
         server_header=False,
     )
     with listening:
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(config).run(sockets=[listening])
 
 
 def _listen(host: str, port: int) -> socket.socket:

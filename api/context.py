@@ -1,164 +1,33 @@
-"""What every endpoint needs: the running service, the caller's key, ready responses; worker processes for answers, with a time
-limit that ends the process, and a cache of rendered answers."""
+"""What every endpoint needs: the running service, the caller's key, the body within its limits, ready responses."""
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import hashlib
 import logging
 import re
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from concurrent.futures import TimeoutError as PoolTimeout
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from multiprocessing import get_context
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from autoconfig.api.answers import answer, warm_up
 from autoconfig.api.browser import refuse_foreign_pages
+from autoconfig.api.compute import CacheKey, Compute, Rendered
 from autoconfig.api.follow import Followers
-from autoconfig.api.http import Metrics
+from autoconfig.api.http import ENDING, Metrics
+from autoconfig.api.limits import Room
 from autoconfig.api.measurements import Known, OwnCalibration, current
-from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem, problem_bytes
+from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem
 from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key
+from autoconfig.api.wire.bodies import READERS
 from dbos import DBOSClient
-from pebble import ProcessExpired, ProcessPool
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 LOG = logging.getLogger("autoconfig.training.answer")
-GZIP_FROM_BYTES = 1_024
-GZIP_LEVEL = 5
-LARGE_BYTES = 2**20
-"""Answers from here on take tens of milliseconds to compress: not while other requests wait."""
-JOBS_PER_PROCESS = 2_000
-"""A worker process is replaced after so many answers, so that memory stays bounded."""
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """An answer as it goes out."""
-
-    status: int
-    body: bytes
-    etag: str
-    zipped: bytes | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.body) + len(self.zipped or b"")
-
-
-def render(status: int, body: bytes) -> Rendered:
-    """The answer with its ETag, and gzipped where that pays."""
-    zipped = gzip.compress(body, GZIP_LEVEL, mtime=0) if len(body) >= GZIP_FROM_BYTES else None
-    return Rendered(status, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"', zipped)
-
-
-FIX_KEYS = "fix some keys, ask for fewer GPUs, or POST /v1/searches"
-SMALLER = {
-    "post-training": "ask for fewer GPUs (gpus) or no staleness (staleness 0), or ask autoconfig rl on your own machine",
-    "predict": "send fewer rows at once",
-    "deployments": "ask for fewer GPUs (gpus), or ask autoconfig deployments on your own machine",
-}
-"""What makes a question smaller, by endpoint; FIX_KEYS of those that ask for training plans."""
-
-
-class AnswerCache:
-    """The answers used last, up to a number of bytes. Keys are (endpoint and calibration, hash of the raw body)."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._held: OrderedDict[tuple[str, bytes], Rendered] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
-
-    @staticmethod
-    def key(kind: str, raw: bytes, calibration: str = "") -> tuple[str, bytes]:
-        return f"{kind} {calibration}", hashlib.sha256(raw).digest()
-
-    def get(self, key: tuple[str, bytes]) -> Rendered | None:
-        with self._lock:
-            found = self._held.get(key)
-            if found is not None:
-                self._held.move_to_end(key)
-            return found
-
-    def put(self, key: tuple[str, bytes], value: Rendered) -> None:
-        with self._lock:
-            before = self._held.pop(key, None)
-            self._bytes += value.size - (before.size if before else 0)
-            self._held[key] = value
-            while self._bytes > self._most and len(self._held) > 1:
-                _, dropped = self._held.popitem(last=False)
-                self._bytes -= dropped.size
-
-
-class Compute:
-    """Answers questions in worker processes. `start` before use, `stop` after."""
-
-    def __init__(self, processes: int, seconds: float, cache_bytes: int) -> None:
-        self.cache = AnswerCache(cache_bytes)
-        self._processes, self._seconds = processes, seconds
-        self._pool: ProcessPool | None = None
-        self._running: dict[tuple[str, bytes], asyncio.Future[Rendered]] = {}
-
-    def start(self) -> None:
-        self._pool = ProcessPool(
-            max_workers=self._processes, max_tasks=JOBS_PER_PROCESS, initializer=warm_up, context=get_context("spawn")
-        )
-        for _ in range(self._processes):
-            self._pool.schedule(warm_up)
-
-    def stop(self) -> None:
-        if self._pool is not None:
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
-            self._pool = None
-
-    @property
-    def waiting(self) -> int:
-        return len(self._running)
-
-    async def answer(self, kind: str, body: dict[str, Any], key: tuple[str, bytes], calibration: str | None = None) -> Rendered:
-        """The answer; questions that are alike wait for one computation. Only answers (200) are kept."""
-        running = self._running.get(key)
-        if running is None:
-            running = asyncio.ensure_future(self.run(kind, body, calibration))
-            self._running[key] = running
-            running.add_done_callback(lambda _: self._running.pop(key, None))
-        found = await asyncio.shield(running)
-        if found.status == 200:
-            self.cache.put(key, found)
-        return found
-
-    async def run(self, kind: str, body: dict[str, Any], calibration: str | None = None) -> Rendered:
-        """The answer, computed now and not kept; `calibration`: the caller's own, as JSON."""
-        if self._pool is None:
-            return render(503, problem_bytes(503, "the service is starting or stopping; try again"))
-        if not self._pool.active:
-            LOG.error("the pool of worker processes has failed; it is started again")
-            self.stop()
-            self.start()
-        try:
-            future = self._pool.schedule(answer, args=(kind, body, calibration), timeout=self._seconds)
-            status, body_bytes = await asyncio.wrap_future(future)
-        except PoolTimeout:
-            text = f"too large a question to be answered within {self._seconds:g} s; {SMALLER.get(kind, FIX_KEYS)}"
-            return render(422, problem_bytes(422, text))
-        except ProcessExpired:
-            return render(500, problem_bytes(500, "the worker process ended; try again, and see the service's log"))
-        if len(body_bytes) < LARGE_BYTES:
-            return render(status, body_bytes)
-        return await asyncio.to_thread(render, status, body_bytes)
-
-
 JSON = "application/json"
 DATABASE_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 """It cannot be reached, it ends the connection, or every connection to it is taken: no fault of the question, and it passes."""
@@ -178,6 +47,9 @@ class Service:
     queue: DBOSClient
     followers: Followers
     calibrations: Known = field(default_factory=Known)
+    room: Room = field(default_factory=Room)
+    batches: Counter[str] = field(default_factory=Counter)
+    """That are being answered, by key."""
 
     async def admit(self, request: HttpRequest, scope: str) -> None:
         """Raises RefusedError where the caller may not go on: 401, 403 or 429. Says in the request's state whose rows it makes
@@ -266,6 +138,61 @@ def require_json(request: HttpRequest) -> None:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind != JSON and not (kind.startswith("application/") and kind.endswith("+json")):
         raise RefusedError(415, "send the body as application/json (curl: -H 'content-type: application/json')")
+
+
+LARGE_BODY_BYTES = 64 * 2**10
+"""Bodies from here on are checked in a process, where no other request waits for it."""
+Found = TypeVar("Found")
+
+
+async def whole_body(request: HttpRequest) -> bytes:
+    """The body; it takes room until the answer is out. Raises RefusedError where there is none, before it is read."""
+    service, owner, ending = service_of(request), request.state.owner, request.scope[ENDING]
+    declared = request.headers.get("content-length", "")
+    taken, parts = 0, []
+    if declared.isdigit():
+        taken = service.room.take(owner, int(declared), ending)
+    read = 0
+    async for part in request.stream():
+        read += len(part)
+        if read > taken:
+            taken += service.room.take(owner, read - taken, ending)
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def checked_body(request: HttpRequest, name: str) -> dict[str, Any]:
+    """The body as the reader of this name (`bodies.READERS`) checks it. Raises RefusedError."""
+    raw = await whole_body(request)
+    if len(raw) <= LARGE_BODY_BYTES:
+        return READERS[name](raw)
+    return await unless_gone(request, service_of(request).compute.read(name, raw, owner=request.state.owner))
+
+
+async def computed(
+    request: HttpRequest, kind: str, body: dict[str, Any] | bytes, key: CacheKey, own: OwnCalibration | None
+) -> Rendered:
+    """The answer to a question, as long as the caller waits for it."""
+    compute, owner = service_of(request).compute, request.state.owner
+    return await unless_gone(request, compute.answer(kind, body, key, own.text if own else None, owner=owner))
+
+
+async def unless_gone(request: HttpRequest, work: Coroutine[Any, Any, Found]) -> Found:
+    """What comes out of `work`, which is cancelled where the caller hangs up first. Raises ClientDisconnect."""
+    asked, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait({asked, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():
+            raise ClientDisconnect
+        return asked.result()
+    finally:
+        asked.cancel()
+        leaving.cancel()
+
+
+async def _left(request: HttpRequest) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def own_calibration(request: HttpRequest) -> OwnCalibration | None:

@@ -66,6 +66,11 @@ class Followers:
         """It listens no more."""
         self._all.discard(follower)
 
+    def end(self) -> None:
+        """End every stream: the service does, or the database is away."""
+        for follower in [*self._all]:
+            self._end(follower)
+
     def _end(self, follower: Follower) -> None:
         self._all.discard(follower)
         follower.news.put_nowait(None)
@@ -90,8 +95,7 @@ class Followers:
         except sa.exc.SQLAlchemyError:
             LOG.warning("the database does not answer: %d event streams end", len(self._all))
         finally:
-            for follower in [*self._all]:
-                self._end(follower)
+            self.end()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ after, null at the end."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem_bytes
@@ -29,6 +30,8 @@ HEADERS = (
 
 
 BODY_SECONDS = 60.0
+ENDING = "autoconfig.ending"
+"""Of a request's scope: an ExitStack that closes when its answer is out."""
 
 
 class Limits:
@@ -77,7 +80,9 @@ class Limits:
             return message
 
         try:
-            await self.app(scope, counted, with_headers)
+            with ExitStack() as ending:
+                scope[ENDING] = ending
+                await self.app(scope, counted, with_headers)
         except _TooMuchError as error:
             if not started:
                 await _refuse(with_headers, error)

@@ -5,13 +5,15 @@
     files = client.export(found.plans[0].short, model="175b", gpus=512, gpu="h100-sxm-80gb")
 
 Fields of a question are the command line's long options with underscores (docs/service.md, `GET /openapi.json`). Where the
-service does not answer or is busy it is asked again; a search is submitted under an Idempotency-Key, so that this is safe.
+service does not answer or is busy it is asked again, after the seconds of its `Retry-After` where it says them; a search is
+submitted under an Idempotency-Key, so that this is safe.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import random
 import time
 import urllib.error
 import urllib.parse
@@ -36,9 +38,11 @@ POLL_SECONDS = 1.0
 class ServiceError(Exception):
     """The service refused, or cannot be reached (status 0). Fields as in its problem document (RFC 9457)."""
 
-    def __init__(self, status: int, detail: str, document: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, document: Mapping[str, Any] | None = None, retry_seconds: float | None = None
+    ) -> None:
         super().__init__(detail if status == 0 else f"{status}: {detail}")
-        self.status, self.detail = status, detail
+        self.status, self.detail, self.retry_seconds = status, detail, retry_seconds
         self.document: Mapping[str, Any] = MappingProxyType(dict(document or {}))
 
     @property
@@ -147,6 +151,13 @@ class Client:
         """Predictions of a table of runs."""
         return self._ask("POST", "/v1/predict", {"rows": [dict(row) for row in rows]})
 
+    def batch(self, questions: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Mapping[str, Any] | ServiceError]:
+        """Answers to up to 256 questions in their order, each as (kind, fields): ("plans", {"model": "175b", "gpus": 512}). The
+        kind is the last part of the question's own path; what cannot be answered is a ServiceError in its place."""
+        asked = [{"kind": kind, "question": _given(question)} for kind, question in questions]
+        found = self._ask("POST", "/v1/batch", {"questions": asked})["answers"]
+        return [one["answer"] if one["status"] == 200 else _problem(one["status"], one["problem"]) for one in found]
+
     def export(self, plan: str, **question: Any) -> dict[str, str]:
         """Launch scripts and plan.json of a plan of this question: file name -> text. What chose the plan is left out."""
         kept = {name: value for name, value in question.items() if name not in field_names(SEARCH)}
@@ -221,19 +232,26 @@ class Client:
             headers["Authorization"] = f"Bearer {self._key}"
         data = None
         if body is not None:
-            data = json.dumps({key: value for key, value in body.items() if value is not None}, allow_nan=False).encode()
+            data = json.dumps(_given(body), allow_nan=False).encode()
             headers["Content-Type"] = "application/json"
         request = urllib.request.Request(self._url + path, data, headers, method=method)
-        wait = WAIT_SECONDS
-        for _ in range(ATTEMPTS - 1):
+        waits = [WAIT_SECONDS * 2**attempt for attempt in range(ATTEMPTS - 1)]
+        patience = self._timeout
+        while True:
             try:
                 return self._once(request)
             except ServiceError as error:
                 if error.status and error.status not in AGAIN:
                     raise
+                asked_for = error.retry_seconds
+                if asked_for is None and waits:
+                    wait = waits.pop(0)
+                elif asked_for is not None and asked_for <= patience:
+                    wait = asked_for * random.uniform(1.0, 1.25)  # those who were refused together do not come again together
+                    patience -= wait
+                else:
+                    raise
             time.sleep(wait)
-            wait *= 2
-        return self._once(request)
 
     def _once(self, request: urllib.request.Request) -> Mapping[str, Any]:
         try:
@@ -241,7 +259,7 @@ class Client:
                 raw = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                raise _refused(error.code, error.read()) from None
+                raise _refused(error.code, error.read(), error.headers.get("Retry-After", "")) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
             raise ServiceError(0, f"{self._url} does not answer: {reason}") from None
@@ -258,14 +276,23 @@ def _path(identity: str) -> str:
     return f"/v1/searches/{urllib.parse.quote(identity, safe='')}"
 
 
-def _refused(status: int, raw: bytes) -> ServiceError:
+def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _problem(status: int, document: Mapping[str, Any]) -> ServiceError:
+    return ServiceError(status, str(document.get("detail", "")), document)
+
+
+def _refused(status: int, raw: bytes, retry: str) -> ServiceError:
     try:
         document = json.loads(raw)
     except ValueError:
         document = None
     if not isinstance(document, dict):
         document = {}
-    return ServiceError(status, str(document.get("detail") or raw[:200].decode(errors="replace")), document)
+    detail = str(document.get("detail") or raw[:200].decode(errors="replace"))
+    return ServiceError(status, detail, document, float(retry) if retry.isascii() and retry.isdigit() else None)
 
 
 def _plans(body: Mapping[str, Any]) -> Plans:

@@ -8,24 +8,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoconfig.api import measurements
+from autoconfig.api.compute import AnswerCache
 from autoconfig.api.context import (
     JSON,
-    AnswerCache,
+    LARGE_BODY_BYTES,
     Endpoint,
     Service,
+    checked_body,
+    computed,
     guarded,
     own_calibration,
     require_json,
     respond,
     service_of,
+    unless_gone,
+    whole_body,
 )
 from autoconfig.api.http import PAGE_PARAMETERS, bounds_of, query_parameter
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError
-from autoconfig.api.wire import bodies
-from autoconfig.api.wire.bodies import MAX_ROWS, MeasurementsBody, read_body
+from autoconfig.api.wire.bodies import BODIES, MAX_ROWS, READERS
 from autoconfig.api.wire.schemas import REF
 from fastapi import APIRouter
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -51,23 +54,23 @@ POST_TRAINING_EXAMPLE: dict[str, object] = {
     **{"model": "qwen2.5-7b", "gpus": 8, "gpu": "h100-sxm-80gb", "algorithm": "grpo", "framework": "verl"},
     **{"prompts": 512, "group_size": 16, "response_length": 1600, "max_response_length": 8192},
 }
-QUESTIONS: tuple[tuple[str, type[BaseModel], str, str, dict[str, object]], ...] = (
-    ("plans", bodies.PlansBody, "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
-    ("explain", bodies.ExplainBody, "Explain", "Everything about one plan, as `autoconfig explain --json`.", PLAN_EXAMPLE),
-    ("timeline", bodies.TimelineBody, "Timeline",
+QUESTIONS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
+    ("plans", "Search", "The best plans by formula, as `autoconfig search --json`.", PLANS_EXAMPLE),
+    ("explain", "Explain", "Everything about one plan, as `autoconfig explain --json`.", PLAN_EXAMPLE),
+    ("timeline", "Timeline",
      "The step of one plan as a pipeline timeline: what every stage works on, and when.", PLAN_EXAMPLE),
-    ("export", bodies.ExportBody, "Scripts",
+    ("export", "Scripts",
      "Launch scripts and plan.json of one plan, as `autoconfig export` writes them.", PLAN_EXAMPLE),
-    ("scaling", bodies.ScalingBody, "Scaling", "GPU counts and types, as `autoconfig scaling --json`.", SCALING_EXAMPLE),
-    ("check", bodies.CheckBody, "Check",
+    ("scaling", "Scaling", "GPU counts and types, as `autoconfig scaling --json`.", SCALING_EXAMPLE),
+    ("check", "Check",
      "A launch script or a trainer's configuration, as `autoconfig check --json`. It is read, never run.", CHECK_EXAMPLE),
-    ("convert", bodies.ConvertBody, "Convert",
+    ("convert", "Convert",
      "The plan of a file as a file of another launcher, as `autoconfig convert --json`.",
      {**CHECK_EXAMPLE, "format": "megatron-yaml"}),
-    ("predict", bodies.PredictBody, "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
-    ("deployments", bodies.DeploymentsBody, "Serve",
+    ("predict", "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
+    ("deployments", "Serve",
      "The best deployments of a served model, as `autoconfig deployments --json`.", DEPLOYMENTS_EXAMPLE),
-    ("post-training", bodies.PostTrainingBody, "Rl",
+    ("post-training", "Rl",
      "The quickest placements of a step of post-training, as `autoconfig rl --json`.", POST_TRAINING_EXAMPLE),
 )  # fmt: skip
 BODY_PROBLEMS = {
@@ -122,18 +125,19 @@ def add(
     )
 
 
-def _endpoint(kind: str, body: type[BaseModel]) -> Endpoint:
+def _endpoint(kind: str) -> Endpoint:
     async def ask(request: HttpRequest) -> Response:
         service = service_of(request)
         require_json(request)
-        raw = await request.body()
+        raw = await whole_body(request)
         own = None if kind in NOT_CALIBRATED else await own_calibration(request)
         key = AnswerCache.key(kind, raw, own.version if own else "")
         found = service.compute.cache.get(key)
         if found is not None:
             service.metrics.cached.inc()
             return respond(request, found)
-        return respond(request, await service.compute.answer(kind, read_body(raw, body), key, own.text if own else None))
+        asked = raw if len(raw) > LARGE_BODY_BYTES else READERS[kind](raw)
+        return respond(request, await computed(request, kind, asked, key, own))
 
     ask.__name__ = kind.replace("-", "_")
     return ask
@@ -143,9 +147,9 @@ def router() -> APIRouter:
     """The endpoints of this module."""
     found = APIRouter(prefix="/v1", tags=["answers"])
     problems = BODY_PROBLEMS | {422: UNANSWERED} | COMPUTE_PROBLEMS
-    for kind, body, answer, text, example in QUESTIONS:
-        asked = body_of(body.__name__, example)
-        endpoint = _endpoint(kind, body)
+    for kind, answer, text, example in QUESTIONS:
+        asked = body_of(BODIES[kind].__name__, example)
+        endpoint = _endpoint(kind)
         add(found, f"/{kind}", "plan", endpoint, {200: answered(answer)}, asked, problems=problems, method="POST", summary=text)
     return found
 
@@ -156,12 +160,12 @@ MEASUREMENT_EXAMPLE = {"rows": [{**RUN_EXAMPLE, "id": "job-4711", "metric_step_s
 async def create(request: HttpRequest) -> Response:
     """Bring measured runs; from now on they calibrate the answers to this key. The same id again replaces a run."""
     require_json(request)
-    rows = read_body(await request.body(), MeasurementsBody)["rows"]
+    rows = (await checked_body(request, "measurements"))["rows"]
     ids = [row["id"] for row in rows]
     if len({*ids}) < len(ids):
         raise RefusedError(422, "two runs have the same id; give each its own", field="rows")
     service, owner = service_of(request), request.state.owner
-    sorted_out = await service.compute.run("sort_out", {"rows": rows})
+    sorted_out = await unless_gone(request, service.compute.run("sort_out", {"rows": rows}, owner=owner))
     if sorted_out.status != 200:
         return Response(sorted_out.body, sorted_out.status, media_type=MEDIA_TYPE)
     found = json.loads(sorted_out.body)
@@ -189,7 +193,7 @@ async def _fitted(service: Service, owner: str, said: dict[str, Any]) -> Respons
     revision, kept = await run_in_threadpool(measurements.runs_of, service.engine, owner)
     text = None
     if kept:
-        fitted = await service.compute.run("calibrate", {"rows": kept})
+        fitted = await service.compute.run("calibrate", {"rows": kept}, owner=owner)
         if fitted.status != 200:
             return Response(fitted.body, fitted.status, media_type=MEDIA_TYPE)
         text = fitted.body.decode()

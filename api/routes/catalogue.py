@@ -10,7 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 from autoconfig.api import searches
-from autoconfig.api.context import JSON, Endpoint, Rendered, guarded, render, respond, service_of
+from autoconfig.api.compute import Rendered, render
+from autoconfig.api.context import JSON, Endpoint, guarded, respond, service_of
 from autoconfig.api.http import PAGE_PARAMETERS, page_of
 from autoconfig.api.problems import RefusedError
 from autoconfig.api.routes.answers import Responses, add, problem_responses

@@ -8,11 +8,12 @@ from typing import Any
 
 from autoconfig.api import follow, searches
 from autoconfig.api.answers import check_search
+from autoconfig.api.compute import AnswerCache, render
 from autoconfig.api.context import (
     JSON,
-    AnswerCache,
+    checked_body,
+    computed,
     own_calibration,
-    render,
     require_json,
     respond,
     service_of,
@@ -23,7 +24,6 @@ from autoconfig.api.problems import MEDIA_TYPE, RefusedError, of_error
 from autoconfig.api.routes.answers import BODY_PROBLEMS, PLANS_EXAMPLE, Responses, add, answered, body_of
 from autoconfig.api.routes.catalogue import HELD
 from autoconfig.api.store import ENDED, STATES
-from autoconfig.api.wire.bodies import read_search
 from autoconfig.specs.errors import AutoconfigError
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -43,7 +43,7 @@ async def create(request: HttpRequest) -> Response:
     key = request.headers.get("idempotency-key")
     if key is not None and not (len(key) <= MAX_KEY and re.fullmatch(KEY_PATTERN, key)):
         raise RefusedError(400, f"Idempotency-Key: give 1 to {MAX_KEY} visible ASCII characters", field="Idempotency-Key")
-    body = read_search(await request.body())
+    body = await checked_body(request, "search")
     try:
         await run_in_threadpool(check_search, body)
     except AutoconfigError as error:
@@ -101,7 +101,7 @@ async def export(request: HttpRequest) -> Response:
     own = await own_calibration(request)
     key = AnswerCache.key("export", json.dumps(body, sort_keys=True).encode(), own.version if own else "")
     held = service.compute.cache.get(key)
-    return respond(request, held or await service.compute.answer("export", body, key, own.text if own else None))
+    return respond(request, held or await computed(request, "export", body, key, own))
 
 
 async def events(request: HttpRequest) -> Response:

@@ -4,8 +4,11 @@ checked by the application, as the command line's are."""
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
+from annotated_types import MaxLen
 from autoconfig.api.problems import RefusedError, unknown_field, wrong_value
 from autoconfig.specs.errors import COUNTS, LENGTHS, InputError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, create_model
@@ -20,6 +23,10 @@ MAX_TEXTS = 64
 MAX_DEPTH = 32
 """Levels of a body; a config.json has about five. Deep ones cannot be handed to another process."""
 MAX_ROWS = 1_000
+MAX_COLUMNS = 200
+"""Of a row; a table of runs has some sixty."""
+MAX_QUESTIONS = 256
+"""Of a batch."""
 MAX_ID = 200
 MAX_TRACE_ROWS = 10_000
 """Of a trace in a body; the command line reads longer ones from files."""
@@ -28,6 +35,10 @@ _Inline = dict[str, Any]
 
 MODEL_HELP = "Catalogue name (`GET /v1/models`), a size such as `13b`, or the object of a Hugging Face config.json."
 CLUSTER_HELP = "Other hardware, as an object: the keys of docs/examples/cluster.json."
+
+
+_FIRST: dict[str, Any] = {"fail_fast": True}
+"""Of a list: the first entry that is wrong is enough, pydantic would collect them all."""
 
 
 class _Body(BaseModel):
@@ -44,7 +55,7 @@ def _body_field(field: Field) -> tuple[Any, Any]:
     if field.name == "cluster":
         return _Inline | None, PydanticField(default=None, description=CLUSTER_HELP)
     if field.many:
-        return list[_Text], PydanticField(default_factory=list, max_length=MAX_TEXTS, description=field.help)
+        return list[_Text], PydanticField(default_factory=list, max_length=MAX_TEXTS, description=field.help, **_FIRST)
     kind: Any = _Text if field.type is str else field.type
     if field.choices:
         kind = Literal[field.choices]
@@ -89,7 +100,7 @@ _binds = _said(bool, "Also what more memory, bandwidth, compute or batch would b
 _profile = _said(bool, "Measure the most promising plans with short jobs of a worker.", default=False)
 _format = _said(Literal[FORMATS], "megatron: launch scripts and plan.json; plan: plan.json.", default=FORMATS[0])
 _counts = "GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`."
-_types = list[_Text] | _Text | None
+_types: Any = Annotated[list[_Text], PydanticField(**_FIRST)] | _Text | None
 _script = "A launch script, an argument list, a plan.json or a trainer's configuration. It is read, never run."
 _started = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."
 PlansBody = _body("PlansBody", fields.QUESTION, fields.SEARCH)
@@ -101,7 +112,7 @@ ScalingBody = _body(
     "ScalingBody",
     fields.SCALING,
     without=("gpus", "gpu"),
-    gpus=_said(int | list[int] | _Text, _counts, examples=["64:1024"]),
+    gpus=_said(int | Annotated[list[int], PydanticField(**_FIRST)] | _Text, _counts, examples=["64:1024"]),
     gpu=_said(_types, "One or more GPU types.", default=None, examples=[["h100-sxm-80gb"]]),
 )
 _file: dict[str, Any] = {
@@ -134,7 +145,12 @@ DeploymentsBody = _body(
     gpus=_said(_as_typed(fields.SERVING_GPUS, int), fields.SERVING_GPUS.help.replace("--goal", "goal")),
     ttft=_said(_limit, "Limit of the mean time to first token: seconds, or text like `2s`.", default=None),
     trace=_said(
-        list[TraceRow] | None, _rows, default=None, min_length=2, max_length=MAX_TRACE_ROWS, examples=[[_first, _next]]
+        Annotated[list[TraceRow], PydanticField(**_FIRST)] | None,
+        _rows,
+        default=None,
+        min_length=2,
+        max_length=MAX_TRACE_ROWS,
+        examples=[[_first, _next]],
     ),
     tpot=_said(_limit, "Limit of the mean time per output token, likewise.", default=None, examples=["50ms"]),
 )
@@ -150,6 +166,7 @@ class PredictBody(_Body):
         description="Runs, with the columns of training_measurements.csv; measured columns and notes are never read.",
         min_length=1,
         max_length=MAX_ROWS,
+        fail_fast=True,
         examples=[[{"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb"}]],
     )
 
@@ -173,6 +190,37 @@ class MeasurementsBody(_Body):
         "metric_tokens_per_s_per_gpu, metric_tflops_per_gpu (with flops_convention) or metric_mfu.",
         min_length=1,
         max_length=MAX_ROWS,
+        fail_fast=True,
+    )
+
+
+BODIES: dict[str, type[BaseModel]] = {
+    "plans": PlansBody,
+    "explain": ExplainBody,
+    "timeline": TimelineBody,
+    "export": ExportBody,
+    "scaling": ScalingBody,
+    "check": CheckBody,
+    "convert": ConvertBody,
+    "predict": PredictBody,
+    "deployments": DeploymentsBody,
+    "post-training": PostTrainingBody,
+}
+"""Of the questions that are answered at once, by the last part of their path."""
+
+
+class BatchQuestion(_Body):
+    """One question of a batch."""
+
+    kind: Literal[tuple(BODIES)] = PydanticField(description="Which: the last part of its own path.")  # type: ignore[valid-type]
+    question: dict[str, Any] = PydanticField(description="The body that its own path takes.")
+
+
+class BatchBody(_Body):
+    """Questions to be answered in order."""
+
+    questions: list[BatchQuestion] = PydanticField(
+        description="The questions.", min_length=1, max_length=MAX_QUESTIONS, fail_fast=True
     )
 
 
@@ -188,11 +236,25 @@ def read_body(raw: bytes, kind: type[BaseModel]) -> dict[str, Any]:
         raise RefusedError(400, "the body must be a JSON object")
     if _is_deep(data):
         raise RefusedError(400, f"the JSON is nested more than {MAX_DEPTH} levels deep")
+    _refuse_sizes(data, kind)
     try:
         checked = kind.model_validate(data)
     except ValidationError as error:
         raise _body_error(error, kind) from None
     return checked.model_dump()
+
+
+def _refuse_sizes(data: dict[str, Any], kind: type[BaseModel]) -> None:
+    """Raises RefusedError, before pydantic looks at each value and keeps each error."""
+    for name, value in data.items():
+        field = kind.model_fields.get(name)
+        if field is None:
+            raise RefusedError(400, f"unknown field {name[:80]!r}", **unknown_field(name, list(kind.model_fields)))
+        most = next((one.max_length for one in field.metadata if isinstance(one, MaxLen)), None)
+        if most is not None and isinstance(value, list | dict) and len(value) > most:
+            raise RefusedError(400, f"{name}: {len(value):,} entries are given, at most {most:,} are taken", field=name)
+        if isinstance(value, list) and any(isinstance(row, dict) and len(row) > MAX_COLUMNS for row in value):
+            raise RefusedError(400, f"{name}: an entry has more than {MAX_COLUMNS} keys", field=name)
 
 
 def _is_deep(data: object) -> bool:
@@ -216,6 +278,15 @@ def read_search(raw: bytes) -> dict[str, Any]:
     return found
 
 
+READERS: dict[str, Callable[[bytes], dict[str, Any]]] = {
+    **{name: partial(read_body, kind=kind) for name, kind in BODIES.items()},
+    "search": read_search,
+    "measurements": partial(read_body, kind=MeasurementsBody),
+    "batch": partial(read_body, kind=BatchBody),
+}
+"""What checks a body, by name: they may be many, and are then checked in a process of their own."""
+
+
 def asked(body: dict[str, Any]) -> dict[str, Any]:
     """Of a search's body what is not as it would be if it were left out."""
     plain = {name: field.get_default(call_default_factory=True) for name, field in SearchBody.model_fields.items()}
@@ -234,10 +305,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _allowed(annotation: Any) -> list[str]:
-    literal = (
-        annotation if get_origin(annotation) is Literal else next(k for k in get_args(annotation) if get_origin(k) is Literal)
-    )
-    return list(get_args(literal))
+    """The values of a field; none of a list's entries."""
+    found = (one for one in (annotation, *get_args(annotation)) if get_origin(one) is Literal)
+    return list(get_args(next(found, None)))
 
 
 _TAGS = frozenset({"str", "int", "float", "bool"})
@@ -248,13 +318,10 @@ def _body_error(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
     first = error.errors(include_url=False, include_context=True)[0]
     path = [str(part) for part in first["loc"]]
     field = path[0] if path else ""
-    if first["type"] == "extra_forbidden":
-        more = unknown_field(field, list(kind.model_fields))
-        return RefusedError(400, f"unknown field {field[:80]!r}", **more)
     where = ".".join(part for part in path if part not in _TAGS and part.replace("_", "").isalnum()) or field
     more = {}
-    if first["type"] == "literal_error":
-        more = wrong_value(first["input"], _allowed(kind.model_fields[field].annotation))
+    if first["type"] == "literal_error" and (allowed := _allowed(kind.model_fields[field].annotation)):
+        more = wrong_value(first["input"], allowed)
     elif first["type"] == "value_error":  # of a reader, which names the field
         return RefusedError(400, str(first["ctx"]["error"]), field=field[:80])
     return RefusedError(400, f"{where}: {first['msg']}", field=field[:80], **more)

@@ -153,6 +153,22 @@ class MeasurementsRemoved(_Versioned):
     calibration: str | None = PydanticField(description="The version that answers to this key name; null: the shipped one.")
 
 
+class BatchAnswer(_Whole):
+    """The answer to one question of a batch."""
+
+    status: int
+    """What its own path would have said: 200 with `answer`, another one with `problem`."""
+    answer: dict[str, Any] = PydanticField({}, description="As its own path gives it; where the status is 200.")
+    problem: Problem | None = PydanticField(None, description="Why there is no answer.")
+
+
+class BatchAnswers(_Versioned):
+    """The answers of a batch."""
+
+    answers: list[BatchAnswer]
+    """In the order of the questions."""
+
+
 class MeasurementShown(_Whole):
     """A stored run."""
 
@@ -198,11 +214,14 @@ _rows_of_it: Any = {name: _column(name) for name in COLUMNS}
 PredictedRow = create_model("PredictedRow", __base__=_Whole, **_rows_of_it)
 _predicted: Any = PydanticField(description="In the order of the rows that were given.")
 Predictions = create_model("Predictions", __base__=_Versioned, calibration=(str, ...), rows=(list[PredictedRow], _predicted))  # type: ignore[valid-type]
-_SHOWN = (Problem, SearchPage, Scripts, Study, MeasurementsTaken, MeasurementsRemoved, MeasurementPage, Predictions)
+_SHOWN = (
+    *(Problem, SearchPage, Scripts, Study, BatchAnswers, Predictions),
+    *(MeasurementsTaken, MeasurementsRemoved, MeasurementPage),
+)
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
     *(bodies.CheckBody, bodies.ConvertBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
-    bodies.PostTrainingBody,
+    *(bodies.PostTrainingBody, bodies.BatchBody),
 )
 
 

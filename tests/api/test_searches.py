@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from autoconfig.api import searches
 from autoconfig.api.answers import answer
 from autoconfig.api.app import create_app
-from autoconfig.api.context import Compute
+from autoconfig.api.compute import Compute
 from autoconfig.api.store import SEARCHES, WORKERS, ServiceSettings, dbos_url, engine_of
 from autoconfig.api.wire.bodies import ExportBody, PlansBody, read_search
 from command_line import run_in_process

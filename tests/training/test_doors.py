@@ -14,7 +14,7 @@ import httpx
 import pytest
 from autoconfig.api.answers import answer
 from autoconfig.api.app import create_app
-from autoconfig.api.context import render
+from autoconfig.api.compute import render
 from autoconfig.api.store import ServiceSettings
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import Recompute, TrainPlan
