@@ -121,12 +121,12 @@ def test_cancelled_before_a_worker_comes(services):
 def test_metrics_count_searches_trials_and_bugs(tmp_path, monkeypatch):
     app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db"))
     engine = app.state.service.engine
-    app.state.service.compute._running = {("plans", b"a"): None, ("plans", b"b"): None}
+    app.state.service.compute._running = {"a", "b"}
     monkeypatch.setattr(searches, "listed", lambda *_, **__: 1 / 0)
 
     async def ask() -> list[str]:
         inside = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=inside, base_url="http://service") as client:
+        async with httpx.AsyncClient(transport=inside, base_url="http://localhost") as client:
             found = [(await client.post("/v1/searches", json=QUESTION)).json()["id"] for _ in range(2)]
             for outcome in ("measured", "measured", "failed"):
                 searches.say(engine, found[0], searches.TRIAL, {"outcome": outcome, "text": "trial"})

@@ -122,13 +122,13 @@ class Doors:
     async def posted(self, body: dict[str, Any]) -> dict[str, Any]:
         """Return the service's answer to a question."""
         inside = httpx.ASGITransport(self.service)
-        async with httpx.AsyncClient(transport=inside, base_url="http://service") as client:
+        async with httpx.AsyncClient(transport=inside, base_url="http://localhost") as client:
             reply = await client.post("/v1/explain", json=body)
             assert reply.status_code == 200, reply.text
             return reply.json()
 
 
-async def answered(kind: str, body: dict[str, Any], calibration: str | None = None) -> Any:
+async def answered(kind: str, body: dict[str, Any], _: Any, calibration: str | None = None, **__: Any) -> Any:
     """Answer a request as a process of the service does."""
     return render(*answer(kind, body, calibration))
 
@@ -137,7 +137,7 @@ async def answered(kind: str, body: dict[str, Any], calibration: str | None = No
 def doors(autoconfig: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     folder = tmp_path_factory.mktemp("doors")
     app = create_app(ServiceSettings(database=f"sqlite:///{folder}/doors.db"))
-    app.state.service.compute.run = answered  # in this process, where the service has a pool of others
+    app.state.service.compute.answer = answered  # in this process, where the service has a pool of others
     yield Doors(autoconfig.json, app, folder)
     app.state.service.engine.dispose()
 
