@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
-from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
@@ -58,6 +57,8 @@ def _question(*groups: str, but: tuple[str, ...] = ()) -> Callable[[Callable[Ask
     def decorate(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
         @wraps(function)
         def asked(*arguments: Asked.args, **keywords: Asked.kwargs) -> Answer:
+            from inspect import signature
+
             from autoconfig.planning import request_fields
             from autoconfig.planning.resolve import check_names
             from autoconfig.specs.errors import InputError
