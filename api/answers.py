@@ -21,6 +21,8 @@ from autoconfig.specs.scenario import Calibration
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
+from autoconfig.engines.check import check_start, is_start, refuse_serving_fields, start_request
+from autoconfig.engines.start_json import start_json
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
 from autoconfig.formats.export import export_texts
@@ -123,15 +125,23 @@ def scaling(body: dict[str, Any]) -> bytes:
 
 def checked(body: dict[str, Any]) -> bytes:
     """`POST /v1/check`: as `autoconfig check --json`."""
+    if is_start(body["text"]):
+        return _dumps(start_json(check_start(body["text"], start_request({**_checked_gpu(body), "local_files": False}))))
+    refuse_serving_fields(body)
     return _dumps(check_json(check(read_any(body["text"], _check_request(body)))))
 
 
+def _checked_gpu(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with its settings under the option's name. Raises InputError for a GPU of this machine."""
+    if str(body["gpu"] or "").strip().lower() == "local":
+        raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus", field="gpu")
+    return {**body, "set": body["settings"]}
+
+
 def _check_request(body: dict[str, Any]) -> CheckRequest:
-    given = {**body, "set": body["settings"]}
+    given = _checked_gpu(body)
     if given["model"] is not None:
         given["model"] = resolve_model(given["model"], paths=False)[0].name
-    if str(given["gpu"] or "").strip().lower() == "local":
-        raise InputError("gpu 'local' means nothing to a service; name a GPU type of GET /v1/gpus", field="gpu")
     return replace(check_request(given), own_calibration=body.get(OWN))
 
 

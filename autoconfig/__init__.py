@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         RlFound,
         ScalingFound,
         SearchFound,
+        StartFound,
     )
     from autoconfig.render.model import ModelCountJson
     from autoconfig.render.validation import ValidationJson
@@ -163,16 +164,21 @@ def export(
     return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)
 
 
-@_question("CHECK", but=("apply_to", "force"))
-def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound:
+@_question("CHECK", "CHECK_SERVING", but=("apply_to", "force"))
+def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound | StartFound:
     """A launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan: `autoconfig check`.
 
-    `set` is a mapping of variables that the script does not set, or texts like NNODES=4.
+    `set` is a mapping of variables that the script does not set, or texts like NNODES=4. Of the start of a server of vLLM,
+    SGLang or TensorRT-LLM: whether it starts, tokens of its KV cache, and what it does at a load (`isl`, `osl`, `concurrency`).
     """
-    from autoconfig.formats.check import check_file
-    from autoconfig.megatron.check_input import check_request
-    from autoconfig.notebook.answers import CheckFound
+    from autoconfig.engines.check import check_start_file, is_start, refuse_serving_fields, start_request
+    from autoconfig.formats.check import WANTED, check_file
+    from autoconfig.megatron.check_input import check_request, read_text
+    from autoconfig.notebook.answers import CheckFound, StartFound
 
+    if is_start(read_text(Path(file), WANTED)):
+        return StartFound(check_start_file(Path(file), start_request(said)))
+    refuse_serving_fields(said)
     return CheckFound(check_file(Path(file), check_request(said)))
 
 

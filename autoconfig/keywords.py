@@ -231,6 +231,13 @@ class CheckKeywords(_File, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
+    release: str
+    server: int | str
+    isl: int | str
+    osl: int | str
+    rate: float
+    concurrency: int | str
+    trace: str
 
 
 class ConvertKeywords(_File, total=False):

@@ -24,7 +24,10 @@ FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
     "DeploymentsKeywords": ("`deployments`", fields.SERVING),
     "RlKeywords": ("`rl`", fields.POST_TRAINING),
     "PredictKeywords": ("`predict`", fields.PREDICT),
-    "CheckKeywords": ("`check`", tuple(field for field in fields.CHECK if field.name not in ("apply_to", "force"))),
+    "CheckKeywords": (
+        "`check`",
+        (*(field for field in fields.CHECK if field.name not in ("apply_to", "force")), *fields.CHECK_SERVING),
+    ),
     "ConvertKeywords": (
         "`convert`, but for its format",
         tuple(field for field in fields.CONVERT if field.name not in ("format", "output", "force")),

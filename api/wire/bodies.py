@@ -120,7 +120,7 @@ _file: dict[str, Any] = {
     "settings": _said(dict[str, str], "Variables and keys that it does not set.", default_factory=dict, max_length=MAX_TEXTS),
     "model": _said(_Text | None, "Catalogue name, instead of its model.", default=None),
 }
-CheckBody = _body("CheckBody", fields.CHECK, without=("model", "cluster"), **_file)
+CheckBody = _body("CheckBody", fields.CHECK, fields.CHECK_SERVING, without=("model", "cluster", "trace"), **_file)
 _target = _said(Literal[CONVERTED], "What to write.", examples=["deepspeed"])
 ConvertBody = _body("ConvertBody", fields.CONVERT, without=("model", "cluster", "format"), **_file, format=_target)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
 from autoconfig.cli.options import json_option, options, plan_argument, verbose_option
-from autoconfig.planning.request_fields import CHECK, CONVERT, QUESTION
+from autoconfig.planning.request_fields import CHECK, CHECK_SERVING, CONVERT, QUESTION
 
 LONG_TABLE = 20
 """Recipes from which on progress is written where stderr is no terminal."""
@@ -20,7 +20,7 @@ LONG_TABLE = 20
 
 @click.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@options(CHECK)
+@options(CHECK, CHECK_SERVING)
 @json_option
 @verbose_option
 @click.pass_context
@@ -30,13 +30,22 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, no verdict, or cannot be read; 3: does not fit.
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
+
+    FILE may start a server of vLLM, SGLang or TensorRT-LLM: does it start, tokens of its KV cache, and what it does at a load.
+
+    autoconfig check serve.sh --gpu h100 --isl 1000 --osl 500 --concurrency 32
     """
-    from autoconfig.formats.check import check_file
+    from autoconfig.engines.check import is_start, refuse_serving_fields
+    from autoconfig.formats.check import WANTED, check_file
     from autoconfig.formats.edit import improved_text
-    from autoconfig.megatron.check_input import check_request
+    from autoconfig.megatron.check_input import check_request, read_text
     from autoconfig.megatron.edit import apply_to as write_improved
     from autoconfig.render.check import check_json, no_verdict, show_check
 
+    if is_start(read_text(file, WANTED)):
+        _check_start(ctx, file, given, as_json=as_json)
+        return
+    refuse_serving_fields(given)
     request, apply_to = check_request(given), given["apply_to"]
     answer = check_file(file, request)
     if apply_to is not None:
@@ -51,6 +60,23 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
         ctx.exit(EXIT_BAD_INPUT)
     if answer.report is not None and not answer.report.fits:
         ctx.exit(EXIT_NOTHING_FITS)
+
+
+def _check_start(ctx: click.Context, file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """The answer to a serving start. Exit code 0: starts; 3: does not; 2: nobody can say."""
+    from autoconfig.engines.check import check_start_file, start_request
+    from autoconfig.engines.start_json import start_json
+    from autoconfig.render.serving import show_start
+
+    if given["apply_to"] is not None:
+        raise click.UsageError("--apply-to edits training files; of a serving start `convert` writes a new one.")
+    answer = check_start_file(file, start_request(given))
+    if as_json:
+        print_json(start_json(answer))
+    else:
+        show_start(console(), answer)
+    if answer.starts != "yes":
+        ctx.exit(EXIT_NOTHING_FITS if answer.starts == "no" else EXIT_BAD_INPUT)
 
 
 @click.command("convert")

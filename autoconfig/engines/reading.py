@@ -52,6 +52,11 @@ class ReadStart:
     others: tuple[str, ...] = field(default=())
     """Further servers that the same file starts."""
 
+    def value_or(self, name: str, default: int) -> int:
+        """A whole number that is said, else the default."""
+        value = self.value(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default
+
     def value(self, name: str) -> Any:
         """The value of a setting; None where it is not said. Raises InputError where a variable in it has no value."""
         one = self.said.get(name)

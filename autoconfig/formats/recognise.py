@@ -17,7 +17,7 @@ SWIFT = re.compile(
 )
 FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s+train\b|^(?!\s*#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
 _FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
-_POST_TRAINING = re.compile(
+POST_TRAINING = re.compile(
     r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w+|run_grpo\w*\.py|run_async_grpo\w*\.py)\b"
     r"|^[^#\n]*(--rollout-batch-size)\b",
     re.MULTILINE,
@@ -73,7 +73,7 @@ def recognise(text: str) -> tuple[str, Any]:
         return _of_mapping(load_yaml(text))
     if re.search(r"^[^#\n]*(?:\bprimus-cli\b|\bprimus/cli/main\.py)", text, re.MULTILINE):
         raise UnsupportedError("this starts Primus, whose settings stand in the YAML that --config names: check that file")
-    if found := _POST_TRAINING.search(text):
+    if found := POST_TRAINING.search(text):
         raise UnsupportedError(f"this is post-training ({found[1] or found[2]}): {_RL}")
     if SWIFT.search(text):
         return "ms-swift", None

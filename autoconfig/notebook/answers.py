@@ -20,6 +20,8 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from autoconfig.engines.check import StartAnswer
+from autoconfig.engines.start_json import StartJson, start_json
 from autoconfig.megatron.check import CheckAnswer
 from autoconfig.notebook import html
 from autoconfig.post_training.answer import RlAnswer
@@ -243,6 +245,15 @@ class CheckFound(Answered[CheckJson]):
         from autoconfig.render.check import show_check
 
         super().__init__(check_json(answer), lambda console: show_check(console, answer))
+
+
+class StartFound(Answered[StartJson]):
+    """What became of a serving start: what `autoconfig check --json` prints."""
+
+    def __init__(self, answer: StartAnswer) -> None:
+        from autoconfig.render.serving import show_start
+
+        super().__init__(start_json(answer), lambda console: show_start(console, answer))
 
 
 class PredictedFound:

@@ -122,6 +122,8 @@ CHECK: Fields = (
     *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
+CHECK_SERVING: Fields = _all("check_serving")
+"""Of the start of a serving engine alone."""
 PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "apply_to", "force"))
 """What the file of a run does not say."""
 CONVERT: Fields = (

@@ -1,4 +1,4 @@
-"""Serving answers on the screen: rich tables, no arithmetic beyond units."""
+"""Serving answers on the screen, deployments and starts of engines: rich tables, no arithmetic beyond units."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from autoconfig.engines.check import StartAnswer
+from autoconfig.engines.flags import NAMES
+from autoconfig.engines.load import LoadAnswer
+from autoconfig.engines.start_json import weights_text
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.render.screen import show_assumptions, show_table
+from autoconfig.render.screen import brief, show_assumptions, show_table
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.finalists import kept
@@ -16,6 +20,7 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import spread
+from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.serving.workload import Trace
 
 
@@ -212,3 +217,98 @@ def memory_text(name: str, m: ServingMemory, cache: str, pieces: Sequence[str] =
         f"  {name}: {device:.1f} GiB = weights {weights:.1f}{inside}, "
         f"activations {active:.1f}, runtime {runtime:.1f}, KV cache {pool:.1f} ({cache}), kept free {free:.1f}"
     )
+
+
+LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt-llm": "--max_seq_len"}
+SEQUENCES = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "tensorrt-llm": "--max_batch_size"}
+SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static", "tensorrt-llm": "--free_gpu_memory_fraction"}
+STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
+VERDICTS = {"yes": "Starts.", "no": "Does not start.", "uncertain": "May start or not."}
+BINDS = {"seqs": "number of sequences", "pool": "size of the cache", "states": "number of state blocks"}
+
+
+def show_start(console: Console, answer: StartAnswer) -> None:
+    """Starts or not, memory by part, tokens of the cache, the load and the better start."""
+    start, read, memory = answer.start, answer.read, answer.memory
+    release = f"{NAMES[read.engine]} {answer.release}".strip()
+    where = f"{start.gpus} x {start.gpu.name}"
+    console.print(f"{release} ({escape(read.release_source)}), {escape(answer.filled.model_name)} on {where}")
+    console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
+    verdict = f"[{STYLES[answer.starts]}]{VERDICTS[answer.starts]}[/{STYLES[answer.starts]}]"
+    console.print(f"{verdict} {escape(answer.why)}".rstrip())
+    if answer.unknown:
+        console.print(f"[yellow]The engine refuses flags that it does not know:[/yellow] {escape('; '.join(answer.unknown))}")
+    if memory is not None:
+        rows = [[part.name, f"{part.gib:,.2f}", part.source] for part in memory.parts]
+        total = sum(part.gib for part in memory.parts)
+        rows.append(["together", f"{total:,.2f}", f"of {start.gpu.memory_bytes / GIB:,.2f} GiB"])
+        show_table(console, ["memory of a GPU", "GiB", "from"], rows, left=("memory of a GPU", "from"), below=("from",))
+        _show_cache(console, answer)
+    if answer.load is not None:
+        _show_load(console, answer.load)
+    for text in sentences(answer.not_modelled):
+        console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
+    brief(console, "Other servers in the file", read.others)
+    brief(console, "From the file", read.notes)
+    brief(console, f"Settings without effect on the answer ({len(answer.ignored)})", answer.ignored)
+    show_assumptions(console, answer.assumed)
+
+
+def _plan_text(answer: StartAnswer) -> str:
+    start = answer.start
+    parts = [("tp", start.tp), ("pp", start.pp), ("dp", start.dp), ("ep", start.ep)]
+    shown = [f"{name}={value}" for name, value in parts if value > 1 or name == "tp"]
+    return ", ".join([*shown, *(["attention data parallelism"] if start.attention_dp and start.dp > 1 else [])])
+
+
+def _show_cache(console: Console, answer: StartAnswer) -> None:
+    memory, engine = answer.memory, answer.read.engine
+    if memory is None:
+        return
+    many = answer.start.attention_ranks > 1
+    ranks = f" in {answer.start.attention_ranks} ranks" if many else ""
+    console.print(
+        f"KV cache: [bold]{memory.kv_tokens:,} tokens[/bold]{ranks}; {max(memory.blocks, 0):,} blocks of {memory.block_size} "
+        f"{'a rank' if many else 'tokens'}" + (f"; groups: {escape(', '.join(memory.groups))}" if memory.groups else "")
+    )
+    console.print(
+        f"A sequence of {memory.max_model_len:,} tokens takes {memory.sequence_gib:.2f} GiB: {memory.max_concurrency:,.2f} at "
+        f"once; {SEQUENCES[engine]} {memory.max_num_seqs:,}{' a rank' if many else ''}. What binds: the {BINDS[memory.binds]}."
+    )
+    longest = f"{memory.longest_max_model_len:,}" if memory.longest_max_model_len else "none"
+    least = f"; smallest {SHARES[engine]}: {memory.least_fraction:g}" if memory.least_fraction else ""
+    console.print(f"Longest {LENGTHS[engine]} that starts: {longest}{least}")
+    if memory.changes:
+        console.print(f"Each of these alone would start: [bold]{escape('; '.join(memory.changes))}[/bold]")
+
+
+def _show_load(console: Console, load: LoadAnswer) -> None:
+    asked = f"{load.concurrency:,} users" if load.concurrency else f"{load.rate:g} requests/s"
+    head = f"At {load.isl:,.0f} + {load.osl:,.0f} tokens, {asked}:"
+    if load.ttft_ms is None or load.tpot_ms is None or load.tokens_per_s is None:
+        console.print(f"{head} [yellow]{escape(load.note)}[/yellow]")
+        return
+    console.print(
+        f"{head} TTFT [bold]{load.ttft_ms:,.0f} ms[/bold], TPOT [bold]{load.tpot_ms:,.1f} ms[/bold], "
+        f"{load.tokens_per_s:,.0f} output tokens/s"
+    )
+    for name, tails in load.percentiles.items():
+        shown = ", ".join(
+            f"{point} {value:,.0f}" if value >= 100 else f"{point} {value:,.1f}" for point, value in tails.items()
+        )
+        console.print(f"  {'TTFT' if name == 'ttft_ms' else 'TPOT'} in ms: {shown}")
+    if load.note:
+        console.print(f"  {escape(load.note)}", style="dim")
+    better = load.better
+    if better is None:
+        console.print("  No other layout of these GPUs does more at this load.")
+        return
+    console.print(
+        f"Better: TTFT {better.ttft_ms:,.0f} ms, TPOT {better.tpot_ms:,.1f} ms, {better.tokens_per_s:,.0f} output tokens/s, "
+        f"{better.kv_tokens:,} tokens of cache, by"
+    )
+    for flag, old, new in better.changes:
+        change = (
+            f"- {flag} {old}" if not new else f"+ {flag} {new}".replace(" on", "") if not old else f"  {flag} {old} -> {new}"
+        )
+        console.print(f"  {escape(change)}")

@@ -1,0 +1,175 @@
+"""`autoconfig check` of a serving start: does it start, what does it cache, what will it do at a load, what would be better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from autoconfig.engines.fields import Filled, fill, matters
+from autoconfig.engines.load import Load, LoadAnswer, answer_load, check_load
+from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
+from autoconfig.engines.refusals import refusal
+from autoconfig.formats.recognise import POST_TRAINING
+from autoconfig.megatron.check_input import read_settings, read_text
+from autoconfig.megatron.shell.launch import sbatch_words
+from autoconfig.memory_model.engines.memory import engine_memory
+from autoconfig.planning.request_fields import CHECK, CHECK_SERVING
+from autoconfig.planning.resolve import check_bounds, field_names, field_values
+from autoconfig.specs.engines.start import EngineMemory, EngineStart
+from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.remarks import Remark
+
+WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartRequest:
+    """A start to check, and what the caller says instead of the file. None: as the file says."""
+
+    model: str | Mapping[str, Any] | None = None
+    like: str | None = None
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    release: str | None = None
+    server: int | None = None
+    isl: int | None = None
+    osl: int | None = None
+    rate: float | None = None
+    concurrency: int | None = None
+    trace: Any = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    local_files: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartAnswer:
+    """What is said of a start."""
+
+    read: ReadStart
+    filled: Filled
+    memory: EngineMemory | None
+    """None where the engine refuses the plan, whatever the memory."""
+    starts: str
+    """yes, no or uncertain."""
+    why: str
+    load: LoadAnswer | None = None
+    ignored: tuple[str, ...] = ()
+    """Settings that change nothing here."""
+
+    @property
+    def start(self) -> EngineStart:
+        """The record that was reckoned with."""
+        return self.filled.start
+
+    @property
+    def release(self) -> str:
+        """The release that was reckoned with."""
+        return self.memory.release if self.memory is not None else self.read.release
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Flags that no release, or this one, has."""
+        return self.read.unknown
+
+    @property
+    def not_modelled(self) -> tuple[Remark, ...]:
+        """Settings that change memory or time and that no formula reads."""
+        return self.filled.not_modelled
+
+    @property
+    def assumed(self) -> tuple[Remark, ...]:
+        """What was taken where nothing was said."""
+        return self.filled.assumed
+
+
+def start_request(given: Mapping[str, Any]) -> StartRequest:
+    """A StartRequest from what any edge was given, by the names of the fields. Raises InputError."""
+    names = [one.name for one in (*CHECK, *CHECK_SERVING) if one.name in StartRequest.__dataclass_fields__]
+    fields = [one for one in (*CHECK, *CHECK_SERVING) if one.name in names]
+    said = {name: value for name, value in field_values(fields, given).items() if value is not None}
+    settings = given.get("set") or ()
+    pairs = (
+        dict(zip(settings, map(str, settings.values()), strict=True))
+        if isinstance(settings, Mapping)
+        else read_settings(settings)
+    )
+    request = StartRequest(settings=pairs, local_files=bool(given.get("local_files", True)), **said)
+    check_bounds(fields, request)
+    check_load(load_of(request))
+    return request
+
+
+def load_of(request: StartRequest) -> Load:
+    """What is asked of the start."""
+    return Load(
+        isl=request.isl,
+        osl=request.osl,
+        rate=request.rate or 0.0,
+        concurrency=request.concurrency or 0,
+        trace=request.trace,
+        local_files=request.local_files,
+    )
+
+
+def is_start(text: str) -> bool:
+    """Whether a text is to be checked as a serving start: it starts a server, and no training beside it."""
+    return starts_server(text) and POST_TRAINING.search(text) is None
+
+
+def refuse_serving_fields(given: Mapping[str, Any]) -> None:
+    """Raises InputError where fields of a serving start are said of another file."""
+    said = [name for name in field_names(CHECK_SERVING) if given.get(name) is not None]
+    if said:
+        raise InputError(
+            f"{option(said[0])} is of the start of a serving engine (vllm serve, sglang, trtllm-serve), and this file has none",
+            field=said[0],
+        )
+
+
+def check_start(text: str, request: StartRequest, path: Path | None = None) -> StartAnswer:
+    """The answer to a start's text; `path`: its file, where it is one, whose folder may hold the YAML that it names. Raises
+    InputError: not read, no GPU, a model that nobody knows; UnsupportedError for a release that is not modelled."""
+    beside = file_beside(path) if path is not None and request.local_files else lambda name: None
+    read = read_start(text, request.settings, request.release, request.server, beside)
+    filled = fill(
+        read,
+        model=request.model,
+        gpu=request.gpu,
+        gpus_per_node=request.gpus_per_node,
+        local_files=request.local_files,
+        like=request.like,
+        sbatch=list(sbatch_words(text)),
+    )
+    ignored = tuple(name for name in read.said if name not in matters(read.engine))
+    if why := refusal(filled.start):
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
+    memory = engine_memory(filled.start)
+    starts, why = _verdict(read, filled, memory)
+    answer = StartAnswer(read=read, filled=filled, memory=memory, starts=starts, why=why, ignored=ignored)
+    load = load_of(request)
+    if not load.asked:
+        return answer
+    return replace(answer, load=answer_load(filled.start, memory, load, read.value_or("scheduler-recv-interval", 1)))
+
+
+def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory) -> tuple[str, str]:
+    """(yes, no or uncertain, why): settings that nobody has seen leave it open."""
+    if read.missing:
+        names = ", ".join(read.missing)
+        return "uncertain", f"{names}, which the command names, is not here: settings in it may change everything"
+    have, need = read.gpus, filled.start.gpus
+    if have is not None and need > have and not _over_nodes(read):
+        return "no", f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
+    return memory.starts, memory.why
+
+
+def _over_nodes(read: ReadStart) -> bool:
+    """Whether the start may have more GPUs than its container: of several nodes, or of Ray's workers."""
+    return any(name in read.said for name in ("nnodes", "node-rank", "distributed-executor-backend", "pipeline-parallel-size"))
+
+
+def check_start_file(path: Path, request: StartRequest) -> StartAnswer:
+    """Check the file at `path`. Raises as `check_start`, and FileError."""
+    return check_start(read_text(path, WANTED), request, path)

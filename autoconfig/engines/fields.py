@@ -1,0 +1,417 @@
+"""A start command's settings as an EngineStart, of each engine by its own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoconfig.engines.flags import NAMES, not_modelled, roles
+from autoconfig.engines.reading import ReadStart, unset_text
+from autoconfig.planning.resolve import read_checkpoint, read_model
+from autoconfig.planning.scheduled_gpu import scheduled_gpu
+from autoconfig.specs.engines.releases import newest_release
+from autoconfig.specs.engines.start import EngineStart
+from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
+from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.software.checkpoint import Checkpoint, quantised_at_load
+
+GIB = 2**30
+CACHES = {
+    **dict.fromkeys(("auto", "bfloat16", "bf16", "float16", "half", "fp16"), ""),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"), "fp8"),
+    **dict.fromkeys(("nvfp4", "fp4_e2m1"), "nvfp4"),
+    "int8": "int8",
+}
+"""--kv-cache-dtype of the three engines by our format; empty: the model's own 16 bits, or what the checkpoint says."""
+SIXTEEN_BITS = ("auto", "half", "float16", "bfloat16", "fp16", "bf16")
+LORA_SLOTS = {"vllm": 1, "sglang": 8, "tensorrt-llm": 4}
+"""Adapters at once where the command names no number: vllm config/lora.py, sglang server_args.py, tensorrt_llm LoraConfig."""
+LORA_RANK = 16
+"""vllm config/lora.py, max_lora_rank; of SGLang's adapters, whose own files say it, an assumption."""
+WHOLE_PROMPT = 16384
+"""Tokens of a prefill of SGLang where --chunked-prefill-size is -1: max_prefill_tokens."""
+MTP = ("mtp", "deepseek_mtp", "nextn")
+
+
+@dataclass
+class Filled:
+    """A start in one record, and what was noted while it was made."""
+
+    start: EngineStart
+    not_modelled: tuple[Remark, ...] = ()
+    assumed: tuple[Remark, ...] = ()
+    model_name: str = ""
+
+
+@dataclass
+class _Taking:
+    """Reads settings, each by its name, and gathers remarks."""
+
+    read: ReadStart
+    remarks: list[Remark] = field(default_factory=list)
+    assumed: list[Remark] = field(default_factory=list)
+
+    def count(self, *names: str, least: int = 1) -> int | None:
+        """A whole number of at least `least`, of the first of these that is said."""
+        for name in names:
+            value = self.read.value(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                self.fail(name, f"a whole number of at least {least}")
+            return int(value)
+        return None
+
+    def share(self, *names: str) -> float | None:
+        for name in names:
+            value = self.read.value(name)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
+                self.fail(name, "a share above 0, at most 1")
+            return float(value)
+        return None
+
+    def number(self, name: str) -> float | None:
+        value = self.read.value(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+            self.fail(name, "a number of at least 0")
+        return float(value)
+
+    def text(self, name: str) -> str:
+        value = self.read.value(name)
+        return "" if value is None or isinstance(value, bool | dict | list) else str(value)
+
+    def yes(self, name: str) -> bool:
+        return self.read.value(name) in (True, "true", "True")
+
+    def listed(self, name: str) -> list[int]:
+        """Whole numbers of a list, however it is written."""
+        value = self.read.value(name)
+        items = value if isinstance(value, list) else str(value or "").replace(",", " ").split()
+        return [int(item) for item in items if str(item).isdigit()]
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        value = self.read.value(name)
+        return value if isinstance(value, dict) else {}
+
+    def cache(self, name: str) -> str | None:
+        text = self.text(name).lower()
+        if text and text not in CACHES:
+            known = ", ".join(CACHES)
+            raise UnsupportedError(f"{self.read.said[name].source}: a cache in {text[:30]} is not modelled; these are: {known}")
+        return CACHES.get(text) or None
+
+    def fail(self, name: str, wanted: str) -> None:
+        raise InputError(f"{self.read.said[name].source}: {wanted} is needed")
+
+
+Fill = Callable[[_Taking, ModelSpec], dict[str, Any]]
+
+
+def fill(
+    read: ReadStart,
+    *,
+    model: str | Mapping[str, Any] | None = None,
+    gpu: str | None = None,
+    gpus_per_node: int | None = None,
+    local_files: bool = True,
+    like: str | None = None,
+    sbatch: Sequence[tuple[str, str]] = (),
+) -> Filled:
+    """The EngineStart of a start that was read. `model` and `gpu`: what the caller says instead of the file. Raises InputError:
+    no GPU, a model that is not known, a variable without a value, a value that no start has."""
+    unset = next((one for one in read.said.values() if one.unset and one.value == read.model), None)
+    if unset is not None and model is None:
+        raise InputError(unset_text(f"the model is {unset.value}", unset.unset), field="model")
+    named = model if model is not None else read.model
+    spec, notes = _model(named, local_files=local_files, like=like, in_file=model is None)
+    taking = _Taking(read, assumed=list(notes))
+    card = _gpu(read, gpu, sbatch, taking.assumed)
+    checkpoint = _checkpoint(taking, named, local_files=local_files)
+    values = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _trtllm}[read.engine](taking, spec)
+    start = EngineStart(
+        engine=read.engine,
+        release=read.release,
+        model=spec,
+        gpu=card,
+        gpus_per_node=gpus_per_node,
+        checkpoint=checkpoint,
+        **{name: value for name, value in values.items() if value is not None},
+    )
+    taking.remarks += [
+        Remark(name, None, f"{read.said[name].source}: {why} (not modelled)", Effect.MEMORY_AND_TIME)
+        for name, why in not_modelled(read.engine).items()
+        if name in read.said and _asks(read.said[name].value)
+    ]
+    if not read.release:
+        taking.assumed.append(Remark("release", newest_release(read.engine), "the newest that is known", Effect.EVERYTHING))
+    return Filled(
+        start=start,
+        not_modelled=tuple(taking.remarks),
+        assumed=tuple(taking.assumed),
+        model_name=named if isinstance(named, str) else spec.name,
+    )
+
+
+def _model(
+    named: str | Mapping[str, Any], *, local_files: bool, like: str | None, in_file: bool
+) -> tuple[ModelSpec, list[Remark]]:
+    """Raises InputError that asks for the config.json where nobody knows the model."""
+    try:
+        return read_model(named, local_files=local_files and not in_file, like=like)
+    except UnknownNameError as error:
+        if not in_file:
+            raise
+        where = "a folder that the server sees" if str(named).startswith((".", "/", "~")) else "not in the catalogue"
+        raise InputError(
+            f"the model of the command, {str(named)[:100]!r}, is {where}: give its config.json as {option('model')}, or the "
+            "name that the catalogue has for it (autoconfig models)",
+            field="model",
+        ) from error
+
+
+def _gpu(read: ReadStart, asked: str | None, sbatch: Sequence[tuple[str, str]], assumed: list[Remark]) -> GpuSpec:
+    if asked is not None:
+        return load_gpu(asked)
+    if read.gpu:
+        try:
+            found = load_gpu(read.gpu)
+        except InputError as error:
+            raise InputError(f"the file asks for {read.gpu!r}: say {option('gpu')} ({error})", field="gpu") from error
+        assumed.append(Remark("gpu", found.id, f"as the file asks for {read.gpu}", Effect.EVERYTHING))
+        return found
+    named = scheduled_gpu(sbatch, None, assumed)
+    if named is None:
+        raise InputError(f"the file does not say which GPU the server runs on: say {option('gpu')}, such as h100", field="gpu")
+    return load_gpu(named)
+
+
+def _checkpoint(taking: _Taking, named: str | Mapping[str, Any], *, local_files: bool) -> Checkpoint | None:
+    """How the weights are stored: as the published id or the config.json says, else as the command has them quantised."""
+    dtype = taking.text("dtype").lower()
+    if dtype and dtype not in SIXTEEN_BITS:
+        raise UnsupportedError(f"{taking.read.said['dtype'].source}: weights are served in 16 bits or quantised; say auto")
+    found = read_checkpoint(named, local_files=local_files)
+    method = taking.text("quantization").lower()
+    if found is not None or not method or method in ("none", "mxfp4"):
+        return found
+    return quantised_at_load(method)
+
+
+def _vllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:
+    tp, dp = take.count("tensor-parallel-size") or 1, take.count("data-parallel-size") or 1
+    compiled, limits = take.mapping("compilation-config"), take.mapping("limit-mm-per-prompt")
+    sizes = take.listed("cudagraph-capture-sizes") or [
+        int(size) for size in compiled.get("cudagraph_capture_sizes") or () if str(size).isdigit()
+    ]
+    largest = take.count("max-cudagraph-capture-size") or compiled.get("max_cudagraph_capture_size")
+    eager = take.yes("enforce-eager") or str(compiled.get("cudagraph_mode", "")).upper() == "NONE"
+    eager = eager or take.read.value("optimization-level") in (0, "0")
+    lora = take.yes("enable-lora")
+    length = take.read.value("max-model-len")
+    prefix = take.read.value("enable-prefix-caching")
+    return {
+        "tp": tp,
+        "pp": take.count("pipeline-parallel-size"),
+        "dp": dp,
+        "ep": tp * dp if take.yes("enable-expert-parallel") and model.is_moe else 1,
+        "max_model_len": length if length == -1 else take.count("max-model-len"),
+        "max_num_seqs": take.count("max-num-seqs"),
+        "max_num_batched_tokens": take.count("max-num-batched-tokens"),
+        "memory_fraction": take.share("gpu-memory-utilization"),
+        "kv_cache_bytes": take.count("kv-cache-memory-bytes"),
+        "num_gpu_blocks": take.count("num-gpu-blocks-override"),
+        "kv": take.cache("kv-cache-dtype"),
+        "block_size": take.count("block-size"),
+        "prefix_caching": prefix if isinstance(prefix, bool) else None,
+        "hybrid_kv_manager": False if take.yes("disable-hybrid-kv-cache-manager") else None,
+        "eager": eager or None,
+        "graph_max_batch": (max(sizes) if sizes else largest) or None,
+        "graph_count": len(sizes) or None,
+        "flashinfer_sampler": _switch(take, "VLLM_USE_FLASHINFER_SAMPLER"),
+        "charge_graphs": _switch(take, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
+        "attention_backend": take.text("attention-backend") or take.read.environment.get("VLLM_ATTENTION_BACKEND", ""),
+        "moe_backend": take.text("moe-backend"),
+        "lora_slots": (take.count("max-loras") or LORA_SLOTS["vllm"]) if lora else None,
+        "lora_rank": (take.count("max-lora-rank") or LORA_RANK) if lora else None,
+        "cpu_offload_bytes": int((take.number("cpu-offload-gb") or 0.0) * GIB),
+        "language_only": take.yes("language-model-only") or (bool(limits) and not any(map(_items, limits.values()))),
+        "skip_mm_profiling": take.yes("skip-mm-profiling"),
+        "state_dtype": _state(take.text("mamba-ssm-cache-dtype")),
+        **_speculation_of_vllm(take),
+    }
+
+
+def _asks(value: Any) -> bool:
+    """Whether a value turns on what it names: 0 and 1 of sizes, false and null do not."""
+    return value is not False and value is not None and (isinstance(value, bool) or value not in (0, 1))
+
+
+def _items(limit: Any) -> int:
+    """Of a kind of input: `2`, or `{"count": 2}`."""
+    value = limit.get("count", 1) if isinstance(limit, dict) else limit
+    return int(value) if str(value).isdigit() else 1
+
+
+def _switch(take: _Taking, name: str) -> bool | None:
+    text = take.read.environment.get(name, "").strip().lower()
+    return None if not text else text in ("1", "true", "on", "yes")
+
+
+def _state(text: str) -> str | None:
+    return text if text in ("float32", "bfloat16", "float16") else None
+
+
+def _speculation_of_vllm(take: _Taking) -> dict[str, Any]:
+    said = dict(take.mapping("speculative-config"))
+    for name, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+        if take.read.value(name) is not None:
+            said[key] = take.read.value(name)
+    if not said:
+        return {}
+    method, tokens = str(said.get("method", "")).lower(), said.get("num_speculative_tokens", 1)
+    return _speculation(take, method, tokens, str(said.get("model", "")), "speculative-config")
+
+
+def _speculation(take: _Taking, method: str, tokens: Any, draft: str, flag: str) -> dict[str, Any]:
+    """Method, tokens and draft model as EngineStart has them."""
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or not 1 <= tokens <= 64:
+        raise InputError(f"{flag}: the number of draft tokens is 1 to 64, not {str(tokens)[:20]!r}")
+    if method in MTP or method.endswith("_mtp"):
+        return {"draft_method": "mtp", "draft_tokens": tokens}
+    if method.startswith(("eagle", "dflash")):
+        kind = "eagle"
+    elif method.startswith("ngram") or method == "suffix":
+        return {"draft_method": "ngram", "draft_tokens": tokens}
+    elif method in ("", "draft_model", "standalone", "drafttarget", "draft_target"):
+        kind = "model"
+    else:
+        why = f"{flag} {method[:30]}: the memory and speed of its drafts (not modelled)"
+        take.remarks.append(Remark(flag, None, why, Effect.MEMORY_AND_TIME))
+        return {}
+    spec = _draft(take, draft, flag)
+    return {"draft_method": kind if spec else "", "draft_tokens": tokens if spec else 0, "draft_model": spec}
+
+
+def _draft(take: _Taking, draft: str, flag: str) -> ModelSpec | None:
+    try:
+        return read_model(draft, local_files=False)[0] if draft else None
+    except InputError:
+        why = f"{flag}: the draft model {draft[:80]!r} is not in the catalogue; its weights and cache are not counted"
+        take.remarks.append(Remark(flag, None, why, Effect.MEMORY_AND_TIME))
+        return None
+
+
+def _sglang(take: _Taking, model: ModelSpec) -> dict[str, Any]:
+    tp = take.count("tp-size") or 1
+    own = take.count("attn-dp-size")
+    shared = take.yes("enable-dp-attention") or bool(own and own > 1)
+    deepep = take.yes("enable-deepep-moe") or take.text("moe-a2a-backend") not in ("", "none")
+    ep = tp if model.is_moe and (deepep or take.yes("enable-ep-moe")) else take.count("ep-size")
+    sizes = take.listed("cuda-graph-bs") or take.listed("cuda-graph-bs-decode")
+    chunk = take.count("chunked-prefill-size", least=-1)
+    if chunk is not None and chunk < 1:
+        chunk = take.count("max-prefill-tokens") or WHOLE_PROMPT
+    lora = take.yes("enable-lora") or bool(take.read.value("lora-paths"))
+    rank = take.count("max-lora-rank")
+    if lora and rank is None:
+        rank = LORA_RANK
+        take.assumed.append(Remark("lora_rank", LORA_RANK, "the adapters' own rank is not in the command", Effect.LESS_MEMORY))
+    return {
+        "tp": tp,
+        "pp": take.count("pp-size"),
+        "dp": own or take.count("dp-size"),
+        "ep": ep if model.is_moe else 1,
+        "attention_dp": shared,
+        "max_model_len": take.count("context-length"),
+        "max_num_seqs": take.count("max-running-requests"),
+        "max_num_batched_tokens": chunk,
+        "memory_fraction": take.share("mem-fraction-static"),
+        "max_total_tokens": take.count("max-total-tokens"),
+        "kv": take.cache("kv-cache-dtype"),
+        "block_size": take.count("page-size"),
+        "prefix_caching": False if take.yes("disable-radix-cache") else None,
+        "eager": take.yes("disable-cuda-graph") or take.yes("disable-decode-cuda-graph") or None,
+        "graph_max_batch": take.count("cuda-graph-max-bs", "cuda-graph-max-bs-decode") or (max(sizes) if sizes else None),
+        "graph_count": len(sizes) or None,
+        "attention_backend": take.text("attention-backend"),
+        "moe_backend": take.text("moe-runner-backend"),
+        "lora_slots": (take.count("max-loras-per-batch") or LORA_SLOTS["sglang"]) if lora else None,
+        "lora_rank": rank if lora else None,
+        "cpu_offload_bytes": int((take.number("cpu-offload-gb") or 0.0) * GIB),
+        "language_only": take.yes("language-model-only"),
+        "state_dtype": _state(take.text("mamba-ssm-dtype")),
+        "state_ratio": take.number("mamba-full-memory-ratio"),
+        "max_state_slots": take.count("max-mamba-cache-size"),
+        "swa_ratio": take.number("swa-full-tokens-ratio"),
+        "symmetric_memory": take.yes("enable-symm-mem"),
+        **_speculation_of_sglang(take),
+    }
+
+
+def _speculation_of_sglang(take: _Taking) -> dict[str, Any]:
+    method = take.text("speculative-algorithm").lower()
+    if not method or method == "none":
+        return {}
+    draft = take.text("speculative-draft-model-path")
+    tokens = take.count("speculative-num-draft-tokens") or (take.count("speculative-num-steps") or 3) + 1
+    if method in ("eagle", "nextn") and not draft:  # the module of the checkpoint: model_config.is_draft_model
+        method = "mtp"
+    return _speculation(take, method, tokens, draft, "speculative-algorithm")
+
+
+def _trtllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:
+    tp, shared = take.count("tensor_parallel_size") or 1, take.yes("enable_attention_dp")
+    sizes = take.listed("cuda_graph_config.batch_sizes")
+    reuse = take.read.value("kv_cache_config.enable_block_reuse")
+    graphs = take.read.said.get("cuda_graph_config")
+    lora = take.count("lora_config.max_loras")
+    return {
+        "tp": tp,
+        "pp": take.count("pipeline_parallel_size"),
+        "dp": tp if shared else 1,
+        "ep": take.count("moe_expert_parallel_size", least=-1) if model.is_moe else 1,
+        "attention_dp": shared,
+        "max_model_len": take.count("max_seq_len"),
+        "max_num_seqs": take.count("max_batch_size"),
+        "max_num_batched_tokens": take.count("max_num_tokens"),
+        "memory_fraction": take.share("kv_cache_config.free_gpu_memory_fraction", "free_gpu_memory_fraction"),
+        "max_total_tokens": take.count("kv_cache_config.max_tokens"),
+        "kv": take.cache("kv_cache_config.dtype"),
+        "block_size": take.count("kv_cache_config.tokens_per_block"),
+        "prefix_caching": reuse if isinstance(reuse, bool) else None,
+        "eager": True if graphs is not None and graphs.value is None else None,
+        "graph_max_batch": take.count("cuda_graph_config.max_batch_size", least=0) or (max(sizes) if sizes else None),
+        "graph_count": len(sizes) or None,
+        "attention_backend": take.text("attn_backend"),
+        "moe_backend": take.text("moe_config.backend"),
+        "lora_slots": lora,
+        "lora_rank": (take.count("lora_config.max_lora_rank") or LORA_RANK) if lora else None,
+        "state_dtype": _state(take.text("kv_cache_config.mamba_ssm_cache_dtype")),
+        **_speculation_of_trtllm(take),
+    }
+
+
+def _speculation_of_trtllm(take: _Taking) -> dict[str, Any]:
+    method = take.text("speculative_config.decoding_type").lower()
+    if not method:
+        return {}
+    tokens = take.count("speculative_config.num_nextn_predict_layers", "speculative_config.max_draft_len") or 1
+    draft = take.text("speculative_config.speculative_model_dir") or take.text("speculative_config.speculative_model")
+    return _speculation(take, method, tokens, draft, "speculative_config")
+
+
+def matters(engine: str) -> frozenset[str]:
+    """Settings that may change an answer."""
+    return frozenset({*roles(engine), *not_modelled(engine)})
+
+
+def title(read: ReadStart) -> str:
+    """The engine and its release as they are shown."""
+    return f"{NAMES[read.engine]} {read.release}".strip()

@@ -1,0 +1,265 @@
+"""What a start does at a load: TTFT, TPOT and throughput by `predict --inference` of its row, percentiles of the same
+simulation, and the better start with its changed flags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoconfig.engines.refusals import refusal
+from autoconfig.engines.written import changed_flags, with_plan
+from autoconfig.memory_model.engines.memory import engine_memory
+from autoconfig.runs.predict_serving import best_setup, open_loop, single_request, together
+from autoconfig.runs.serving_row import ServingCase, read_case
+from autoconfig.runs.table import Row
+from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
+from autoconfig.serving.space import expert_degrees
+from autoconfig.specs.engines.start import EngineMemory, EngineStart
+from autoconfig.specs.errors import AutoconfigError, InputError, option
+from autoconfig.specs.layouts import divisors
+from autoconfig.specs.models.model_catalogue import model_names
+from autoconfig.time_model.serving.tables import shipped_calibration
+
+PERCENTILES = (50, 90, 95, 99)
+BETTER = 1.03
+"""Times as many tokens a second from which on another start is called better."""
+MOST_USERS = 100_000
+BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is asked of a server: users who each ask again when they have an answer, or requests at a rate."""
+
+    isl: int | None = None
+    osl: int | None = None
+    rate: float = 0.0
+    concurrency: int = 0
+    trace: Any = None
+    local_files: bool = True
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is one."""
+        return bool(self.isl or self.osl or self.rate or self.concurrency or self.trace is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetterStart:
+    """Another start on the same GPUs that does more at the same load."""
+
+    changes: tuple[tuple[str, str, str], ...]
+    """Flag, its value here, and there; empty where a flag is not given."""
+    ttft_ms: float
+    tpot_ms: float
+    tokens_per_s: float
+    kv_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadAnswer:
+    """Of the whole deployment; means over requests."""
+
+    isl: float
+    osl: float
+    rate: float
+    concurrency: int
+    row: Row
+    """The row of `predict --inference` that was asked."""
+    ttft_ms: float | None
+    tpot_ms: float | None
+    tokens_per_s: float | None
+    """Output tokens."""
+    percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    """ttft_ms and tpot_ms: p50 to p99."""
+    note: str = ""
+    better: BetterStart | None = None
+
+
+def check_load(load: Load) -> None:
+    """Raises InputError for half of a load, or one out of its bounds."""
+    if not load.asked:
+        return
+    if load.trace is not None:
+        if load.concurrency:
+            raise InputError(f"{option('trace')} has arrivals of its own: leave {option('concurrency')} out", field="trace")
+        return
+    for name, value in (("isl", load.isl), ("osl", load.osl)):
+        if value is None:
+            raise InputError(f"a load needs {option('isl')} and {option('osl')}: say {option(name)}", field=name)
+        if not 1 <= value <= MAX_TOKENS:
+            raise InputError(f"{option(name)} {value}: use 1 to {MAX_TOKENS:,} tokens", field=name)
+    if bool(load.rate) == bool(load.concurrency):
+        raise InputError(f"a load has {option('concurrency')} or {option('rate')}: say one of both", field="concurrency")
+    if load.rate and load.rate < MIN_RATE:
+        raise InputError(f"{option('rate')} {load.rate:g}: use at least {MIN_RATE:g}", field="rate")
+    if load.concurrency and not 1 <= load.concurrency <= MOST_USERS:
+        raise InputError(f"{option('concurrency')} {load.concurrency}: use 1 to {MOST_USERS:,}", field="concurrency")
+
+
+def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1) -> Row:
+    """The row of `predict --inference` for a start at a load."""
+    plan = start.plan
+    chance = f"{start.draft_method} {start.draft_tokens}" if start.draft_tokens else ""
+    row = {
+        "model": start.model.name,
+        "gpu": start.gpu.id,
+        "n_gpus": start.gpus,
+        "backend": BACKENDS[start.engine],
+        "backend_version": memory.release,
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "ep": plan.ep,
+        "attn_dp": plan.adp,
+        "weights": plan.weights,
+        "kv": plan.kv,
+        "isl": load.isl,
+        "osl": load.osl,
+        "scenario": f"concurrency {load.concurrency}" if load.concurrency else "",
+        "offered_qps": f"{load.rate:g}" if load.rate else "",
+        "max_num_seqs": memory.max_num_seqs * plan.adp,
+        "max_num_batched_tokens": memory.max_num_batched_tokens,
+        "recv_interval": receive_every if receive_every > 1 else "",
+        "kv_fraction": f"{memory.memory_fraction:g}" if memory.memory_fraction else "",
+        "speculative": chance,
+    }
+    return {name: str(value) for name, value in row.items() if value not in (None, "")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Figures:
+    """Of one simulated row."""
+
+    ttft_s: float
+    tpot_s: float
+    tokens_per_s: float
+    percentiles: dict[str, dict[str, float]]
+    note: str
+
+
+def _case(start: EngineStart, row: Row) -> ServingCase:
+    """The case of a row; a model of a config.json is the start's own."""
+    if start.model.name in model_names():
+        return read_case(row)
+    case = read_case({**row, "model": _ALIKE})
+    return replace(case, model=start.model)
+
+
+_ALIKE = "llama3-8b"
+"""Stands in a row for a model of a config.json, which a table cannot hold; its own spec goes in its place."""
+
+
+def _simulated(case: ServingCase) -> _Figures | str:
+    """Figures of a case, or why there are none."""
+    setup = best_setup(case, shipped_calibration())
+    if not setup.fits:
+        return "the cache holds no whole request of these lengths"
+    if case.load == "single":
+        first, each = single_request(case, setup)
+        total = first + (case.lengths.osl - 1.0) * each
+        return _Figures(ttft_s=first, tpot_s=each, tokens_per_s=case.lengths.osl / total, percentiles={}, note="")
+    found = open_loop(case, setup) if case.load == "open" else together(case, setup)
+    tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
+    rate = found.requests_per_s * case.lengths.osl
+    return _Figures(ttft_s=found.ttft_s, tpot_s=found.tpot_s, tokens_per_s=rate, percentiles=tails, note="")
+
+
+def _tails(seconds: Any) -> dict[str, float]:
+    kept = seconds[np.isfinite(seconds)]
+    return {f"p{point}": float(np.percentile(kept, point)) * 1e3 for point in PERCENTILES} if len(kept) else {}
+
+
+def _with_trace(load: Load) -> tuple[Load, str]:
+    """A trace by its mean lengths and rate, and what is said of it."""
+    if load.trace is None:
+        return load, ""
+    if isinstance(load.trace, str) and not load.local_files:
+        raise InputError("trace: give the requests as a list, not the name of a file", field="trace")
+    trace = read_trace(Path(load.trace)) if isinstance(load.trace, str) else trace_of(load.trace)
+    rate = load.rate or trace.rate
+    said = f"the trace by its mean lengths ({trace.isl:,.0f} and {trace.osl:,.0f} tokens) and its rate ({rate:.3g} requests/s)"
+    return Load(isl=round(trace.isl), osl=round(trace.osl), rate=rate, local_files=load.local_files), said
+
+
+def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1) -> LoadAnswer:
+    """What the start does at a load. Raises InputError where the load cannot be asked of it."""
+    load, said = _with_trace(load)
+    row = row_of(start, memory, load, receive_every)
+    answer = LoadAnswer(
+        isl=float(load.isl or 0),
+        osl=float(load.osl or 0),
+        rate=load.rate,
+        concurrency=load.concurrency,
+        row=row,
+        ttft_ms=None,
+        tpot_ms=None,
+        tokens_per_s=None,
+        note=said,
+    )
+    longest = (load.isl or 0) + (load.osl or 0)
+    if longest > memory.max_model_len:
+        says = f"requests of {longest:,} tokens are longer than the {memory.max_model_len:,} that the server takes"
+        return replace(answer, note="; ".join(filter(None, (says, said))))
+    case = _case(start, row)
+    found = _simulated(case)
+    if isinstance(found, str):
+        return replace(answer, note="; ".join(filter(None, (found, said))))
+    return replace(
+        answer,
+        ttft_ms=found.ttft_s * 1e3,
+        tpot_ms=found.tpot_s * 1e3,
+        tokens_per_s=found.tokens_per_s,
+        percentiles=found.percentiles,
+        note="; ".join(filter(None, (found.note, said))),
+        better=_better(start, load, receive_every, found),
+    )
+
+
+def _others(start: EngineStart) -> Iterator[EngineStart]:
+    """The same start in every other layout of its GPUs on one node, and with CUDA graphs."""
+    model, gpus, plan = start.model, start.gpus, start.plan
+    if start.eager:
+        yield start.replace(eager=None)
+    for tp in divisors(gpus):
+        for adp in divisors(gpus // tp) if model.is_moe else [1]:
+            for ep in {1, tp * adp} & set(expert_degrees(model, tp, adp)):
+                other = plan.replace(tp=tp, pp=1, adp=adp, ep=ep, replicas=gpus // (tp * adp))
+                if gpus % (tp * adp) or (adp > 1 and other.replicas > 1) or str(other) == str(plan):
+                    continue
+                try:
+                    yield with_plan(start, other)
+                except AutoconfigError:
+                    continue
+
+
+def _better(start: EngineStart, load: Load, receive_every: int, here: _Figures) -> BetterStart | None:
+    """The start that gives most tokens (at a rate: the least time per token) at the same load; None where none is better."""
+    best: BetterStart | None = None
+    least = BETTER
+    for other in _others(start):
+        try:
+            if refusal(other):
+                continue
+            memory = engine_memory(other)
+            if memory.starts != "yes":
+                continue
+            found = _simulated(_case(other, row_of(other, memory, load, receive_every)))
+        except AutoconfigError:
+            continue
+        if isinstance(found, str):
+            continue
+        gain = here.tpot_s / found.tpot_s if load.rate and found.tpot_s else found.tokens_per_s / here.tokens_per_s
+        if gain > least and (not load.rate or found.ttft_s <= here.ttft_s * BETTER):
+            least = gain
+            best = BetterStart(
+                changes=changed_flags(start, other),
+                ttft_ms=found.ttft_s * 1e3,
+                tpot_ms=found.tpot_s * 1e3,
+                tokens_per_s=found.tokens_per_s,
+                kv_tokens=memory.kv_tokens,
+            )
+    return best

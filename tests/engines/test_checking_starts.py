@@ -1,0 +1,231 @@
+"""`check` of a serving start, from the text of the command to the verdict, the pool and the figures at a load."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from autoconfig.api.answers import checked
+from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.time_model.serving.tables import shipped_calibration
+from command_line import run_in_process
+
+import autoconfig
+from autoconfig.engines.check import check_start, is_start, start_request
+from autoconfig.engines.load import row_of
+from autoconfig.engines.start_json import start_json
+from autoconfig.runs.predict_serving import predict_row
+
+LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+
+
+def answer(text, **given):
+    return check_start(text, start_request({"gpu": "h100", **given}))
+
+
+PUBLISHED = {
+    "gpt-oss-20b": ("vllm serve openai/gpt-oss-20b --max-model-len 16000", {"release": "0.11.0"}, 13.47, 50.28),
+    "llama3.3-70b": (
+        "vllm serve RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic -tp 2 --max-model-len 16000",
+        {"release": "0.11.0"},
+        33.88,
+        32.00,
+    ),
+    "qwen3-0.6b": ("vllm serve Qwen/Qwen3-0.6B --max-model-len 16000", {"release": "0.11.0"}, 1.12, 64.45),
+    "qwen3-32b": ("vllm serve Qwen/Qwen3-32B -tp 2 --max-model-len 16000", {"release": "0.11.0"}, 30.59, 34.49),
+}
+"""llm-d-planner, empirical vLLM memory, 0.11.0 on H100: weights and KV cache of a GPU in GiB as the logs say."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_weights_and_pool_as_vllm_logged_them(name):
+    text, given, weights, pool = PUBLISHED[name]
+    found = start_json(answer(text, **given))
+    assert found.starts == "yes" and found.why == ""
+    assert found.weights_gib == pytest.approx(weights, rel=0.01)
+    assert found.kv_pool_gib == pytest.approx(pool, rel=0.03)
+    assert found.kv_tokens == found.blocks * found.block_size or found.groups[1:]
+
+
+def test_a_start_that_does_not():
+    """vllm#23278: gpt-oss-120b on one H100 with the defaults of 0.10 and 0.11 has no room for a cache."""
+    found = start_json(answer("vllm serve openai/gpt-oss-120b", release="0.11.0"))
+    assert found.starts in ("no", "uncertain") and "No available memory for the cache blocks" in found.why
+    assert found.longest_max_model_len == 0 and "--tensor-parallel-size 2" in found.changes
+    long = start_json(answer(f"{LLAMA} --max-model-len 131072 --gpu-memory-utilization 0.3", release="0.11.0"))
+    assert long.starts == "no" and f"estimated maximum model length is {long.longest_max_model_len}" in long.why
+    again = start_json(
+        answer(f"{LLAMA} --max-model-len {long.longest_max_model_len} --gpu-memory-utilization 0.3", release="0.11.0")
+    )
+    assert again.margin_gib == pytest.approx(0.0, abs=0.01), "the longest length is at the edge"
+
+
+def test_sglang_tokens_of_a_public_log():
+    """A boot log of QwQ-32B on four cards of 24 GB that it does not name, fraction 0.85: 46,611 tokens."""
+    text = "python -m sglang.launch_server --model-path Qwen/QwQ-32B --tp 4 --mem-fraction-static 0.85 --context-length 32768"
+    found = start_json(answer(text, gpu="l4", release="0.4.3"))
+    assert found.kv_tokens == pytest.approx(46_611, rel=0.08) and found.starts == "yes"
+
+
+REFUSED = [
+    # vllm#25292: a slice of 192 columns is no multiple of the blocks of 128
+    ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "h100", "192 is not divisible by weight quantization block_n = 128"),
+    # AdaptThink#1: 28 heads on 8 ranks
+    ("vllm serve Qwen/Qwen2.5-7B-Instruct -tp 8", "h100", "attention heads (28) must be divisible by tensor parallel size (8)"),
+    ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --kv-cache-dtype fp8_e4m3", "a100-80gb", "cache in fp8"),
+]
+
+
+@pytest.mark.parametrize(("text", "gpu", "says"), REFUSED)
+def test_plans_that_engines_refuse(text, gpu, says):
+    found = start_json(answer(text, gpu=gpu))
+    assert found.starts == "no" and says in found.why
+    assert found.kv_tokens is None and found.parts == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "says"),
+    [
+        (LLAMA, {"gpu": None}, "say --gpu"),
+        ("vllm serve nobody/new-model-7b", {}, "give its config.json as --model"),
+        ("vllm serve /models/mine", {}, "a folder that the server sees"),
+        ("vllm serve $MODEL", {}, "say --set MODEL=VALUE"),
+        (f"{LLAMA} --tensor-parallel-size 0", {}, "a whole number of at least 1"),
+        (f"{LLAMA} --gpu-memory-utilization 1.5", {}, "a share above 0, at most 1"),
+        (f"{LLAMA} --kv-cache-dtype turbo", {}, "a cache in turbo is not modelled"),
+        (f"{LLAMA} --quantization awq", {}, "needs a checkpoint in that format"),
+        (f"{LLAMA} --dtype float32", {}, "16 bits"),
+        (LLAMA, {"isl": 100}, "say --osl"),
+        (LLAMA, {"isl": 100, "osl": 100}, "--concurrency or --rate"),
+        (LLAMA, {"isl": 100, "osl": 100, "rate": 2, "concurrency": 3}, "say one of both"),
+    ],
+)
+def test_bad_input(text, given, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        answer(text, **given)
+
+
+@pytest.mark.parametrize(("text", "release"), [(LLAMA, "0.5.3"), ("sglang serve --model-path Qwen/Qwen3-8B", "0.3.2")])
+def test_releases_that_are_not_modelled(text, release):
+    with pytest.raises(UnsupportedError, match="not modelled"):
+        answer(text, release=release)
+
+
+def test_settings_that_nobody_has_seen_leave_it_open():
+    found = answer("trtllm-serve Qwen/Qwen3-8B --config unseen.yml")
+    assert found.starts == "uncertain" and "unseen.yml, which the command names, is not here" in found.why
+    quantised = answer(f"{LLAMA} --quantization fp8")
+    assert start_json(quantised).weights_gib < 0.65 * start_json(answer(LLAMA)).weights_gib
+
+
+def test_more_gpus_than_the_container_has():
+    devices = "deploy: {resources: {reservations: {devices: [{count: 2}]}}}"
+    text = f"services:\n  s:\n    image: vllm/vllm-openai:v0.12.0\n    {devices}\n    command: "
+    model = "--model meta-llama/Llama-3.1-8B-Instruct"
+    assert answer(f"{text}{model} -tp 2").starts == "yes"
+    found = answer(f"{text}{model} -tp 4")
+    assert found.starts == "no" and "asks for 4 GPUs" in found.why
+
+
+LOADS = [
+    *(
+        (f"{LLAMA} -tp {tp} --max-num-seqs {seqs}", {"isl": isl, "osl": osl, "concurrency": users})
+        for tp, seqs, isl, osl, users in (
+            (1, 64, 1024, 128, 1), (1, 64, 512, 64, 8), (2, 128, 1024, 64, 16), (4, 32, 256, 32, 32), (8, 8, 128, 32, 16),
+            (1, 16, 2048, 16, 16), (2, 256, 128, 128, 4), (1, 256, 64, 64, 2), (4, 256, 4096, 8, 4), (8, 64, 1000, 50, 8),
+        )
+    ),
+    *(
+        (f"sglang serve --model-path {model} --tp {tp} {more}", {"isl": 512, "osl": 64, "concurrency": users})
+        for model, tp, more, users in (
+            ("Qwen/Qwen3-8B", 1, "", 1), ("Qwen/Qwen3-8B", 2, "--chunked-prefill-size 4096", 8), ("Qwen/Qwen3-32B", 4, "", 16),
+            ("Qwen/Qwen3-30B-A3B", 2, "--ep 2", 8), ("Qwen/Qwen3-30B-A3B", 4, "--dp 4 --enable-dp-attention --ep 4", 16),
+            ("Qwen/Qwen3-30B-A3B", 4, "--max-running-requests 8", 8), ("openai/gpt-oss-20b", 1, "", 4),
+            ("Qwen/Qwen3-8B", 1, "--dp 2", 8), ("Qwen/Qwen3-32B", 2, "--mem-fraction-static 0.9", 4),
+            ("Qwen/Qwen3-235B-A22B-FP8", 8, "--ep 8", 8),
+        )
+    ),
+    *(
+        (f"trtllm-serve {model} --tp_size {tp} {more}", {"isl": 512, "osl": 64, "concurrency": users})
+        for model, tp, more, users in (
+            ("Qwen/Qwen3-8B", 1, "", 1), ("Qwen/Qwen3-8B", 2, "--max_batch_size 64", 8), ("Qwen/Qwen3-32B", 4, "", 16),
+            ("nvidia/Llama-3.3-70B-Instruct-FP8", 4, "", 8), ("Qwen/Qwen3-30B-A3B", 2, "--ep_size 2", 8),
+            ("Qwen/Qwen3-30B-A3B", 4, "--max_num_tokens 4096", 8), ("openai/gpt-oss-20b", 1, "", 4),
+            ("Qwen/Qwen3-8B", 1, "--max_seq_len 4096", 4), ("Qwen/Qwen3-32B", 2, "", 4), ("Qwen/Qwen3-8B", 4, "", 4),
+        )
+    ),
+    *(
+        (f"vllm serve {model} {more}", {"isl": 256, "osl": 32, "rate": rate})
+        for model, more, rate in (
+            ("Qwen/Qwen3-8B", "", 1.0), ("Qwen/Qwen3-8B", "-tp 2", 2.0), ("Qwen/Qwen3-32B", "-tp 4", 1.0),
+            ("Qwen/Qwen3-30B-A3B", "-tp 2 --enable-expert-parallel", 1.0), ("Qwen/Qwen3-30B-A3B", "-dp 2 -ep", 2.0),
+            ("openai/gpt-oss-20b", "", 1.0), ("openai/gpt-oss-120b", "-tp 2", 1.0), ("Qwen/Qwen3-0.6B", "", 4.0),
+            ("Qwen/Qwen3-4B", "--max-num-seqs 16", 2.0), ("Qwen/Qwen3-8B-FP8", "", 1.0),
+        )
+    ),
+    *((f"vllm serve Qwen/Qwen3-{size} --kv-cache-dtype fp8", {"isl": 300, "osl": 30, "concurrency": users})
+      for size, users in (("0.6B", 1), ("1.7B", 4), ("4B", 8), ("8B", 3), ("14B", 5), ("32B", 2), ("30B-A3B", 6), ("0.6B", 32),
+                          ("1.7B", 9), ("4B", 2))),
+]  # fmt: skip
+
+
+def test_fifty_loads():
+    assert len(LOADS) == 50 and len({(text, str(load)) for text, load in LOADS}) == 50
+
+
+@pytest.mark.parametrize(("text", "load"), LOADS)
+def test_check_says_what_predict_says_of_its_row(text, load):
+    found = answer(text, **load)
+    assert found.starts == "yes" and found.load is not None and found.load.ttft_ms, (found.why, found.load)
+    same = predict_row(found.load.row, shipped_calibration())
+    assert not same.failed, same.note
+    assert (found.load.ttft_ms, found.load.tpot_ms) == (pytest.approx(same.ttft_ms), pytest.approx(same.tpot_ms))
+
+
+def test_a_better_start_is_one():
+    found = answer("vllm serve Qwen/Qwen3-30B-A3B -tp 8", isl=1000, osl=100, concurrency=256)
+    better = found.load.better
+    assert better is not None and better.tokens_per_s > 1.03 * found.load.tokens_per_s
+    words = {flag: new for flag, _, new in better.changes}
+    text = f"vllm serve Qwen/Qwen3-30B-A3B -tp {words.get('--tensor-parallel-size', '8')}"
+    for flag, new in words.items():
+        if flag != "--tensor-parallel-size":
+            text += f" {flag}" + ("" if new == "on" else f" {new}")
+    again = answer(text, isl=1000, osl=100, concurrency=256)
+    assert again.load.tokens_per_s == pytest.approx(better.tokens_per_s)
+
+
+def test_every_edge_gives_the_same_answer(tmp_path: Path):
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{LLAMA} --max-model-len 16000\n", encoding="utf-8")
+    run = run_in_process("check", str(path), "--gpu", "h100", "--json")
+    assert run.exit_code == 0, run.output
+    said = json.loads(run.output)
+    assert autoconfig.check(path, gpu="h100").to_dict() == said
+    body = {"text": path.read_text(), "settings": {}, "model": None, "gpu": "h100"}
+    fields = ("gpus_per_node", "release", "server", "isl", "osl", "rate", "concurrency")
+    assert json.loads(checked({**dict.fromkeys(fields), **body})) == said
+    assert said["kind"] == "start" and said["engine"] == "vllm" and said["starts"] == "yes"
+    path.write_text(LLAMA, encoding="utf-8")
+    refused = run_in_process("check", str(path), "--gpu", "l4", "--json")
+    assert refused.exit_code == 3 and json.loads(refused.output)["starts"] == "no", "131,072 tokens take 16 GiB"
+
+
+def test_fields_of_a_start_are_refused_of_a_training_script(tmp_path: Path):
+    path = tmp_path / "train.sh"
+    path.write_text("torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 --hidden-size 1024\n", encoding="utf-8")
+    assert not is_start(path.read_text())
+    run = run_in_process("check", str(path), "--gpu", "h100", "--concurrency", "4")
+    assert run.exit_code == 2 and "--concurrency is of the start of a serving engine" in run.output
+
+
+def test_the_row_is_one_of_the_table():
+    found = answer(f"{LLAMA} -tp 2", isl=100, osl=10, concurrency=2)
+    assert found.load.row == row_of(found.start, found.memory, start_load(100, 10, 2))
+    assert {"model": "llama3.1-8b", "tp": "2", "scenario": "concurrency 2"}.items() <= found.load.row.items()
+
+
+def start_load(isl, osl, users):
+    from autoconfig.engines.load import Load
+
+    return Load(isl=isl, osl=osl, concurrency=users)
