@@ -173,8 +173,9 @@ def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound | Start
     """
     from autoconfig.engines.check import check_start_file, is_start, refuse_serving_fields, start_request
     from autoconfig.formats.check import WANTED, check_file
-    from autoconfig.megatron.check_input import check_request, read_text
+    from autoconfig.megatron.check_input import check_request
     from autoconfig.notebook.answers import CheckFound, StartFound
+    from autoconfig.specs.files import read_text
 
     if is_start(read_text(Path(file), WANTED)):
         return StartFound(check_start_file(Path(file), start_request(said)))

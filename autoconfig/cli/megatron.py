@@ -38,9 +38,10 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     from autoconfig.engines.check import is_start, refuse_serving_fields
     from autoconfig.formats.check import WANTED, check_file
     from autoconfig.formats.edit import improved_text
-    from autoconfig.megatron.check_input import check_request, read_text
+    from autoconfig.megatron.check_input import check_request
     from autoconfig.megatron.edit import apply_to as write_improved
     from autoconfig.render.check import check_json, no_verdict, show_check
+    from autoconfig.specs.files import read_text
 
     if is_start(read_text(file, WANTED)):
         _check_start(ctx, file, given, as_json=as_json)

@@ -12,13 +12,14 @@ from autoconfig.engines.load import Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
 from autoconfig.engines.refusals import refusal
 from autoconfig.formats.recognise import POST_TRAINING
-from autoconfig.megatron.check_input import read_settings, read_text
+from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.planning.request_fields import CHECK, CHECK_SERVING
 from autoconfig.planning.resolve import check_bounds, field_names, field_values
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.files import read_text
 from autoconfig.specs.remarks import Remark
 
 WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
