@@ -1,5 +1,5 @@
-"""`autoconfig` and `python -m autoconfig`: the command line, with Ctrl-C clean even while it is loaded or ends, and on streams that
-the caller closed."""
+"""`autoconfig` and `python -m autoconfig`: the command line, on streams that the caller may have closed, and with Ctrl-C clean
+even while it is loaded or ends."""
 
 import atexit
 import gc
@@ -29,8 +29,8 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def open_streams() -> None:
-    """What the caller closed (`>&-`) is opened on the null device: Python has None for it, and the next file to be opened would get
-    its number, and what is printed."""
+    """What the caller closed (`>&-`) is opened on the null device: Python has None for it, and the next file to be opened would
+    get its number, and what is printed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
