@@ -19,7 +19,7 @@ from autoconfig.api.http import ENDING, Metrics
 from autoconfig.api.limits import Room
 from autoconfig.api.measurements import Known, OwnCalibration, current
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem
-from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key
+from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key, trouble
 from autoconfig.api.wire.bodies import READERS
 from dbos import DBOSClient
 from starlette.concurrency import run_in_threadpool
@@ -96,9 +96,9 @@ def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
             status = response.status_code
         except RefusedError as error:
             response, status = error.response, error.status
-        except DATABASE_AWAY:
-            LOG.warning("%s %s: the database does not answer", request.method, request.url.path, exc_info=True)
-            response = problem(503, "the database does not answer; try again", headers={"Retry-After": str(AGAIN_SECONDS)})
+        except DATABASE_AWAY as error:
+            LOG.warning("%s %s: the database fails", request.method, request.url.path, exc_info=True)
+            response = problem(503, trouble(error), headers={"Retry-After": str(AGAIN_SECONDS)})
             status = 503
         except ClientDisconnect:  # the answer that nobody reads (`api.app`)
             status = 400

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
 import sqlite3
+import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from autoconfig.specs.errors import InputError, UnknownNameError
+from autoconfig.specs.errors import InputError, UnknownNameError, without_password
 from dbos import DBOS
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -121,29 +124,65 @@ CALIBRATIONS = _table(
 BUSY_SECONDS = 30
 
 
+GIVE_URL = "give sqlite:///FILE or postgresql://USER@HOST:PORT/NAME"
+DRIVERS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg", "postgresql+psycopg": "postgresql+psycopg"}
+
+
 def engine_of(url: str) -> sa.Engine:
     """An engine with the tables in place. Raises InputError for a bad URL or a database that does not answer."""
+    shown = without_password(url)[:200]
     try:
         parsed = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        raise InputError(f"database {url[:80]!r} is no URL; give sqlite:///FILE or postgresql://USER@HOST/NAME") from None
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise InputError(f"database {parsed.render_as_string()}: give sqlite:///FILE or postgresql://USER@HOST/NAME")
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    sqlite = parsed.get_backend_name() == "sqlite"
-    engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args={"timeout": BUSY_SECONDS} if sqlite else {})
+    except (sa.exc.ArgumentError, ValueError):  # of these texts some hold the password
+        hint = "is the port a number, and are / and @ of a password written %2F and %40?"
+        raise InputError(f"database {shown!r} is no URL; {GIVE_URL}; {hint}") from None
+    if parsed.drivername not in DRIVERS:
+        raise InputError(f"database {shown}: {GIVE_URL}")
+    parsed = parsed.set(drivername=DRIVERS[parsed.drivername])
+    sqlite = parsed.drivername == "sqlite"
     if sqlite:
-        # readers do not wait for a writer (https://sqlite.org/wal.html)
-        sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=WAL").close())
+        _close_to_others(parsed.database)
     try:
+        engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args={"timeout": BUSY_SECONDS} if sqlite else {})
+        if sqlite:
+            # readers do not wait for a writer (https://sqlite.org/wal.html)
+            sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA journal_mode=WAL").close())
         METADATA.create_all(engine)
         _add_new_columns(engine)
         DBOS.migrate(dbos_url(url))
-    except sa.exc.SQLAlchemyError as error:
+    except (sa.exc.SQLAlchemyError, ValueError) as error:  # ValueError: of an option of the URL
         reason = str(getattr(error, "orig", None) or error).splitlines()[0][:200]
-        raise InputError(f"database {parsed.render_as_string()} cannot be used: {reason}") from None
+        raise InputError(f"database {shown} cannot be used: {without_password(reason)}") from None
     return engine
+
+
+def _close_to_others(file: str | None) -> None:
+    """SQLite makes its files as the umask has it, and questions and digests of keys are in them: a new one is its owner's
+    alone, and one that everybody may read (as earlier releases made it) becomes so. What is made beside it has its mode."""
+    if not file or file == ":memory:" or file.startswith("file:"):
+        return
+    with suppress(OSError):  # SQLite says what is wrong
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    for path in (file, f"{file}-wal", f"{file}-shm"):
+        with suppress(OSError):  # it is not there, or another user's
+            mode = os.stat(path).st_mode
+            if mode & stat.S_IROTH:
+                os.chmod(path, stat.S_IMODE(mode) & 0o700)
+
+
+AGAIN = "the database does not answer; try again"
+FULL = "the disk of the database is full: nothing is stored until its operator makes room"
+READ_ONLY = "the database cannot be written to: its disk or file is read-only"
+
+
+def trouble(error: sa.exc.SQLAlchemyError) -> str:
+    """What a caller is told where the database fails. Names of errors: https://sqlite.org/rescode.html,
+    https://www.postgresql.org/docs/current/errcodes-appendix.html."""
+    cause = getattr(error, "orig", None)
+    name = str(getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None))
+    if name in ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE", "53100"):
+        return FULL
+    return READ_ONLY if name.startswith("SQLITE_READONLY") else AGAIN
 
 
 def _give_subseconds(connection: Any, _: object) -> None:

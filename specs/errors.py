@@ -104,6 +104,19 @@ class CatalogueError(AutoconfigError):
     """A data file that ships with the project is malformed."""
 
 
+_USER_PASSWORD = re.compile(r"^([^:/@]*://[^:/@]*|(?![^:/@]*://)[^:/@]*):.*@", re.DOTALL)
+_BAD_PORT = re.compile(r"(://[^:/@\[]*):(?![0-9]{1,5}(?:[/?]|$))[^/@?]+")
+_QUERY_PASSWORD = re.compile(r"((?:^|[?&\s])\w*password=)[^&\s]*", re.IGNORECASE)
+
+
+def without_password(url: str) -> str:
+    """A database's URL as it may be shown: without what stands, or may have been meant, where a password does. A text that is
+    no URL is read as one as far as it goes."""
+    found = _QUERY_PASSWORD.sub(r"\1***", url)
+    found = _USER_PASSWORD.sub(r"\1:***@", found, count=1)
+    return found if ":***@" in found else _BAD_PORT.sub(r"\1:***", found)
+
+
 def nearest(given: str, known: Iterable[str], count: int = 3) -> list[str]:
     """The `count` known names most like `given`, best first; empty when nothing is alike."""
     by_lower = {name.lower(): name for name in known}

@@ -42,7 +42,7 @@ from autoconfig.api.store import OPEN, WORKERS, dbos_url, engine_of
 from autoconfig.api.work.recovery import Recovery, give_back
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.profiler.slurm import check_programs
-from autoconfig.specs.errors import FileError
+from autoconfig.specs.errors import FileError, without_password
 from dbos import DBOS, DBOSClient
 
 from autoconfig.study.session import Options
@@ -271,7 +271,7 @@ def run(database: str, concurrency: int, profiling: Options | None = None) -> No
 
 
 def _said(worker: WorkerProcess, profiling: Options | None) -> str:
-    where = worker.engine.url.render_as_string(hide_password=True)
+    where = without_password(worker.database)
     if profiling is None:
         measures = "measures none (no --profile-folder)"
     else:

@@ -22,7 +22,7 @@ from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from autoconfig.planning.calibration_file import NO_CALIBRATION
-from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option
+from autoconfig.specs.errors import FileError, InputError, UnknownNameError, option, without_password
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.study.settings import MeasuredQuestion, Settings, differences, kind_of, settings_json, settings_of
 from autoconfig.study.trials import believed
@@ -125,8 +125,8 @@ def open_storage(url: str) -> RDBStorage:
         with errors_of(url), warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             storage = _connect(full, options)
-    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError) as error:
-        raise InputError(f"storage {shown(url)!r} is no database URL ({_first_line(error)}); {GIVE_URL}") from error
+    except (sqlalchemy.exc.ArgumentError, sqlalchemy.exc.NoSuchModuleError, ValueError):
+        raise InputError(f"storage {shown(url)!r} is no database URL; {GIVE_URL}, a number as PORT") from None
     except ImportError as error:
         raise InputError(f"storage {shown(url)!r} needs a driver: pip install 'megatron-autoconfig[postgres]'") from error
     if scheme == "sqlite":
@@ -185,10 +185,7 @@ def errors_of(url: str) -> Iterator[None]:
 
 def shown(url: str) -> str:
     """The URL without its password."""
-    try:
-        return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)[:200]
-    except sqlalchemy.exc.ArgumentError:
-        return url.partition("@")[2][:200] or url[:200]
+    return without_password(url)[:200]
 
 
 def _first_line(error: BaseException) -> str:

@@ -200,6 +200,39 @@ def test_a_revoked_key_follows_no_search_on(locked):
             assert line != ": still here", "the stream goes on"
 
 
+def test_files_of_the_database_are_closed_to_other_users(tmp_path):
+    file = tmp_path / "service.db"
+    for earlier in (None, 0o644, 0o660):
+        if earlier is not None:
+            file.chmod(earlier)
+        engine = engine_of(f"sqlite:///{file}")
+        with engine.begin() as connection:  # a file for the log of what is written stands beside it
+            connection.execute(sa.text("CREATE TABLE IF NOT EXISTS x (y INTEGER)"))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        assert set(modes) == {"service.db", "service.db-wal", "service.db-shm"}
+        assert set(modes.values()) == {0o660 if earlier == 0o660 else 0o600}, "a group that was let in on purpose stays"
+        engine.dispose()
+
+
+def test_a_full_disk_is_said_as_such(tmp_path):
+    """A real failure of SQLite: the file may not grow (https://sqlite.org/pragma.html#pragma_max_page_count)."""
+    app = create_app(ServiceSettings(database=f"sqlite:///{tmp_path}/service.db"))
+    engine = app.state.service.engine
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            return await client.post("/v1/searches", json=UNBEGUN)
+
+    assert asyncio.run(ask()).status_code == 202
+    engine.dispose()
+    sa.event.listen(engine, "connect", lambda connection, _: connection.execute("PRAGMA max_page_count=1").close())
+    statuses = [asyncio.run(ask()) for _ in range(40)]
+    assert statuses[-1].status_code == 503 and "disk of the database is full" in statuses[-1].json()["detail"]
+    assert statuses[-1].headers["retry-after"]
+    engine.dispose()
+
+
 def test_secrets_are_not_stored(locked, keys):
     data = Path(locked.database.removeprefix("sqlite:///")).read_bytes()
     assert not any(key.split("_", 2)[2].encode() in data for key in keys.values())
@@ -235,6 +268,7 @@ def test_the_bucket_fills_again(monkeypatch):
 def test_services_that_cannot_start(arguments, words):
     done = run_in_process("serve", "--port", "0", *arguments)
     assert done.exit_code == 2 and words in done.stderr and "Traceback" not in done.stderr
+    assert "geheim" not in done.stderr
 
 
 @tabled

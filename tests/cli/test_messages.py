@@ -1,9 +1,10 @@
-"""What a person is told who repeats an option, edits an export, names a GPU loosely or asks for a chance near one."""
+"""What a person is told who repeats an option, edits an export, names a GPU loosely asks for a chance near one, or gives a password."""
 
 import pytest
 from autoconfig.specs.errors import (
     InputError,
     parse_count,
+    without_password,
 )
 
 import autoconfig as api
@@ -155,3 +156,25 @@ def test_a_closed_form_that_the_simulation_contradicts_is_explained(autoconfig, 
     assert "the table's TTFT" not in autoconfig.run("deployments", *asked).stdout
     monkeypatch.setattr("autoconfig.render.serving.APART", 1.0)  # any difference is one to explain
     assert "the table's TTFT" in autoconfig.run("deployments", *asked).stdout
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:geheim@h:5432/x", "postgresql://u:***@h:5432/x"),
+        ("postgresql://u:ge@he/im:@h/x", "postgresql://u:***@h/x"),
+        ("postgresql://u:geheim", "postgresql://u:***"),
+        ("postgresql:u:geheim@h", "postgresql:***@h"),
+        ("u:geheim@h", "u:***@h"),
+        ("postgresql://h/x?user=u&password=geheim&sslmode=require", "postgresql://h/x?user=u&password=***&sslmode=require"),
+        ("postgresql://u:geheim@h/x?sslpassword=geheim", "postgresql://u:***@h/x?sslpassword=***"),
+        ("host=h user=u password=geheim", "host=h user=u password=***"),
+        ("postgresql://u@h:abc/x", "postgresql://u@h:abc/x"),
+        ("postgresql://[::1]:5432/x", "postgresql://[::1]:5432/x"),
+        ("postgresql://h:5432/x", "postgresql://h:5432/x"),
+        ("sqlite:////data/a:b@c.db", "sqlite:////data/a:b@c.db"),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, shown):
+    assert without_password(url) == shown
