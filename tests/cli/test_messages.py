@@ -1,4 +1,4 @@
-"""What a person is told who repeats an option, edits an export, names a GPU loosely asks for a chance near one, or gives a password."""
+"""What a person is told who repeats an option, edits an export, names a GPU loosely, asks for a chance near one; passwords."""
 
 import pytest
 from autoconfig.specs.errors import (
