@@ -49,6 +49,10 @@ def drawn(rng: random.Random, release: str, family: str) -> tuple[list[LayerCach
     }.get(family, full)
     every = rng.choice((2, 4, 4, 6, count))
     layers = [full if family in ("uniform", "latent") or (index + 1) % every == 0 else other for index in range(count)]
+    if family == "sliding" and rng.random() < 0.6:  # any numbers of both kinds, in any order: groups are padded
+        layers = rng.choices((full, other), k=count)
+        layers[:2] = [full, other]
+        rng.shuffle(layers)
     if family == "hybrid" and not any(layer.kind == FULL for layer in layers[:: max(count // pp, 1)]):
         pp = 1
     step = count // pp
