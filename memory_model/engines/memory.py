@@ -6,7 +6,7 @@ Each engine by its own law: memory_model.engines.vllm, .sglang, .trtllm.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from autoconfig.memory_model.engines import sglang, trtllm, vllm
 from autoconfig.memory_model.engines.groups import STATE, BlockLayout
@@ -21,6 +21,22 @@ BAND_TEXT, BAND_OTHER = 0.6, 1.5
 """GiB around the edge within which nobody can say whether it starts: text models of known releases, and others."""
 CONTEXT_GIB = 0.5
 """CUDA's context, which is not free when an engine looks at the card."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """Something that stops a start beyond a point."""
+
+    margin: float
+    """GiB to the point; negative beyond it."""
+    message: str
+    """The engine's words there."""
+    band: float = BAND_OTHER
+    """GiB within which nobody can say, at most."""
+
+
+BAND_FREE = 0.25
+"""Of what is free before anything is loaded."""
 
 
 def engine_memory(start: EngineStart) -> EngineMemory:
@@ -45,14 +61,20 @@ def band_gib(start: EngineStart) -> float:
     return BAND_TEXT if known and text else BAND_OTHER
 
 
-def _verdict(edges: Sequence[tuple[float, str]], band: float) -> tuple[str, float, str]:
-    """(yes, no or uncertain, GiB to the nearest edge, why) of each edge's distance and message."""
-    margin, why = min(edges, key=lambda edge: edge[0])
-    if margin >= band:
-        return "yes", margin, ""
-    if margin > -band:
-        return "uncertain", margin, f"{abs(margin):.2f} GiB {'above' if margin >= 0 else 'below'} the edge: {why}"
-    return "no", margin, why
+def _verdict(edges: Sequence[Edge], band: float) -> tuple[str, float, str]:
+    """(yes, no or uncertain, GiB to the nearest edge, why): the worst of what every edge says."""
+    found = []
+    for edge in edges:
+        within = min(band, edge.band)
+        found.append((("no", "uncertain", "yes").index(_said(edge.margin, within)), edge.margin, edge.message))
+    which, margin, why = min(found)
+    if which == 1:
+        why = f"{abs(margin):.2f} GiB {'above' if margin >= 0 else 'below'} the edge: {why}"
+    return ("no", "uncertain", "yes")[which], margin, "" if which == 2 else why
+
+
+def _said(margin: float, band: float) -> str:
+    return "yes" if margin >= band else "uncertain" if margin > -band else "no"
 
 
 def _parts(parts: Sequence[PartBytes], pool: float, source: str) -> tuple[MemoryPart, ...]:
@@ -139,8 +161,8 @@ def _vllm_edges(
     stage: StageWeights,
     cut: tuple[float, BlockLayout, int, int, int, int],
     parts: Sequence[PartBytes],
-) -> list[tuple[float, str]]:
-    """(GiB to the edge, vLLM's message beyond it) of everything that can stop a start."""
+) -> list[Edge]:
+    """Everything that can stop a start of vLLM."""
     pool, layout, blocks, need, length, longest = cut
     release = settings("vllm", start.release)
     available, needed = pool / GIB, need * layout.block_bytes / GIB
@@ -156,14 +178,15 @@ def _vllm_edges(
             "`max_model_len` when "
             "initializing the engine."
         )
-    edges = [(available - needed if start.num_gpu_blocks is None else (blocks - need) * layout.block_bytes / GIB, message)]
+    short = available - needed if start.num_gpu_blocks is None else (blocks - need) * layout.block_bytes / GIB
+    edges = [Edge(margin=short, message=message)]
     recurrent = any(group.like.kind == STATE for group in layout.groups)
     if recurrent and not start.eager and release["states_checked"].value:
         message = (
             f"max_num_seqs ({found.seqs}) exceeds available Mamba cache blocks ({blocks}). Each decode sequence requires one "
             f"Mamba cache block. Please lower max_num_seqs to at most {blocks} or increase gpu_memory_utilization."
         )
-        edges.append(((blocks - found.seqs) * layout.block_bytes / GIB, message))
+        edges.append(Edge(margin=(blocks - found.seqs) * layout.block_bytes / GIB, message=message))
     if start.kv_cache_bytes is None:
         free = start.gpu.memory_bytes / GIB - CONTEXT_GIB
         wanted = found.fraction * start.gpu.memory_bytes / GIB
@@ -172,7 +195,7 @@ def _vllm_edges(
             f"memory utilization ({found.fraction:g}, {wanted:.2f} GiB). Decrease GPU memory utilization or reduce GPU memory "
             "used by other processes."
         )
-        edges.append((free - wanted, message))
+        edges.append(Edge(margin=free - wanted, message=message, band=BAND_FREE))
     charged = release["charge_graphs"].value if start.charge_graphs is None else start.charge_graphs
     if not charged and not start.eager and start.kv_cache_bytes is None:
         peak = sum(part.bytes for part in parts if "profile run" in part.name) / GIB
@@ -183,7 +206,7 @@ def _vllm_edges(
             f"CUDA out of memory while capturing CUDA graphs ({graphs:.1f} GiB, {left:.1f} GiB left beside the cache). "
             "Consider decreasing `gpu_memory_utilization` or switching to eager mode (--enforce-eager)"
         )
-        edges.append((left - graphs, message))
+        edges.append(Edge(margin=left - graphs, message=message))
     return edges
 
 
@@ -201,10 +224,11 @@ def _sglang(start: EngineStart) -> EngineMemory:
     message = (
         f"Not enough memory. Please try to increase --mem-fraction-static. Current value: mem_fraction_static={fraction:g}"
     )
-    edges = [(pool / GIB, message)]
+    edges = [Edge(margin=pool / GIB, message=message)]
     if held.states or "gdn" in start.model.layer_kinds or "mamba" in start.model.layer_kinds:
         words = f"max_mamba_cache_size={held.states} leaves max_num_reqs={held.running}"
-        edges.append(((held.running - 0.5) * max(held.state_bytes, 1.0) / max(held.states, 1) / GIB, words))
+        margin = (held.running - 0.5) * max(held.state_bytes, 1.0) / max(held.states, 1) / GIB
+        edges.append(Edge(margin=margin, message=words))
     starts, margin, why = _verdict(edges, band_gib(start))
     before = start.gpu.memory_bytes - sglang.context_gib(start)[0] * GIB
     least = fraction - pool / before
@@ -245,7 +269,7 @@ def _trtllm(start: EngineStart) -> EngineMemory:
     found = min((trtllm.pool(start, stage) for stage in stages(start)), key=lambda one: one.tokens)
     length = start.max_model_len or start.model.max_position_embeddings
     message = "Impossible to fit in the KV cache: no free GPU memory is left for it (free_gpu_memory_fraction)"
-    starts, margin, why = _verdict([(found.pool / GIB, message)], band_gib(start))
+    starts, margin, why = _verdict([Edge(margin=found.pool / GIB, message=message)], band_gib(start))
     concurrency = found.tokens / length
     return EngineMemory(
         engine="tensorrt-llm",

@@ -141,10 +141,12 @@ def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[PartBytes]
     parts.append(
         PartBytes(name="kept free for activations and graphs", bytes=(1.0 - fraction) * before, source=f"{fraction:g}: {why}")
     )
+    loading = settings("sglang", start.release)["loading"]
+    parts.append(PartBytes(name="libraries while loading", bytes=float(loading.value) * GIB, source=loading.source))
     symmetric = SYMMETRIC_BYTES if start.symmetric_memory else 0
     if symmetric:
         parts.append(PartBytes(name="symmetric memory", bytes=symmetric, source="flag: --enable-symm-mem"))
-    return parts, fraction * before - held - symmetric
+    return parts, fraction * before - held - float(loading.value) * GIB - symmetric
 
 
 @dataclass(frozen=True, kw_only=True)
