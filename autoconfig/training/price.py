@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,10 @@ ONE_NODE = "one node"
 NOT_LEGAL = "low: not a legal plan"
 """In place of a class where a plan breaks a rule."""
 CLASSES = (CALIBRATED, RELATED, ONE_NODE, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
+NO_RUN = "no run of this software"
+NO_RUN_MOE = "no run of this software, mixture of experts"
+NO_RUNS = (NO_RUN, NO_RUN_MOE)
+"""In place of CLASSES where no constant was fitted on the stack: what runs scatter that nobody tuned to."""
 SMALL_PARAMETERS = 1e9
 """Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
 MAX_GPUS_OF_ONE_NODE = 8
@@ -86,7 +90,15 @@ class Confidence:
 
 
 def confidence_class(scenario: Scenario, cp: int = 1) -> str:
-    """Which of CLASSES a question belongs to; `cp` is the plan's context parallelism."""
+    """Which of CLASSES and NO_RUNS a question belongs to; `cp` is the plan's context parallelism."""
+    level, stack = class_of_seen(scenario, cp), scenario.software
+    if level == UNCALIBRATED or (stack.priced_as or stack.name) in stacks_seen() or own_runs(scenario) is not None:
+        return level
+    return NO_RUN_MOE if scenario.model.is_moe else NO_RUN
+
+
+def class_of_seen(scenario: Scenario, cp: int = 1) -> str:
+    """Which of CLASSES a question belongs to, whatever the software."""
     entry = entry_for(scenario, moe=scenario.model.is_moe)
     if entry is None or not entry.sources:
         return UNCALIBRATED
@@ -104,13 +116,25 @@ def confidence_class(scenario: Scenario, cp: int = 1) -> str:
 
 
 @cache
+def _evidence_of_bands() -> dict[str, Any]:
+    text = (resources.files("autoconfig") / "data" / "bands.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@cache
 def shipped_bands() -> Mapping[str, Band]:
     """Class -> band, from data/bands.json; the key `pooled` holds all sources together."""
-    text = (resources.files("autoconfig") / "data" / "bands.json").read_text(encoding="utf-8")
     return {
         name: Band(p5=item["p5"], p95=item["p95"], rows=item["rows"], sources=tuple(item["sources"]))
-        for name, item in json.loads(text)["bands"].items()
+        for name, item in _evidence_of_bands()["bands"].items()
     }
+
+
+@cache
+def stacks_seen() -> frozenset[str]:
+    """Software stacks of which a run is in the tables that the shipped constants and bands were made from."""
+    return frozenset(_evidence_of_bands()["stacks"])
 
 
 LONG_SEQUENCE = 32_768
@@ -172,7 +196,8 @@ def band_of(level: str, bands: Mapping[str, Band]) -> Band:
 
 def _widest(bands: Mapping[str, Band]) -> Band:
     """As far as any of these bands reaches on either side; counted on no run."""
-    low, high = min(band.p5 for band in bands.values()), max(band.p95 for band in bands.values())
+    seen = [band for name, band in bands.items() if name not in NO_RUNS]
+    low, high = min(band.p5 for band in seen), max(band.p95 for band in seen)
     return Band(p5=low, p95=high, rows=0, sources=())
 
 

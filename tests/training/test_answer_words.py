@@ -29,6 +29,7 @@ from autoconfig.training.price import (
     flops_per_step,
     narrowed,
     record_for,
+    shipped_bands,
 )
 from autoconfig.training.question import Request, odd_graphs, read_workload, trains_adapters, understand
 from autoconfig.training.rank import in_order, pareto_positions, plainest_first, safe_position, tie_groups
@@ -128,6 +129,21 @@ def test_classes_of_questions(model, gpus, cp, entry, level, monkeypatch):
     )
     monkeypatch.setattr("autoconfig.training.price.entry_for", lambda *_, **__: found)
     assert confidence_class(asked, cp) == level
+
+
+@pytest.mark.parametrize(
+    ("model", "software", "level"),
+    [
+        ("llama3-8b", "torchtitan", "no run of this software"),
+        ("qwen3-30b-a3b", "automodel", "no run of this software, mixture of experts"),
+        ("llama3-8b", "nemo-26.08", "one node"),
+    ],
+)
+def test_software_that_no_constant_was_fitted_on_is_a_class_of_its_own(model, software, level):
+    """nemo-26.08 is priced as nemo-26.06, of which there are runs."""
+    asked = understand(Request(model=model, gpus=8, gpu="h100", software=software, global_batch_size=64)).scenario
+    assert confidence_class(asked) == level
+    assert band_of(level, shipped_bands()) is shipped_bands()[level]
 
 
 def test_without_a_run_behind_the_gpu_a_band_reaches_as_far_as_any_other():

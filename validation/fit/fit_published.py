@@ -16,9 +16,11 @@ from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.training.price import Band
 from validation.fit.serving_fit import fit, samples_of
 from validation.fit.steps import published_calibration
-from validation.sheets.bands import banded, bands_of
+from validation.published import published_runs
+from validation.sheets.bands import banded, bands_of, stranger_bands
 from validation.sheets.post_training import fitted
 from validation.sheets.serving import published_rows
+from validation.sources import source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVING = ROOT / "time_model" / "data" / "serving_calibration.json"
@@ -32,9 +34,11 @@ ABOUT = (
 
 
 def bands_json(bands: dict[str, Band]) -> dict[str, object]:
-    """What confidence.shipped_bands reads."""
+    """What price.shipped_bands reads."""
+    known = [run.case for run in published_runs().runs if source_of(run.case.source).use]
     return {
         "about": ABOUT,
+        "stacks": sorted({case.scenario.software.priced_as or case.scenario.software.name for case in known}),
         "bands": {
             name: {"p5": round(band.p5, 4), "p95": round(band.p95, 4), "rows": band.rows, "sources": list(band.sources)}
             for name, band in bands.items()
@@ -79,7 +83,8 @@ def fit_post_training() -> None:
 def main() -> None:
     """Write all files."""
     write_calibration(published_calibration(), CALIBRATION)
-    BANDS.write_text(json.dumps(bands_json(bands_of(banded())), indent=1) + "\n", encoding="utf-8")
+    bands = bands_of(banded()) | stranger_bands()
+    BANDS.write_text(json.dumps(bands_json(bands), indent=1) + "\n", encoding="utf-8")
     fit_engines()
     fit_post_training()
 

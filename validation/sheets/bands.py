@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,10 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+from autoconfig.runs.table import cell, number
 from autoconfig.training.price import (
     CALIBRATED,
     CLASSES,
     MIN_SOURCES,
+    NO_RUN,
+    NO_RUN_MOE,
     ONE_NODE,
     RELATED,
     RELIABLE_ROWS,
@@ -23,10 +27,22 @@ from autoconfig.training.price import (
     band_of,
 )
 from validation.sheets.figures import Line
-from validation.sheets.training import LeaveOut, Predicted, paper_of, predictions, publisher_of
+from validation.sheets.strangers import strangers
+from validation.sheets.training import (
+    Constants,
+    LeaveOut,
+    Predicted,
+    paper_of,
+    predict_runs,
+    predictions,
+    publisher_of,
+    unseen_runs,
+)
 from validation.sources import band_bars, source_of
 
 POOLED = "pooled"
+NO_RUN_KINDS = {NO_RUN: False, NO_RUN_MOE: True}
+"""Class -> whether it is of mixtures of experts."""
 UPPER = 0.95
 """Share of runs below the upper end of a band; as many lie above its lower end."""
 LARGE_RUNS = (CALIBRATED, RELATED)
@@ -115,6 +131,61 @@ def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
         if len({p.source for p in rows}) >= MIN_SOURCES:
             found[level] = band_from(rows)
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stranger:
+    """A run of a publisher or with software that nothing was fitted to."""
+
+    source: str
+    log_ratio: float
+    moe: bool
+
+
+@cache
+def of_strangers() -> tuple[Stranger, ...]:
+    """Return the runs of strangers_training.csv and unseen_measurements.csv beside what their publisher has not moved."""
+    sheet, found = strangers(facts=True), []
+    for row, p in zip(sheet.rows, sheet.predictions, strict=True):
+        measured = number(row, "metric_step_s")
+        if measured and p.step_seconds is not None:
+            source = f"{cell(row, 'source')}, {cell(row, 'gpu')}"
+            found.append(
+                Stranger(source=source, log_ratio=float(np.log(measured / p.step_seconds)), moe=bool(cell(row, "experts")))
+            )
+    for seen in predict_runs(unseen_runs(), Constants("publisher")):
+        moe = seen.run.case.scenario.model.is_moe
+        found.append(Stranger(source=seen.source, log_ratio=seen.log_ratio, moe=moe))
+    return tuple(found)
+
+
+def quantiles_of(runs: Sequence[Scattered]) -> Band:
+    """Return the band between the weighted 5 % and 95 % quantiles, sources weighing as in `band_from`: strangers' errors have a
+    long tail to one side (real data, slow hosts), whose square would say nothing of the other runs."""
+    count = Counter(run.source for run in runs)
+    weights = [1 / (count[run.source] + RELIABLE_ROWS) for run in runs]
+    low, high = (weighted_quantile([run.log_ratio for run in runs], weights, share) for share in (1 - UPPER, UPPER))
+    return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(runs), sources=tuple(sorted(count)))
+
+
+def stranger_bands() -> dict[str, Band]:
+    """Return the bands of NO_RUNS."""
+    return {name: quantiles_of([run for run in of_strangers() if run.moe == moe]) for name, moe in NO_RUN_KINDS.items()}
+
+
+def stranger_lines() -> Iterator[Line]:
+    """Yield how many strangers' runs lie in the bands that other sources make, and half the bands' width."""
+    bars = band_bars()
+    for name, moe in NO_RUN_KINDS.items():
+        runs = [run for run in of_strangers() if run.moe == moe]
+        inside = []
+        for source in sorted({run.source for run in runs}):
+            band = quantiles_of([run for run in runs if run.source != source])
+            inside += [band.p5 <= np.exp(run.log_ratio) <= band.p95 for run in runs if run.source == source]
+        low, high = bars["class_inside"]
+        yield Line(name=f"90 % bands: {name}, inside", rows=len(runs), reached=_mean(inside), least=low, most=high)
+        whole = quantiles_of(runs)
+        yield Line(name=f"90 % bands: {name}, half-width", rows=len(runs), reached=(whole.p95 - whole.p5) / 2)
 
 
 def coverage(

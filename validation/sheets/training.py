@@ -18,7 +18,7 @@ from autoconfig.time_model.predict import estimate_step_time
 from autoconfig.calibration.observe import Observation, Run, gpu_name, observe, run_of
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.training_row import Case
-from autoconfig.training.price import confidence_class
+from autoconfig.training.price import class_of_seen
 from validation.fit.steps import fit
 from validation.published import published_rows, published_runs, useful_for_calibration
 from validation.sheets.figures import Group, Line, figures_of
@@ -143,7 +143,7 @@ def predict_runs(runs: Sequence[Run], constants: Constants) -> list[Predicted]:
     settings = [constants.applied(run.case) for run in runs]
     steps = predict_steps([(scenario, run.case.plan) for scenario, run in zip(settings, runs, strict=True)])
     return [
-        Predicted(run=run, step_seconds=step, level=confidence_class(scenario, run.case.plan.cp))
+        Predicted(run=run, step_seconds=step, level=class_of_seen(scenario, run.case.plan.cp))
         for run, step, scenario in zip(runs, steps, settings, strict=True)
     ]
 
