@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import uvicorn
+from autoconfig.api import retention
 from autoconfig.api.browser import KnownHosts, known_hosts
 from autoconfig.api.compute import Compute, render
 from autoconfig.api.context import JSON, Service, guarded, respond
@@ -122,9 +123,11 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_worker
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         compute.start()
         workers.start()
+        keeping = asyncio.create_task(retention.keep(engine, service.queue, settings.database, settings.keep_days))
         try:
             yield
         finally:
+            keeping.cancel()
             workers.stop()
             compute.stop()
             service.queue.destroy()

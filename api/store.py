@@ -48,6 +48,8 @@ class ServiceSettings:
     """That one API key may have in the queue; without keys all together."""
     event_streams: int = 50
     """That one API key may have open of this process; without keys all together."""
+    keep_days: int = 90
+    """After its end a search is deleted; 0: never."""
 
 
 METADATA = sa.MetaData()

@@ -56,6 +56,13 @@ database_option = click.option(
     show_default=True,
     help="Most searches of one key in the queue; without keys all together.",
 )
+@click.option(
+    "--keep-days",
+    type=click.IntRange(0, 36_500),
+    default=90,
+    show_default=True,
+    help="A search is deleted so many days after its end; 0: never.",
+)
 def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, search_workers: int, **options: Any) -> None:
     """The same answers over HTTP, for schedulers and browsers.
 

@@ -1,22 +1,28 @@
-"""Searches that no living worker has: dead workers, workers that wake late, rows that somebody deleted or did not restore."""
+"""Searches that no living worker has: dead workers, workers that wake late, rows that somebody deleted or did not restore; and
+searches that ended long ago."""
 
 from __future__ import annotations
 
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 
+import httpx
 import pytest
 import sqlalchemy as sa
-from autoconfig.api import searches
-from autoconfig.api.store import WORKERS, dbos_url, engine_of
+from autoconfig.api import retention, searches
+from autoconfig.api.store import SEARCHES, WORKERS, dbos_url, engine_of, now
 from autoconfig.api.wire.bodies import read_search
 from autoconfig.api.work import recovery
 from autoconfig.api.work.recovery import Watcher
 from dbos import DBOSClient
+from optuna.study import StudyDirection
 
-from tests.api.conftest import QUESTION, begin_worker, wait_for
+from autoconfig.study.storage import opened
+from tests.api.conftest import QUESTION, begin_worker, start, take_up, wait_for
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 
@@ -130,3 +136,83 @@ def test_only_time_in_which_one_looks_makes_a_worker_dead(place, monkeypatch):
     assert look(60.0, beat=False) == [], "the watcher was paused itself, and they may have been with it"
     assert [look(2.0) for _ in range(4)] == [[]] * 4
     assert look(2.0) == ["still"]
+
+
+def kept_of(engine: sa.Engine, identity: str) -> dict[str, int]:
+    """Table -> its rows in which the search's id stands, of all tables of the database."""
+    found = {}
+    with engine.connect() as connection:
+        for schema in {None, *(name for name in sa.inspect(engine).get_schema_names() if name == "dbos")}:
+            for table in sa.inspect(engine).get_table_names(schema=schema):
+                rows = connection.execute(sa.text(f"SELECT * FROM {schema + '.' if schema else ''}{table}")).all()
+                if count := sum(identity in str(row) for row in rows):
+                    found[table] = count
+    return found
+
+
+def aged(engine: sa.Engine, client: DBOSClient, end: Callable[[str], object], days: float, **changes: object) -> str:
+    """A search that ended so long ago."""
+    body = read_search(json.dumps({**QUESTION, **changes}).encode())
+    identity = searches.submit(engine, client, "key", body)[0].id
+    end(identity)
+    with engine.begin() as connection:
+        row = SEARCHES.update().where(SEARCHES.c.id == identity, SEARCHES.c.ended.is_not(None))
+        connection.execute(row.values(ended=now() - timedelta(days=days)))
+    return identity
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_search_is_deleted_with_all_that_is_kept_of_it_after_its_days(tmp_path, kind, request):
+    url = f"sqlite:///{tmp_path}/service.db" if kind == "sqlite" else request.getfixturevalue("database")
+    engine = engine_of(url)
+    client = DBOSClient(system_database_url=dbos_url(url), system_database_engine=engine)
+
+    def done(identity: str) -> None:
+        take_up(engine, identity)
+        searches.end(engine, identity, result=b"{}")
+        if kind == "postgresql" and searches.get(engine, identity).body.get("profile"):
+            with opened(url) as storage:
+                storage.create_new_study([StudyDirection.MINIMIZE], identity)
+
+    def cancelled_with_jobs(identity: str) -> None:
+        take_up(engine, identity)
+        searches.cancel(engine, identity)
+
+    try:
+        old = [aged(engine, client, done, 91) for _ in range(3)] + [aged(engine, client, done, 91, profile=True)]
+        stay = [
+            aged(engine, client, done, 89),
+            aged(engine, client, lambda _: None, 0),
+            aged(engine, client, cancelled_with_jobs, 91, profile=True),
+        ]
+        assert all(
+            {"autoconfig_searches", "autoconfig_search_events", "workflow_status"} <= {*kept_of(engine, one)} for one in old
+        )
+        if kind == "postgresql":
+            assert "studies" in kept_of(engine, old[-1])
+        before = {identity: kept_of(engine, identity) for identity in stay}
+        assert retention.purge(engine, client, url, timedelta(days=90)) == 4
+        assert {str(kept_of(engine, identity)) for identity in old} == {"{}"}
+        assert {identity: kept_of(engine, identity) for identity in stay} == before
+        assert retention.purge(engine, client, url, timedelta(days=90)) == 0
+    finally:
+        client.destroy()
+        engine.dispose()
+
+
+def test_the_service_deletes_what_is_old(place):
+    old = aged(place.engine, place.client, lambda identity: searches.cancel(place.engine, identity), 31)
+    with kept_service(place.url, "0") as http:
+        assert http.get(f"/v1/searches/{old}").status_code == 200
+    with kept_service(place.url, "30") as http:
+        wait_for(lambda: http.get(f"/v1/searches/{old}").status_code == 404)
+
+
+@contextmanager
+def kept_service(database: str, days: str) -> Iterator[httpx.Client]:
+    service = start(database, "--workers", "1", "--search-workers", "0", "--keep-days", days)
+    try:
+        with service.client() as http:
+            yield http
+    finally:
+        service.stop()
