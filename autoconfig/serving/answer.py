@@ -27,8 +27,8 @@ from autoconfig.serving.reasons import (
     why,
 )
 from autoconfig.serving.request import ServeRequest
-from autoconfig.serving.space import cut_groups
 from autoconfig.serving.space import limit as engine_limit
+from autoconfig.serving.space import refused
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.layouts import spread
 from autoconfig.specs.serve_plan import ServePlan, parse_serve_plan
@@ -207,8 +207,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
         return text, None, f"the checkpoint is quantised: weights={question.checkpoint.main.form}"
     if question.checkpoint is None and not supports(question.gpu, own.weights):
         return text, None, f"{question.gpu.id} does not multiply in weights={own.weights}"
-    why = engine_limit(question.engine, own) or cut_groups(question.model, own, question.checkpoint)
-    if why:
+    if why := refused(question.model, question.engine, own, question.gpus_per_node, question.checkpoint):
         return text, None, why
     memory = decode_memory(question, own)
     held = int(memory.max_concurrency) * own.adp

@@ -341,7 +341,10 @@ def _searched_formats(question: ServeQuestion) -> Iterator[Remark]:
     asked = {key: [str(one) for one in question.constraints.get(key, ())] for key in ("weights", "kv")}
     model, gpu = question.model, question.gpu
     tried = {"weights": weight_formats(model, gpu, asked["weights"]), "kv": cache_formats(gpu, asked["kv"])}
-    named = {published_format(model): f"{published_format(model)} (as published)"}
+    published = published_format(model)
+    if published and not asked["weights"] and tried["weights"][0] == published:
+        yield note(f"weights in {published}, as published (--fix weights=bf16: in 16 bits)", Effect.EVERYTHING)
+    named = {published: f"{published} (as published)"}
     fewer = {
         key: " or ".join(named.get(form, form) if key == "weights" else form for form in tried[key][1:])
         for key in tried

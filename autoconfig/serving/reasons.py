@@ -12,7 +12,7 @@ import numpy.typing as npt
 from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, decode_memory
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import SPARE, TIE, Deployments, within_limits
-from autoconfig.serving.space import cut_groups
+from autoconfig.serving.space import arrangements, refused, weight_formats
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.remarks import Effect, note
 from autoconfig.specs.serve_plan import EnginePlan
@@ -265,7 +265,16 @@ def _illegal(question: ServeQuestion) -> str:
                 f"{_why_none(q, key, asked)}; there are {key} = {', '.join(map(str, sorted(there)))}"
             )
     fixed = ", ".join(f"{key}={','.join(sorted(map(str, values)))}" for key, values in q.constraints.items())
-    return f"no layout of {q.model.name} on {q.num_gpus} GPUs has {fixed or 'this engine'} together; drop a --fix"
+    why = _why_together(q)
+    return f"no layout of {q.model.name} on {q.num_gpus} GPUs has {fixed or 'this engine'} together{why}; drop a --fix"
+
+
+def _why_together(question: ServeQuestion) -> str:
+    """What an engine refuses of the plans that --fix names, in parentheses; empty where there are none at all."""
+    q = question
+    ways = arrangements(q.model, q.gpu, q.num_gpus, q.gpus_per_node, q.constraints)
+    whys = (refused(q.model, q.engine, plan, q.gpus_per_node, q.checkpoint) for plan in ways)
+    return next((f" ({why})" for why in whys if why), "")
 
 
 def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> str:
@@ -274,17 +283,17 @@ def _why_none(question: ServeQuestion, key: str, asked: frozenset[object]) -> st
     if not isinstance(value, int):
         return ""
     experts = q.model.num_moe_experts or 0
-    cut = cut_groups(q.model, EnginePlan(tp=value), q.checkpoint) if key == "tp" else ""
+    weights = weight_formats(q.model, q.gpu, sorted(map(str, q.constraints.get("weights", ()))))
+    tried = EnginePlan(tp=value, weights=weights[0])
+    broken = refused(q.model, q.engine, tried, q.gpus_per_node, q.checkpoint) if key == "tp" else ""
     rules = (
-        (key == "tp" and q.model.num_attention_heads % value, f"{q.model.num_attention_heads} attention heads"),
-        (key == "tp" and value > q.gpus_per_node, f"at most {q.gpus_per_node} GPUs of a link domain, --gpus-per-node"),
+        (q.num_gpus % value, f"{q.num_gpus} GPUs"),
+        (broken, broken),
         (key == "pp" and value > q.model.num_layers, f"{q.model.num_layers} layers"),
         (key in ("ep", "adp") and value > 1 and not q.model.is_moe, "a dense model"),
         (key == "ep" and experts and experts % value, f"{experts} experts"),
-        (q.num_gpus % value, f"{q.num_gpus} GPUs"),
-        (cut if key == "tp" else "", cut),
     )
-    return next((f" ({reason})" for broken, reason in rules if broken), "")
+    return next((f" ({reason})" for wrong, reason in rules if wrong), "")
 
 
 def _ways_out(question: ServeQuestion, plan: EnginePlan) -> list[str]:

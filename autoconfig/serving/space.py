@@ -4,6 +4,7 @@ for."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import product
 
 from autoconfig.memory_model.serving import weights_bytes
@@ -13,8 +14,15 @@ from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.serve_plan import EnginePlan
-from autoconfig.specs.software.checkpoint import Checkpoint
-from autoconfig.specs.software.engine import EngineSpec, stored_as, supports
+from autoconfig.specs.software.checkpoint import Checkpoint, Stored
+from autoconfig.specs.software.engine import (
+    EngineSpec,
+    published_format,
+    published_formats,
+    stored_as,
+    stored_formats,
+    supports,
+)
 from autoconfig.time_model.serving.rows import ServingJob
 
 
@@ -60,8 +68,11 @@ SEARCHED_KV = ("bf16", "fp8")
 
 def weight_formats(model: ModelSpec, gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
     """Formats to search: those asked for (a quantised checkpoint asks for its own), else every one that the GPU multiplies
-    in, by the name of the checkpoint that is served."""
-    return list(asked) or list(dict.fromkeys(stored_as(model, name, gpu) for name in SEARCHED_WEIGHTS if supports(gpu, name)))
+    in, by the name of the checkpoint that is served; not 16 bits of a model that is published in fewer."""
+    published, searched = published_format(model), list(SEARCHED_WEIGHTS)
+    if published and supports(gpu, published):
+        searched = [form for form in published_formats(model) if form in (published, *SEARCHED_WEIGHTS[1:])]
+    return list(asked) or list(dict.fromkeys(stored_as(model, name, gpu) for name in searched if supports(gpu, name)))
 
 
 def cache_formats(gpu: GpuSpec, asked: Sequence[str]) -> list[str]:
@@ -84,31 +95,76 @@ def layouts(
 ) -> Iterator[EnginePlan]:
     """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
 
-    tp divides the query heads and stays within a link domain; ep divides the experts and the ranks of a stage; attention data
-    parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do the same). What
-    the engine has no arguments for is left out. `fixed` holds the values of --fix by key.
+    tp divides the query heads, within a link domain or over whole nodes; ep divides the experts and the ranks of a stage;
+    attention data parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do
+    the same). What the engine has no arguments for or refuses (`refused`) is left out. `fixed` holds the values of --fix.
     """
+    for plan in arrangements(model, gpu, num_gpus, per_node, fixed):
+        if not refused(model, engine, plan, per_node, checkpoint):
+            yield plan
+
+
+def arrangements(
+    model: ModelSpec,
+    gpu: GpuSpec,
+    num_gpus: int,
+    per_node: int,
+    fixed: Mapping[str, frozenset[object]],
+) -> Iterator[EnginePlan]:
+    """Every way to put the model on the GPUs with the values of `fixed`, whether an engine takes it or not."""
     weights = [str(w) for w in fixed.get("weights", ())]
     caches = [str(k) for k in fixed.get("kv", ())]
+    formats = weight_formats(model, gpu, weights), cache_formats(gpu, caches)
     for tp, pp, adp in product(divisors(model.num_attention_heads), PIPELINES, divisors(num_gpus) if model.is_moe else [1]):
         stage = tp * adp
-        # vLLM's layers assert that tp divides the heads of Mamba-2 and the key heads of Gated DeltaNet (mamba_mixer2.py,
-        # qwen3_next.py)
-        recurrent_heads_divide = model.mamba_num_heads % tp == 0 and model.linear_num_key_heads % tp == 0
-        if (
-            tp > per_node
-            or not recurrent_heads_divide
-            or pp > model.num_layers
-            or num_gpus % (stage * pp)
-            or (adp > 1 and tp > 1 and stage > per_node)
-        ):
+        if pp > model.num_layers or num_gpus % (stage * pp) or (adp > 1 and tp > 1 and stage > per_node):
             continue
-        formats = weight_formats(model, gpu, weights), cache_formats(gpu, caches)
-        for ep, form, kv in product(expert_degrees(model, tp, adp), *formats):
+        for ep, form, kv in product(divisors(stage) if model.is_moe else [1], *formats):
             plan = EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp))
-            runs = not limit(engine, plan) and not cut_groups(model, plan, checkpoint)
-            if runs and all(getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")):
+            if all(getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")):
                 yield plan
+
+
+def refused(model: ModelSpec, engine: EngineSpec, plan: EnginePlan, per_node: int, checkpoint: Checkpoint | None = None) -> str:
+    """Why the engine does not start this plan, in its own words where it has some; empty where it starts."""
+    return (
+        over_nodes(engine, plan, per_node) or uneven(model, plan) or limit(engine, plan) or cut_groups(model, plan, checkpoint)
+    )
+
+
+def over_nodes(engine: EngineSpec, plan: EnginePlan, per_node: int) -> str:
+    """Why tensor parallelism does not go over nodes as asked; empty where it does.
+
+    vLLM (docs/serving/parallelism_scaling.md: tensor parallel size of all GPUs of all nodes), SGLang (--nnodes) and
+    TensorRT-LLM (trtllm-llmapi-launch) do, in whole nodes; megatron inference keeps it within a link domain.
+    """
+    if plan.tp <= per_node:
+        return ""
+    if engine.framework == "megatron":
+        return f"at most {per_node} GPUs of a link domain, --gpus-per-node"
+    return f"tensor parallelism over nodes takes whole nodes of {per_node} GPUs" if plan.tp % per_node else ""
+
+
+def uneven(model: ModelSpec, plan: EnginePlan) -> str:
+    """What tp or ep does not divide; empty where they divide all.
+
+    Engines assert it: heads (vLLM config/model.py, "must be divisible by tensor parallel size"), heads of keys and values or
+    their copies (llama.py, SGLang's too), widths (distributed/utils.py, "is not divisible by"), heads of Mamba-2 and of Gated
+    DeltaNet's keys (mamba_mixer2.py, qwen3_next.py).
+    """
+    tp, groups = plan.tp, model.num_query_groups
+    if model.num_attention_heads % tp:
+        return f"{model.num_attention_heads} attention heads"
+    if not model.multi_latent_attention and groups % tp and tp % groups:
+        return f"{groups} heads of keys and values, of which tp={tp} is neither a divisor nor a multiple"
+    if model.mamba_num_heads % tp or model.linear_num_key_heads % tp:
+        return f"{model.mamba_num_heads or model.linear_num_key_heads} heads of its recurrent layers"
+    widths = [model.ffn_hidden_size] * model.has_dense_mlp + [model.moe_shared_expert_intermediate_size or 0]
+    if odd := next((width for width in widths if width % tp), 0):
+        return f"an MLP {odd:,} wide, which is not divisible by {tp}"
+    if plan.ep not in expert_degrees(model, tp, plan.adp):
+        return f"{model.num_moe_experts} experts {model.moe_ffn_hidden_size:,} wide over ep={plan.ep} of {tp * plan.adp} ranks"
+    return ""
 
 
 def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:
@@ -120,26 +176,50 @@ def expert_degrees(model: ModelSpec, tp: int, adp: int) -> list[int]:
     return [ep for ep in divisors(stage) if experts % ep == 0 and width % (stage // ep) == 0 and (adp == 1 or ep in (1, stage))]
 
 
+FORMAT_GROUPS = {"fp8_block": (128, 128), "int4": (128, 1), "nvfp4": (16, 1)}
+"""Weights of a row that share a scale, and rows that do, in formats that are said without a checkpoint (WEIGHT_BYTES)."""
+
+
+@cache
+def _groups(model: ModelSpec, checkpoint: Checkpoint | None, weights: str) -> dict[str, tuple[int, int]]:
+    """Of each part whose weights share scales in groups, attention, mlp and experts: FORMAT_GROUPS' numbers. Engines pad
+    MXFP4."""
+    if checkpoint is None:
+        formats = stored_formats(model, weights)
+        forms = {"attention": formats.attention, "mlp": formats.mlp, "experts": formats.experts}
+        return {part: FORMAT_GROUPS[form] for part, form in forms.items() if form in FORMAT_GROUPS}
+    counted: dict[str, dict[Stored, float]] = {}
+    for part, count, stored in checkpoint.modules(model):
+        by = counted.setdefault(part, {})
+        by[stored] = by.get(stored, 0.0) + count
+    most = {part: max(by, key=by.__getitem__) for part, by in counted.items()}
+    return {part: (one.group, one.rows) for part, one in most.items() if one.group and one.form != "mxfp4"}
+
+
 def cut_groups(model: ModelSpec, plan: EnginePlan, checkpoint: Checkpoint | None) -> str:
-    """Which matrix the layout would cut inside a group of weights that share a scale; empty where it cuts none.
+    """Which matrix the layout would cut inside a group of weights that share a scale, of the checkpoint or of the format that
+    `plan.weights` names; empty where it cuts none.
 
     Engines refuse it (vLLM: layers/quantization/auto_awq.py and auto_gptq.py, "input size is not aligned with the quantized
     weight shape"; fp8.py, validate_fp8_block_shape). Rows of the second matrix are cut by tensor parallelism, blocks also cut
     columns of the first.
     """
-    if checkpoint is None or not checkpoint.main.group or checkpoint.main.form == "mxfp4":
-        return ""
-    group = checkpoint.main.group
-    widths = {"attention's output": (model.num_attention_heads * model.value_head_dim, plan.tp)}
+    groups = _groups(model, checkpoint, plan.weights)
+    heads = model.num_attention_heads
+    widths = [("attention's output", "attention", heads * model.value_head_dim, plan.tp)]
     if model.has_dense_mlp:
-        widths["the MLP"] = (model.ffn_hidden_size, plan.tp)
+        widths.append(("the MLP", "mlp", model.ffn_hidden_size, plan.tp))
     if model.moe_shared_expert_intermediate_size:
-        widths["shared experts"] = (model.moe_shared_expert_intermediate_size, plan.tp)
+        widths.append(("shared experts", "mlp", model.moe_shared_expert_intermediate_size, plan.tp))
     if model.is_moe:
-        widths["experts"] = (model.moe_ffn_hidden_size, plan.tp * plan.adp // plan.ep)
-    for name, (width, ranks) in widths.items():
+        widths.append(("experts", "experts", model.moe_ffn_hidden_size, plan.tp * plan.adp // plan.ep))
+    for name, part, width, ranks in widths:
+        group, rows = groups.get(part, (1, 1))
         if width % (ranks * group) and ranks > 1:
-            return f"{name} has {width} rows, which {ranks} ranks cut inside the checkpoint's groups of {group}"
+            why = "the input size is not aligned with the quantized weight shape"
+            if rows > 1:
+                why = f"output_size = {width // ranks} is not divisible by block_n = {rows}"
+            return f"{name} has {width} rows, which {ranks} ranks cut inside the checkpoint's groups of {group}: {why}"
     return ""
 
 

@@ -216,7 +216,7 @@ def load_model(name: str) -> ModelSpec:
         text, changes = match[1], _VARIANTS[match[2].strip().lower()]
     canonical = _find(_normalised(text))
     if canonical is None and (published := published_checkpoint(text)):
-        canonical = published.model
+        return _load(published.model).replace(**dict(published.shape))
     if canonical is None:
         given = name if len(name) <= 80 else f"{name[:77]}..."
         known = model_names() if nearest(given, model_names()) else _index()

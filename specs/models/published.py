@@ -25,6 +25,8 @@ class Published:
     """Canonical name of the catalogue's model."""
     recipe: str
     """How it is quantised: a key of `recipes`; empty: in 16 bits."""
+    shape: tuple[tuple[str, int], ...] = ()
+    """Fields of the model that are others in this checkpoint, such as a padded width."""
 
     @property
     def quantization_config(self) -> Mapping[str, Any]:
@@ -48,7 +50,7 @@ def find_published(name: str, index: Mapping[str, str]) -> Published | None:
             stem = own.removesuffix(suffix)
             known = own.endswith(suffix) and bool(suffix or publisher) and fits and _matches(stem, _names(row["name"]))
             if known and (model := _model(publisher, stem, index)):
-                return Published(model=model, recipe=row["recipe"])
+                return Published(model=model, recipe=row["recipe"], shape=tuple(row.get("shape", {}).items()))
     model = _model(publisher, own, index) if publisher else ""
     return Published(model=model, recipe="") if model else None
 

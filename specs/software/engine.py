@@ -110,17 +110,31 @@ def supports(gpu: GpuSpec, weights: str) -> bool:
 
 
 def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormats:
+    """What a checkpoint published as `weights` stores where, as this GPU runs it."""
+    return stored_formats(model, weights).on(gpu)
+
+
+def stored_formats(model: ModelSpec, weights: str) -> ModuleFormats:
     """What a checkpoint published as `weights` stores where (catalogue/checkpoints.json by model name; else all alike)."""
     formats = {"attention": weights, "mlp": weights, "experts": weights}
+    sizes: dict[str, float] = {}
     for prefix, by_format in _CHECKPOINTS["checkpoints"].items():
         if model.name.startswith(prefix) and weights in by_format:
-            formats.update(by_format[weights])
-    return ModuleFormats(attention=formats["attention"], mlp=formats["mlp"], experts=formats["experts"]).on(gpu)
+            formats.update({part: form for part, form in by_format[weights].items() if part != "bytes"})
+            sizes = by_format[weights].get("bytes", {})
+    return ModuleFormats(**formats, exact=tuple(sizes.items()))
 
 
 def published_format(model: ModelSpec) -> str:
     """The format in which its makers publish the model, where that is not 16 bits and known; else empty."""
     return next((form for prefix, form in _CHECKPOINTS["published"].items() if model.name.startswith(prefix)), "")
+
+
+def published_formats(model: ModelSpec) -> list[str]:
+    """Every format in which checkpoints of the model are known whose modules are not all stored alike (catalogue/
+    checkpoints.json), its makers' first."""
+    prefix = max((one for one in _CHECKPOINTS["checkpoints"] if model.name.startswith(one)), key=len, default="")
+    return list(dict.fromkeys([*filter(None, [published_format(model)]), *_CHECKPOINTS["checkpoints"].get(prefix, ())]))
 
 
 def stored_as(model: ModelSpec, weights: str, gpu: GpuSpec) -> str:

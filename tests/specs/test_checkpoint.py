@@ -346,6 +346,44 @@ def test_modules_are_stored_as_in_the_published_files(name, model, attention, ml
     assert {part: dict(formats.exact)[part] for part in stored} == pytest.approx(stored, abs=6e-4)
 
 
+def test_a_checkpoint_may_have_another_width():
+    """Qwen pads the 72B's MLP from 29,568, which no two ranks divide in groups of 128, to 29,696 (its config.json)."""
+    padded, plain = load_model("Qwen/Qwen2.5-72B-Instruct-AWQ"), load_model("TheBloke/Qwen2.5-72B-Instruct-AWQ")
+    assert (padded.ffn_hidden_size, plain.ffn_hidden_size) == (29_696, 29_568)
+    checkpoint = checkpoint_named("Qwen/Qwen2.5-72B-Instruct-AWQ")
+    assert not cut_groups(padded, EnginePlan(tp=8), checkpoint)
+    assert cut_groups(plain, EnginePlan(tp=2), checkpoint).startswith("the MLP has 29568 rows")
+
+
+NO_PLAN = [
+    # field cases C1, C9, C3, C5 and their kinds: model, GPUs, --fix, the engine's reason
+    ("qwen3-30b-a3b", 4, ["tp=4", "ep=1", "weights=fp8_block"], "output_size = 192 is not divisible by block_n = 128"),
+    ("Qwen/Qwen3-30B-A3B-FP8", 4, ["tp=4", "ep=1"], "output_size = 192 is not divisible by block_n = 128"),
+    ("Qwen/Qwen3-235B-A22B-FP8", 8, ["tp=8", "ep=1"], "output_size = 192 is not divisible by block_n = 128"),
+    ("minimax-m2", 8, ["tp=8", "ep=1"], "output_size = 192 is not divisible by block_n = 128"),
+    ("deepseek-v3", 32, ["tp=32"], "output_size = 576 is not divisible by block_n = 128"),
+    ("deepseek-ai/DeepSeek-R1-0528", 32, ["tp=32", "ep=1"], "output_size = 576 is not divisible by block_n = 128"),
+    ("qwen2.5-72b", 4, ["tp=4", "weights=int4"], "not aligned with the quantized weight shape"),
+    ("r1-distill-qwen-7b", 8, ["tp=8"], "28 attention heads"),
+    ("qwen2.5-14b", 5, ["tp=5"], "8 heads of keys and values"),
+    ("r1-distill-qwen-7b", 7, ["tp=7"], "heads of keys and values"),
+    ("llama3.1-8b", 12, ["tp=12"], "32 attention heads"),
+]
+
+
+@pytest.mark.parametrize(("model", "gpus", "fix", "reason"), NO_PLAN, ids=[f"{one[0]} {' '.join(one[2])}" for one in NO_PLAN])
+def test_what_an_engine_does_not_start_is_refused_with_its_reason(model, gpus, fix, reason):
+    asked = ServeRequest(model=model, gpus=gpus, gpu="h200", engine="vllm", fix=fix, gpus_per_node=min(gpus, 32), simulate=0)
+    assert reason in answer(asked).infeasible
+
+
+def test_a_plan_that_is_priced_by_name_is_refused_for_the_same_reason():
+    asked = ServeRequest(
+        model="qwen3-30b-a3b", gpus=4, gpu="h200", engine="vllm", include=("tp=4,weights=fp8_block",), simulate=0
+    )
+    assert "block_n = 128" in answer(asked).included[0][2]
+
+
 def test_files_are_as_large_as_published():
     """405B in FP8: 57.75 GiB a GPU on eight were loaded (vLLM issue 6746), where its embedding is divided too."""
     model = load_model("llama3.1-405b")
