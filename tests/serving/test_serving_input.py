@@ -307,8 +307,8 @@ def test_gpus_without_measurements_borrow_those_of_a_chip_like_theirs(gpu):
 
 
 def test_tensor_parallelism_goes_over_whole_nodes():
-    """DeepSeek-V3 in fp8, 671 GB, on two nodes of eight H100, as vLLM's and SGLang's own recipes put it; its all-reduces go over
-    the network, so that a node of sixteen is quicker."""
+    """DeepSeek-V3 in fp8, 671 GB, on two nodes of eight H100, as vLLM's and SGLang's own recipes put it; its all-reduces go
+    over the network, so that a node of sixteen is quicker."""
     asked = ServeRequest(
         model="deepseek-v3", gpus=16, gpu="h100", engine="vllm", fix=["tp=16", "ep=1", "batch=16"], tpot_s=60.0, simulate=0
     )
