@@ -22,6 +22,7 @@ from autoconfig.specs.scenario import Calibration
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
 from autoconfig.engines.check import check_start, is_start, refuse_serving_fields, start_request
+from autoconfig.engines.convert import convert_start
 from autoconfig.engines.start_json import start_json
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
@@ -147,6 +148,9 @@ def _check_request(body: dict[str, Any]) -> CheckRequest:
 
 def converted(body: dict[str, Any]) -> bytes:
     """`POST /v1/convert`: as `autoconfig convert --json`."""
+    if is_start(body["text"]):
+        request = start_request({**_checked_gpu(body), "local_files": False})
+        return _dumps(convert_start(body["text"], request, body["format"]))
     return _dumps(converted_json(convert(body["text"], _check_request(body), body["format"])))
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 if TYPE_CHECKING:
     import pandas as pd
 
+    from autoconfig.engines.convert import ConvertedStartJson
     from autoconfig.formats.convert import Converted
     from autoconfig.formats.export import Export
     from autoconfig.keywords import (
@@ -117,11 +118,12 @@ def search(**question: Unpack[SearchKeywords]) -> SearchFound | ComparedFound:
 @_question("SERVING")
 def deployments(**question: Unpack[DeploymentsKeywords]) -> DeploymentsFound:
     """The deployments that fit and meet the limits, best first: `autoconfig deployments`."""
+    from autoconfig.engines.include import with_start_files
     from autoconfig.notebook.answers import DeploymentsFound
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
-    return DeploymentsFound(answer(request_of(question)))
+    return DeploymentsFound(answer(with_start_files(request_of(question))[0]))
 
 
 @_question("POST_TRAINING")
@@ -184,14 +186,22 @@ def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound | Start
 
 
 @_question("CONVERT", but=("output", "force"))
-def convert(file: str | Path, *, format: str, **said: Unpack[ConvertKeywords]) -> Converted:
-    """The plan of a file as a file of another launcher: `autoconfig convert`, without writing it (`written.text`).
+def convert(file: str | Path, *, format: str, **said: Unpack[ConvertKeywords]) -> Converted | ConvertedStartJson:
+    """The plan of a file as a file of another launcher: `autoconfig convert`, without writing it (`written.text`); the start of
+    a server as that of another engine (`text`).
 
     `unsaid` lists what the format leaves to other places; what it has no words for is an InputError.
     """
+    from autoconfig.engines.check import is_start, start_request
+    from autoconfig.engines.convert import convert_start
+    from autoconfig.formats.check import WANTED
     from autoconfig.formats.convert import convert_file
     from autoconfig.megatron.check_input import check_request
+    from autoconfig.specs.files import read_text
 
+    text = read_text(Path(file), WANTED)
+    if is_start(text):
+        return convert_start(text, start_request(said), format, Path(file))
     return convert_file(Path(file), check_request(said), format)
 
 

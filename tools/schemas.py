@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema
 
+from autoconfig.engines.convert import ConvertedStartJson
 from autoconfig.engines.start_json import StartJson
 from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.post_training.answer_json import RlJson
@@ -44,6 +45,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
     "scaling": ("autoconfig scaling --json", ScalingJson),
     "search": ("autoconfig search --json", SearchJson),
     "serve": ("autoconfig deployments --json", ServeJson),
+    "convert-start": ("autoconfig convert --json of a serving start", ConvertedStartJson),
     "start": ("autoconfig check --json of a serving start", StartJson),
     "timeline": ("autoconfig: the pipeline timeline of one plan", TimelineJson),
     "trace": ("autoconfig trace --json", TraceJson),

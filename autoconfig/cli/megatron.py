@@ -91,11 +91,16 @@ def convert_command(file: Path, as_json: bool, **given: Any) -> None:
 
     autoconfig convert pretrain.sh --format torchtitan --output train.toml
     """
+    from autoconfig.engines.check import is_start
+    from autoconfig.formats.check import WANTED
     from autoconfig.formats.convert import convert_file
     from autoconfig.megatron.check_input import check_request
     from autoconfig.render.check import converted_json
-    from autoconfig.specs.files import write_new
+    from autoconfig.specs.files import read_text, write_new
 
+    if is_start(read_text(file, WANTED)):
+        _convert_start(file, given, as_json=as_json)
+        return
     found = convert_file(file, check_request(given), given["format"])
     output = given["output"]
     if output is not None:
@@ -107,6 +112,23 @@ def convert_command(file: Path, as_json: bool, **given: Any) -> None:
         click.echo(found.written.text, nl=False)
     else:
         click.echo(f"{found.source.plan} is in {output}.", err=True)
+    for text in found.unsaid:
+        click.echo(f"not in the file: {text}", err=True)
+
+
+def _convert_start(file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
+    """The start of a server as that of another engine."""
+    from autoconfig.engines.check import WANTED, start_request
+    from autoconfig.engines.convert import convert_start
+    from autoconfig.specs.files import read_text, write_new
+
+    found, output = convert_start(read_text(file, WANTED), start_request(given), given["format"], file), given["output"]
+    if output is not None:
+        write_new(Path(output), found.text, force=given["force"])
+    if as_json:
+        print_json(found)
+        return
+    click.echo(found.text if output is None else f"the start of {found.format} is in {output}.", nl=output is not None)
     for text in found.unsaid:
         click.echo(f"not in the file: {text}", err=True)
 

@@ -60,6 +60,7 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         run_profile(ctx, given, serving(given), as_json=as_json)
         return
     _check_question(given)
+    from autoconfig.engines.include import with_start_files
     from autoconfig.serving.answer import answer
     from autoconfig.serving.request import request_of
 
@@ -68,7 +69,10 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         from autoconfig.render.html import check_report_path
 
         check_report_path(Path(report))
-    found = answer(request_of(given), None if as_json else progress())
+    request, notes = with_start_files(request_of(given))
+    for text in notes:
+        click.echo(f"note: {text}", err=True)
+    found = answer(request, None if as_json else progress())
     clear_progress()
     if report is not None:
         from autoconfig.render.html import write_serving_report

@@ -132,6 +132,21 @@ def refuse_serving_fields(given: Mapping[str, Any]) -> None:
 def check_start(text: str, request: StartRequest, path: Path | None = None) -> StartAnswer:
     """The answer to a start's text; `path`: its file, where it is one, whose folder may hold the YAML that it names. Raises
     InputError: not read, no GPU, a model that nobody knows; UnsupportedError for a release that is not modelled."""
+    read, filled = read_and_fill(text, request, path)
+    ignored = tuple(name for name in read.said if name not in matters(read.engine))
+    if why := refusal(filled.start):
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
+    memory = engine_memory(filled.start)
+    starts, why = _verdict(read, filled, memory)
+    answer = StartAnswer(read=read, filled=filled, memory=memory, starts=starts, why=why, ignored=ignored)
+    load = load_of(request)
+    if not load.asked:
+        return answer
+    return replace(answer, load=answer_load(filled.start, memory, load, read.value_or("scheduler-recv-interval", 1)))
+
+
+def read_and_fill(text: str, request: StartRequest, path: Path | None = None) -> tuple[ReadStart, Filled]:
+    """A start's settings, and its record. Raises as `check_start`."""
     beside = file_beside(path) if path is not None and request.local_files else lambda name: None
     read = read_start(text, request.settings, request.release, request.server, beside)
     filled = fill(
@@ -143,16 +158,7 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
         like=request.like,
         sbatch=list(sbatch_words(text)),
     )
-    ignored = tuple(name for name in read.said if name not in matters(read.engine))
-    if why := refusal(filled.start):
-        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
-    memory = engine_memory(filled.start)
-    starts, why = _verdict(read, filled, memory)
-    answer = StartAnswer(read=read, filled=filled, memory=memory, starts=starts, why=why, ignored=ignored)
-    load = load_of(request)
-    if not load.asked:
-        return answer
-    return replace(answer, load=answer_load(filled.start, memory, load, read.value_or("scheduler-recv-interval", 1)))
+    return read, filled
 
 
 def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory) -> tuple[str, str]:

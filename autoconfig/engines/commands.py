@@ -140,6 +140,10 @@ def commands_of(text: str, settings: Mapping[str, str], image: str = "") -> tupl
         for name, value in reader.variables.values.items()
         if isinstance(value, tuple) and not any(piece.unknown for piece in value)
     }
+    if not reader.launches:  # a batch script that writes the script which its tasks run
+        for name, body in files.items():
+            if name.endswith(".sh") and STARTED.search(body):
+                return commands_of(body, settings, image)
     found = [
         Command(
             engine=launch.program,

@@ -168,6 +168,8 @@ def converted(start: EngineStart, model: str, engine: str) -> WrittenStart:
     for name, value, why in _lost(start, engine):
         if value:
             unsaid.append(f"{name}: {why}")
+    if engine == "vllm" and 1 < plan.ep < plan.tp * plan.adp:
+        unsaid.append(f"ep={plan.ep}: vLLM's expert parallelism takes all {plan.tp * plan.adp} ranks")
     if plan.replicas > 1 and engine == "tensorrt-llm":
         unsaid.append(f"{plan.replicas} replicas: one instance each behind a router")
     return WrittenStart(text=command_text(new, model), unsaid=tuple(unsaid))

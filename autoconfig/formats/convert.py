@@ -17,7 +17,9 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import GRAD_REDUCE, PARAM_GATHER, load_stack
 
-FORMATS = ("megatron", "plan", *WRITERS)
+SERVERS = ("vllm", "sglang", "tensorrt-llm")
+"""Engines as whose start the start of another one is written (autoconfig.engines.convert)."""
+FORMATS = ("megatron", "plan", *WRITERS, *SERVERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ def write_plan(scenario: Scenario, plan: TrainPlan, form: str) -> Written:
     """A plan in a format. Raises UnsupportedError listing what the format has no words for."""
     if form not in FORMATS:
         raise InputError(f"{option('format')} {form[:40]!r}: use one of {', '.join(FORMATS)}")
+    if form in SERVERS:
+        raise InputError(f"{option('format')} {form}: that is a server's start, and this file trains", field="format")
     if form == "plan":
         return Written(file_name="plan.json", text=plan_text(scenario, plan, None))
     if form == "megatron":

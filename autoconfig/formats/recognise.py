@@ -32,6 +32,7 @@ _OTHERS = (
     ("apiVersion", "Kubernetes", "give the script that it starts"),
     ("services", "docker-compose", "give the script that it starts"),
     ("defaults", "Hydra", "a file of defaults names others, which are not opened: give the file with the model and the plan"),
+    ("decode_step_seconds", "a deployment that autoconfig exported", "give the serve.sh beside it"),
     ("model_type", "Hugging Face's config.json", "it is a model: give it as --model"),
 )
 BRIDGES = {"ddp", "checkpoint", "scheduler", "optimizer", "mixed_precision", "comm_overlap", "dist"}

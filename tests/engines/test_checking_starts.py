@@ -69,7 +69,7 @@ def test_sglang_tokens_of_a_public_log():
 
 REFUSED = [
     # vllm#25292: a slice of 192 columns is no multiple of the blocks of 128
-    ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "h100", "192 is not divisible by weight quantization block_n = 128"),
+    ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "h100", "output_size = 192 is not divisible by block_n = 128"),
     # AdaptThink#1: 28 heads on 8 ranks
     ("vllm serve Qwen/Qwen2.5-7B-Instruct -tp 8", "h100", "attention heads (28) must be divisible by tensor parallel size (8)"),
     ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --kv-cache-dtype fp8_e4m3", "a100-80gb", "cache in fp8"),

@@ -3,17 +3,14 @@
 import random
 import re
 import shlex
-import tomllib
-from pathlib import Path
 
 import pytest
 from autoconfig.specs.errors import InputError
+from public_starts import FOLDER, STARTS
 
 from autoconfig.engines.flags import FlagWord, find, known_flags, not_modelled, of_another_release, releases_read, roles, split
 from autoconfig.engines.reading import file_beside, read_start, starts_server
 
-FOLDER = Path(__file__).parents[1] / "data" / "serving_starts"
-STARTS = tomllib.loads((FOLDER / "sources.toml").read_text(encoding="utf-8"))
 MODEL = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
 MUTANTS, SEED = 500, 34
 
