@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from autoconfig.planning.export_files import WrittenExport
     from autoconfig.serving.answer import ServeAnswer
+    from autoconfig.serving.request import ServeRequest
 
 inference_flag = click.option("--inference", is_flag=True, help="Serve the model instead of training it.")
 
@@ -60,19 +61,14 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
         run_profile(ctx, given, serving(given), as_json=as_json)
         return
     _check_question(given)
-    from autoconfig.engines.include import with_start_files
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.request import request_of
 
     export_folder, report, _ = (given[field.name] for field in SERVING_OUTPUT)
     if report is not None:
         from autoconfig.render.html import check_report_path
 
         check_report_path(Path(report))
-    request, notes = with_start_files(request_of(given))
-    for text in notes:
-        click.echo(f"note: {text}", err=True)
-    found = answer(request, None if as_json else progress())
+    found = answer(_asked(given), None if as_json else progress())
     clear_progress()
     if report is not None:
         from autoconfig.render.html import write_serving_report
@@ -102,6 +98,17 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
             click.echo(not_written(asked), err=True)
         click.echo(f"note: {longest_text(asked, first)}", err=as_json)
         click.echo(f"run: {run_command(asked, first, folder)}", err=as_json)
+
+
+def _asked(given: Mapping[str, Any]) -> ServeRequest:
+    """The request, with the plans of files that --include names."""
+    from autoconfig.engines.include import with_start_files
+    from autoconfig.serving.request import request_of
+
+    request, notes = with_start_files(request_of(given))
+    for text in notes:
+        click.echo(f"note: {text}", err=True)
+    return request
 
 
 def _exported(found: ServeAnswer, given: Mapping[str, Any]) -> WrittenExport:
