@@ -278,8 +278,8 @@ def resolve_model(
                 f"model {text.strip()[:80]!r} is {refused}; plan {others}: a catalogue name (autoconfig models), a size like "
                 "13b, or a config.json"
             ) from unknown
-        if _HUB_ID.fullmatch(text.strip()) and paths:
-            return _from_hub(text.strip(), unknown, like=like, download=download)
+        if _HUB_ID.fullmatch(text.strip()):
+            return _from_hub(text.strip(), unknown, like=like, download=download, local=paths)
         if size is None or len(size[1]) > 24:
             if re.fullmatch("[0-9]{1,4}", text.strip()):
                 said = f"unknown model {text.strip()!r}; did you mean {text.strip()}b, in billions?"
@@ -288,14 +288,17 @@ def resolve_model(
         return _from_size(text.strip(), size[1], unknown)
 
 
-def _from_hub(name: str, unknown: UnknownNameError, *, like: str | None, download: bool) -> tuple[ModelSpec, list[Remark]]:
-    """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched."""
-    if not download:
+def _from_hub(
+    name: str, unknown: UnknownNameError, *, like: str | None, download: bool, local: bool
+) -> tuple[ModelSpec, list[Remark]]:
+    """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched; a caller over the
+    network (not `local`) can only give it."""
+    if not (download and local):
         alike = [one for one in unknown.nearest if _numbers(one) == _numbers(name)]  # of other numbers is another model
         meant = f" (did you mean {alike[0]}?)" if alike else ""
         raise InputError(
-            f"model {name[:80]} is not in the catalogue{meant}: give its config.json, or say {option('download')} to fetch "
-            "that",
+            f"model {name[:80]} is not in the catalogue{meant}: give its config.json"
+            + (f", or say {option('download')} to fetch that" if local else " as the model, a JSON object"),
             field="model",
         ) from unknown
     try:

@@ -333,6 +333,8 @@ FILES = (
         {"mlp": 0.515625},
     ),
     ("Qwen/Qwen2.5-72B-Instruct-AWQ", "qwen2.5-72b", "int4", "int4", "int4", None, {"mlp": 0.51953125, "output": 2.0}),
+    ("Qwen/Qwen1.5-7B-Chat-GPTQ-Int4", "qwen1.5-7b", "int4", "int4", "int4", None, {"mlp": 0.51953125}),
+    ("Qwen/Qwen3.8-27B-FP8", "qwen3.5-27b", "fp8_block", "fp8_block", "fp8_block", None, {"output": 2.0}),
     ("Qwen/Qwen2.5-32B-Instruct-GPTQ-Int4", "qwen2.5-32b", "int4", "int4", "int4", None, {"mlp": 0.51953125}),
 )
 
@@ -440,7 +442,7 @@ def test_what_is_not_known_asks_for_its_config(name):
 
 def test_no_other_model_is_suggested_for_an_id():
     with pytest.raises(InputError) as said:
-        resolve_model("Qwen/Qwen1.5-7B-Chat")
+        resolve_model("Qwen/Qwen3-2B")
     assert "did you mean" not in str(said.value)
     with pytest.raises(InputError, match=r"\(did you mean qwen3-8b\?\)"):
         resolve_model("Qwenn/Qwen3-8B")

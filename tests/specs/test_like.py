@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.config_reader import CLASSES, DEFAULTS, SAME
 from autoconfig.specs.models.huggingface import (
     FAMILIES,
@@ -160,7 +160,7 @@ def test_ids_and_addresses_of_hubs(before, behind):
 def test_nothing_is_fetched_unless_asked():
     with pytest.raises(InputError, match=r"some-org/New-7B is not in the catalogue: give its config.json, or say --download"):
         resolve_model("https://hub.invalid/some-org/New-7B")
-    with pytest.raises(UnknownNameError):
+    with pytest.raises(InputError, match=r"give its config\.json as the model, a JSON object"):
         resolve_model("some-org/New-7B", paths=False)
 
 
