@@ -11,7 +11,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as PoolTimeout
 from contextlib import suppress
 from dataclasses import dataclass
@@ -127,8 +127,10 @@ class Compute:
     def __init__(self, processes: int, seconds: float, cache_bytes: int, *, spare: bool = False) -> None:
         self.cache = AnswerCache(cache_bytes)
         self._processes, self._seconds = processes + spare, seconds
+        self._pools: list[ProcessPool] = []
+        """One of each process: what is handed over waits for no other process, nor for one that begins anew."""
+        self._free: list[ProcessPool] = []
         self._turns: Turns[_Job] = Turns(self._processes, spare=spare)
-        self._pool: ProcessPool | None = None
         self._alike: dict[CacheKey, _Job] = {}
         self._running: set[_Job] = set()
         self._mean = 0.5
@@ -136,17 +138,14 @@ class Compute:
         self.draining = False
 
     def start(self) -> None:
-        self._pool = ProcessPool(
-            max_workers=self._processes, max_tasks=JOBS_PER_PROCESS, initializer=warm_up, context=get_context("spawn")
-        )
-        for _ in range(self._processes):
-            self._pool.schedule(warm_up)
+        self._pools = [_process() for _ in range(self._processes)]
+        self._free = [*self._pools]
 
     def stop(self) -> None:
-        if self._pool is not None:
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
-            self._pool = None
+        pools, self._pools, self._free = self._pools, [], []
+        with ThreadPoolExecutor(max(1, len(pools))) as threads:
+            for _ in threads.map(_end, pools):
+                pass
 
     def drain(self) -> None:
         """Refuse what waits and what comes; what runs has DRAIN_SECONDS."""
@@ -203,7 +202,7 @@ class Compute:
     def _add(
         self, kind: str, call: tuple[Callable[..., tuple[int, Any]], tuple[Any, ...]], owner: str, patient: bool = False
     ) -> _Job:
-        if self._pool is None or self.draining:
+        if not self._pools or self.draining:
             raise _stopping()
         if not patient:
             self._refuse_more(owner)
@@ -228,30 +227,48 @@ class Compute:
         return {"Retry-After": str(max(1, min(seconds, LONGEST_RETRY_SECONDS)))}
 
     def _begin(self) -> None:
-        if self._pool is not None and not self._pool.active:
-            LOG.error("the pool of worker processes has failed; it is started again")
-            self.stop()
-            self.start()
         loop = asyncio.get_running_loop()
-        while self._pool is not None and (found := self._turns.begin()) is not None:
+        while self._free and (found := self._turns.begin()) is not None:
             owner, job = found
+            pool = self._working(self._free.pop(0))
             if job.timer is not None:
                 job.timer.cancel()
             job.begun = loop.time()
             job.given = max(job.until - job.begun, 0.01)
             function, arguments = job.call
             self._running.add(job)
-            job.process = self._pool.schedule(function, args=arguments, timeout=job.given)
+            job.process = pool.schedule(function, args=arguments, timeout=job.given)
             job.call = (function, ())  # what it holds is with the process now
-            job.process.add_done_callback(_from_thread(loop, partial(self._ended, owner, job)))
+            job.process.add_done_callback(_from_thread(loop, partial(self._ended, owner, job, pool)))
 
-    def _ended(self, owner: str, job: _Job, future: Future[tuple[int, Any]]) -> None:
-        """The process is done with a question, or was ended."""
+    def _working(self, pool: ProcessPool) -> ProcessPool:
+        """The pool, or a new one where it has failed."""
+        if pool.active:
+            return pool
+        LOG.error("the pool of a worker process has failed; it is started again")
+        _end(pool)
+        new = _process()
+        self._pools[self._pools.index(pool)] = new
+        return new
+
+    def _give_back(self, owner: str, pool: ProcessPool, _: object = None) -> None:
+        """The process can take the next question."""
         self._turns.end(owner)
+        if pool in self._pools:
+            self._free.append(pool)
+        self._begin()
+
+    def _ended(self, owner: str, job: _Job, pool: ProcessPool, future: Future[tuple[int, Any]]) -> None:
+        """The process is done with a question, or was ended: then its owner holds it until it has begun anew."""
         self._running.discard(job)
         if job.timer is not None:
             job.timer.cancel()
-        self._begin()
+        if not future.cancelled() and future.exception() is None:
+            self._give_back(owner, pool)
+        elif pool in self._pools:
+            pool = self._working(pool)
+            again = _from_thread(asyncio.get_running_loop(), partial(self._give_back, owner, pool))
+            pool.schedule(int).add_done_callback(again)
         if job.result.done():
             return
         try:
@@ -304,12 +321,22 @@ class Compute:
             job.process.cancel()
 
 
-def _from_thread(
-    loop: asyncio.AbstractEventLoop, call: Callable[[Future[tuple[int, Any]]], None]
-) -> Callable[[Future[tuple[int, Any]]], None]:
+def _process() -> ProcessPool:
+    """A worker process, which is replaced when it ends."""
+    pool = ProcessPool(max_workers=1, max_tasks=JOBS_PER_PROCESS, initializer=warm_up, context=get_context("spawn"))
+    pool.schedule(warm_up)
+    return pool
+
+
+def _end(pool: ProcessPool) -> None:
+    pool.stop()  # type: ignore[no-untyped-call]
+    pool.join()
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[Future[Any]], None]) -> Callable[[Future[Any]], None]:
     """`call`, from another thread, in the loop, as long as that runs."""
 
-    def handed_over(future: Future[tuple[int, Any]]) -> None:
+    def handed_over(future: Future[Any]) -> None:
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(call, future)
 
