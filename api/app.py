@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 
 import click
@@ -21,7 +20,7 @@ import uvicorn
 from autoconfig.api import retention
 from autoconfig.api.browser import KnownHosts, known_hosts
 from autoconfig.api.compute import Compute, render
-from autoconfig.api.context import JSON, Service, guarded, respond
+from autoconfig.api.context import ACCESS, JSON, RELEASE, Service, account, guarded, respond
 from autoconfig.api.follow import Followers
 from autoconfig.api.http import LimitedHead, Limits, Metrics
 from autoconfig.api.problems import TITLES, problem
@@ -135,7 +134,7 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_worker
 
     app = FastAPI(
         title=TITLE,
-        version=version("megatron-autoconfig"),
+        version=RELEASE,
         description=DESCRIPTION,
         lifespan=lifespan,
         docs_url=None,
@@ -195,6 +194,7 @@ async def _http_problem(request: HttpRequest, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if status == 405:
         headers["Allow"] = ", ".join(sorted(_methods(request)))
+    account(request, "", status, 0.0)
     detail = "no such path; GET /docs lists them" if status == 404 else str(error.detail)
     return problem(status, detail, headers=headers)
 
@@ -249,6 +249,9 @@ class Server(uvicorn.Server):
 def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
     """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
     app = create_app(settings, host, search_workers)
+    if settings.access_log:
+        ACCESS.addHandler(logging.StreamHandler(sys.stdout))
+        ACCESS.setLevel(logging.INFO)
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"listening on http://{shown}:{listening.getsockname()[1]}", err=True)

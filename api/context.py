@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from anyio import CapacityLimiter
 from autoconfig.api.browser import refuse_foreign_pages
 from autoconfig.api.compute import CacheKey, Compute, Rendered
 from autoconfig.api.follow import Followers
 from autoconfig.api.http import ENDING, Metrics
-from autoconfig.api.limits import Room
+from autoconfig.api.limits import Logins, Room
 from autoconfig.api.measurements import Known, OwnCalibration, current
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem
-from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key, trouble
+from autoconfig.api.store import Key, RateLimit, ServiceSettings, find_key, now, trouble
 from autoconfig.api.wire.bodies import READERS
 from dbos import DBOSClient
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +31,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 LOG = logging.getLogger("autoconfig.training.answer")
+ACCESS = logging.getLogger("autoconfig.access")
+RELEASE = version("megatron-autoconfig")
 JSON = "application/json"
 DATABASE_AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
 """It cannot be reached, it ends the connection, or every connection to it is taken: no fault of the question, and it passes."""
@@ -48,6 +53,9 @@ class Service:
     followers: Followers
     calibrations: Known = field(default_factory=Known)
     room: Room = field(default_factory=Room)
+    logins: Logins = field(default_factory=Logins)
+    probing: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(2))
+    """Threads of `/readyz` alone: those of the other requests may all wait for the database."""
     batches: Counter[str] = field(default_factory=Counter)
     """That are being answered, by key."""
 
@@ -56,13 +64,14 @@ class Service:
         (`owner`), and whose it sees (`sees`; None: everybody's)."""
         if scope:
             refuse_foreign_pages(request, self.settings.allowed_hosts)
-        request.state.owner, request.state.sees = "", None
+        request.state.owner, request.state.sees, request.state.key_name = "", None, ""
         if not self.settings.keys_required or not scope:
             return
         key = await self._key(request)
         if key is None:
             how = {"WWW-Authenticate": 'Bearer realm="autoconfig"'}
             raise RefusedError(401, "send a valid key: Authorization: Bearer ac_...", how)
+        request.state.key_name = key.name
         if not key.allows(scope):
             raise RefusedError(403, f"this needs the scope {scope!r}; the key has {', '.join(key.scopes)}")
         request.state.owner = key.id
@@ -76,7 +85,11 @@ class Service:
         kind, _, text = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not text.strip():
             return None
-        return await run_in_threadpool(find_key, self.engine, text.strip())
+        address, text = request.client.host if request.client else "", text.strip()
+        self.logins.refuse(address, text)
+        key = await run_in_threadpool(find_key, self.engine, text)
+        self.logins.tell(address, text, key is not None)
+        return key
 
 
 def service_of(request: HttpRequest) -> Service:
@@ -104,12 +117,23 @@ def guarded(scope: str, endpoint: Endpoint) -> Endpoint:
             status = 400
             raise
         finally:
-            service.metrics.latency.labels(request.scope["route"].path, status).observe(time.perf_counter() - start)
+            account(request, request.scope["route"].path, status, time.perf_counter() - start)
         return response
 
     inner.__name__ = endpoint.__name__
     inner.__doc__ = endpoint.__doc__
     return inner
+
+
+def account(request: HttpRequest, route: str, status: int, seconds: float) -> None:
+    """Count a request, and write its line: nothing of its body, nor of its path beyond the route."""
+    metrics, key = service_of(request).metrics, getattr(request.state, "key_name", "")
+    metrics.latency.labels(route, status).observe(seconds)
+    metrics.requests.labels(key, route, status).inc()
+    ACCESS.info(
+        "time=%s release=%s key=%s method=%s route=%s status=%d seconds=%.4f",
+        *(now().isoformat(timespec="milliseconds"), RELEASE, json.dumps(key), request.method, route, status, seconds),
+    )
 
 
 def respond(request: HttpRequest, found: Rendered, kind: str = JSON, **more: str) -> Response:

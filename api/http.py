@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, ClassVar
 
+from autoconfig.api.browser import PROBES
 from autoconfig.api.problems import MEDIA_TYPE, RefusedError, problem_bytes
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.requests import Request as HttpRequest
@@ -120,6 +121,9 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
+        self.requests = Counter(
+            "autoconfig_requests", "Requests by the name of their key.", ("key", "route", "status"), registry=self.registry
+        )
         self.cached = Counter("autoconfig_answers_cached", "Answers that came from the cache.", registry=self.registry)
         self.searches = Gauge("autoconfig_searches", "Searches by state.", ("state",), registry=self.registry)
         self.trials = Gauge(
@@ -164,22 +168,31 @@ def _number(request: HttpRequest, name: str, default: str) -> int:
     return int(given[0])
 
 
+MOST_CONNECTIONS, MOST_IDLE_OF_ONE = 800, 200
+"""Open connections, and those of one address on which nothing is being answered: above them the one that is idle for the
+longest time is closed, so that a new one always finds a place."""
 HEAD_SECONDS = 30.0
 """Longest that a request line and its headers may take to arrive, from the connection or their first bytes on."""
 MAX_HEAD_BYTES = 64 * 2**10
 """Longest head, to within what is read at once."""
+_PROBE_PATHS = frozenset(path.encode() for path in PROBES)
 TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
 class LimitedHead(HttpToolsProtocol):
-    """Ends connections whose head is too large or does not arrive. A head that is there at once costs no timer."""
+    """Ends connections whose head is too large or does not arrive, and where there are too many those that are idle longest.
+    Probes are outside uvicorn's limit of concurrency. A head that is there at once costs no timer."""
 
+    open: ClassVar[dict[LimitedHead, None]] = {}
+    """In the order of their last answer."""
     _timer: asyncio.TimerHandle | None = None
     _in_head = True
     _bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.open[self] = None
+        self._make_room()
         self._wait()
 
     def on_message_begin(self) -> None:
@@ -188,7 +201,14 @@ class LimitedHead(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        probe = self.url.partition(b"?")[0] in _PROBE_PATHS
+        self.limit_concurrency = None if probe else self.config.limit_concurrency
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        if self.open.pop(self, self) is None:
+            self.open[self] = None
+        super().on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -205,7 +225,23 @@ class LimitedHead(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
+        self.open.pop(self, None)
         super().connection_lost(exc)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being answered: the question is not there, or not all of it."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def _make_room(self) -> None:
+        """Close the connection that has been idle longest, of this address or, where all are too many, of any."""
+        alike = [one for one in self.open if one.client and self.client and one.client[0] == self.client[0]]
+        for most, of_these in ((MOST_IDLE_OF_ONE, alike), (MOST_CONNECTIONS, [*self.open])):
+            idle = [one for one in of_these if one.idle and one is not self]
+            if len(idle if of_these is alike else of_these) > most and idle:
+                self.open.pop(idle[0], None)
+                idle[0].transport.close()
+                return
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(HEAD_SECONDS, self._late)

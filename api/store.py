@@ -35,6 +35,7 @@ class ServiceSettings:
 
     database: str = DEFAULT_DATABASE
     keys_required: bool = False
+    access_log: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Names in `Host` and `Origin` beside its own: of a proxy in front of it."""
     workers: int = 2

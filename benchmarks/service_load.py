@@ -77,7 +77,7 @@ def rss_bytes(pid: int) -> int:
 
 def start_service(folder: str) -> tuple[subprocess.Popen[str], int]:
     command = [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", f"sqlite:///{folder}/service.db"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--no-access-log"], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     line = process.stderr.readline()
     return process, int(line.rsplit(":", 1)[1])

@@ -3,12 +3,14 @@ and `/page/{name}`: the web page, static files, open without a key as the probes
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from anyio import to_thread
 from autoconfig.api import searches
 from autoconfig.api.compute import Rendered, render
 from autoconfig.api.context import JSON, Endpoint, guarded, respond, service_of
@@ -54,6 +56,9 @@ async def model(request: HttpRequest) -> Response:
     return respond(request, render(200, model_json_text(found).encode()))
 
 
+READY_SECONDS = 4.0
+
+
 async def healthz(_: HttpRequest) -> Response:
     """The process runs."""
     return Response(b'{"status":"ok"}', media_type=JSON)
@@ -61,9 +66,11 @@ async def healthz(_: HttpRequest) -> Response:
 
 async def readyz(request: HttpRequest) -> Response:
     """The database answers."""
+    service = service_of(request)
     try:
-        await run_in_threadpool(_ping, service_of(request).engine)
-    except sa.exc.SQLAlchemyError:
+        async with asyncio.timeout(READY_SECONDS):
+            await to_thread.run_sync(_ping, service.engine, limiter=service.probing, abandon_on_cancel=True)
+    except (sa.exc.SQLAlchemyError, TimeoutError):
         raise RefusedError(503, "the database does not answer") from None
     return Response(b'{"status":"ready"}', media_type=JSON)
 

@@ -39,6 +39,7 @@ database_option = click.option(
     metavar="NAME",
     help="A further name under which browsers ask, of a proxy for example; repeat. Without keys other names are refused.",
 )
+@click.option("--access-log/--no-access-log", default=True, help="Write a line of each request to stdout.  [default: on]")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that compute answers.")
 @click.option(
     "--search-workers",

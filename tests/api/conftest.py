@@ -59,6 +59,7 @@ def start(database: str, *arguments: str) -> Running:
         [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", database, *arguments],
         cwd=ROOT,
         env=environment(),
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -6,8 +6,11 @@ import asyncio
 import json
 import re
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +22,8 @@ from autoconfig.api import http as protocol
 from autoconfig.api import searches
 from autoconfig.api.app import create_app, every_route
 from autoconfig.api.http import Limits
+from autoconfig.api.limits import WRONG_KEYS, Logins
+from autoconfig.api.problems import RefusedError
 from autoconfig.api.routes.answers import MEASUREMENT_EXAMPLE
 from autoconfig.api.store import SCOPES, RateLimit, ServiceSettings, create_key, dbos_url, engine_of
 from autoconfig.api.wire.bodies import read_search
@@ -30,7 +35,7 @@ from tables import tabled
 
 from autoconfig.calibration.calibrate import calibrate_file
 from autoconfig.client import Client, ServiceError
-from tests.api.conftest import Running
+from tests.api.conftest import ROOT, Running, environment, wait_for
 
 pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
 OPEN = {"/", "/page/{name}", "/docs", "/openapi.json", "/healthz", "/readyz"}
@@ -90,13 +95,20 @@ def test_the_document_has_every_route(locked, keys, tmp_path):
 def test_every_route_needs_a_key(locked, keys, revoked):
     found = [*routes(locked, keys["admin"])]
     assert len(found) >= 11
+    statuses: list[int] = []
     with locked.client() as client:
         for method, path in found:
             for key in (None, "ac_0_0", keys["read"][:-1], keys["read"] + "x", "nonsense", "ä", revoked):
                 headers = {"Authorization": f"Bearer {key}".encode()} if key else {}
                 answer = client.request(method, path, headers=headers)
-                assert answer.status_code == 401, (method, path, key)
-                assert answer.headers["www-authenticate"].startswith("Bearer")
+                refused = (401, 429) if key else (401,)  # an address that tries many wrong keys has to wait
+                assert answer.status_code in refused, (method, path, key)
+                if answer.status_code == 401:
+                    assert answer.headers["www-authenticate"].startswith("Bearer")
+                statuses.append(answer.status_code)
+    assert statuses.count(429) > statuses.count(401) / 2 and 429 not in statuses[: WRONG_KEYS - 5]
+    with locked.client(make_key(locked, "read")) as client:
+        wait_for(lambda: client.get("/v1/gpus").status_code == 200, 10)
 
 
 def test_every_route_needs_its_scope(locked, keys):
@@ -264,6 +276,65 @@ def test_the_bucket_fills_again(monkeypatch):
     assert limit.wait("a") == 0.0 and limit.wait("a") > 0.0
 
 
+def test_wrong_keys_are_counted_by_address(monkeypatch):
+    moment = [100.0]
+    monkeypatch.setattr("autoconfig.api.limits.time.monotonic", lambda: moment[0])
+    logins = Logins()
+
+    def refused(address: str, key: str) -> bool:
+        try:
+            logins.refuse(address, key)
+        except RefusedError as error:
+            return error.status == 429 and int(error.headers["Retry-After"]) >= 1
+        return False
+
+    logins.tell("a", "good", True)
+    for number in range(WRONG_KEYS):
+        assert not refused("a", f"wrong {number}")
+        logins.tell("a", f"wrong {number}", False)
+    assert refused("a", "another") and not refused("b", "another") and not refused("a", "good")
+    logins.tell("a", "good", False)  # revoked
+    assert refused("a", "good")
+    moment[0] += 0.4  # five a second come back, and one was owed
+    assert not refused("a", "another")
+    moment[0] += 3600
+    for number in range(WRONG_KEYS):
+        assert not refused("a", f"later {number}")
+        logins.tell("a", f"later {number}", False)
+    assert refused("a", "another")
+
+
+def test_a_line_and_a_count_of_each_request(tmp_path):
+    database = f"sqlite:///{tmp_path}/s.db"
+    command = [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", database, "--keys"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(
+        [*command, "--workers", "1", "--search-workers", "0"], cwd=ROOT, env=environment(), text=True, **pipes
+    )
+    service = Running(process, process.stderr.readline().split()[-1], database)
+    made = run_in_process("keys", "create", "--name", 'team "a"\nb', "--scope", "read", "--database", database)
+    with service.client(made.stdout.strip()) as client:
+        codes = [client.get(path).status_code for path in ("/v1/models/175b?secret=1", "/healthz", "/v1/nothing", "/v1/plans")]
+        metrics = client.get("/metrics").text
+        client.post("/v1/plans", json={"model": "secret"})
+    service.process.terminate()
+    out, _ = service.process.communicate(timeout=60)
+    assert codes == [200, 200, 404, 405] and "secret" not in out
+    shape = r'time=[-:.+T\d]+ release=\S+ key=("(?:[^"\\]|\\.)*") method=([A-Z]+) route=(\S*) status=(\d+) seconds=\d+\.\d{4}'
+    found = [re.fullmatch(shape, line).groups() for line in out.splitlines()]
+    team = json.dumps('team "a"\nb')
+    assert found == [
+        (team, "GET", "/v1/models/{name}", "200"),
+        ('""', "GET", "/healthz", "200"),
+        ('""', "GET", "", "404"),
+        ('""', "GET", "", "405"),
+        (team, "GET", "/metrics", "200"),
+        (team, "POST", "/v1/plans", "403"),
+    ]
+    name = team[1:-1]
+    assert f'autoconfig_requests_total{{key="{name}",route="/v1/models/{{name}}",status="200"}} 1.0' in metrics
+
+
 @tabled
 def test_services_that_cannot_start(arguments, words):
     done = run_in_process("serve", "--port", "0", *arguments)
@@ -326,6 +397,46 @@ def test_a_head_that_does_not_arrive_ends_the_connection(monkeypatch):
     assert asyncio.run(ask(b"")) == b"" and asyncio.run(ask(HEAD)) == b""
     whole = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     assert asyncio.run(ask(whole)).startswith(b"HTTP/1.1 200")
+
+
+def test_the_connection_that_is_idle_longest_makes_room(monkeypatch):
+    """Those that are answered go on; probes are answered beyond uvicorn's limit of concurrency."""
+    monkeypatch.setattr(protocol, "MOST_IDLE_OF_ONE", 3)
+    monkeypatch.setattr(protocol.LimitedHead, "open", {})
+    going_on = threading.Event()
+
+    async def app(scope, receive, send):
+        while scope["path"] == "/slow" and not going_on.is_set():
+            await asyncio.sleep(0.01)
+        await Response(b"yes")(scope, receive, send)
+
+    config = uvicorn.Config(app, http=protocol.LimitedHead, ws="none", lifespan="off", log_level="error", port=0)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    with ExitStack() as held:
+        held.callback(thread.join)
+        held.callback(setattr, server, "should_exit", True)
+        wait_for(lambda: server.started)
+        address = server.servers[0].sockets[0].getsockname()
+
+        def begin(path: str) -> socket.socket:
+            line = held.enter_context(socket.create_connection(address, timeout=20))
+            line.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode() if path else b"GET")
+            return line
+
+        slow, used = begin("/slow"), begin("/quick")
+        assert used.recv(12) == b"HTTP/1.1 200"
+        waiting = [begin("") for _ in range(3)]
+        wait_for(lambda: len(protocol.LimitedHead.open) == 5)
+        used.sendall(b"GET /quick HTTP/1.1\r\nHost: x\r\n\r\n")
+        wait_for(lambda: [*protocol.LimitedHead.open][-1].cycle is not None)  # used last, so idle for the shortest time
+        begin("")
+        assert waiting[0].recv(10) == b""
+        going_on.set()
+        assert slow.recv(12) == b"HTTP/1.1 200" and len(protocol.LimitedHead.open) == 5
+        config.limit_concurrency = 1
+        assert [begin(path).recv(12)[-3:] for path in ("/quick", "/healthz", "/readyz?x")] == [b"503", b"200", b"200"]
 
 
 def test_a_body_that_does_not_arrive_is_refused():
