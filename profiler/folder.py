@@ -15,6 +15,7 @@ FOLDER/local.lock held by the one local job that runs
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -30,7 +31,10 @@ if TYPE_CHECKING:  # not in the watcher of a job, which starts beside it: it wou
 NAME_DIGITS = 16
 STARTED = "started"
 """In life.json of a local job: its command was started, it does not wait any more."""
-MAX_LOG_BYTES = 64 * 1024
+READ_LOG_BYTES = 64 * 1024
+LOG_MOST_BYTES, LOG_KEPT_BYTES, LOG_LOOK_S = 64 * 2**20, 2**20, 1.0
+"""A log that is longer is cut to its last part, looked at so often: a job that prints without end does not fill the disk."""
+LOG_CUT = "... what came before is cut ...\n"
 
 
 class FileOfJob:
@@ -75,11 +79,26 @@ class JobFolder:
     def last_lines(self, count: int = 8) -> list[str]:
         try:
             with self.log_file.open("rb") as file:
-                file.seek(max(0, self.log_file.stat().st_size - MAX_LOG_BYTES))
+                file.seek(max(0, self.log_file.stat().st_size - READ_LOG_BYTES))
                 lines = file.read().decode("utf-8", errors="replace").splitlines()
         except OSError:
             return []
         return [line for line in lines if line.strip()][-count:]
+
+
+def cut_logs(folder: Path, most: int = LOG_MOST_BYTES, kept: int = LOG_KEPT_BYTES) -> None:
+    """Leave the last `kept` bytes of logs of more than `most`; what a job appends meanwhile may be lost. Nothing where they
+    cannot be read or written."""
+    for log in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if log.stat().st_size <= most:
+                continue
+            with log.open("r+b") as file:
+                file.seek(-kept, os.SEEK_END)
+                last = file.read(kept)
+                file.truncate(0)
+            with log.open("ab") as file:
+                file.write(LOG_CUT.encode() + last)
 
 
 def folder_of(root: Path, job: Job) -> JobFolder:

@@ -18,7 +18,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autoconfig.profiler.folder import NAME_DIGITS, JobFolder, read_json, write_json, write_text
+from autoconfig.profiler.folder import (
+    LOG_CUT,
+    LOG_KEPT_BYTES,
+    LOG_LOOK_S,
+    LOG_MOST_BYTES,
+    NAME_DIGITS,
+    JobFolder,
+    read_json,
+    write_json,
+    write_text,
+)
 from autoconfig.profiler.outcome import CANCEL, EXITED, LOSS, TIMEOUT, outcome_of
 from autoconfig.profiler.processes import MARK
 from autoconfig.profiler.runner import Command, Life, RunnerError
@@ -34,6 +44,8 @@ OUT_OF_MEMORY = "OUT_OF_MEMORY"
 LOST_STATES = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
 CALL_S = 60.0
 """What one call of a Slurm program may take: the controller answers late when it is busy."""
+CALLS = 3
+"""How often a program is called that a signal ended."""
 CANCEL_S = 90.0
 """Until a cancelled job must be gone: Slurm's KillWait is 30 s by default."""
 POLL_S = 0.5
@@ -104,6 +116,9 @@ class SlurmRunner:
             script = wanted[0][0].path / f"{name}.sbatch"
             write_text(script, self._array_script(name, wanted))
         done = _call(["sbatch", "--parsable", str(script)], wanted[0][0].path)
+        if done.returncode < 0:  # ended by a signal: what it submitted is found by its name
+            self.submit_together(wanted)
+            return
         if done.returncode:
             raise RunnerError(f"sbatch refuses the job: {_said(done)} (script {script})")
         number = done.stdout.strip().split(";")[0]
@@ -190,9 +205,11 @@ class SlurmRunner:
             "#SBATCH --open-mode=append",
             f"cd {shlex.quote(str(folder.path))} || exit 1",
             f"rm -f {folder.exit_file.name}",
+            *_log_limit(),
             *(f"export {name}={shlex.quote(value)}" for name, value in environment.items()),
             f"{SRUN if self._options.nodes > 1 else ''}{shlex.join(command)}",
             "code=$?",
+            "kill $cutter 2> /dev/null",
             f"{EXIT_NOTE} > {folder.exit_file.name}",
             "exit $code",
         ]
@@ -220,6 +237,14 @@ class SlurmRunner:
             "#SBATCH --requeue",
             *self._options.lines(),
         ]
+
+
+def _log_limit() -> list[str]:
+    """Lines of a job's script that cut its logs in the background, as `folder.cut_logs` does."""
+    last = f"{{ printf {shlex.quote(LOG_CUT)}; cat .$log.last; }} >> $log"
+    cut = f"tail -c {LOG_KEPT_BYTES} $log > .$log.last && : > $log && {last}"
+    look = f'[ "$(stat -c %s $log)" -le {LOG_MOST_BYTES} ] || {{ {cut}; rm -f .$log.last; }}'
+    return [f"( while sleep {LOG_LOOK_S:g}; do for log in *.log; do {look}; done; done ) > /dev/null 2>&1 &", "cutter=$!"]
 
 
 def check_programs() -> None:
@@ -256,12 +281,28 @@ def _end_of(state: str, job_id: str, code: int | None) -> dict[str, object]:
 
 
 def _call(command: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """One Slurm program; English messages. Raises RunnerError where it does not answer."""
+    """One Slurm program; English messages. Raises RunnerError where it does not answer.
+
+    In a process group of its own: a signal to ours (Ctrl-C, `kill -- -PGID`) asks for the end of the search, not of the
+    program. One that a signal ended all the same (systemd's goes to all of a service) is called again, but for sbatch.
+    """
     environment = {**os.environ, "LC_ALL": "C"}
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=CALL_S, check=False, env=environment, cwd=cwd, errors="replace"
-        )
+        for _ in range(1 if command[0] == "sbatch" else CALLS):
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                timeout=CALL_S,
+                check=False,
+                env=environment,
+                cwd=cwd,
+                errors="replace",
+                process_group=0,
+            )
+            if done.returncode >= 0:
+                break
+        return done
     except subprocess.TimeoutExpired as error:
         raise RunnerError(f"{command[0]} does not answer within {CALL_S:.0f} s; is the Slurm controller up?") from error
     except OSError as error:

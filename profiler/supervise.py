@@ -7,6 +7,7 @@ ended. When it returns, no process of the job is left.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from autoconfig.profiler.folder import STARTED, FileLock, JobFolder, read_json, take, write_json
+from autoconfig.profiler.folder import LOG_LOOK_S, STARTED, FileLock, JobFolder, cut_logs, read_json, take, write_json
 from autoconfig.profiler.outcome import CANCEL, EXITED, TIMEOUT
 from autoconfig.profiler.processes import MARK, die_with_parent, end_marked, start_ticks
 from autoconfig.specs.errors import AutoconfigError
@@ -111,7 +112,7 @@ def supervise(folder: JobFolder) -> None:
         with folder.log_file.open("ab") as log:
             child = _start(launch, folder, log)
         sampler = Sampler(folder.nvml_file) if launch.get("nvml") else None
-        code = child.wait(timeout=limit_s)
+        code = _wait(child, started + limit_s, folder)
     except subprocess.TimeoutExpired:
         reason = TIMEOUT
     except _Cancelled:
@@ -129,6 +130,15 @@ def supervise(folder: JobFolder) -> None:
         if turn is not None:
             turn.release()
         write_json(folder.end_file, {"reason": reason, "exit_code": code, "seconds": time.monotonic() - started})
+
+
+def _wait(child: subprocess.Popen[bytes], until: float, folder: JobFolder) -> int:
+    """The exit code; its logs are kept within their limit. Raises subprocess.TimeoutExpired."""
+    while (left := until - time.monotonic()) > LOG_LOOK_S:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(timeout=LOG_LOOK_S)
+        cut_logs(folder.path)
+    return child.wait(timeout=max(0.0, left))
 
 
 def _wait_for_turn(folder: JobFolder) -> FileLock:

@@ -224,7 +224,8 @@ def _server(job: Job, model: Path, python: str) -> Iterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
-    with (model.parent / LOG_FILE).open("wb") as log:
+    with (model.parent / LOG_FILE).open("ab") as log:  # appended to, so that it can be cut
+        log.truncate(0)
         process = subprocess.Popen(
             server_command(job, model, python, port),
             env={**os.environ, **server_environment(job)},

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import stand_in
-from autoconfig.profiler.folder import NAME_DIGITS, folder_of, is_held, prepare, read_json
+from autoconfig.profiler.folder import LOG_CUT, NAME_DIGITS, cut_logs, folder_of, is_held, prepare, read_json
 from autoconfig.profiler.local import LocalRunner
 from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.profiler.processes import marked, started_at
@@ -219,3 +219,33 @@ def test_a_watcher_is_small():
     """It starts with every job and lives beside it."""
     code = "import autoconfig.profiler.supervise, sys; print('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_log_has_a_limit(tmp_path, new_folder):
+    """Beyond it the last part stays, with a line that says so, and what the job goes on to print."""
+    folder = new_folder()
+    with folder.log_file.open("ab") as file:
+        file.write(b"".join(b"%07d\n" % number for number in range(1000)))
+        file.flush()
+        cut_logs(folder.path, most=8000, kept=800)
+        assert folder.log_file.stat().st_size == 8000
+        file.write(b"more\n")
+        file.flush()
+        cut_logs(folder.path, most=8000, kept=805)
+        file.write(b"last\n")
+    lines = folder.log_file.read_text().splitlines()
+    assert lines == [LOG_CUT.strip(), *(f"{number:07d}" for number in range(900, 1000)), "more", "last"]
+
+
+def test_a_job_that_prints_without_end_does_not_fill_the_disk(new_folder, tmp_path):
+    """100 MiB at once, then nothing: cut while it runs."""
+    folder = new_folder()
+    token = tmp_path / "go on"
+    shell = f"yes xxxxxxx | head -c 100M; echo printed; while ! [ -e '{token}' ]; do sleep 0.1; done; echo the last line"
+    runner = LocalRunner(lambda *_: ["bash", "-c", shell])
+    runner.submit(folder, LIMIT_S)
+    wait_until(lambda: folder.last_lines(1) == ["printed"] and folder.log_file.stat().st_size < 2**21, "the log is not cut")
+    token.touch()
+    wait_for(runner, folder)
+    text = folder.log_file.read_text()
+    assert text.startswith(LOG_CUT) and text.endswith("xxxxxxx\nprinted\nthe last line\n") and len(text) < 2**21

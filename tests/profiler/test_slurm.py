@@ -2,22 +2,25 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import stand_in
 from autoconfig.api.work.workflow import check_measuring
-from autoconfig.profiler.folder import prepare, read_json, write_json
+from autoconfig.profiler.folder import LOG_CUT, prepare, read_json, write_json
 from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import marked
 from autoconfig.profiler.runner import Life, RunnerError, torchrun
-from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner
+from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, _call
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Workload
-from job_help import make_job, runs_of, stand_in_command, wait_for, wait_until
-from study_help import ARGUMENTS, fake_python, runs, search, trials_of
+from background import started
+from job_help import DEADLINE_S, make_job, runs_of, stand_in_command, wait_for, wait_until
+from study_help import ARGUMENTS, environment, fake_python, runs, search, search_command, trials_of
 
 from autoconfig.study.session import Options
 from autoconfig.study.worker import MAX_ATTEMPTS
@@ -194,6 +197,51 @@ def test_a_search_whose_jobs_go_through_slurm(slurm, tmp_path):
     numbers = {read_json(path)["slurm_job_id"] for path in (tmp_path / "work" / "jobs").glob("*/life.json")}
     assert len(numbers) == 3 and set(runs(tmp_path).values()) == {1}
     assert sum("_" in number for number in numbers) == 2, "the first two are one array"
+
+
+def test_a_signal_to_all_of_a_search_cancels_it(slurm, tmp_path):
+    """As `kill -- -PGID` and Ctrl-C send it, at whatever program of Slurm runs just then."""
+    fake_python(tmp_path)
+    question = [{"8": "2"}.get(word, word) for word in ARGUMENTS]
+    slurm_options = ("--runner", "slurm", "--slurm=--oversubscribe", "--gpus-per-node", "2")
+    command = search_command(tmp_path, *question, "--profile", "--study", "s", "--quiet", *slurm_options)
+    process = started(subprocess.Popen(
+        command, env=environment(tmp_path, STAND_IN_EVERY_SECONDS="600"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    ), tmp_path)  # fmt: skip
+    wait_until(lambda: runs(tmp_path), "no job was started")
+    for _ in range(40):  # two looks at the queue
+        os.killpg(process.pid, signal.SIGTERM)
+        time.sleep(0.01)
+    _, said = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 130 and "does not answer" not in said and "Traceback" not in said, said
+    assert [t.user_attrs["outcome"] for t in trials_of(tmp_path, "s")] == ["cancelled"]
+
+
+def test_a_program_that_a_signal_ended_is_called_again(tmp_path, monkeypatch):
+    """As systemd does it: to every process of a service, in whatever group."""
+    (tmp_path / "squeue").write_text(f"#!/bin/bash\necho >> {tmp_path}/calls\n"
+                                     f"[ $(wc -l < {tmp_path}/calls) = 3 ] || kill -TERM $$\necho 17\n")  # fmt: skip
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = _call(["squeue"])
+    assert (done.returncode, done.stdout) == (0, "17\n")
+    assert _call(["bash", "-c", "ps -o pgid= $$"]).stdout.strip() != str(os.getpgid(0))
+
+
+def test_the_log_of_a_job_has_a_limit(runner, jobs, tmp_path):
+    """100 MiB at once, then nothing: cut while it runs."""
+    token = tmp_path / "go on"
+    shell = f"yes xxxxxxx | head -c 100M; echo printed; while ! [ -e '{token}' ]; do sleep 0.1; done; echo the last line"
+    talking = SlurmRunner(lambda *_: ["bash", "-c", shell], SlurmOptions(extra=SHARED))
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 901))
+    talking.submit(folder, LIMIT_S)
+    wait_until(lambda: folder.last_lines(1) == ["printed"] and folder.log_file.stat().st_size < 2**21, "the log is not cut")
+    token.touch()
+    wait_for(talking, folder)
+    text = folder.log_file.read_text()
+    assert text.startswith(LOG_CUT) and text.endswith("xxxxxxx\nprinted\nthe last line\n") and len(text) < 2**21
+    assert read_json(folder.exit_file)["exit_code"] == 0 and marked(folder.path) == []
 
 
 @pytest.mark.soak  # a minute is Slurm's shortest limit
