@@ -10,9 +10,11 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from autoconfig.cli.service import serve_command, worker_command
 from tests.api.conftest import start
+from tests.api.test_access import make_key
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
@@ -28,7 +30,13 @@ def parse(words: list[str]) -> dict[str, object]:
 
 
 def manifests() -> list[dict]:
-    return [*yaml.safe_load_all((DEPLOY / "kubernetes" / "autoconfig.yaml").read_text())]
+    return [one for path in sorted((DEPLOY / "kubernetes").iterdir()) for one in yaml.safe_load_all(path.read_text())]
+
+
+def manifest(kind: str) -> dict:
+    """The only one of its kind."""
+    [found] = [one for one in manifests() if one["kind"] == kind]
+    return found
 
 
 def containers() -> dict[str, dict]:
@@ -74,8 +82,9 @@ def test_the_command_line_reads_what_units_start(unit, monkeypatch):
 
 def test_manifests_are_accepted():
     found = manifests()
-    assert [one["kind"] for one in found] == ["Deployment", "Deployment", "Service", "PodDisruptionBudget"]
-    for one in found:
+    kinds = ["Deployment", "Deployment", "Service", "PodDisruptionBudget", "HorizontalPodAutoscaler", "Ingress"]
+    assert [one["kind"] for one in found] == [*kinds, "ServiceMonitor"]
+    for one in found[:-1]:  # the last one is not Kubernetes' own
         kubernetes_validate.validate(one, KUBERNETES, strict=True)
     wrong = {**found[2], "spec": {**found[2]["spec"], "port": 80}}
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -87,9 +96,17 @@ def test_manifests_belong_together():
     for one in manifests():
         if one["kind"] == "Deployment":
             labels[one["metadata"]["name"]] = one["spec"]["template"]["metadata"]["labels"]
-            assert one["spec"]["selector"]["matchLabels"] == labels[one["metadata"]["name"]] and one["spec"]["replicas"] == 2
+            assert one["spec"]["selector"]["matchLabels"] == labels[one["metadata"]["name"]]
         if one["kind"] == "Service":
             assert one["spec"]["selector"] == labels["autoconfig"]
+    scaled, ports = manifest("HorizontalPodAutoscaler")["spec"], manifest("Service")["spec"]["ports"]
+    assert scaled["scaleTargetRef"]["name"] == "autoconfig" and scaled["minReplicas"] == 2
+    fixed = {one["metadata"]["name"]: one["spec"].get("replicas") for one in manifests() if one["kind"] == "Deployment"}
+    assert fixed == {"autoconfig": None, "autoconfig-worker": 2}  # a number there would undo the autoscaler's at each apply
+    ingress = manifest("Ingress")["spec"]
+    [rule], [way] = ingress["rules"], ingress["rules"][0]["http"]["paths"]
+    assert way["backend"]["service"] == {"name": manifest("Service")["metadata"]["name"], "port": {"name": ports[0]["name"]}}
+    assert ingress["tls"][0]["hosts"] == [rule["host"]] and way["path"] == "/"
     service, _ = (parse(containers()[name]["args"]) for name in ("service", "worker"))
     assert service["keys"] and service["search_workers"] == 0 and service["host"] == "0.0.0.0"
     for container in containers().values():
@@ -98,6 +115,30 @@ def test_manifests_belong_together():
         assert not [word for word in container["args"] if "DATABASE" in word]
     with pytest.raises(click.NoSuchOption):
         parse(["serve", "--prot", "8000"])
+
+
+def test_the_forwarded_networks_are_what_uvicorn_reads():
+    """A proxy's word counts where the proxy is inside the cluster."""
+    env = {one["name"]: one.get("value") for one in containers()["service"]["env"]}
+    trusted = ProxyHeadersMiddleware(None, env["FORWARDED_ALLOW_IPS"]).trusted_hosts
+    assert [address in trusted for address in ("10.42.0.7", "192.168.1.1", "203.0.113.5")] == [True, True, False]
+
+
+@pytest.mark.service
+def test_the_monitor_asks_a_real_service_with_a_key(tmp_path):
+    monitor, [port] = manifest("ServiceMonitor"), manifest("Service")["spec"]["ports"]
+    [endpoint] = monitor["spec"]["endpoints"]
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1" and endpoint["port"] == port["name"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= manifest("Service")["metadata"]["labels"].items()
+    service = start(f"sqlite:///{tmp_path}/s.db", "--workers", "1", "--search-workers", "0", "--keys")
+    try:
+        kind = endpoint["authorization"]["type"]
+        headers = {"Authorization": f"{kind} {make_key(service, 'read')}"}
+        with service.client() as client:
+            codes = [client.get(endpoint["path"], headers=sent).status_code for sent in (headers, {})]
+    finally:
+        service.stop()
+    assert codes == [200, 401]
 
 
 @pytest.mark.service
