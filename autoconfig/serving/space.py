@@ -210,9 +210,9 @@ def cut_groups(model: ModelSpec, plan: EnginePlan, checkpoint: Checkpoint | None
     if model.has_dense_mlp:
         widths.append(("the MLP", "mlp", model.ffn_hidden_size, plan.tp))
     if model.moe_shared_expert_intermediate_size:
-        widths.append(("shared experts", "mlp", model.moe_shared_expert_intermediate_size, plan.tp))
+        widths.append(("the shared expert", "mlp", model.moe_shared_expert_intermediate_size, plan.tp))
     if model.is_moe:
-        widths.append(("experts", "experts", model.moe_ffn_hidden_size, plan.tp * plan.adp // plan.ep))
+        widths.append(("each of the experts", "experts", model.moe_ffn_hidden_size, plan.tp * plan.adp // plan.ep))
     for name, part, width, ranks in widths:
         group, rows = groups.get(part, (1, 1))
         if width % (ranks * group) and ranks > 1:

@@ -291,14 +291,17 @@ def resolve_model(
 def _from_hub(
     name: str, unknown: UnknownNameError, *, like: str | None, download: bool, local: bool
 ) -> tuple[ModelSpec, list[Remark]]:
-    """The config.json of a hub's model. Raises InputError where it was not asked for, or cannot be fetched; a caller over the
-    network (not `local`) can only give it."""
-    if not (download and local):
-        alike = [one for one in unknown.nearest if _numbers(one) == _numbers(name)]  # of other numbers is another model
+    """The config.json of a hub's model. Raises InputError where it was not asked for or cannot be fetched, UnknownNameError for
+    a caller over the network (not `local`), who can only give it."""
+    alike = [one for one in unknown.nearest if _numbers(one) == _numbers(name)]  # of other numbers is another model
+    if not local:
+        asks = "give its config.json as the model, a JSON object"
+        raise UnknownNameError("model", name[:80], alike, asks, field="model") from unknown
+    if not download:
         meant = f" (did you mean {alike[0]}?)" if alike else ""
         raise InputError(
-            f"model {name[:80]} is not in the catalogue{meant}: give its config.json"
-            + (f", or say {option('download')} to fetch that" if local else " as the model, a JSON object"),
+            f"model {name[:80]} is not in the catalogue{meant}: give its config.json, or say {option('download')} to fetch "
+            "that",
             field="model",
         ) from unknown
     try:

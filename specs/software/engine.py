@@ -105,7 +105,9 @@ def require_sparse_kernels(model: ModelSpec, gpu: GpuSpec) -> None:
 
 
 def supports(gpu: GpuSpec, weights: str) -> bool:
-    """Whether the GPU multiplies in this format (weight-only formats run everywhere)."""
+    """Whether the GPU multiplies in this format (weight-only ones run everywhere); AMD's have fp8 from CDNA 3, no NVFP4."""
+    if gpu.vendor == "amd" and weights in MIN_CAPABILITY:
+        return weights != "nvfp4" and "fp8" in gpu.flops_per_s
     return (gpu.compute_capability or 0.0) >= MIN_CAPABILITY.get(weights, 0.0)
 
 
@@ -147,6 +149,10 @@ def stored_as(model: ModelSpec, weights: str, gpu: GpuSpec) -> str:
 
 def loads_checkpoint(framework: str, kind: str, gpu: GpuSpec) -> str:
     """Why the engine does not load a checkpoint of this kind (Checkpoint.kind) on this GPU; empty where it does."""
+    if gpu.vendor == "amd":
+        kinds: list[str] = _CHECKPOINTS["amd"].get(framework, [])
+        loaded = f"on AMD's GPUs; it loads {', '.join(kinds) or 'none that are quantised'}"
+        return "" if kind in kinds else f"{framework} does not load {kind} checkpoints {loaded}"
     known: dict[str, float] = _CHECKPOINTS["engines"].get(framework, {})
     if kind not in known:
         return f"{framework} does not load {kind} checkpoints; it loads {', '.join(known) or 'none that are quantised'}"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from autoconfig.memory_model.serving import checkpoint_bytes, weight_parts_bytes
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.config_reader import ConfigReader
 from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model_catalogue import load_model, model_names, published_checkpoint, resolve_model
@@ -27,6 +28,7 @@ from autoconfig.specs.software.checkpoint import (
     checkpoint_of,
     quantised_at_load,
 )
+from autoconfig.specs.software.engine import loads_checkpoint, supports
 
 from autoconfig.engines.export import export_texts
 from autoconfig.planning.resolve import read_checkpoint
@@ -452,6 +454,30 @@ def test_every_recipe_is_read_and_used():
     rows = json.loads(TABLE.read_text(encoding="utf-8"))["checkpoints"]
     assert {row["recipe"] for row in rows} == {*RECIPES}
     assert all(recipe["source"] for recipe in RECIPES.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "gpu", "loads"),
+    [
+        ("deepseek-ai/DeepSeek-R1", "vllm", "mi300x", True),
+        ("moonshotai/Kimi-K2.5", "vllm", "mi355x", True),
+        ("openai/gpt-oss-120b", "sglang", "mi300x", True),
+        ("nvidia/DeepSeek-R1-0528-FP4", "vllm", "mi355x", False),
+        ("nvidia/DeepSeek-R1-0528-FP4", "sglang", "h100", False),
+        ("nvidia/DeepSeek-R1-0528-FP4", "vllm", "h100", True),
+        ("Qwen/Qwen3-14B-AWQ", "tensorrt-llm", "h100", False),
+        ("Qwen/Qwen3-14B-AWQ", "vllm", "t4", True),
+        ("Qwen/Qwen3-14B-FP8", "vllm", "t4", False),
+    ],
+)
+def test_which_engine_loads_which_published_checkpoint_where(name, engine, gpu, loads):
+    """Recipes of vLLM verified on MI300X; SGLang's and TensorRT-LLM's own tables."""
+    assert (loads_checkpoint(engine, checkpoint_named(name).kind, load_gpu(gpu)) == "") is loads
+
+
+def test_amds_gpus_multiply_in_fp8_from_cdna_3():
+    assert supports(load_gpu("mi300x"), "fp8") and supports(load_gpu("mi300x"), "fp8_block")
+    assert not supports(load_gpu("mi355x"), "nvfp4")
 
 
 def test_weights_are_quantised_at_load():
