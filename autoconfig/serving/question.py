@@ -16,6 +16,7 @@ from autoconfig.serving.space import cache_formats, layouts, weight_formats
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import published_checkpoint
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.serve_plan import EnginePlan, parse_engine_keys
@@ -274,7 +275,7 @@ def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:
     return {key: frozenset(either) for key, either in values.items()}
 
 
-def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterator[Remark]:
+def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint, named: object) -> Iterator[Remark]:
     formats = checkpoint.formats(question.model)
     size = checkpoint_bytes(question.model, formats)
     kept = [name for name in ("attention", "mlp", "experts") if getattr(formats, name) == "bf16"]
@@ -283,6 +284,8 @@ def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterato
         f"{', '.join([*kept, 'embedding, routers, norms and what it names'])}",
         Effect.EVERYTHING,
     )
+    if isinstance(named, str) and (published := published_checkpoint(named)) and published.recipe:
+        yield note(f"which modules of {named.strip()[:80]} are quantised how: {published.source}", Effect.NOTHING)
     form = checkpoint.main.form
     if not supports(question.gpu, form):
         yield note(f"{question.gpu.id} does not multiply in {form}: weights only, products in 16 bits", Effect.TIME)
@@ -293,7 +296,7 @@ def _checkpoint_said(question: ServeQuestion, checkpoint: Checkpoint) -> Iterato
 def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Remark]:
     model, gpu, engine, workload = question.model, question.gpu, question.engine, question.workload
     if question.checkpoint is not None:
-        yield from _checkpoint_said(question, question.checkpoint)
+        yield from _checkpoint_said(question, question.checkpoint, request.model)
     else:
         yield from _searched_formats(question)
     if request.gpu is None:

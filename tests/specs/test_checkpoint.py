@@ -381,6 +381,13 @@ def test_what_an_engine_does_not_start_is_refused_with_its_reason(model, gpus, f
     assert reason in answer(asked).infeasible
 
 
+def test_an_answer_says_where_a_checkpoints_formats_are_stated():
+    asked = ServeRequest(model="nvidia/GLM-5-NVFP4", gpus=8, gpu="b200", engine="vllm")
+    said = "\n".join(sentences(understand(asked).assumed))
+    assert "modules of nvidia/GLM-5-NVFP4 are quantised how: aiconfigurator-core 0.12.0" in said
+    assert "in 16 bits: attention, embedding" in said
+
+
 def test_a_plan_that_is_priced_by_name_is_refused_for_the_same_reason():
     asked = ServeRequest(
         model="qwen3-30b-a3b", gpus=4, gpu="h200", engine="vllm", include=("tp=4,weights=fp8_block",), simulate=0
