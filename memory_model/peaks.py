@@ -138,7 +138,9 @@ class PeakTables:
             first += np.where(flight > 0, np.maximum(flight, 1e-300) * least[shape], 0.0)
         if self.checkpoints:
             first = np.minimum(first, terms.chunks_in_flight[:, 0] * self.layer.layer_input[at])
-        return np.asarray(np.maximum(terms.state.max(axis=1), (terms.state[:, 0] + first) * (1 - ROUNDING)))
+        return np.asarray(
+            np.maximum(terms.state.max(axis=1), (terms.state[:, 0] - terms.absent_gradients[:, 0] + first) * (1 - ROUNDING))
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ class _Stage:
     chunks: Floats
     layer_input: Floats
     state: Floats
+    """Without gradients that backward has not made; `first` and `optimizer` have them."""
     waiting: Floats
     """The gradient of a tied weight."""
     last: Floats
@@ -169,6 +172,7 @@ class _Stage:
         flight = {kind: terms.layers_in_flight[kind][rows, stage] for kind in layer.kinds}
         kinds = sum(((held > 0) * 2**bit for bit, held in enumerate(flight.values())), np.zeros(len(rows), np.int64))
         distinct, chunk = _numbered(terms.chunk_layers[rows, stage])
+        absent = terms.absent_gradients[rows, stage]
         return cls(
             shape=layer.shape[at[rows]],
             kinds=kinds,
@@ -177,11 +181,11 @@ class _Stage:
             chunk=chunk,
             chunks=terms.chunks_in_flight[rows, stage],
             layer_input=layer.layer_input[at[rows]],
-            state=terms.state[rows, stage],
+            state=terms.state[rows, stage] - absent,
             waiting=terms.tied_weight_gradient[rows, stage],
             last=np.maximum(terms.loss[rows, stage], terms.output_layer_backward[rows, stage]),
-            first=terms.embedding_backward[rows, stage],
-            optimizer=terms.optimizer_step_bytes[rows, stage],
+            first=terms.embedding_backward[rows, stage] + absent,
+            optimizer=terms.optimizer_step_bytes[rows, stage] + absent,
         )
 
 

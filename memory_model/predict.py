@@ -236,13 +236,17 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
         for name in ("back_in_mlp", "back_in_attention")
     )
     released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))
-    base = terms.state + held
+    base = terms.state - terms.absent_gradients + held
     moments = {
         "mlp_backward": base + (back_mlp + fixed.mlp_backward + terms.tied_weight_gradient),
         "attention_backward": base + (back_attention - released + fixed.attention_backward + terms.tied_weight_gradient),
         "loss": base + terms.loss,
         "output_layer_backward": base + terms.output_layer_backward,
-        "embedding_backward": base - held / terms.chunks_in_flight + terms.embedding_backward + terms.tied_weight_gradient,
+        "embedding_backward": terms.state
+        + held
+        - held / terms.chunks_in_flight
+        + terms.embedding_backward
+        + terms.tied_weight_gradient,
         "optimizer_step_bytes": terms.state + terms.optimizer_step_bytes,
     }
     back = {"mlp_backward": back_mlp, "attention_backward": back_attention}
@@ -270,6 +274,7 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
         parts[name] = np.where(at[name], getattr(terms, name), 0.0)
     waiting = at["mlp_backward"] | at["attention_backward"] | at["embedding_backward"]
     parts["tied_weight_gradient"] = np.where(waiting, terms.tied_weight_gradient, 0.0)
+    parts["gradient_bytes"] -= np.where(at["embedding_backward"] | at["optimizer_step_bytes"], 0.0, terms.absent_gradients)
     parts["chunk_released"] = -np.where(at["embedding_backward"], stages.held / terms.chunks_in_flight, 0.0)
     return parts
 

@@ -132,6 +132,8 @@ class StageTerms:
     embedding_backward: Floats
     tied_weight_gradient: Floats
     optimizer_step_bytes: Floats
+    absent_gradients: Floats
+    """Of the state: gradients that are not there before backward has made them."""
 
     def take(self, rows: slice) -> StageTerms:
         """These rows; without the parts of the state."""
@@ -298,6 +300,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         parts["gather_buffer"] = np.broadcast_to(
             np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
+    absent = np.logical_and(memory.frees_gradients, layouts.num_microbatches == 1)[:, None]
     return StageTerms(
         state=sum(parts.values(), np.zeros_like(stages.index, float)),
         state_parts=parts,
@@ -309,6 +312,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         embedding_backward=np.where(stages.is_first, embedding_end[:, None], -np.inf),
         tied_weight_gradient=stages.is_first * tied[:, None],
         optimizer_step_bytes=optimizer_step,
+        absent_gradients=absent * parts["gradient_bytes"],
     )
 
 

@@ -76,6 +76,7 @@ ASKED = {
     "attention_dropout": "attention_dropout {:g}",
     "hidden_dropout": "hidden_dropout {:g}",
     "fp8_param_gather": "fp8_param_gather {}",
+    "compile": "torch.compile {}",
     "moe_imbalance": "busiest expert rank {:g} times its share",
     "dispatcher": "dispatcher {}",
     "cuda_graphs": "CUDA graphs {}",

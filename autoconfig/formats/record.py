@@ -27,7 +27,7 @@ from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.question import Request, read_switches
 from autoconfig.training.space import Constraints
@@ -87,6 +87,8 @@ class TrainerRun:
     packed_length: int | None = None
     split: PipelineSplit | None = None
     """Where the trainer places the layers itself."""
+    options: StackOptions = field(default_factory=StackOptions)
+    """Kernels and compilation that the file names."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What the file says; gradients are reduced as the software does where it does not say."""
     assumed: list[Remark] = field(default_factory=list)
@@ -169,7 +171,7 @@ def record(
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
     model = with_positions(run.model.replace(mtp_num_layers=0), seq, assumed)  # no trainer but Megatron's has these layers
-    stack = load_stack(request.software or run.software)
+    stack = with_options(load_stack(request.software or run.software), run.options)
     if request.software is None:
         assumed.append(Remark("software", stack.name, "", Effect.EVERYTHING))
     kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""

@@ -36,11 +36,13 @@ def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calib
     """Return the named software, else a question's, with what the row says of its kernels and overlap."""
     name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
     stack = resolve.read_stack(name or None, gpu, assumed, calibration)
+    compiled = flag(row, "compile")
     overlap = frozenset(overlap_words(cell(row, "overlap"))) - {EP_OVERLAP}
     options = StackOptions(
         attention_kernel=cell(row, "attention_kernel"),
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
-        loss_fusion=cell(row, "loss_fusion"),
+        loss_fusion=cell(row, "loss_fusion") or ("compiled" if compiled else ""),
+        compiled=bool(compiled),
         overlaps=overlap or None,
     )
     stack = with_options(stack, options)

@@ -87,6 +87,9 @@ class StackMemory:
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     score_dropped_bytes: float = 2.0
     """Unfused attention: saved bytes per score that are free again when those are alive."""
+    frees_gradients: bool = False
+    """Gradients are tensors that backward makes and zero_grad drops (torch's set_to_none), not a buffer that stays: in a step
+    of one micro-batch none is there before backward."""
     default_grad_dtype: str = "fp32"
     default_fsdp_grad_dtype: str = ""
     """The same where its usual FSDP run differs."""
@@ -353,8 +356,10 @@ def _known(kind: type, values: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-LOSS_BYTES = {"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0}
-"""Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`)."""
+LOSS_BYTES = {"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0, "eager": 14.0, "compiled": 4.0}
+"""Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`). eager: torch's cross entropy of 16-bit logits (2)
+that are cast to fp32: log-softmax (4), and in backward its gradient and that of its input (4 each). compiled: the partitioner
+keeps the 16-bit logits alone (torch._functorch.partitioners), beside which backward writes their gradient."""
 GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP = "overlap-grad-reduce", "overlap-param-gather", "tp-comm-overlap"
 USERBUFFERS_SHARE = 0.6
 """Share of tensor-parallel communication that userbuffers hide (docs/time_model.md, tp_overlap_share)."""
@@ -373,6 +378,8 @@ class StackOptions:
     fused_rms_norm: bool = False
     loss_fusion: str = ""
     """One of LOSS_BYTES."""
+    compiled: bool = False
+    """torch.compile of the layers: chains of norms, rotation and activation save what they read, in 16 bits."""
     overlaps: frozenset[str] | None = None
     """Those that are on, every other one is off: some of GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP."""
 
@@ -390,6 +397,8 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         time = replace(time, attention_generation=generation, attention_generation_blackwell="")
     if options.loss_fusion in LOSS_BYTES:
         memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion])
+    if options.compiled:
+        memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
     if options.fused_rms_norm:
         fused = StackTime()
         memory = replace(memory, norm_input_bytes=2.0)

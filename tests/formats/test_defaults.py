@@ -48,13 +48,32 @@ def test_nanotron_computes_in_bf16():
     assert read(other).question.scenario.numerics.precision == "fp32"
 
 
-def test_torchtitan_checkpoints_every_second_layer():
-    """selective_ac_option is "2" (torchtitan/config/job_config.py, 2024 to 2025), which no plan says."""
+def test_torchtitan_checkpoints_by_operator():
+    """selective_ac_option is "op" since 2025 (torchtitan/config/job_config.py); "2", the default before, no plan says."""
     asked = {"model": "qwen3-0.6b", "gpus": 8}
     for text in (TITAN, TITAN.replace("[activation_checkpoint]\n", "")):
-        with pytest.raises(UnsupportedError, match=r"selective 2: .*--set activation_checkpoint\.selective_ac_option=op"):
-            read(text, **asked)
-    assert str(read(f'{TITAN}selective_ac_option = "op"\n', **asked).plan.recompute) == "selective:op"
+        assert str(read(text, **asked).plan.recompute) == "selective:op"
+    with pytest.raises(UnsupportedError, match=r"selective 2: .*--set activation_checkpoint\.selective_ac_option=op"):
+        read(f'{TITAN}selective_ac_option = "2"\n', **asked)
+
+
+@pytest.mark.parametrize(
+    ("said", "layers", "loss"),
+    [
+        ("", False, 14.0),
+        ("[compile]\nenable = true", True, 4.0),
+        ('[compile]\nenable = true\ncomponents = ["model"]', True, 14.0),
+        ('[compile]\nenable = true\ncomponents = ["loss"]', False, 4.0),
+        ("[training]\ncompile = true", True, 4.0),
+    ],
+)
+def test_torchtitans_compiled_parts_keep_what_the_partitioner_keeps(said, layers, loss):
+    """torchtitan/config/job_config.py: compile.components is ["model", "loss"]; eager torch casts 16-bit logits (2), keeps
+    log-softmax (4) and makes two fp32 gradients (8); a compiled loss keeps its 16-bit logits and writes their gradient."""
+    text = TITAN.replace("[training]\n", said + "\n") if said.startswith("[training]") else f"{TITAN}{said}\n"
+    memory = read(text, model="qwen3-0.6b", gpus=8).question.scenario.software.memory
+    assert memory.loss_bytes_per_logit == loss
+    assert (memory.norm_input_bytes, memory.gated_activation_extra_bytes) == ((2.0, 0.0) if layers else (6.0, 4.0))
 
 
 def test_torchtitans_foreign_keys_are_named():

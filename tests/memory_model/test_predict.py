@@ -294,3 +294,19 @@ def test_positions_of_numbers_of_layers():
         numbers, position = _numbered(np.array(given))
         assert numbers[position].tolist() == given
     assert _numbered(np.array([3.0, 1.0]))[1].tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("stack", ["torchtitan", "nanotron", "transformer-engine"])
+def test_gradients_that_backward_has_not_made_are_in_no_earlier_moment(stack: str) -> None:
+    """torch drops gradients at zero_grad: a step of one micro-batch peaks without them (4 bytes x parameters / ranks less than a
+    step of two, in which the first has left them); other stacks keep a buffer. The search's sum is the detailed one."""
+    plan, found = "tp=1,pp=1,mbs=1,fsdp=3,dist_opt=0,recompute=full:uniform:1", {}
+    for count in (1, 2):
+        options = {"gpus": 8, "stack": stack, "batch": 8 * count, "seq": 8192}
+        both = (estimate("llama3-8b", plan, detail=detail, **options) for detail in (True, False))  # type: ignore[arg-type]
+        detailed, summed = both
+        assert summed.peak_bytes[0, 0] == pytest.approx(detailed.peak_bytes[0, 0], rel=1e-12)
+        assert sum(part[0, 0].sum() for part in detailed.parts.values()) == pytest.approx(detailed.peak_bytes[0, 0], rel=1e-9)
+        found[count] = float(detailed.peak_bytes[0, 0])
+    gradients = 4 * total_parameters(load_model("llama3-8b")) / 8
+    assert found[2] - found[1] == pytest.approx(gradients if stack == "torchtitan" else 0.0, rel=1e-6)

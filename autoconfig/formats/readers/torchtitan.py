@@ -16,6 +16,7 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.plan_rules import PipelineSplit
 
 FLAVOURS = {
@@ -83,7 +84,7 @@ def read(document: Document) -> CheckInput:
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, harmless=HARMLESS,
-        fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp),
+        fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp), options=_compiled(section, assumed),
     )  # fmt: skip
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
@@ -148,9 +149,20 @@ def _schedule(section: Section, at: str) -> str:
     return schedule
 
 
+def _compiled(section: Section, assumed: list[Remark]) -> StackOptions:
+    """What torch.compile fuses: layers and loss, or the named components (compile.components, by default both)."""
+    if not (section.flag("compile.enable") or section.flag("training.compile")):
+        assumed.append(Remark("compile", False, "the file does not switch it on", Effect.MEMORY_AND_TIME))
+        return StackOptions()
+    named = section.get("compile.components")
+    parts = named if isinstance(named, list) else ["model", "loss"] if named is None else str(named).strip("[]").split(",")
+    words = {str(part).strip(" '\"") for part in parts}
+    return StackOptions(compiled="model" in words, loss_fusion="compiled" if "loss" in words else "")
+
+
 def _recompute(section: Section) -> Recompute:
     mode = section.word("activation_checkpoint.mode") or "selective"
-    option = section.word("activation_checkpoint.selective_ac_option") or "2"  # the default of job_config.py, 2024 to 2025
+    option = section.word("activation_checkpoint.selective_ac_option") or "op"  # the default of job_config.py since 2025
     if mode == "none":
         return NONE
     if mode == "full" or (mode == "selective" and option == "1"):
