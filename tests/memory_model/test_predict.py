@@ -298,8 +298,8 @@ def test_positions_of_numbers_of_layers():
 
 @pytest.mark.parametrize("stack", ["torchtitan", "nanotron", "transformer-engine"])
 def test_gradients_that_backward_has_not_made_are_in_no_earlier_moment(stack: str) -> None:
-    """torch drops gradients at zero_grad: a step of one micro-batch peaks without them (4 bytes x parameters / ranks less than a
-    step of two, in which the first has left them); other stacks keep a buffer. The search's sum is the detailed one."""
+    """torch drops gradients at zero_grad: a step of one micro-batch peaks without them (4 bytes x parameters / ranks less than
+    one of two, in which the first has left them); other stacks keep a buffer. The search's sum is the detailed one."""
     plan, found = "tp=1,pp=1,mbs=1,fsdp=3,dist_opt=0,recompute=full:uniform:1", {}
     for count in (1, 2):
         options = {"gpus": 8, "stack": stack, "batch": 8 * count, "seq": 8192}
