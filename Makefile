@@ -27,7 +27,7 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo fast test services lint bounds judge bench soak mutants figures tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test services lint bounds judge bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -45,6 +45,7 @@ help:
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make mutants share of small mutations of the formulas that survive the tests (SAMPLE=50: a try)"
 	@echo "make figures write tests/planning/figures.txt anew, after a change that was meant"
+	@echo "make lock    write deploy/requirements.txt anew: the image's packages with their hashes"
 	@echo "make soak    long random tests (make soak SEED=1 repeats a run)"
 
 demo: $(RUNTIME)
@@ -137,6 +138,14 @@ figures: $(DEV)
 SAMPLE ?= 200
 mutants: $(DEV)
 	nice -n 10 $(BIN)/python -m tools.mutants --sample $(SAMPLE) $(FLAGS)
+
+# Versions and hashes of what the image installs, with what builds our wheel.
+lock:
+	$(PYTHON) -m venv build/uv
+	build/uv/bin/python $(PIP_INSTALL) uv
+	$(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > build/requires.txt
+	build/uv/bin/uv pip compile --quiet --upgrade --generate-hashes --no-header --no-annotate --extra serve --python-version 3.12 \
+		--python-platform x86_64-manylinux_2_28 --output-file deploy/requirements.txt pyproject.toml build/requires.txt
 
 clean:
 	rm -rf $(VENV) $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

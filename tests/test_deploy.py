@@ -10,11 +10,13 @@ import click
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from autoconfig.cli.service import serve_command, worker_command
 from tests.api.conftest import start
 from tests.api.test_access import make_key
+from tools.lower_bounds import project, requirements
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").iterdir())
@@ -27,6 +29,18 @@ def parse(words: list[str]) -> dict[str, object]:
     """The options as the command line reads them. Raises click's errors."""
     name, *rest = words
     return COMMANDS[name].make_context(name, rest).params
+
+
+def test_the_image_installs_what_the_lock_file_says():
+    """Each of our requirements, at a version that it allows, and every package by its hashes."""
+    assert "pip install --no-cache-dir --require-hashes -r /src/deploy/requirements.txt" in (DEPLOY / "Dockerfile").read_text()
+    text = (DEPLOY / "requirements.txt").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)(?:\[[\w,]+\])?==(\S+) \\$", text, re.MULTILINE))
+    for name, _, bounds in requirements(project(), ("study", "serve")):
+        assert SpecifierSet(bounds).contains(locked[name]), f"{name} {locked.get(name)}: run make lock"
+    packages = re.split(r"\n(?=\w)", text.strip())
+    assert len(packages) == len(locked) and "setuptools" in locked
+    assert all(re.fullmatch(r"\S+ \\(\n    --hash=sha256:[0-9a-f]{64}( \\)?)+", one) for one in packages)
 
 
 def manifests() -> list[dict]:

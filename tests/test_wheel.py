@@ -33,17 +33,26 @@ def run(*command: str, **options) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built from a copy of the tree: what an earlier build left behind is not in it."""
-    copy = tmp_path_factory.mktemp("tree")
+def built(copy: Path) -> Path:
+    """A wheel from a copy of the tree, its files of now: what an earlier build left behind is not in it."""
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for folder in BESIDE:
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copy)
     run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(copy / "dist"), ".", cwd=copy)
     (found,) = (copy / "dist").iterdir()
     return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    return built(tmp_path_factory.mktemp("tree"))
+
+
+def test_the_same_tree_makes_the_same_wheel(wheel, tmp_path, monkeypatch):
+    """Whenever it is built, and whatever dates its files have."""
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    assert built(tmp_path).read_bytes() == wheel.read_bytes()
 
 
 def test_it_holds_the_tree_and_one_name(wheel):
