@@ -27,7 +27,6 @@ from autoconfig.serving.reasons import (
     why,
 )
 from autoconfig.serving.request import ServeRequest
-from autoconfig.serving.space import limit as engine_limit
 from autoconfig.serving.space import refused
 from autoconfig.specs.errors import GIB, InputError, option
 from autoconfig.specs.layouts import spread
@@ -239,7 +238,7 @@ def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[D
             key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
         }
         legal = question.layouts(constraints, size)
-        why = engine_limit(question.engine, own)
+        why = refused(question.model, question.engine, own, question.gpus_per_node, question.checkpoint)
         if why or next(legal, None) is None:
             return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"
     lacks = disaggregated.prefill_lacks_bytes(question, first)

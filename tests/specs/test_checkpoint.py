@@ -388,10 +388,9 @@ def test_an_answer_says_where_a_checkpoints_formats_are_stated():
     assert "in 16 bits: attention, embedding" in said
 
 
-def test_a_plan_that_is_priced_by_name_is_refused_for_the_same_reason():
-    asked = ServeRequest(
-        model="qwen3-30b-a3b", gpus=4, gpu="h200", engine="vllm", include=("tp=4,weights=fp8_block",), simulate=0
-    )
+@pytest.mark.parametrize("plan", ["tp=4,weights=fp8_block", "prefill(tp=1,weights=fp8_block)+decode(tp=4,weights=fp8_block)"])
+def test_a_plan_that_is_priced_by_name_is_refused_for_the_same_reason(plan):
+    asked = ServeRequest(model="qwen3-30b-a3b", gpus=5, gpu="h200", engine="vllm", include=(plan,), simulate=0)
     assert "block_n = 128" in answer(asked).included[0][2]
 
 
