@@ -37,9 +37,22 @@ def allocated_after_step(scenario: Scenario, layouts: Layouts, *, last: bool = F
     if gpu.architecture != CPU_ARCHITECTURE:
         each = cublas_workspace_bytes(gpu.compute_capability, scenario.numerics.deterministic)
         total = total + np.maximum(0.0, CUBLAS_WORKSPACES * each - terms.state_parts["workspace_bytes"])
+    total = total + _main_gradients(scenario, layouts, terms.state_parts["gradient_bytes"])
     stage = np.full(len(layouts), -1) if last else total.argmax(axis=1)
     rows = np.arange(len(layouts))
     return np.asarray(total[rows, stage] + _unsplit(scenario, layouts, stage))
+
+
+def _main_gradients(scenario: Scenario, layouts: Layouts, buffers: Floats) -> Floats:
+    """[n, S]: fp32 copies of 16-bit gradients, 4 bytes a parameter, which Megatron's optimizer keeps until the next step begins
+    where it is not sharded. Source: megatron-core, optimizer/optimizer.py, Float16OptimizerWithFloat16Params
+    (_copy_model_grads_to_main_grads: main_param.grad = model_param.main_grad.float())."""
+    numerics, stack = scenario.numerics, scenario.software
+    wide = TYPE_BYTES[numerics.grad_reduce_dtype] == TYPE_BYTES["fp32"]
+    if wide or numerics.weights_are_masters or stack.sharding != "megatron":
+        return np.zeros_like(buffers)
+    whole = np.logical_not(layouts.dist_opt) & (layouts.fsdp == 0)
+    return np.where(whole[:, None], buffers * TYPE_BYTES["fp32"] / TYPE_BYTES[numerics.grad_reduce_dtype], 0.0)
 
 
 def _unsplit(scenario: Scenario, layouts: Layouts, stage: npt.NDArray[np.int64]) -> Floats:

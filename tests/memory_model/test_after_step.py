@@ -3,7 +3,7 @@
 import pytest
 from autoconfig.memory_model.after_step import STAYS, allocated_after_step, cublas_workspace_bytes, unsplit_bytes
 from autoconfig.memory_model.tables import stage_terms
-from autoconfig.specs.errors import MIB
+from autoconfig.specs.errors import GIB, MIB
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import padded_vocab_size
@@ -70,3 +70,19 @@ def test_what_blocks_lose(mebi, lost):
     is lost where it is no more than 1 MiB."""
     found = unsplit_bytes(((mebi * MIB / 2,),), 2, (0, 0), 1)
     assert found == pytest.approx((lost if lost <= 1 else 0) * MIB, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("log", "tp", "dp", "gib"),
+    [("DeepSpeedExamples 2023, two ranks", 1, 2, 6.626), ("the same, tp 2", 2, 1, 3.366), ("a tutorial, dp 4", 1, 4, 6.657)],
+)
+def test_fp16_without_a_sharded_optimizer_keeps_fp32_gradients(log: str, tp: int, dp: int, gib: float) -> None:
+    """mem-allocated-bytes that Megatron-LM printed of a GPT-2 of 354,871,296 parameters in fp16: 20 bytes a parameter."""
+    shape = {"num_layers": 24, "hidden_size": 1024, "num_attention_heads": 16, "ffn_hidden_size": 4096}
+    shape |= {"vocab_size": 50257, "max_position_embeddings": 1024, "kv_channels": 64, "num_query_groups": 16}
+    asked = Request(model="gpt3-126m", architecture=shape, gpus=tp * dp, gpu="a100-40gb", software="megatron-lm-2021",
+                    seq_length=1024, global_batch_size=4 * dp,
+                    numerics={"precision": "fp16", "grad_reduce_dtype": "bf16"})  # fmt: skip
+    scenario = understand(asked).scenario
+    plan = parse_plan(f"tp={tp},pp=1,mbs=4,dist_opt=0", tp * dp)
+    assert allocated_after_step(scenario, scenario.layouts([plan]))[0] / GIB == pytest.approx(gib, rel=0.02)
