@@ -394,6 +394,16 @@ def test_a_plan_that_is_priced_by_name_is_refused_for_the_same_reason(plan):
     assert "block_n = 128" in answer(asked).included[0][2]
 
 
+BY_ID = [(row[0].removesuffix(", main"), row[3]) for row in PUBLISHED["rows"]]
+BY_ID = [one for one in BY_ID if published_checkpoint(one[0])]
+
+
+@pytest.mark.parametrize(("name", "gigabytes"), BY_ID, ids=[one[0] for one in BY_ID])
+def test_checkpoints_by_id_are_as_large_as_the_published_files(name, gigabytes):
+    model = load_model(name)
+    assert checkpoint_bytes(model, checkpoint_named(name).formats(model)) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
 def test_files_are_as_large_as_published():
     """405B in FP8: 57.75 GiB a GPU on eight were loaded (vLLM issue 6746), where its embedding is divided too."""
     model = load_model("llama3.1-405b")
@@ -454,6 +464,10 @@ def test_no_other_model_is_suggested_for_an_id():
     assert "did you mean" not in str(said.value)
     with pytest.raises(InputError, match=r"\(did you mean qwen3-8b\?\)"):
         resolve_model("Qwenn/Qwen3-8B")
+
+
+def test_enough_published_sizes_hold_the_table():
+    assert len(BY_ID) >= 9
 
 
 def test_every_recipe_is_read_and_used():
