@@ -107,7 +107,7 @@ class Worker:
             while True:
                 reason = self._reason_to_stop()
                 while reason is None and len(self.running) < self.slots:
-                    reason = self._start()
+                    reason = self._start() or self._reason_to_stop()
                 self._submit()
                 if not self.running:
                     return reason or "nothing is left to measure"

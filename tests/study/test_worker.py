@@ -161,6 +161,16 @@ def test_a_study_that_is_deleted_under_its_search(tmp_path):
         assert left_over(tmp_path) == []
 
 
+@pytest.mark.parametrize("trials", [1, 3])
+def test_a_budget_of_trials_holds_with_several_jobs_at_once(tmp_path, trials):
+    """Two that end together are not followed by two where one is left."""
+    with session(tmp_path) as study:
+        worker = study.worker(Machine(study), Listener(), Budget(trials=trials))
+        worker.slots = 2
+        assert worker.run() == "the budget of trials is spent"
+    assert outcomes(tmp_path) == ["measured"] * trials
+
+
 def test_a_short_job_goes_before_a_long_one(tmp_path):
     """Of the first plan both jobs run; a plan whose short job leaves it no chance gets no long one."""
     with session(tmp_path, steps=9000) as study:
