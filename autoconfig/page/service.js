@@ -21,14 +21,27 @@ function headers(more) {
   return { ...more, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
 }
 
-async function call(method, path, { body, signal, more } = {}) {
-  let answer;
+async function once(method, path, { body, signal, more } = {}) {
   try {
-    answer = await fetch(path, { method, signal, headers: headers({ ...(body ? { "Content-Type": "application/json" } : {}), ...more }),
+    return await fetch(path, { method, signal, headers: headers({ ...(body ? { "Content-Type": "application/json" } : {}), ...more }),
       body: body ? JSON.stringify(body) : undefined });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, { detail: "the service does not answer" });
+  }
+}
+
+/** Seconds after which a service that is busy wants to be asked again, if that is soon; else 0. */
+function soon(answer) {
+  const seconds = [429, 503].includes(answer.status) ? Number(answer.headers.get("Retry-After")) : 0;
+  return seconds <= 3 ? seconds : 0;
+}
+
+async function call(method, path, options = {}) {
+  let answer = await once(method, path, options);
+  for (let attempt = 0; attempt < 3 && soon(answer); attempt += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 1000 * soon(answer) * (1 + Math.random() / 4)));
+    answer = await once(method, path, options);
   }
   if (answer.ok) return answer;
   let said = {};

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import httpx
@@ -177,6 +178,26 @@ def test_a_problem_stands_beside_its_field_with_the_nearest_value(asked, pages):
     page.get_by_role("button", name="use tp=8").click()
     assert page.get_by_label("Only plans with", exact=True).input_value() == "tp=8 pp=2"
     settled(page)
+
+
+def test_a_service_that_is_busy_is_asked_again(asked, pages):
+    """One that is busy cannot be had at will: the browser is told so once."""
+    page = pages(link(asked.url), refused=(429,))
+    settled(page)
+    asked_at: list[float] = []
+
+    def busy_once(route):
+        asked_at.append(time.monotonic())
+        if len(asked_at) > 1:
+            route.continue_()
+            return
+        route.fulfill(status=429, headers={"Retry-After": "1"}, json={"detail": "busy"})
+
+    page.route("**/v1/plans", busy_once)
+    with page.expect_response(lambda answer: answer.url.endswith("/v1/plans") and answer.status == 200):
+        page.get_by_label("GPUs", exact=True).fill("16")
+    settled(page)
+    assert len(asked_at) == 2 and asked_at[1] - asked_at[0] >= 0.9
 
 
 def test_a_pasted_model_and_nothing_fits(asked, pages):
