@@ -19,13 +19,16 @@ from autoconfig.calibration.gpu_runs import gpu_runs
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.runs.table import cell
 from autoconfig.training.price import CLASSES, MIN_SOURCES
-from validation.sheets.bands import POOLED, band_lines, covered
+from validation.sheets.bands import POOLED, band_lines, covered, stranger_lines
 from validation.sheets.encoders import encoder_lines
 from validation.sheets.figures import Figures, Line, figures_of, group_table, line_table, missed_rows, share, table
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, record_of
 from validation.sheets.memory import memory_groups, peak_errors, verdict_lines
 from validation.sheets.post_training import fit_lines, inside_bands, post_training_groups, post_training_lines, step_errors
 from validation.sheets.serving import judged_runs, serving_groups, serving_lines, throughput_errors
+from validation.sheets.strangers import STRANGERS, strangers
+from validation.sheets.strangers import lines as strangers_lines
+from validation.sheets.strangers import page as strangers_page
 from validation.sheets.training import (
     bar_lines,
     errors_of,
@@ -174,7 +177,9 @@ def held_lines(plans: Sequence[FirstPlan]) -> list[Line]:
     """Return everything that is held to a bar, but memory."""
     lines = [*bar_lines(), *band_lines("source"), *band_lines("publisher"), *regret_lines(predictions("source"))]
     lines += [*first_plan_lines(plans), *serving_lines(judged_runs(held_out=True)), *post_training_lines()]
-    return [*lines, *encoder_lines()[1]]
+    for what, facts in STRANGERS.items():
+        lines += strangers_lines(strangers(facts=facts), what)
+    return [*lines, *stranger_lines(), *encoder_lines()[1]]
 
 
 def verdict(lines: Sequence[Line], plans: Sequence[FirstPlan]) -> str:
@@ -220,6 +225,7 @@ def write_pages(target: Path, release: str) -> None:
     RECORD.write_text(json.dumps({"about": about, "kinds": record_of(plans)}, indent=1) + "\n", encoding="utf-8")
     classes = class_figures()
     pages = {"seen": seen_page(), "publisher_unknown": unknown_page(plans), "memory_and_fit": memory_page()}
+    pages["strangers"] = f"{GENERATED}\n\n# Strangers\n\n{strangers_page()}"
     for name, text in pages.items():
         write_text(target.parent / target.stem / f"{name}.md", text)
     write_text(target, front_page(classes, plans, target.stem))

@@ -9,8 +9,9 @@ the 90 % band and its half-width, errors of the peak, and how often `fits` is ri
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -72,6 +73,7 @@ class Sheet:
         return [f"{p.id}: {p.note}" for p in self.predictions if p.step_seconds is None]
 
 
+@cache
 def strangers(*, facts: bool) -> Sheet:
     """Predict every row, with what its source states of its settings or as it was collected."""
     stated: dict[str, dict[str, str]] = {}
@@ -109,10 +111,15 @@ def groups(sheet: Sheet) -> list[tuple[str, Figures, float]]:
     ]
 
 
-def page(sheets: Sequence[tuple[str, Sheet]]) -> str:
+STRANGERS = {"strangers, as their sources state their settings": True, "strangers, as collected": False}
+"""What is said of the sheet -> whether the facts of the sources are in it."""
+
+
+def page() -> str:
     """Return the figures as Markdown."""
     parts = []
-    for what, sheet in sheets:
+    for what, facts in STRANGERS.items():
+        sheet = strangers(facts=facts)
         rows = [
             (name, str(f.rows), share(f.mean), share(f.median), share(f.bias, "+.1%"), share(inside, ".0%"))
             for name, f, inside in groups(sheet)
@@ -134,11 +141,5 @@ def _bar(line: Line) -> str:
     return asked if line.holds else f"{asked}: missed"
 
 
-def main() -> None:
-    """Print both."""
-    sheets = [("with the facts of the sources", strangers(facts=True)), ("as collected", strangers(facts=False))]
-    sys.stdout.write(page(sheets))
-
-
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(page())
