@@ -56,16 +56,18 @@ def environment() -> dict[str, str]:
 def start(database: str, *arguments: str) -> Running:
     """Start a service and wait until it listens."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "autoconfig", "serve", "--port", "0", "--database", database, *arguments],
+        [sys.executable, "-m", "autoconfig", "serve", "--port", "0", *arguments],
         cwd=ROOT,
-        env=environment(),
+        env={**environment(), "AUTOCONFIG_DATABASE": database},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stderr is not None
     line = process.stderr.readline()
-    assert line.startswith("listening on "), line + process.stderr.read()
+    if not line.startswith("listening on "):
+        process.terminate()
+        raise AssertionError(line + process.stderr.read())
     return Running(process, line.split()[-1], database)
 
 
@@ -160,8 +162,9 @@ def ended(client: httpx.Client, identity: str) -> dict | None:
 
 def begin_worker(database: str, *arguments: str, root: Path = ROOT, **variables: str) -> subprocess.Popen[bytes]:
     """A worker of the packages under `root`."""
-    command = [sys.executable, "-m", "autoconfig", "worker", "--database", database, *arguments]
-    return subprocess.Popen(command, cwd=root, env={**environment(), "PYTHONPATH": str(root), **variables})
+    command = [sys.executable, "-m", "autoconfig", "worker", *arguments]
+    variables = {**environment(), "AUTOCONFIG_DATABASE": database, "PYTHONPATH": str(root), **variables}
+    return subprocess.Popen(command, cwd=root, env=variables)
 
 
 def take_up(engine: sa.Engine, identity: str) -> None:
