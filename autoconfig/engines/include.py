@@ -8,6 +8,7 @@ from pathlib import Path
 from autoconfig.engines.check import WANTED, is_start
 from autoconfig.engines.fields import fill
 from autoconfig.engines.flags import NAMES
+from autoconfig.engines.load import running_plan
 from autoconfig.engines.reading import file_beside, read_start
 from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
@@ -52,9 +53,7 @@ def _plan_text(path: Path, request: ServeRequest, question: ServeQuestion, notes
         notes.append(
             f"{path} has a memory share of {start.memory_fraction:g}: {option('kv_memory_ratio')} says it of the question"
         )
-    ranks = start.plan.adp
-    whole = start.plan.replace(batch=memory.max_num_seqs * ranks, tokens=memory.max_num_batched_tokens)
-    return str(_fitting(question, whole))
+    return str(_fitting(question, running_plan(start, memory)))
 
 
 _ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm-1.2"}

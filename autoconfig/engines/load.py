@@ -22,6 +22,7 @@ from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import model_names
+from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.tables import shipped_calibration
 
 PERCENTILES = (50, 90, 95, 99)
@@ -99,6 +100,11 @@ def check_load(load: Load) -> None:
         raise InputError(f"{option('rate')} {load.rate:g}: use at least {MIN_RATE:g}", field="rate")
     if load.concurrency and not 1 <= load.concurrency <= MOST_USERS:
         raise InputError(f"{option('concurrency')} {load.concurrency}: use 1 to {MOST_USERS:,}", field="concurrency")
+
+
+def running_plan(start: EngineStart, memory: EngineMemory) -> EnginePlan:
+    """The plan with the limits that the engine runs with, of all its attention ranks."""
+    return start.plan.replace(batch=memory.max_num_seqs * start.plan.adp, tokens=memory.max_num_batched_tokens)
 
 
 def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1) -> Row:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from autoconfig.engines.check import StartAnswer
-from autoconfig.engines.load import LoadAnswer
+from autoconfig.engines.load import LoadAnswer, running_plan
 from autoconfig.specs.engines.start import ENGINES, MemoryPart
 from autoconfig.specs.json_record import Keywords, Natural, NotNegative, Positive
 from autoconfig.specs.remarks import AssumedJson, RemarkJson, assumed_json, records, sentences
@@ -201,7 +201,7 @@ def start_json(answer: StartAnswer) -> StartJson:
             ep=start.ep,
             attention_dp=start.attention_dp,
             gpus=start.gpus,
-            short=str(start.plan),
+            short=str(start.plan if memory is None else running_plan(start, memory)),
         ),
         starts=answer.starts,
         why=answer.why,

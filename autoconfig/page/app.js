@@ -10,7 +10,7 @@ import { Workbench, optionsOf } from "./views.js";
 
 const PAUSE = 300;
 const ASKING = "asking…";
-const VIEWS = ["plans", "scaling", "deployments", "post-training", "searches"];
+const VIEWS = ["plans", "scaling", "deployments", "start", "post-training", "searches"];
 const MOST_KEPT = 40;
 
 const state = { question: null, view: "plans", counts: "", types: "", days: "", written: null };
@@ -22,7 +22,7 @@ let pending = {};
 
 const bench = new Workbench(source, writeHash, useOptions);
 const searches = new Searches(readQuestion, openResult, tell);
-const tabs = Object.fromEntries(["deployments", "post-training"].map((name) =>
+const tabs = Object.fromEntries(["deployments", "start", "post-training"].map((name) =>
   [name, new Tab(name, () => state.question || readQuestion(), writeHash, tell)]));
 const scalingBox = h("div");
 
@@ -70,7 +70,7 @@ async function ask(choices = {}) {
     const shown = bench.show(answer, choices.plan, choices.compare);
     writeHash();
     if (state.view === "scaling") askScaling();
-    if (tabs[state.view]) tabs[state.view].ask();
+    if (tabs[state.view] && !tabs[state.view].alone) tabs[state.view].ask();
     await shown;
   } catch (problem) {
     if (problem.name !== "AbortError") fail(problem);
@@ -118,7 +118,7 @@ function tell(problem) {
 }
 
 function writeHash() {
-  const hash = toHash({ ...state, ...tabs.deployments.choices(), ...tabs["post-training"].choices(), plan: bench.plan, compare: bench.compared, view: state.view === "plans" ? null : state.view });
+  const hash = toHash({ ...state, ...Object.values(tabs).reduce((all, tab) => ({ ...all, ...tab.choices() }), {}), plan: bench.plan, compare: bench.compared, view: state.view === "plans" ? null : state.view });
   state.written = `#${hash}`;
   if (location.hash !== state.written) history.replaceState(null, "", state.written);
 }
@@ -131,6 +131,7 @@ function readHash() {
   byId("types").value = state.types;
   byId("days").value = state.days;
   showView(VIEWS.includes(choices.view) ? choices.view : "plans", false);
+  if (tabs[state.view] && tabs[state.view].alone) tabs[state.view].ask();
   return choices;
 }
 
@@ -146,7 +147,7 @@ function showView(view, act = true) {
   byId("problem").hidden = true;
   writeHash();
   if (view === "scaling") askScaling();
-  if (tabs[view] && state.question) tabs[view].ask();
+  if (tabs[view] && (tabs[view].alone || state.question)) tabs[view].ask();
   if (view === "searches") searches.refresh();
 }
 

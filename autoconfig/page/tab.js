@@ -4,6 +4,7 @@ import { h, replace } from "./dom.js";
 import { deploymentsView } from "./deployments.js";
 import { placementsView } from "./post_training.js";
 import { post } from "./service.js";
+import { USERS, loadCurves, startView } from "./start.js";
 
 const PAUSE = 300;
 
@@ -16,6 +17,11 @@ const TABS = {
       ["tpot", "TPOT at most", "none, like 50ms"], ["ttft_p99", "TTFT p99 at most", "none, like 4s"],
       ["tpot_p99", "TPOT p99 at most", "none, like 80ms"], ["rate", "Requests/s", "full queue", true], ["engine", "Engine", "trtllm-1.2"],
       ["goal", "Goal", "throughput"], ["prefix_hit", "Prefix hits, share", "0", true]] },
+  start: { label: "Start command", path: "/v1/check", prefix: "start_", taken: [], alone: true, view: startView, curves: true,
+    fields: [["text", "Start command, script or YAML", "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 16000", false, true],
+      ["gpu", "GPU", "as the text says, like l4-24gb"], ["release", "Release", "as the text says, else the newest"], ["settings", "Variables", "MODEL=… TP=2"],
+      ["isl", "Tokens in", "none", true], ["osl", "Tokens out", "none", true], ["concurrency", "Users at once", "curves", true],
+      ["rate", "Requests/s", "none", true]] },
   "post-training": { label: "Post-training", path: "/v1/post-training", taken: ["model", "gpus", "gpu"],
     view: placementsView, chosen: "placement", fields: [["algorithm", "Algorithm", "grpo"], ["framework", "Framework", "verl"],
       ["prompts", "Prompts a step", "usual of the framework", true], ["group_size", "Responses of each", "usual of the framework", true],
@@ -28,21 +34,27 @@ const TABS = {
 };
 
 /** What the link holds of these tabs. */
-export const TAB_CHOICES = Object.values(TABS).flatMap(({ fields, chosen }) => [...fields.map(([name]) => name), chosen]);
+export const TAB_CHOICES = Object.values(TABS).flatMap(({ fields, chosen, prefix = "" }) =>
+  [...fields.map(([name]) => prefix + name), ...(chosen ? [chosen] : [])]);
 
 export class Tab {
   /** `question()` gives the page's; `changed()` is told when the link should hold something else; `tell` shows problems. */
   constructor(name, question, changed, tell) {
     Object.assign(this, { of: TABS[name], question, changed, tell, values: {}, chosen: null, turn: null, pause: 0 });
     const { label, fields } = this.of;
-    this.inputs = new Map(fields.map(([field, , usual]) => [field, h("input", { id: `${name}-${field}`, placeholder: usual,
-      spellcheck: "false", maxlength: 100, oninput: () => this.typed(field) })]));
+    this.inputs = new Map(fields.map(([field, , usual, , area]) => [field, h(area ? "textarea" : "input", { id: `${name}-${field}`,
+      placeholder: usual, spellcheck: "false", maxlength: area ? 6000 : 100, rows: area ? 6 : null, oninput: () => this.typed(field) })]));
     this.state = h("p", { class: "quiet", role: "status" });
     this.box = h("div", { class: "answer" });
     this.element = h("div", null,
       h("form", { class: "line", "aria-label": label, onsubmit: (event) => { event.preventDefault(); this.ask(); } },
-        fields.map(([field, text]) => h("p", { class: "field" }, h("label", { for: `${name}-${field}` }, text), this.inputs.get(field)))),
+        fields.map(([field, text, , , area]) => h("p", { class: area ? "field wide" : "field" }, h("label", { for: `${name}-${field}` }, text), this.inputs.get(field)))),
       this.state, this.box);
+  }
+
+  /** Whether it asks nothing of the form beside it. */
+  get alone() {
+    return Boolean(this.of.alone);
   }
 
   typed(name) {
@@ -54,30 +66,36 @@ export class Tab {
   /** Takes what a link holds. */
   read(choices) {
     for (const [name] of this.of.fields) {
-      this.values[name] = choices[name] || "";
+      this.values[name] = choices[(this.of.prefix || "") + name] || "";
       this.inputs.get(name).value = this.values[name];
     }
-    this.chosen = choices[this.of.chosen] || null;
+    this.chosen = (this.of.chosen && choices[this.of.chosen]) || null;
   }
 
   /** What the link should hold. */
   choices() {
-    return { ...this.values, [this.of.chosen]: this.chosen };
+    const { prefix = "", chosen } = this.of;
+    const values = Object.fromEntries(Object.entries(this.values).map(([name, value]) => [prefix + name, value]));
+    return { ...values, ...(chosen ? { [chosen]: this.chosen } : {}) };
   }
 
   async ask() {
-    const question = this.question();
+    const question = this.of.alone ? {} : this.question();
     const body = Object.fromEntries(this.of.taken.filter((name) => question[name]).map((name) => [name, question[name]]));
     for (const [name, , , number] of this.of.fields) {
       const text = this.values[name];
       if (text) body[name] = number && Number.isFinite(Number(text)) ? Number(text) : text;
     }
+    if (this.of.alone && !body.text) return;
+    if (body.settings) body.settings = Object.fromEntries(body.settings.split(/\s+/).map((pair) => [pair.split("=")[0], pair.split("=").slice(1).join("=")]));
     if (this.turn) this.turn.abort();
     const turn = new AbortController();
     this.turn = turn;
     this.state.textContent = "asking…";
     try {
-      const answer = await post(this.of.path, body, { signal: turn.signal });
+      const ask = (more) => post(this.of.path, { ...body, ...more }, { signal: turn.signal });
+      if (this.of.curves) return await this.askCurves(body, ask);
+      const answer = await ask({});
       this.state.textContent = "";
       replace(this.box, this.of.view(answer, () => this.chosen, (one) => { this.chosen = one; this.changed(); }));
     } catch (problem) {
@@ -85,6 +103,21 @@ export class Tab {
       this.state.textContent = "";
       replace(this.box, h("p", { class: "note bad", role: "alert" }, problem.message));
       if (problem.status === 401) this.tell(problem);
+    }
+  }
+
+  /** The answer, then, where the lengths are given and no load is, that of several numbers of users. */
+  async askCurves(body, ask) {
+    const several = body.isl && body.osl && !body.concurrency && !body.rate;
+    const answer = await ask(several ? { concurrency: USERS[0] } : {});
+    const curves = h("div");
+    this.state.textContent = "";
+    replace(this.box, this.of.view(several ? { ...answer, load: null } : answer, curves));
+    if (!several || answer.kind !== "start" || answer.starts === "no") return;
+    const found = [answer];
+    for (const concurrency of USERS.slice(1)) {
+      found.push(await ask({ concurrency }));
+      replace(curves, loadCurves(found));
     }
   }
 }

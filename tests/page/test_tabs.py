@@ -117,3 +117,41 @@ def test_the_chance_to_fit_is_asked_for_and_the_riskier_placement_named(asked, p
     assert "fit_chance=99.99%" in page.url.replace("%25", "%") and not serious(page)
     page.get_by_label("Chance to fit, least").fill("most")
     expect(view.locator(".note.bad")).to_contain_text("write it like 0.9 or 90%")
+
+
+COMMAND = "vllm serve $MODEL \\\n  --max-model-len 16000 --gpu-memory-utilization 0.9"
+
+
+def start_link(url, **changes):
+    """The tab of starts with its question in the link."""
+    given = {"view": "start", "start_gpu": "h100-sxm-80gb", "start_text": COMMAND, "start_release": "0.23", **changes}
+    return f"{url}/#" + "&".join(f"{key}={quote(str(value))}" for key, value in given.items())
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark", "viewport": {"width": 320, "height": 640}}])
+def test_a_pasted_command_is_answered_with_bars_of_memory_and_curves(asked, pages, options):
+    page = pages(start_link(asked.url), refused=(422,), **options)
+    view = page.locator("#view-start")
+    expect(view.locator(".note.bad")).to_contain_text("MODEL")
+    view.get_by_label("Variables").fill("MODEL=qwen2.5-7b")
+    expect(view.locator("figure.memory-of-start g.bar").first).to_be_visible()
+    given = {"text": COMMAND, "settings": {"MODEL": "qwen2.5-7b"}, "release": "0.23", "gpu": "h100-sxm-80gb"}
+    answer = ask(asked, "check", **given)
+    assert answer["starts"] == "yes" and f"{answer['kv_tokens']:,} tokens of KV cache" in view.inner_text()
+    rows = view.locator("figure.memory-of-start table tbody tr")
+    assert [row.locator("td").first.inner_text() for row in rows.all()] == [f"{one['gib']:.2f}" for one in answer["parts"]]
+    assert view.locator("figure.memory-of-start rect[class*=fill-]").count() >= sum(one["gib"] > 0 for one in answer["parts"])
+    view.get_by_label("Tokens in").fill("1000")
+    view.get_by_label("Tokens out").fill("100")
+    expect(view.locator("figure svg circle")).to_have_count(15)
+    one = ask(asked, "check", **given, isl=1000, osl=100, concurrency=16)["load"]
+    assert f"16 users: {one['ttft_ms']:.0f} ms" in view.locator(".curves").text_content()
+    assert "start_isl=1000" in page.url and not serious(page) and too_wide(page) <= 0
+
+
+def test_a_start_that_fails_and_a_flag_that_is_unknown_are_said(asked, pages):
+    text = "vllm serve qwen2.5-72b --max-model-lenn 9 --dtype bfloat16"
+    page = pages(start_link(asked.url, start_text=text))
+    view = page.locator("#view-start")
+    expect(view.locator(".note.bad").first).to_contain_text("Does not start.")
+    expect(view).to_contain_text("--max-model-len")

@@ -1,0 +1,101 @@
+// The start of a serving engine: does it start, memory of a GPU as bars, tokens of the cache, the load as curves.
+
+import { bars, legend, planText } from "./charts.js";
+import { h, responsive, s, summaryBox, table } from "./dom.js";
+import { count, gib, markText, marks } from "./format.js";
+
+const VERDICTS = { yes: "Starts.", no: "Does not start.", uncertain: "May start or not." };
+const FILLS = [["weights", "weights"], ["temporary", "profile run, activations"], ["gradients", "what is not torch's"],
+  ["optimizer", "graphs"], ["beyond", "kept free"], ["activations", "KV cache"]];
+const BINDS = { seqs: "number of sequences", pool: "size of the cache", states: "number of state blocks" };
+/** Users at once of the curves. */
+export const USERS = [1, 4, 16, 64, 256];
+const HEIGHT = 150;
+
+/** The fill of a part by its name. */
+function fillOf(name) {
+  if (name.startsWith("weights")) return "weights";
+  if (name.startsWith("KV")) return "activations";
+  if (/graph/i.test(name) && !/kept free/.test(name)) return "optimizer";
+  if (/kept free/.test(name)) return "beyond";
+  return /torch|context|communicator/.test(name) ? "gradients" : "temporary";
+}
+
+function memoryChart(answer) {
+  const parts = answer.parts.map((part) => [fillOf(part.name), part.name, Math.max(0, part.gib)]);
+  const total = answer.parts.reduce((sum, part) => sum + Math.max(0, part.gib), 0);
+  const used = FILLS.filter(([fill]) => parts.some(([of]) => of === fill));
+  return h("figure", { class: "memory-of-start" },
+    h("figcaption", null, "Memory of a GPU, GiB"),
+    bars([{ label: answer.gpu.split("-")[0], parts, lines: parts.map(([, name, value]) => `${gib(value)} GiB ${name}`) }], total * 1.02,
+      `${gib(total)} GiB`, null, "Memory of a GPU by part"),
+    legend(used),
+    h("details", { class: "numbers", open: true }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
+      table("Memory of a GPU by part, GiB", ["part", "GiB", "from"], answer.parts.map((part) => [part.name, part.gib.toFixed(2), part.source]), { class: "sources" }))));
+}
+
+function cacheText(answer) {
+  if (answer.kv_tokens === null) return null;
+  const longest = answer.longest_max_model_len ? count(answer.longest_max_model_len) : "none";
+  return h("ul", { class: "words" },
+    h("li", null, h("strong", null, `${count(answer.kv_tokens)} tokens of KV cache`), `, ${count(answer.blocks)} blocks of ${answer.block_size}`,
+      answer.groups.length ? `; ${answer.groups.join(", ")}` : ""),
+    h("li", null, `${answer.max_concurrency.toFixed(2)} sequences of ${count(answer.max_model_len)} tokens at once, ${gib(answer.sequence_gib)} GiB each; ` +
+      `what binds: the ${BINDS[answer.binds]}`),
+    h("li", null, `longest sequence that starts: ${longest} tokens`),
+    answer.changes.length ? h("li", null, "each of these alone would start: ", answer.changes.map((change) => [h("code", null, change), " "])) : null);
+}
+
+function loadText({ load }) {
+  if (!load) return null;
+  if (load.ttft_ms === null) return h("p", { class: "note" }, load.note);
+  const better = load.better;
+  return h("div", null,
+    h("p", null, `TTFT ${count(Math.round(load.ttft_ms))} ms, TPOT ${load.tpot_ms.toFixed(1)} ms, ${count(Math.round(load.tokens_per_s))} output tokens/s`),
+    load.note ? h("p", { class: "quiet" }, load.note) : null,
+    better ? h("p", null, `Better: TPOT ${better.tpot_ms.toFixed(1)} ms, ${count(Math.round(better.tokens_per_s))} output tokens/s, by `,
+      better.changes.map(({ flag, before, after }) => [h("code", null, `${flag} ${before || "–"} → ${after || "–"}`), " "])) : null);
+}
+
+/** One figure of several loads over users, both axes from zero; users by their place. */
+function curve(points, name, unit, text) {
+  const top = Math.max(...points.map(({ value }) => value)) * 1.1 || 1;
+  const draw = (width) => {
+    const x = (place) => 50 + (place / Math.max(1, points.length - 1)) * (width - 70);
+    const y = (value) => 12 + (1 - value / top) * (HEIGHT - 36);
+    return s("svg", { width, height: HEIGHT, role: "img", "aria-label": `${name} by users at once` },
+      marks(0, top, 4).map((value) => s("g", null, s("line", { class: "grid", x1: 50, x2: width - 12, y1: y(value), y2: y(value) }),
+        s("text", { class: "mark", x: 44, y: y(value) + 4, "text-anchor": "end" }, markText(value)))),
+      s("polyline", { class: "frontier", points: points.map(({ value }, place) => `${x(place)},${y(value)}`).join(" "), fill: "none", stroke: "currentColor" }),
+      points.map(({ users, value }, place) => s("g", null, s("circle", { cx: x(place), cy: y(value), r: 3, fill: "currentColor" },
+        s("title", null, `${count(users)} users: ${text(value)}`)),
+        s("text", { class: "mark", x: x(place), y: HEIGHT - 6, "text-anchor": "middle" }, count(users)))));
+  };
+  return h("figure", null, h("figcaption", null, `${name}, ${unit}, by users at once`), responsive(draw, { class: "chart" }));
+}
+
+/** Curves of answers to loads of several users: TTFT, TPOT, throughput. */
+export function loadCurves(answers) {
+  const served = answers.filter(({ load }) => load && load.ttft_ms !== null);
+  if (served.length < 2) return null;
+  const of = (key) => served.map(({ load }) => ({ users: load.concurrency, value: load[key] }));
+  return h("div", { class: "curves" }, curve(of("ttft_ms"), "TTFT", "ms", (value) => `${value.toFixed(0)} ms`),
+    curve(of("tpot_ms"), "TPOT", "ms", (value) => `${value.toFixed(1)} ms`),
+    curve(of("tokens_per_s"), "Output tokens", "per second", (value) => count(Math.round(value))));
+}
+
+/** The answer to a pasted command; `curves`: a box that fills when the loads are known. */
+export function startView(answer, curves) {
+  if (answer.kind !== "start") return [h("p", { class: "note bad", role: "alert" }, "no command of vLLM, SGLang or TensorRT-LLM is in this text")];
+  const words = [`${answer.engine} ${answer.release}`.trim(), answer.model, `${count(answer.plan.gpus)} x ${answer.gpu}`, planText(answer.plan.short)];
+  return [
+    summaryBox(words, `release: ${answer.release_source}; weights: ${answer.weights}`, answer.assumed),
+    h("p", { class: answer.starts === "yes" ? "note" : "note bad", role: "status" }, h("strong", null, VERDICTS[answer.starts]), ` ${answer.why}`),
+    answer.unknown_arguments.length ? h("p", { class: "note bad" }, answer.unknown_arguments.join("; ")) : null,
+    cacheText(answer),
+    answer.parts.length ? memoryChart(answer) : null,
+    loadText(answer),
+    curves,
+    answer.not_modelled_arguments.map((text) => h("p", { class: "quiet" }, `not modelled: ${text}`)),
+  ];
+}
