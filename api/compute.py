@@ -296,7 +296,7 @@ class Compute:
             job.result.set_result((422, problem_bytes(422, text)))
             return
         waited = self._seconds - job.given
-        text = f"others were asked before: {waited:.1f} of the {self._seconds:g} s went by in waiting; try again"
+        text = f"no process was free for {waited:.1f} of the {self._seconds:g} s; try again"
         _refuse(job, RefusedError(503, text, self._again(4 * self._processes + self._turns.waiting)))
 
     async def _wait(self, job: _Job) -> tuple[int, Any]:

@@ -224,7 +224,8 @@ def test_too_long_a_question_is_refused_and_the_service_goes_on(services):
         body = {"model": "deepseek-v3", "gpus": 4096, "gpu": "h100-sxm-80gb"}
         refused = client.post("/v1/plans", json=body)
         assert refused.status_code == 422 and "within 0.1 s" in refused.json()["detail"]
-        other = client.post("/v1/post-training", json=body).json()["detail"]
+        answers = (client.post("/v1/post-training", json=body) for _ in range(2_000))  # 503 while the process begins anew
+        other = next(answer for answer in answers if answer.status_code != 503).json()["detail"]
         assert "within 0.1 s" in other and "staleness" in other and "searches" not in other
         assert client.get("/healthz").status_code == 200
 

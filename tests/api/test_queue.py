@@ -149,9 +149,14 @@ def test_the_time_limit_counts_from_arrival(run):
         assert (await first).status == 422 and b"within 2 s" in (await first).body
         with pytest.raises(RefusedError) as error:
             await second
-        assert error.value.status == 503 and "others were asked before" in error.value.detail
+        assert error.value.status == 503 and "no process was free for 2.0 of the 2 s" in error.value.detail
         assert int(error.value.headers["Retry-After"]) >= 1 and time.monotonic() - begun < 60
-        assert (await ask(compute, "plans", quick(3))).status == 200
+        while True:
+            try:
+                assert (await ask(compute, "plans", quick(3))).status == 200
+                return
+            except RefusedError as again:  # the process begins anew
+                assert again.status == 503
 
     run(work, seconds=2.0)
 
