@@ -140,7 +140,7 @@ SECONDS_PER_DAY = 86_400.0
 
 _SUFFIX = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _WITH_COMMAS = re.compile(r"[0-9]{1,3}(,[0-9]{3})+")
-_COUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([kmbgt]?)\s*", re.IGNORECASE)
+_COUNT = re.compile(r"\s*+([0-9]++(?:\.[0-9]++)?(?:e[+-]?[0-9]++)?)\s*+([kmbgt]?)\s*+", re.IGNORECASE)
 
 
 def parse_count(text: str, what: str = "count") -> float:

@@ -179,7 +179,7 @@ def format_plan(plan: TrainPlan) -> str:
 def check_commas(text: str) -> None:
     """Raises PlanError where a value holds another `key=`: the keys of a short form are separated by commas."""
     if any(part.count("=") > 1 for part in text.split(",")):
-        mended = re.sub(r"[\s;|&,]+(?=[A-Za-z_]+\s*=)", ",", re.sub(r"\s*=\s*", "=", text.strip()))
+        mended = re.sub(r"[\s;|&,]+(?=[A-Za-z_]+\s*=)", ",", re.sub(r"(?<!\s)\s*+=\s*+", "=", text.strip()))
         hint = f"; write it with commas: {mended}" if all(part.count("=") == 1 for part in mended.split(",")) else ""
         raise PlanError(f"plan {text!r} has no comma between its keys{hint or '; write it like tp=8,pp=8,mbs=1'}")
 

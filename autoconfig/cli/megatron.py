@@ -12,6 +12,7 @@ import click
 
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
 from autoconfig.cli.options import json_option, options, plan_argument, verbose_option
+from autoconfig.cli.time_limit import time_limit
 from autoconfig.planning.request_fields import CHECK, CHECK_SERVING, CONVERT, QUESTION
 
 LONG_TABLE = 20
@@ -43,14 +44,15 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     from autoconfig.render.check import check_json, no_verdict, show_check
     from autoconfig.specs.files import read_text
 
-    if is_start(read_text(file, WANTED)):
-        _check_start(ctx, file, given, as_json=as_json)
-        return
-    refuse_serving_fields(given)
-    request, apply_to = check_request(given), given["apply_to"]
-    answer = check_file(file, request)
-    if apply_to is not None:
-        write_improved(answer, request, Path(apply_to), improve=improved_text, force=given["force"])
+    with time_limit(file):
+        if is_start(read_text(file, WANTED)):
+            _check_start(ctx, file, given, as_json=as_json)
+            return
+        refuse_serving_fields(given)
+        request, apply_to = check_request(given), given["apply_to"]
+        answer = check_file(file, request)
+        if apply_to is not None:
+            write_improved(answer, request, Path(apply_to), improve=improved_text, force=given["force"])
     if as_json:
         print_json(check_json(answer))
     else:
@@ -98,10 +100,11 @@ def convert_command(file: Path, as_json: bool, **given: Any) -> None:
     from autoconfig.render.check import converted_json
     from autoconfig.specs.files import read_text, write_new
 
-    if is_start(read_text(file, WANTED)):
-        _convert_start(file, given, as_json=as_json)
-        return
-    found = convert_file(file, check_request(given), given["format"])
+    with time_limit(file):
+        if is_start(read_text(file, WANTED)):
+            _convert_start(file, given, as_json=as_json)
+            return
+        found = convert_file(file, check_request(given), given["format"])
     output = given["output"]
     if output is not None:
         write_new(Path(output), found.written.text, force=given["force"])

@@ -203,7 +203,7 @@ def _help_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
 SECRETS = {"database": "AUTOCONFIG_DATABASE", "storage": "AUTOCONFIG_STORAGE"}
 """Option whose URL may hold a password -> the environment variable that takes it: a process's arguments are shown to every
 user of the machine."""
-_WITH_PASSWORD = re.compile(r"://[^/@]*:[^/]*@")
+_WITH_PASSWORD = re.compile(r"://[^/@:]*+:[^/]*@")
 
 
 def of_environment(name: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from autoconfig.cli.main import (
 )
 from autoconfig.cli.options import json_option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
+from autoconfig.cli.time_limit import time_limit
 from autoconfig.planning.request_fields import POST_TRAINING, POST_TRAINING_FILE, POST_TRAINING_OUTPUT
 from autoconfig.specs.errors import InputError, option_name
 
@@ -120,7 +121,9 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     from autoconfig.formats.post_training.check import check_file
     from autoconfig.render.post_training import check_json, show_check
 
-    found = check_file(file, given, _constants(given))
+    constants = _constants(given)
+    with time_limit(file):
+        found = check_file(file, given, constants)
     if as_json:
         print_json(check_json(found))
     else:
@@ -148,7 +151,8 @@ def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
     from autoconfig.specs.files import check_output_path
 
     check_output_path(output, (".json",))
-    found, _, measured = calibrate(log, run, given)
+    with time_limit(run):
+        found, _, measured = calibrate(log, run, given)
     if found.doubts:
         doubts = "; ".join(found.doubts)
         click.echo(f"warning: {doubts}: check that the log is of the run that {run} starts, and its GPU", err=True)

@@ -14,7 +14,7 @@ FROM_SECONDS = 2.0
 EVERY_SECONDS = 0.25
 BAR = 20
 WIDTH = 79
-_COUNTED = re.compile(r"([0-9,]+) of ([0-9,]+)")
+_COUNTED = re.compile(r"(?<![0-9,])([0-9,]++) of ([0-9,]++)")
 
 
 def line(text: str, seconds: float) -> str:

@@ -12,6 +12,7 @@ import click
 from autoconfig.cli.main import EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted, show_rows
 from autoconfig.cli.options import json_option, option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
+from autoconfig.cli.time_limit import time_limit
 from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import FileError, InputError, option_name
@@ -66,7 +67,9 @@ def _predict_plan(file: Path, output: Path | None, constants: Calibration, given
     from autoconfig.runs.predict import COLUMNS, predict_plan
     from autoconfig.runs.table import write_csv
 
-    cells = predict_plan(read_file(file, check_request(given)), file.name, constants).cells()
+    request = check_request(given)
+    with time_limit(file):
+        cells = predict_plan(read_file(file, request), file.name, constants).cells()
     if output is None:
         for name, value in cells.items():
             click.echo(f"{name}: {value}")

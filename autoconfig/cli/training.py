@@ -22,6 +22,7 @@ from autoconfig.cli.main import (
 )
 from autoconfig.cli.options import ManyOptions, json_option, option, options, plan_argument, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
+from autoconfig.cli.time_limit import time_limit
 from autoconfig.planning import request_fields as fields
 from autoconfig.planning.resolve import Field, field_names
 from autoconfig.specs.errors import InputError, chance_text
@@ -225,7 +226,9 @@ def _read_file(file: Path, given: Mapping[str, Any]) -> CheckInput:
     from autoconfig.formats.check import read_file
     from autoconfig.megatron.check_input import check_request
 
-    return read_file(file, check_request(given))
+    request = check_request(given)
+    with time_limit(file):
+        return read_file(file, request)
 
 
 def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
@@ -258,8 +261,9 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, verbose: bo
         from autoconfig.megatron.check import file_violations
 
         source = _read_file(file, given)
-        broken = file_violations(source)
-        explanation = explain_plan(source.question, source.plan, binds=given["binds"], broken=broken)
+        with time_limit(file):
+            broken = file_violations(source)
+            explanation = explain_plan(source.question, source.plan, binds=given["binds"], broken=broken)
     else:
         explanation = explain(request_of(given), plan, binds=given["binds"])
     included = explanation.included

@@ -21,6 +21,7 @@ from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.files import read_text
 from autoconfig.specs.remarks import Remark
+from autoconfig.specs.work import MAX_CHARACTERS
 
 WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
 
@@ -116,7 +117,7 @@ def load_of(request: StartRequest) -> Load:
 
 def is_start(text: str) -> bool:
     """Whether a text is to be checked as a serving start: it starts a server, and no training beside it."""
-    return starts_server(text) and POST_TRAINING.search(text) is None
+    return len(text) <= MAX_CHARACTERS and starts_server(text) and POST_TRAINING.search(text) is None
 
 
 def refuse_serving_fields(given: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from autoconfig.megatron.shell.syntax import parse
 from autoconfig.specs.errors import InputError
 
 STARTED = re.compile(
-    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.\S*api_server|\bvllm\.entrypoints\.cli\.main\b|\bsglang\.launch_server\b|"
+    r"\bvllm\s+serve\b|\bvllm\.entrypoints\.\S{0,200}api_server|\bvllm\.entrypoints\.cli\.main\b|\bsglang\.launch_server\b|"
     r"\bsglang\s+serve\b|\btrtllm-serve\b|\bvllm/vllm-openai\b"
 )
 """Text that may start a server; what its words say is read by the shell."""

@@ -46,7 +46,7 @@ def is_dockerfile(text: str) -> bool:
 
 def dockerfile(text: str) -> Container:
     """What `docker run` of the image starts. Raises InputError where it has neither CMD nor ENTRYPOINT."""
-    joined = re.sub(r"\\[ \t]*\n", " ", re.sub(r"^\s*#.*\n?", "", text, flags=re.MULTILINE))
+    joined = re.sub(r"\\[ \t]*\n", " ", re.sub(r"^[^\S\n]*+#.*\n?", "", text, flags=re.MULTILINE))
     image, entry, command = "", "", ""
     lines: list[str] = []
     json_entry = False
@@ -264,4 +264,4 @@ def _accelerator(one: dict[Any, Any]) -> tuple[str, int | None]:
 def is_yaml(text: str) -> bool:
     """Whether a text may be YAML whose containers start a server: a mapping with texts that do."""
     first: Sequence[str] = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    return bool(first) and re.match(r"(?:---\s*$|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first[0]) is not None
+    return bool(first) and re.match(r"(?:---\s*$|[\"']?[A-Za-z_][\w .-]*+[\"']?\s*+:(?:\s|$))", first[0]) is not None

@@ -12,13 +12,17 @@ from autoconfig.engines.commands import STARTED, Command, commands_of, image_of
 from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, is_yaml, yaml_containers
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
 from autoconfig.formats.tree import load_yaml
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import FileError, InputError, option
+from autoconfig.specs.files import read_text
+from autoconfig.specs.work import bounded
 
 MAX_BESIDE = 100_000
 _PIN = re.compile(
     r"(?:^|[\s\"'=])(vllm|sglang|tensorrt[-_]llm)(?:\[[\w,.-]*\])?\s*==\s*v?([0-9]+(?:\.[0-9]+)+)", re.IGNORECASE | re.MULTILINE
 )
-_TAGGED = re.compile(r"\S*(?:vllm-openai|sglang|tensorrt-llm/release):\S+")
+_TAGGED = re.compile(
+    r"(?<!\S)(?:(?!(?:vllm-openai|sglang|tensorrt-llm/release):)\S)*+(?:vllm-openai|sglang|tensorrt-llm/release):\S+"
+)
 _TAG = re.compile(r"v?([0-9]+\.[0-9]+(?:\.[0-9]+)*)")
 _FILES = {"vllm": ("config",), "sglang": ("config",), "tensorrt-llm": ("config",)}
 _MODEL = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
@@ -76,9 +80,10 @@ def unset_text(source: str, unset: str) -> str:
 
 def starts_server(text: str) -> bool:
     """Whether a text may start a server of an engine: outside comments it names a program or an image that does."""
-    return STARTED.search(re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)) is not None
+    return STARTED.search(re.sub(r"^[^\S\n]*+#.*$", "", text, flags=re.MULTILINE)) is not None
 
 
+@bounded()
 def read_start(
     text: str,
     settings: Mapping[str, str] | None = None,
@@ -142,9 +147,7 @@ def _release(text: str, command: Command, container: Container, asked: str | Non
     if asked:
         return asked, option("release")
     image = command.image or container.image
-    for name in filter(
-        None, (image, *(match[0].strip() for match in re.finditer(r"\S*(?:vllm-openai|sglang|tensorrt-llm/release):\S+", text)))
-    ):
+    for name in filter(None, (image, *(match[0].strip() for match in _TAGGED.finditer(text)))):
         found = image_of(name)
         tag = _TAG.match(found[2]) if found and found[0] == command.engine else None
         if tag:
@@ -258,10 +261,8 @@ def file_beside(path: Path) -> Callable[[str], str | None]:
     def text(name: str) -> str | None:
         other = path.parent / name
         try:
-            if name in ("", ".", "..") or not other.is_file() or other.stat().st_size > MAX_BESIDE:
-                return None
-            return other.read_text(encoding="utf-8")
-        except (OSError, ValueError):
+            return None if name in ("", ".", "..") else read_text(other, "a file beside it", MAX_BESIDE)
+        except FileError:
             return None
 
     return text

@@ -17,7 +17,7 @@ def published_recipes() -> dict[str, dict[str, str]]:
     return {row["recipe"]: row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())}
 
 
-_FULL = re.compile(r"(.+)_(?:peft|sft|pretrain)_[0-9]+gpu_h100_bf16_config")
+_FULL = re.compile(r"((?:(?!_(?:peft|sft|pretrain)_[0-9]++gpu_).)++)_(?:peft|sft|pretrain)_[0-9]++gpu_h100_bf16_config")
 
 
 def recipe_of(model: str, task: str) -> str:

@@ -31,6 +31,7 @@ from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_in
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
+from autoconfig.specs.work import bounded
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,
@@ -50,6 +51,7 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
 WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
 
 
+@bounded()
 def read_any(text: str, request: CheckRequest, launch: str | None = None) -> CheckInput:
     """The record of a file's text, of one of ours with the balance of experts that it was priced with; `launch`: the text of
     the accelerate file that was written with it. Raises InputError naming the format and what is missing."""

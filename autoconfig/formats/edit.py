@@ -111,7 +111,7 @@ def changed(text: str, changes: Iterable[FlagChange]) -> str:
             text = _option(text, change, command)
         elif _OVERRIDE.search(text):
             text = _override(text, change)
-        elif re.search(r"^\s*\[[\w.]+\]\s*(?:#.*)?$", text, re.MULTILINE):
+        elif re.search(r"^[^\S\n]*+\[[\w.]++\][^\S\n]*+(?:#.*)?$", text, re.MULTILINE):
             text = _toml(text, change)
         else:
             text = _yaml(text, change)
@@ -131,7 +131,7 @@ def _option(text: str, change: FlagChange, command: re.Pattern[str]) -> str:
         return f"{text[: found[0].end('before')]}{said}{text[found[0].end() :]}"
     if found:
         left, right = text[: found[0].end("before")], text[found[0].end() :]
-        alone = re.match(r"[ \t]*\\?[ \t]*\n", right) if not found[0]["before"].strip() else None
+        alone = re.match(r"[ \t]*+\\?[ \t]*+\n", right) if not found[0]["before"].strip() else None
         return left.rstrip(" \t") + right[alone.end() :] if alone else left + right.lstrip(" \t")
     if change.new is None:
         return text
@@ -239,7 +239,7 @@ def _yaml(text: str, change: FlagChange) -> str:
         first = text.rfind("\n", 0, key.start_mark.index) + 1
         behind = text.find("\n", end)
         after = text[end:behind] if behind >= 0 else text[end:]
-        alone = re.fullmatch(r"\s*,?\s*(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
+        alone = re.fullmatch(r"\s*+,?\s*+(?:#.*)?", after) and not text[first : key.start_mark.index].strip()
         if not alone or isinstance(value, yaml.CollectionNode):
             raise InputError(f"{change.flag} stands among others")
         return text[:first] + (text[behind + 1 :] if behind >= 0 else "")

@@ -9,16 +9,19 @@ from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.work import bounded, require_short, spend
 
 MEGATRON = ("script", "arguments", "plan")
 """What `autoconfig.megatron` reads."""
 SWIFT = re.compile(
-    r"(?:^|[\s/;&])(?:megatron|swift)\s+(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
+    r"(?:^|[\s/;&])(?:megatron|swift)\s++(?:sft|pt|rlhf)\b|swift/cli/(?:_megatron/)?(?:sft|pt|rlhf)\.py", re.MULTILINE
 )
-FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s+train\b|^(?!\s*#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
+FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s++train\b|^(?![^\S\n]*+#).*\btrain(?:_bash)?\.py\b", re.MULTILINE)
+_KEY = re.compile(r"^[^\S\n]*+[\"'][\w-]++[\"'][^\S\n]*+:", re.MULTILINE)
+"""A line that is a key of JSON and its value."""
 _FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
 POST_TRAINING = re.compile(
-    r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w+|run_grpo\w*\.py|run_async_grpo\w*\.py)\b"
+    r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w{1,80}|run_(?:async_)?grpo\w{0,80}\.py)\b"
     r"|^[^#\n]*(--rollout-batch-size)\b",
     re.MULTILINE,
 )
@@ -47,13 +50,14 @@ other names are the Trainer's and whose defaults are not."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 
 
+@bounded()
 def recognise(text: str) -> tuple[str, Any]:
     """(name of the format, its values; None for scripts). Raises InputError or UnsupportedError naming what else it is."""
+    require_short(text)
+    spend(len(text) / 8)
     start = text.lstrip()
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
-    if first.startswith("{") and (
-        re.match(r"\{\s*[\"'}]", first) or re.search(r"^\s*[\"'][\w-]+[\"']\s*:", text, re.MULTILINE)
-    ):
+    if first.startswith("{") and (re.match(r"\{\s*[\"'}]", first) or _KEY.search(text)):
         return _of_json(text)
     if start.startswith("[") and re.match(r"\[\s*[\"\]]", start):
         return "arguments", None
@@ -69,7 +73,7 @@ def recognise(text: str) -> tuple[str, Any]:
             "(model.tensor_model_parallel_size=8), or the launch script"
         )
     if not start.startswith("#!") and re.match(
-        r"(?:---\s*$|[\"']?--?[\w-]+[\"']?\s*:|[\"']?[A-Za-z_][\w .-]*[\"']?\s*:(?:\s|$))", first
+        r"(?:---\s*$|[\"']?--?[\w-]++[\"']?\s*+:|[\"']?[A-Za-z_][\w .-]*+[\"']?\s*+:(?:\s|$))", first
     ):
         return _of_mapping(load_yaml(text))
     if re.search(r"^[^#\n]*(?:\bprimus-cli\b|\bprimus/cli/main\.py)", text, re.MULTILINE):

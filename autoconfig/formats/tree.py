@@ -12,11 +12,15 @@ from typing import Any
 import yaml
 
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import require_short, spend
 
-MAX_CHARACTERS = 300_000
 MAX_ALIASES = 200
 MAX_DEPTH = 40
 MAX_NODES = 50_000
+MAX_BITS = 1_000
+"""Of a whole number: Python takes the square of its digits to show one, and refuses from 4,300 digits on."""
+_LONG_NUMBER = re.compile(r"[-+]?[0-9][0-9a-fA-FxXob_.:]*")
+"""YAML's also count in sixties, 1:30:00."""
 _COMPUTED = re.compile(r"\$\{(multiply|divide_floor|divide_ceil):([^,]{1,100}),([^,]{1,100})\}")
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "multiply": lambda a, b: a * b,
@@ -49,13 +53,16 @@ _Loader.yaml_implicit_resolvers = {
 
 def load_yaml(text: str) -> Any:
     """The values of a YAML document. Raises InputError for tags, aliases without end, depth, size, several documents."""
-    if len(text) > MAX_CHARACTERS:
-        raise InputError(f"a YAML file of {len(text):,} characters: at most {MAX_CHARACTERS:,} are read")
+    require_short(text, "YAML file")
+    spend(5 + len(text) / 8)
     depth, aliases = 0, 0
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            spend(10)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             aliases += isinstance(event, yaml.AliasEvent)
+            if isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_BITS and _LONG_NUMBER.fullmatch(event.value):
+                raise InputError(f"line {event.start_mark.line + 1}: a number of more than {MAX_BITS:,} digits is not read")
             if getattr(event, "tag", None) not in (None, "!"):
                 raise InputError(
                     f"line {event.start_mark.line + 1}: this YAML cannot be read: the tag {event.tag[:40]} is not taken"
@@ -69,13 +76,15 @@ def load_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise InputError(f"{where}this YAML cannot be read: {error.problem or error.context or 'wrong syntax'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError, TypeError) as error:
+    except (yaml.YAMLError, ArithmeticError, ValueError, RecursionError, TypeError) as error:
         raise InputError(f"this YAML cannot be read: {str(error)[:120]}") from None
     return _bounded(values)
 
 
 def load_json(text: str) -> Any:
     """The values of a JSON document. Raises InputError."""
+    require_short(text, "JSON file")
+    spend(5 + len(text) / 8)
     try:
         return _bounded(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -84,12 +93,19 @@ def load_json(text: str) -> Any:
 
 def load_toml(text: str) -> Any:
     """The values of a TOML document. Raises InputError."""
-    if len(text) > MAX_CHARACTERS:
-        raise InputError(f"a TOML file of {len(text):,} characters: at most {MAX_CHARACTERS:,} are read")
+    require_short(text, "TOML file")
+    _spend_toml(text)
     try:
         return _bounded(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
         raise InputError(f"this TOML cannot be read: {str(error)[:120]}") from None
+
+
+def _spend_toml(text: str) -> None:
+    """What tomllib takes: of a key with dots the square of their number, and for each line the depth of its table."""
+    lines = text.split("\n")
+    depth = max((line.count(".") for line in lines if line.lstrip().startswith("[")), default=0)
+    spend(len(text) / 2 + len(lines) * (1 + depth / 2) + sum(line.count(".") ** 2 for line in lines) / 4)
 
 
 def _bounded(values: Any) -> Any:
@@ -98,6 +114,9 @@ def _bounded(values: Any) -> Any:
     while waiting:
         value, depth = waiting.pop()
         left -= 1
+        spend(1)
+        if isinstance(value, int) and value.bit_length() > MAX_BITS:
+            raise InputError("a number of the file has more than 300 digits; write it as a run has it")
         if left < 0 or depth > MAX_DEPTH:
             raise InputError(
                 f"the file holds more than {MAX_NODES:,} values, or nests deeper than {MAX_DEPTH}; give a smaller one"
@@ -113,6 +132,7 @@ def leaves(values: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of everything that is no mapping."""
     for key, value in values.items():
         path = f"{before}{key}"
+        spend(1 + len(path) / 8)
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{path}.")
         else:
@@ -148,6 +168,7 @@ class Section:
     def __post_init__(self) -> None:
         self.flat = dict(leaves(self.values))
         for name, text in self.settings.items():
+            spend(len(self.flat) / 2 + len(self.text) / 8)
             path = next((path for path in self.flat if name in (path, path.rpartition(".")[2], path.lstrip("-"))), None)
             used = rf"\$(?:\{{(?:oc\.env:)?{re.escape(name)}\s*[:,}}]|{re.escape(name)}\b)"
             if path is not None or not re.search(used, self.text):
@@ -155,6 +176,7 @@ class Section:
 
     def has(self, *paths: str) -> bool:
         """One of these is there, be it a value or a mapping."""
+        spend(len(paths) * len(self.flat) / 4)
         return any(path in self.flat or any(at.startswith(f"{path}.") for at in self.flat) for path in paths)
 
     def get(self, *paths: str) -> Any:
@@ -212,6 +234,7 @@ class Section:
     def place(self, path: str) -> str:
         """`path (line N)`, where one line only has such a key."""
         key = re.escape(path.rpartition(".")[2])
+        spend(len(self.text) / 8)
         lines = [
             number
             for number, line in enumerate(self.text.splitlines(), 1)

@@ -13,17 +13,20 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Unread
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.work import spend
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
 MAX_ARGUMENTS = 20_000
+LONGEST = 60
+"""Characters of a name that is looked up: the table's longest has 50."""
 SLIP = 0.88
 """Likeness (difflib) from which on a name is taken for a slip of another: a letter or a dash more or less."""
 SHORTEST = 7
@@ -223,6 +226,7 @@ def split_arguments(argv: Sequence[str], unread: Mapping[int, Unread] | None = N
     that may be any arguments."""
     if len(argv) > MAX_ARGUMENTS:
         raise InputError(f"{len(argv):,} arguments are more than {MAX_ARGUMENTS:,}; this is no launch of one training job")
+    spend(10 * len(argv))
     unread = unread or {}
     undecided: dict[str, str] = {}
     empty = "'' (an empty word)"
@@ -275,6 +279,7 @@ def _undecided(word: str, odd: Unread) -> tuple[list[str], list[str]]:
 def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple[Given, int, bool]:
     """The argument at `start`, the position behind it, and whether the table holds it."""
     raw, equals, joined = argv[start].partition("=")
+    spend(2 if argv[start] in known_arguments() else 100)  # an unknown name is compared with all
     name = _whole_name("--" + raw.lstrip("-").replace("_", "-"))
     known = known_arguments().get(name)
     if equals:
@@ -294,7 +299,7 @@ def _one(argv: Sequence[str], start: int, unread: Mapping[int, Unread]) -> tuple
     return found, end, known is not None
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _whole_name(name: str) -> str:
     """The argument that a name stands for: argparse takes the beginning of one for it (`allow_abbrev`). Of several arguments
     Megatron-LM's own counts; the name as it is where it begins none. Raises InputError where it may be one that decides."""
@@ -313,6 +318,9 @@ def _whole_name(name: str) -> str:
 def name_hint(unknown: str) -> str:
     """The known name that an unknown one is a slip of; empty when none is that near."""
     word = unknown.split()[0].lstrip("-").replace("_", "-").lower() if unknown.strip() else ""
+    if len(word) > LONGEST:
+        return ""
+    spend(2_000)
     close = difflib.get_close_matches(word, [name[2:] for name in known_arguments()], n=1, cutoff=SLIP)
     return f"--{close[0]}" if close else ""
 

@@ -224,7 +224,7 @@ def _with_gpus_wanted(violation: Violation, source: CheckInput) -> Violation:
     if not own:
         return replace(violation, text=violation.text + hint)
     nodes = _NODES_VARIABLE.search(source.text)
-    set_by_file = nodes and re.search(rf"^\s*(?:export\s+)?{nodes[1]}=[\"']?[0-9]", source.text, re.MULTILINE)
+    set_by_file = nodes and re.search(rf"^[^\S\n]*+(?:export\s++)?{nodes[1]}=[\"']?[0-9]", source.text, re.MULTILINE)
     if nodes and not set_by_file and enough % cluster.gpus_per_node == 0:
         hint += f" or --set {nodes[1]}={enough // cluster.gpus_per_node}"
     return replace(violation, text=violation.text + hint)

@@ -28,6 +28,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
+from autoconfig.specs.work import bounded, require_short
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
@@ -126,8 +127,10 @@ class CheckInput:
             raise UnsupportedError("megatron-core refuses this file: " + "; ".join(one.text for one in self.refused))
 
 
+@bounded()
 def read_check(text: str, request: CheckRequest) -> CheckInput:
     """A file's text as a question and a plan. Raises InputError saying what to change or to pass."""
+    require_short(text)
     if re.match(r"\s*\{\s*[\"}]", text):
         return _from_plan(text, request)
     is_json = re.match(r"\s*\[\s*[\"\]]", text)
@@ -174,7 +177,7 @@ def _require_read(name: str, text: str) -> None:
     """Raises InputError where a script never says the name of a variable that is set for it."""
     if name.isdigit() or name == VOCABULARY or re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
         return
-    near = difflib.get_close_matches(name, set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)), n=1)
+    near = difflib.get_close_matches(name[:60], set(re.findall(r"\$\{?([A-Za-z_]\w*)", text)), n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise InputError(f"--set {name}: the script reads no variable of this name{hint}")
 
@@ -182,7 +185,7 @@ def _require_read(name: str, text: str) -> None:
 def exported_gpu(text: str) -> str | None:
     """The GPU in the header of a script that `export` wrote (megatron/scripts.py); None for other files."""
     head = text[:HEADER_CHARACTERS]
-    found = re.search(r"^# .+ on [\d,]+ x ([a-z0-9.-]+) \(", head, re.MULTILINE)
+    found = re.search(r"^# .+ on [\d,]{1,20} x ([a-z0-9.-]{1,60}) \(", head, re.MULTILINE)
     return found[1] if MARK in head and found and found[1] in gpu_ids() else None
 
 

@@ -55,7 +55,7 @@ ANCHORS = (
 Edit = tuple[int, int, str]
 OF_THE_PLAN = ("Plan:", "Predicted ", "Calibration:", "Largest parts of the step:", "WARNING: this plan", "fp8_param_gather:")
 """How the lines of the head begin that change with the plan (scripts.story)."""
-_ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S+)*)(?:  # .*)?")
+_ARGUMENT = re.compile(r"    (--[a-z0-9-]+)(?P<values>(?: \S++)*+)(?:  # .*)?")
 
 
 def apply_to(

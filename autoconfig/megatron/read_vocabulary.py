@@ -46,7 +46,8 @@ DIGIT = re.compile("[0-9]")
 COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
 """Of a script: often copied from another model's, with its words."""
 GENERIC = re.compile(
-    r".*[$<{].*|(?:.*[-.])?(?:tokenizers?|path|model|vocab|merges|your.*)(?:[-.].*)?|(?:hf|ckpt|checkpoint|model)s?"
+    r"[^$<{]*+[$<{].*|(?:[^-.]*+[-.])*?(?:tokenizers?|path|model|vocab|merges|your.*)(?:[-.].*)?|(?:hf|ckpt|checkpoint|model)s?",
+    re.DOTALL,
 )
 """A last part of a tokenizer's path that names none: `tokenizer.model`, `<path to tokenizer>`, `$TOKENIZER`."""
 SENTENCE_PIECE = re.compile(r"(?:.*/)?tokenizer\.model")

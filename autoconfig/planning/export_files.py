@@ -40,7 +40,7 @@ def priced_as(scenario: Scenario) -> str:
 def priced_in(text: str) -> tuple[str, float | None] | None:
     """The software and the imbalance of experts (None: real routing) in the header of a file of ours; None in other files."""
     head = text[:HEADER_CHARACTERS]
-    words = r"^# .+, priced as software ([\w.-]+?)(?:, expert imbalance ([0-9.e+]+?))?\.?(?:;|$)"
+    words = r"^# .+, priced as software ([\w.-]{1,80}?)(?:, expert imbalance ([0-9.e+]{1,30}?))?\.?(?:;|$)"
     found = re.search(words, head, re.MULTILINE) if MARK in head else None
     return None if found is None else (found[1], float(found[2]) if found[2] else None)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.work import spend
 
 _COUNTED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "-G")
 _CONSTRAINTS = ("--constraint", "-C")
@@ -53,6 +54,7 @@ def _types(options: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 def _meant(word: str) -> list[str]:
     """The GPUs that a name may stand for: one, those that it begins (v100 has two sizes), or none; v100-32g is v100-32gb."""
+    spend(1_000)  # an unknown one is compared with all
     word = re.sub(r"(?<=[0-9])[gG]$", "gb", word)
     try:
         return [load_gpu(word).id]

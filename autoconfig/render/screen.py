@@ -73,7 +73,7 @@ def _offsets(plain: str, width: int, indent: int) -> list[int]:
     begins: list[int] = []
     room = width
     start = 0
-    for word in re.finditer(r" *[^ ]+", plain):
+    for word in re.finditer(r"(?<! ) *+[^ ]+", plain):
         first = word.end() - len(word.group().lstrip(" "))
         if word.end() - start <= room:
             continue

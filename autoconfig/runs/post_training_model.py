@@ -13,7 +13,9 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model, model_names, resolve_model
 from autoconfig.specs.models.parameters import total_parameters
 
-SAME_SHAPE = re.compile(r"[-_ ]*(base|instruct|chat|it|math|hf|bf16|thinking|dapo|v\d\.\d)(?=$|[-_ ])", re.IGNORECASE)
+SAME_SHAPE = re.compile(
+    r"(?<![-_ ])[-_ ]*+(base|instruct|chat|it|math|hf|bf16|thinking|dapo|v\d\.\d)(?=$|[-_ ])", re.IGNORECASE
+)
 """Words of a checkpoint's name that change its weights and not its shape."""
 SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])(?:[-_ ]?a(\d+(?:\.\d+)?)b)?", re.IGNORECASE)
 ALIKE = 0.25
@@ -25,7 +27,7 @@ Likeness = Literal["named", "of this shape", "nearest in size"]
 def read_policy(name: str) -> tuple[ModelSpec, Likeness]:
     """Return the model and how it is like the name: of a name that no model has, the model of the catalogue nearest to the size
     in it. Raises UnknownNameError for a name without a size."""
-    plain = re.sub(r"\(.*?\)", "", name).strip().split("/")[-1].lower()
+    plain = re.sub(r"\([^()]*+\)", "", name).strip().split("/")[-1].lower()
     for spelling in (name, plain, *_shorter(plain)):
         if re.fullmatch(r"[0-9.]+[bmt]", spelling.lower()):
             continue  # of the catalogue's gpt3 family, which no one trains after

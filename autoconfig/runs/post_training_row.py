@@ -326,7 +326,7 @@ def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:
 
 def _degrees(text: str) -> dict[str, int]:
     """`tp=4,pp=2`, `TP32xDP8`, `sp=4,fsdp=8`, `tp=1 (8 engines)` as numbers by lower-case key."""
-    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|last_layers)\s*=?\s*(\d+)", text.lower())
+    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|last_layers)\s*+=?\s*+(\d+)", text.lower())
     return {key: int(value) for key, value in found if int(value) > 0}
 
 

@@ -144,7 +144,7 @@ def _odd_words(cells: tuple[str, ...]) -> tuple[Remark, ...]:
     return tuple(found)
 
 
-MAX_INPUT_BYTES = 64 * 2**20
+MAX_INPUT_BYTES = 16 * 2**20
 MAX_NAMED = 12
 """Columns that a warning names; the others are counted."""
 
@@ -274,7 +274,7 @@ def unread_columns(columns: Iterable[str], read: Collection[str]) -> str:
     return f"nothing reads the column{'s' * (len(odd) > 1)} {', '.join(named)}{more}"
 
 
-_HEADER = re.compile(r"[\w.%/()\"' -]+(?:[,;\t][\w.%/()\"' -]*)+")
+_HEADER = re.compile(r"[\w.%/()\"' -]++(?:[,;\t][\w.%/()\"' -]*+)++")
 
 
 def is_table(path: Path) -> bool:

@@ -53,8 +53,8 @@ def _catalogue_model(name: str) -> ModelSpec | None:
         return None
 
 
-_LAYERS_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4})[-_ ]?layers?")
-_SIZE_BEHIND = re.compile(r"(.+?)[-_ ]([0-9]{1,4}(?:\.[0-9]+)?)b")
+_LAYERS_BEHIND = re.compile(r"(.{1,80}?)[-_ ]([0-9]{1,4})[-_ ]?layers?")
+_SIZE_BEHIND = re.compile(r"(.{1,80}?)[-_ ]([0-9]{1,4}(?:\.[0-9]+)?)b")
 
 
 SIZE_REACHED = 0.2

@@ -34,7 +34,7 @@ HINT = "give counts like 64,128,256, a range that doubles like 64:1024, or one w
 
 def parse_counts(text: str) -> tuple[int, ...]:
     """GPU counts, ascending, each once; `1,024` is one, as no count begins with a zero. Raises InputError."""
-    if re.fullmatch(r"[1-9][0-9]{0,2}(,[0-9]{3})*,0[0-9]{2}(,[0-9]{3})*", text.strip()):
+    if re.fullmatch(r"[1-9][0-9]{0,2}(?:,[1-9][0-9]{2})*+,0[0-9]{2}(?:,[0-9]{3})*+", text.strip()):
         return check_counts({int(text.replace(",", ""))})
     return check_counts({count for part in text.split(",") for count in _part(part.strip(), text)})
 

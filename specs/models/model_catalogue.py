@@ -181,7 +181,7 @@ HINT = "autoconfig models lists them all; a size like 13b or the path of a Huggi
 _SPEC_FIELDS = frozenset(f.name for f in fields(ModelSpec))
 _FILE_ONLY = frozenset({"family", "aliases"})
 _BARE_SIZE = re.compile(r"(?:gpt-?3?-)?([0-9.]+(?:e\+?[0-9]+)?[kmbgt]|[0-9]{7,24}|[0-9.]+e\+?[0-9]+)")
-_VARIANT = re.compile(r"(.*?)\s*\(([^()]*)\)")
+_VARIANT = re.compile(r"\(([^()]*)\)$")
 _VARIANTS: dict[str, dict[str, object]] = {"tokendrop": {}, "dropless": {}, "w/ mtp": {}, "w/o mtp": {"mtp_num_layers": 0}}
 """What NVIDIA's performance tables write behind a model's name, and what it changes in the architecture."""
 
@@ -211,9 +211,9 @@ def load_model(name: str) -> ModelSpec:
     (published_checkpoint). Raises UnknownNameError with the nearest names.
     """
     text, changes = name.strip(), None
-    match = _VARIANT.fullmatch(text)
-    if match and match[2].strip().lower() in _VARIANTS:
-        text, changes = match[1], _VARIANTS[match[2].strip().lower()]
+    match = _VARIANT.search(text)
+    if match and match[1].strip().lower() in _VARIANTS:
+        text, changes = text[: match.start()].rstrip(), _VARIANTS[match[1].strip().lower()]
     canonical = _find(_normalised(text))
     if canonical is None and (published := published_checkpoint(text)):
         return _load(published.model).replace(**dict(published.shape))

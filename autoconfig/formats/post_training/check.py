@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
@@ -28,6 +26,7 @@ from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, o
 from autoconfig.specs.files import read_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.work import bounded, require_short, spend
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
@@ -77,13 +76,14 @@ class _Input:
     """Keys that the caller sets, which are no variables of the file."""
 
 
+@bounded()
 def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[_Input, RlRun]:
     """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
     settings = read_settings(tuple(given.get("set") or ()))
     shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
     document = replace(_recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
     section = document.section
-    section.flat |= {key: yaml.safe_load(said) for key, said in settings.items() if key not in shell or key in section.flat}
+    section.flat |= {key: load_yaml(said) for key, said in settings.items() if key not in shell or key in section.flat}
     notes: list[Remark] = []
     named = [key for key in MODELS[document.framework] if key in section.flat] or MODELS[document.framework][:1]
     for key in named:
@@ -118,7 +118,7 @@ def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
 
 def _by_its_end(text: str) -> str | None:
     """The catalogue's model of a path whose folder alone is not known: `$HOME/models/Qwen2.5-7B`."""
-    end = re.fullmatch(r".*[$`][^/]*/([^$`]+)", text)
+    end = re.fullmatch(r"(?:[^$`]*+[$`])++[^/$`]*+/([^$`]++)", text)
     return named_by(end[1]) if end else None
 
 
@@ -133,6 +133,7 @@ MODELS = {
 def _recognise(text: str, folder: Path | None = None, settings: Tree | None = None) -> _Input:
     """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables."""
     settings = settings or {}
+    require_short(text)
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
     if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
         values = load_yaml(text)
@@ -252,7 +253,8 @@ def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], s
             f"{LAUNCH} beside it has {processes:,} processes on {machines:,} machines, which do not share them evenly: "
             "num_processes counts those of all machines"
         )
-    stage = (values.get("deepspeed_config") or {}).get("zero_stage")
+    engine = values.get("deepspeed_config")
+    stage = engine.get("zero_stage") if isinstance(engine, dict) else None
     kind = str(values.get("distributed_type", "NO")).upper()
     other = "" if (kind, stage) == ("DEEPSPEED", 3) else f"; its {kind} is priced as ZeRO-3 over all of them"
     if given.get("gpus"):
@@ -261,6 +263,7 @@ def _launched(text: str, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], s
     return {**given, "gpus": processes}, f"{processes:,} GPUs, as {LAUNCH} beside it says{other}"
 
 
+@bounded()
 def check_text(
     text: str,
     given: Mapping[str, Any],
@@ -282,6 +285,7 @@ def check_text(
     version = version_of(run.framework, given.get("version") or run.version)
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     written = document.section.text
+    spend(len(names) * (1 + len(written) / 500))
     names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
     names = [key for key in names if key not in run.other_keys]
     said = unknown_keys(run.framework, run.back_end, version, names, written)

@@ -9,6 +9,7 @@ from typing import Any
 from autoconfig.formats.tree import load_yaml
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
+from autoconfig.specs.work import spend
 
 BASE = "grpo_math_1B.yaml"
 """Its values are known (autoconfig/formats/post_training/nemo_rl.py): it need not be there."""
@@ -46,6 +47,7 @@ def _parent(name: str, folder: Path | None, depth: int) -> dict[str, Any]:
             f"defaults: {name[:80]} is not {'known' if path is None else 'there'}, and this file lies over it: check the file "
             f"in its place beside the others, or merge them (known without its file: {BASE})"
         )
+    spend(200)
     found = load_yaml(read_text(path, "a NeMo-RL YAML"))
     if not isinstance(found, dict):
         raise InputError(f"defaults: {name[:80]} holds no mapping")

@@ -12,9 +12,12 @@ from typing import Any
 
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.remarks import Remark
+from autoconfig.specs.work import spend
 
+HINTS = 20
+"""Keys that are compared with all others for the name that they are a slip of."""
 FREE = re.compile(
-    r"(override_\w+|engine_kwargs|\w+_kwargs|optim|hf_config_overrides|model_overrides|env_vars|profiler|checkpoint|tool_config)\."
+    r"(override_\w{1,80}|engine_kwargs|\w_kwargs|optim|hf_config_overrides|model_overrides|env_vars|profiler|checkpoint|tool_config)\."
     r"|^(hydra|env|ray_kwargs|reward\w*|custom_reward_function|data|logger|defaults|reward_model|critic\.model)\b"
 )
 """Mappings into which users may put keys of their own, and what says nothing of placement."""
@@ -60,7 +63,9 @@ def added_keys(framework: str, unknown: Iterable[str], text: str) -> list[str]:
     """Of keys that a release does not take, those that hydra's `+KEY` in `text` adds where nothing refuses them."""
     if framework != "verl":
         return []
-    return [key for key in unknown if not OF_CLASSES.match(key) and re.search(rf"(?<![\w.+])\+\+?{re.escape(key)}=", text)]
+    names = [key for key in unknown if not OF_CLASSES.match(key)]
+    spend(len(names) * len(text) / 50)
+    return [key for key in names if re.search(rf"(?<![\w.+])\+\+?{re.escape(key)}=", text)]
 
 
 def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[str], text: str = "") -> list[Remark]:
@@ -70,8 +75,9 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
     releases = versions(framework)
     at = releases.index(version)
     prefixes = {key.rsplit(".", depth)[0] for key in table for depth in range(1, key.count(".") + 1)}
-    found = []
+    found: list[Remark] = []
     for key in given:
+        spend(5)
         digits = table.get(key)
         free = FREE.search(key) and (framework != "verl" or not key.startswith("data.") or f"+{key}" in text)
         if (digits and digits[at] == "1") or key in prefixes or free:
@@ -83,6 +89,10 @@ def unknown_keys(framework: str, back_end: str, version: str, given: Iterable[st
             found.append(Remark(key, None, f"not yet in {framework} {version}; {releases[digits.index('1')]} has it"))
         else:
             taken = [k for k, d in table.items() if d[at] == "1"]
-            near = [k for k in taken if k.endswith(f".{key}")] or difflib.get_close_matches(key, taken, n=1, cutoff=0.8)
+            spend(len(taken) / 5)
+            near = [k for k in taken if k.endswith(f".{key}")]
+            if not near and len(found) < HINTS:
+                spend(10 * len(taken))
+                near = difflib.get_close_matches(key[:200], taken, n=1, cutoff=0.8)
             found.append(Remark(key, None, f"{framework} {version} has no such key" + (f"; {near[0]}?" if near else "")))
     return found

@@ -36,8 +36,10 @@ NEMO_RL = {
     "Total step time": "step",
 }
 """Lines of NeMo-RL's block "Timing" -> phase."""
-_VERL_VALUE = re.compile(r"\b(timing_s/[\w/]+|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)")
-_NEMO_VALUE = re.compile(r"•\s*([\w/ ]+?):\s*([0-9.]+)s\b")
+_VERL_VALUE = re.compile(
+    r"\b(timing_s/[\w/]{1,200}|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)"
+)
+_NEMO_VALUE = re.compile(r"•\s*+([\w/ ]++):\s*+([0-9.]+)s\b")
 _NEMO_LENGTH = re.compile(r"Mean Generation Length:\s*([0-9.]+)")
 
 

@@ -55,7 +55,8 @@ HARMLESS = re.compile(
     r"attention_softmax_in_fp32|perform_initialization|use_cpu_initialization|gradient_clip.*|seed|hf_.*|tokenizer.*|"
     r"make_vocab_size_divisible_by|offload_modules|use_te_rng_tracker|should_pad_vocab|overlap_p2p_comm|batch_p2p_comm|restore_.*|moe_token_drop_policy)|"
     r"peft\.(?:alpha|dropout.*|lora_.*|exclude_modules)|comm_overlap\.(?:bootstrap_.*|defer_.*|wgrad_.*|tp_comm_.*|overlap_.*|"
-    r"align_.*|bucket_size|batch_p2p_comm|data_parallel_size)"
+    r"align_.*|bucket_size|batch_p2p_comm|data_parallel_size)",
+    re.DOTALL,
 )
 """Fields that change neither memory nor time of a step."""
 _RECIPE = re.compile(r"(?:--recipe|--factory|--model-recipe|--recipe_name)[= ]+['\"]?([A-Za-z0-9_.-]+)")

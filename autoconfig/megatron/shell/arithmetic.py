@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autoconfig.specs.work import spend
+
 MAX_CHARACTERS = 500
 MAX_VALUE = 10**18
 MAX_DEPTH = 40
@@ -215,6 +217,7 @@ def evaluate(text: str, value_of: Callable[[str], int] = _refuse, assign: Callab
     """The value of an expression; names by `value_of`, assignments through `assign`. Raises NotKnownError."""
     if len(text) > MAX_CHARACTERS:
         raise NotKnownError
+    spend(3 + 2 * len(text))
     tokens, at, text = [], 0, text.rstrip()
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import NEVER_RUN, Assignment, Piece, Value, Word, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.values import Variables, listed_values, mapped, value_of
+from autoconfig.specs.work import spend
 
 MAX_READ = 10_000
 Held = dict[str, Value | list[Value] | None]
@@ -26,7 +27,7 @@ def assign(variables: Variables, token: Word | Assignment) -> bool:
         value = value_of(token.value, variables)
         if token.name in variables.integers:
             _count(variables, token.name, value, append=token.append)
-        elif token.name not in variables.fixed | variables.locked:
+        elif token.name not in variables.fixed and token.name not in variables.locked:
             _store(variables, token.name, value, append=token.append)
         return True
     elements = [value for word in token.value for value in listed_values(word, variables)]
@@ -43,6 +44,7 @@ def _element(variables: Variables, token: Assignment) -> None:
         variables.set(f"{token.name}[{mapped(token.index, variables)}]", value_of(token.value, variables))
         return
     found = variables.values.get(token.name, [])
+    spend(len(found))
     index = int(token.index) if token.index.isdigit() and len(token.index) < 5 else -1
     if isinstance(found, list) and isinstance(token.value, Word) and 0 <= index <= len(found) and not token.append:
         value = value_of(token.value, variables)
@@ -88,7 +90,7 @@ def _named(variables: Variables, fields: Sequence[Value], names: Sequence[str]) 
 def _kept(variables: Variables, fields: Sequence[Value], names: Sequence[str], *, inside: bool) -> None:
     """`readonly`, and `declare -r` outside of functions."""
     words = [text_of(value) for value in fields]
-    if words[0] == "readonly" or (not inside and any(re.fullmatch(r"-[A-Za-z]*r[A-Za-z]*", word) for word in words[1:])):
+    if words[0] == "readonly" or (not inside and any(re.fullmatch(r"-[A-Za-qs-z]*+r[A-Za-z]*+", word) for word in words[1:])):
         variables.locked |= frozenset(names)
 
 
@@ -100,7 +102,7 @@ def _store(variables: Variables, name: str, value: Value, *, append: bool) -> No
         value = (*(before[0] if before else ()), *value)
     elif append and before is not None:
         value = (*before, *value)
-    variables.budget[0] -= len(value) + 1
+    spend(len(value) + 1)
     variables.values[name] = tuple(piece for piece in value if piece.text)
 
 
@@ -116,7 +118,7 @@ def restore(variables: Variables, before: Mapping[str, Value | list[Value] | Non
 def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Assignment], fields: Sequence[Value]) -> bool:
     """`export`, `readonly`, and `local` and the like, whose names are the function's alone."""
     if text_of(fields[0]) in ("local", "declare", "typeset") and any(
-        re.fullmatch("-[A-Za-z]*n[A-Za-z]*", text_of(value)) for value in fields[1:]
+        re.fullmatch("-[A-Za-mo-z]*+n[A-Za-z]*+", text_of(value)) for value in fields[1:]
     ):
         return _second_names(variables, words, fields)
     found = [(token.name, token) for token in words if isinstance(token, Assignment)]
@@ -126,6 +128,7 @@ def declare(variables: Variables, frames: list[Held], words: Sequence[Word | Ass
             frames[-1].setdefault(name, variables.values.get(name))
     named = [name for name, _ in found] + [text_of(value).partition("=")[0] for value in fields[1:]]
     named = [name for name in named if re.fullmatch(r"[A-Za-z_]\w*", name)]
+    spend(4 * len(fields) + (len(variables.locked) + len(variables.integers) + len(variables.maps)) / 20)
     free = not variables.locked & set(named)
     _named(variables, fields, named)
     for _, token in found:
@@ -146,6 +149,7 @@ def _second_names(variables: Variables, words: Sequence[Word | Assignment], fiel
     given += [(match[1], plain_value(match[2])) for match in names if match is not None]
     for name, value in given:
         other = text_of(value)
+        spend(len(variables.others) / 8)
         variables.others = {**variables.others, name: variables.others.get(other, other)}
     return all(not reason_of(value) and re.fullmatch(r"[A-Za-z_]\w*", text_of(value)) for _, value in given)
 
@@ -157,6 +161,7 @@ def take(variables: Variables, words: Sequence[Word | Assignment], fields: Seque
     value = value_of(given, variables) if given is not None else ()
     if options is None or given is None or any(map(reason_of, (*fields, value))):
         return None
+    spend(sum(len(piece.text) for piece in value))
     flags, names = options["flags"], options["names"].split("\0")[:-1]
     split: Value | list[Value] | None = variables.values.get("IFS")
     for token in words:
@@ -188,7 +193,7 @@ def take(variables: Variables, words: Sequence[Word | Assignment], fields: Seque
     return bool(end) and not whole
 
 
-_READ = re.compile(r"(?P<flags>(?:-(?:r|a|ra|ar|r?d\0)\0)*)(?P<names>(?:[A-Za-z_]\w*\0)+)")
+_READ = re.compile(r"(?P<flags>(?:-(?:r|a|ra|ar|r?d\0)\0)*+)(?P<names>(?:[A-Za-z_]\w*+\0)++)")
 """The words behind `read`, each with a zero behind it."""
 
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.values import Variables
+from autoconfig.specs.work import spend
 
 
 class Exit(Exception):
@@ -55,6 +56,7 @@ def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) 
     before.unseen = next((outcome.unseen for outcome in outcomes if outcome.unseen), "")
     for name in sorted({name for outcome in outcomes for name in outcome.values}):
         found = [outcome.values.get(name) for outcome in outcomes]
+        spend(sum(1 + (len(value) if isinstance(value, list) else 0) for value in found))
         if all(value == found[0] for value in found) and found[0] is not None:
             before.values[name] = found[0]
         else:
@@ -66,6 +68,7 @@ def join(before: Variables, outcomes: Sequence[Variables], line: int, why: str) 
 def spoiled(before: Variables, inner: Variables, line: int) -> bool:
     """What a round of a loop in line `line` sets, of which it is not known how often it runs, is not known: whether that is
     anything."""
+    spend(sum(1 + (len(value) if isinstance(value, list) else 0) for value in inner.values.values()))
     changed = [name for name in inner.values if inner.values[name] != before.values.get(name) and not name.isdigit()]
     for name in changed:
         why = f"${name} is set in a loop in line {line} whose rounds are not known: say --set {name}=VALUE"
@@ -90,6 +93,7 @@ def merged(outcomes: Sequence[Value | list[Value] | None], shown: str, why: str)
 
 def _front(values: Sequence[Value]) -> str:
     """The whole words with which the text of all of them begins, which stands at several places of the file."""
+    spend(sum(len(piece.text) for value in values for piece in value))
     texts = ["".join(piece.text for piece in takewhile(lambda piece: not piece.unknown, value)) for value in values]
     same = "".join(row[0] for row in takewhile(lambda row: len(set(row)) == 1, zip(*texts, strict=False)))
     whole = all(len(text) == len(same) or text[len(same)].isspace() for text in texts)

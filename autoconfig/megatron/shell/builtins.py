@@ -86,6 +86,6 @@ def ends_at_failure(fields: Sequence[Value], *, before: bool) -> bool:
     if name != "set" or words[:1] == ["--"]:
         return before
     for at, word in enumerate(words):
-        if re.fullmatch(r"[-+][a-z]*e[a-z]*", word) or (word in ("-o", "+o") and words[at + 1 : at + 2] == ["errexit"]):
+        if re.fullmatch(r"[-+][a-df-z]*+e[a-z]*+", word) or (word in ("-o", "+o") and words[at + 1 : at + 2] == ["errexit"]):
             before = word[0] == "-"
     return before

@@ -6,7 +6,9 @@ import bisect
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+
+from autoconfig.specs.work import spend
 
 NEVER_RUN = "is a command, and commands are never run"
 
@@ -20,11 +22,17 @@ class Source:
     file_text: str
 
     def line(self, position: int) -> int:
-        offsets = (self.origin[at] for at in range(max(0, position), len(self.text)))
-        offset = next((offset for offset in offsets if offset is not None), None)
-        if offset is None:
-            offset = next((offset for offset in reversed(self.origin) if offset is not None), 0)
-        return bisect.bisect_right(_line_starts(self.file_text), offset)
+        return bisect.bisect_right(_line_starts(self.file_text), self._places[min(max(0, position), len(self.text))])
+
+    @cached_property
+    def _places(self) -> list[int]:
+        """Of each character, and of the end, the place of the first one from it on that has one; else of the last that has."""
+        place = next((offset for offset in reversed(self.origin) if offset is not None), 0)
+        found = [place]
+        for offset in reversed(self.origin):
+            place = place if offset is None else offset
+            found.append(place)
+        return found[::-1]
 
     def without(self, pattern: re.Pattern[str]) -> Source:
         """The source without what the pattern's matches hold behind their first group."""
@@ -207,6 +215,7 @@ def with_words(command: Command, words: Sequence[Word]) -> Command:
     if not words or isinstance(command, _ALONE):
         return command
     if isinstance(command, Simple):
+        spend(len(command.words) / 8)
         return replace(command, words=(*command.words, *words))
     if isinstance(command, Not):
         return replace(command, command=with_words(command.command, words))

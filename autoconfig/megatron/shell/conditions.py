@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import Value, known_text, text_of
 from autoconfig.megatron.shell.values import Variables
+from autoconfig.specs.work import spend
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
@@ -42,6 +43,7 @@ class Supposed:
         if holds is None or not names:
             return holds
         test = " ".join(map(text_of, fields))
+        spend(len(test) / 4)
         self.found.setdefault(test, (line, names))
         return holds != (test == self.turned)
 
@@ -56,6 +58,7 @@ def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None
     """Whether `[ ... ]`, `[[ ... ]]` (which compares with `patterns`) or `test ...` holds; None where that cannot be known.
     What is not set counts as empty."""
     words = [known_text(value) for value in values]
+    spend(5 * len(values))
     for joint, decide in (("||", any), ("-o", any), ("&&", all), ("-a", all)):
         if joint in words:
             at = words.index(joint)
@@ -74,9 +77,15 @@ def condition(values: Sequence[Value], *, patterns: bool = False) -> bool | None
     return None
 
 
+def matches(text: str, pattern: str) -> bool:
+    """Whether a pattern of `case` or `[[ ]]` is the whole text."""
+    spend(20 + len(pattern) + len(text) * (1 + pattern.count("*")) / 20)
+    return fnmatch.fnmatchcase(text, pattern)
+
+
 def _compared(left: str, sign: str, right: str, patterns: bool) -> bool | None:
     if sign in ("=", "==", "!="):
-        alike = fnmatch.fnmatchcase(left, right) if patterns else left == right
+        alike = matches(left, right) if patterns else left == right
         return alike != (sign == "!=")
     if sign in _COMPARE:
         if patterns and any(re.match(r"[-+ ]*0[0-9]", text) for text in (left, right)):

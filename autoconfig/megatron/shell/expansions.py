@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoconfig.megatron.shell.commands import Piece, Value, plain_value, reason_of, text_of
+from autoconfig.specs.work import spend
 
 MAX_TEXT = 10_000
 MAX_TRIES = 5_000_000
@@ -49,6 +50,7 @@ def edited(text: str, how: str, signs: Sequence[Sign]) -> str | None:
     """${name%pattern}, ${name#pattern} (doubled: the longest), ${name/pattern/text} and its kin, ${name:start:length},
     ${name^^}, ${name,,}; `how` is the first sign, `signs` what stands behind it. None for everything else."""
     pattern = signs_text(signs)
+    spend((len(text) + len(signs)) / 4)
     if len(text) > MAX_TEXT or not (text + pattern).isascii():
         return None
     if how in ("^", ",") and pattern in ("", how):
@@ -137,7 +139,10 @@ def _compiled(text: str, signs: Sequence[Sign]) -> re.Pattern[str] | None:
         elif not out.endswith(".*"):
             out += ".*"
     tries = (len(text) + 1) ** (out.count(".*") + 1)
-    return None if tries > MAX_TRIES else re.compile(out, re.DOTALL)
+    if tries > MAX_TRIES:
+        return None
+    spend((tries + len(text)) / 200 + len(out))
+    return re.compile(out, re.DOTALL)
 
 
 def _bracket(text: str, signs: Sequence[Sign], at: int) -> tuple[str, int] | None:
@@ -175,6 +180,7 @@ def split_into(fields: list[list[Piece]], pieces: Value, signs: str) -> None:
     sign = f"[{re.escape(signs)}]" if signs else "(?!)"
     odd = re.compile(rf"^{sign}|{sign}$|{sign}{sign}|\s" if signs.strip() else "(?!)")
     for piece in pieces:
+        spend(2 + len(piece.text) / 8)
         if not piece.unknown and odd.search(piece.text):
             why = f"how IFS={signs!r} splits {piece.text[:40]!r} is not followed"
             fields[-1].append(replace(piece, unknown=why))
@@ -187,6 +193,7 @@ def split_into(fields: list[list[Piece]], pieces: Value, signs: str) -> None:
                 fields.append([])
             continue
         for match in re.finditer(rf"({sign}+)|(?:(?!{sign}).)+", piece.text, re.DOTALL):
+            spend(2)
             if match[1]:
                 fields.append([])
             else:
@@ -214,6 +221,7 @@ def positions(words: Sequence[Value]) -> Handed:
     """What the words are called; behind one that may be none or several, no position is known."""
     if len(words) == 1 and text_of(words[0]) == "$@" and _first_loose(words) is not None:
         return {}  # those of the script itself, whose names say what is not known
+    spend(2 * len(words))
     found: Handed = {**{str(at): word for at, word in enumerate(words, 1)}, "@": list(words)}
     first = _first_loose(words)
     if first is None:
@@ -230,6 +238,7 @@ def positions(words: Sequence[Value]) -> Handed:
 def shifted(held: Handed, by: int) -> Handed:
     """What is left when the first `by` words go."""
     words = held.get("@")
+    spend(len(held))
     if not isinstance(words, list):
         left = {str(int(at) - by): value for at, value in held.items() if at.isdigit() and int(at) > by}
         return {**left, "#": plain_value(str(len(left)))} if "#" in held else left

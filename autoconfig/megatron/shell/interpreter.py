@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from autoconfig.megatron.shell.commands import (
     reason_of,
     text_of,
 )
-from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside
+from autoconfig.megatron.shell.conditions import TESTS, Supposed, condition, inside, matches
 from autoconfig.megatron.shell.expansions import said
 from autoconfig.megatron.shell.launch import (
     Launch,
@@ -53,6 +52,7 @@ from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import spend
 
 MAX_STEPS = 50_000
 MAX_CALLS, MAX_ROUNDS = 12, 500
@@ -116,6 +116,7 @@ class Reader:
         result: bool | None = True
         for node in nodes:
             self.steps += 1
+            spend(20)
             if self.steps > MAX_STEPS:
                 raise InputError(
                     f"line {node.line}: the script has more than {MAX_STEPS:,} commands; give the launch script itself"
@@ -208,7 +209,7 @@ class Reader:
                     self.why = reason_of(value)
                     self._either([*(body for _, body in node.branches[number:]), ()], node.line)
                     return None
-                if fnmatch.fnmatchcase(subject, text):
+                if matches(subject, text):
                     return self.run(body)
         return True
 
@@ -306,8 +307,10 @@ class Reader:
             if isinstance(token, Word):
                 compared = len(fields) > 1 and text_of(fields[0]) == "[[" and text_of(fields[-1]) in ("=", "==", "!=")
                 fields += [pattern_of(token, self.variables)] if compared else fields_of(token, self.variables)
+        spend(8 * len(fields))
         while fields and text_of(fields[0]) == "time":  # a word of the shell in front of a command, or of assignments
-            fields = fields[2:] if text_of(fields[1]) == "-p" else fields[1:] if len(fields) > 1 else []
+            spend(len(fields))
+            fields = fields[2:] if text_of(fields[1] if len(fields) > 1 else ()) == "-p" else fields[1:]
             if all(re.match(r"[A-Za-z_]\w*=", text_of(value)) for value in fields):
                 return declare(self.variables, [], (), [plain_value("export"), *fields])
         name = text_of(fields[0]) if fields else ":"
@@ -335,6 +338,7 @@ class Reader:
             shown = None if any(map(reason_of, fields)) or words[0] not in ("echo", "printf") else output_of(words)
             text = None if shown is None else plain_value(shown)
         if text is not None:
+            spend(len(names) * sum(1 + len(self.files.get(name, ())) for name in names))
             added = node.appends or (tee and "-a" in words)
             self.files |= {name: (*(self.files.get(name, ()) if added else ()), *text) for name in names}
 
@@ -422,7 +426,7 @@ class Reader:
         """A command that `ssh` and the like start on another machine, where no variable of this script is set."""
         self.notes.append(f"line {line}: {text_of(before[0])} starts this on another machine, with variables of its own")
         outer = self.variables
-        self.variables = Variables(budget=outer.budget, fixed=outer.fixed, substitute=outer.substitute)
+        self.variables = Variables(fixed=outer.fixed, substitute=outer.substitute)
         self.variables.values = {name: outer.values[name] for name in outer.fixed if name in outer.values}
         try:
             return self._inner(value, before, [], apart=True)

@@ -20,7 +20,7 @@ _PER_NODE = frozenset({"--nproc-per-node", "--num-gpus", "--ntasks-per-node", "-
 _SHELLS = frozenset({"bash", "sh", "/bin/bash", "/bin/sh", "/usr/bin/bash"})
 _TAKES_TEXT = frozenset({"-c", "--command", "--commandline", "--cmd", "--entrypoint", "--wrap"})
 """Options of clusters' own launchers whose value is a command line, like `bcprun -p 8 -c TEXT`."""
-_STARTS_A_FILE = re.compile(r"\S\.py\s.*\s--\w", re.DOTALL)
+_FILE, _OPTION_BEHIND = re.compile(r"\S\.py\s"), re.compile(r"\s--\w")
 _STARTS_TASKS = frozenset({"msrun", "srun", "mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prun", "horovodrun"})
 """Launchers whose -n is a number of processes, each with a GPU of its own."""
 _REMOTE = {
@@ -137,16 +137,22 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
         return tuple(joined), [], []
     texts = [text_of(value) for value in fields]
     for position, text in enumerate(texts[:-2]):
-        if text in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", texts[position + 1]):
+        if text in _SHELLS and re.fullmatch(r"-[abd-z]*+c[a-z]*+", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
     for position, text in enumerate(texts[1:], 1):
-        if not _STARTS_A_FILE.search(text) or _PYTHON.fullmatch(texts[0]):
+        if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
             continue
         if texts[position - 1] in _TAKES_TEXT:
             return fields[position], fields[: position - 1], []
         if text.partition("=")[0] in _TAKES_TEXT and (inner := _behind_equals(fields[position])):
             return inner, fields[:position], []
     return None
+
+
+def _starts_a_file(text: str) -> bool:
+    """Whether a text is a command line: a .py file, and an option behind it."""
+    file = _FILE.search(text)
+    return file is not None and _OPTION_BEHIND.search(text, file.end()) is not None
 
 
 def _behind_equals(value: Value) -> Value:
@@ -272,7 +278,7 @@ def _included(words: Sequence[Value]) -> list[int]:
         return []
     joined = [text.partition("=")[2] for text in texts if text.startswith("--include=")]
     hosts = next(iter([*joined, *(value for name, value in pairwise(texts) if name in ("-i", "--include"))]), "").split("@")
-    slots = [re.fullmatch(r"[\w.-]+:([0-9]+(?:,[0-9]+)*)", host.strip("\"'")) for host in hosts]
+    slots = [re.fullmatch(r"[\w.-]++:([0-9]++(?:,[0-9]++)*+)", host.strip("\"'")) for host in hosts]
     return [len(set(found[1].split(","))) for found in slots if found] if all(slots) else []
 
 
@@ -358,7 +364,7 @@ def sbatch_options(text: str) -> dict[str, str]:
     for name, value in sbatch_words(text):
         name = {"-N": "--nodes", "-n": "--ntasks"}.get(name, name)
         if name == "--gres":
-            gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]+)*?:([0-9]+)", value)
+            gpus = re.search(r"gpu(?::[A-Za-z0-9_.-]{1,80}){0,8}?:([0-9]{1,9})", value)
             name, value = "--gpus-per-node", gpus[1] if gpus else ""
         value = value.rsplit(":", 1)[-1] if name == "--gpus-per-node" else value
         if name in _NODES | _PER_NODE | _TASKS and re.fullmatch(r"[0-9]{1,7}", value):

@@ -19,6 +19,7 @@ from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import NOT_READ, may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import bounded, require_short, spend
 
 MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")
@@ -81,14 +82,12 @@ def _unread(value: Value) -> Unread | None:
     )
 
 
+@bounded()
 def read_script(text: str, program: Program, settings: Mapping[str, str] | None = None, turned: str = "") -> Script:
     """The launch of a program in a script; `settings` are variables that the caller knows, `turned` a test of `supposed` that
     is read as if it said the contrary. Raises InputError saying what to do.
     No command is run, no other file is opened, no environment variable of this process is read."""
-    if len(text) > MAX_CHARACTERS:
-        raise InputError(
-            f"the script has {len(text):,} characters, more than {MAX_CHARACTERS:,}; give the launch script itself"
-        )
+    require_short(text, "script", MAX_CHARACTERS)
     reader = Reader(text, program, {**slurm_variables(text), **(settings or {})}, supposed=Supposed(turned=turned))
     source = Source(text=text, origin=range(len(text)), file_text=text)
     reader.run_script(parse(source))
@@ -118,8 +117,10 @@ def _known_text(value: Value | list[Value] | None) -> str:
     return text_of(value)
 
 
+@bounded()
 def read_array(text: str, settings: Mapping[str, str]) -> tuple[Value, ...]:
     """The words of a list as they would stand in the brackets of an array. Raises InputError."""
+    require_short(text, "argument list", MAX_CHARACTERS)
     head = "A=(\n"
     origin = [*([None] * len(head)), *range(len(text)), None, None]
     commands = parse(Source(text=f"{head}{text}\n)", origin=origin, file_text=text))
@@ -165,6 +166,7 @@ def _arguments_in_variables(reader: Reader) -> Launch:
     program = ""
     for found in reader.variables.values.values():
         variable = Word(parts=(Part(kind="variable", text="v", quoted=False, line=1),), line=1)
+        spend(3 * len(found))
         elements = found if isinstance(found, list) else fields_of(variable, Variables(values={"v": found}))
         first = next(
             (at for at, value in enumerate(elements) if argument_name(text_of(value)) in reader.program.arguments), None

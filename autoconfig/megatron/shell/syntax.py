@@ -15,6 +15,7 @@ from tree_sitter import Language, Node, Parser
 
 from autoconfig.megatron.shell import commands
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import spend
 
 MAX_DEPTH = 60
 CHUNK = 512
@@ -28,12 +29,13 @@ _SPLIT_WORD = re.compile(r"^([^#\n']*[^\s\\#'])\\\n(?=[^\s#])", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"(?<!<)<[A-Za-z](?:[^<>|&;$\n\"'()]*[^\s<>|&;$\"'()])?>(?=[\s\"'/_\\]|$)", re.MULTILINE)
 """`<path to the data>`, as published scripts have it: a word, not a redirection from and to files."""
 _BEFORE_KEYWORD = re.compile(
-    r"""(\b[A-Za-z_]\w*=[^\s"'#;`$()]*[ \t]+[A-Za-z_]\w*=[^\s"'#;`$()]*[ \t]*)\n(?=[ \t]*(?:elif|else|fi|done|esac)\b)"""
+    r"""((?<![^\s;()`])[A-Za-z_]\w*+=[^\s"'#;`$()]*+[ \t]++[A-Za-z_]\w*+=[^\s"'#;`$()]*+[ \t]*+)"""
+    r"\n(?=[ \t]*+(?:elif|else|fi|done|esac)\b)"
 )
 """`A=1 B=2` at the end of a branch: the grammar would take the keyword of the next line for the name of a command."""
-_NAMED = re.compile(r"(?:\\.|\$\$|[^\\$]|\$(?![A-Za-z_0-9?]))+|\$([A-Za-z_]\w*|[0-9?])", re.DOTALL | re.ASCII)
+_NAMED = re.compile(r"(?:\\.|\$\$|[^\\$]|\$(?![A-Za-z_0-9?]))++|\$([A-Za-z_]\w*|[0-9?])", re.DOTALL | re.ASCII)
 """`$NAME`, read as `${NAME}`: the grammar loses the second name of `$A/$B-c`, and takes `$10` for one name."""
-_SUM = re.compile(r"(?<=:[-=+?])(\$\(\((?:[^()\"'`]|\([^()\"'`]*\))*\)\))(?=\})")
+_SUM = re.compile(r"(?<=:[-=+?])(\$\(\((?:[^()\"'`]|\([^()\"'`]*\)){0,250}\)\))(?=\})")
 """`$((...))` as the value of `${NAME:=...}`, read in quotes: the grammar would take it for a command."""
 _PLAIN = re.compile(
     r"""\\(?P<escaped>.)|\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9#?@*$!-])|\$\{(?P<braced>[A-Za-z_]\w*|[0-9])\}|'(?P<single>[^']*)'|"(?P<double>[^"\\$`]*)"|[^\\$'"]+|.""",
@@ -54,6 +56,7 @@ _REDIRECTS = _GIVES | {"file_redirect"}
 
 def parse(source: commands.Source) -> tuple[commands.Command, ...]:
     """The commands of a script. Raises InputError with the line of what the grammar cannot read."""
+    spend(50 + len(source.text))
     source = source.without(re.compile(r"()\r(?=\n)")).without(_SPLIT_WORD).inserting(_SUM, '"', '"')
     source = source.inserting(_NAMED, "${", "}")
     if not source.text.strip():
@@ -119,6 +122,7 @@ class _Reader:
 
     def _deeper(self, node: Node) -> None:
         self.depth += 1
+        spend(5)
         if self.depth > MAX_DEPTH:
             raise InputError(f"line {self._line(node)}: structures are nested deeper than {MAX_DEPTH}; simplify the script")
 
@@ -267,7 +271,9 @@ class _Reader:
             values, ends = item.children_by_field_name("value"), {child.type for child in item.children}
             if ";;&" in ends:
                 raise _unreadable(self.source, node)
-            body = self.body(child for child in item.named_children if child not in values)
+            patterns = {child.id for child in values}
+            body = self.body(child for child in item.named_children if child.id not in patterns)
+            spend(len(branches[0][1]) / 4 if branches else 0)
             falls = branches[0][1] if ";&" in ends and branches else ()
             branches.insert(0, (tuple(map(self._word, values)), (*body, *falls)))
         return commands.Choice(word=self._word(node.named_children[0]), branches=tuple(branches), line=self._line(node))

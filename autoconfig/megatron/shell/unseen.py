@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, reason_of, text_of
 from autoconfig.megatron.shell.values import Variables
+from autoconfig.specs.work import spend
 
 MAX_NAMED = 8
 HIDDEN = "autoconfig_unknown_"
@@ -40,6 +41,7 @@ class Sourced:
 
 def anything(variables: Variables, what: Iterable[Value], line: int) -> None:
     """Text that is not known may have set any variable, but for those that the caller said and those that are read-only."""
+    spend(2 * len(variables.values))
     shown = " ".join(map(text_of, what))
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     variables.unseen = f"line {line}, which runs text that is not known ({shown})"
@@ -61,6 +63,7 @@ def sourced(variables: Variables, fields: Sequence[Value], line: int) -> str:
     if _TOOLS.match(name) is None and _ENDLESS.match(name):
         anything(variables, fields, line)
     elif _TOOLS.match(name) is None and not _SHELL_FILES.fullmatch(name):
+        spend(len(variables.values) / 4)
         held = Sourced(line=line, name=name[:60], before=dict(variables.values), asked=len(variables.asked))
         variables.sourced.append(held)
     return f"line {line}: {name[:60]} {NOT_READ}"
@@ -72,6 +75,7 @@ def may_differ(variables: Variables, text: str, *, functions: bool) -> list[str]
     lines may run behind it wherever they stand."""
     found = []
     for one in variables.sourced:
+        spend(len(text) / 8 + 2 * len(one.before))
         behind = text if functions else "\n".join(text.split("\n")[one.line :])
         used = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", behind))
         kept = [name for name, value in one.before.items() if name in used and _same(variables.values.get(name), value)]

@@ -27,11 +27,11 @@ from autoconfig.megatron.shell.expansions import (
     with_remedy,
 )
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import spend
 
-MAX_CHARACTERS = 4_000_000
 MAX_BRACES = 10_000
 MAX_LOOKUPS = 200
-_ASSIGNED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
+_ASSIGNED = re.compile(r"(?:\+\+|--)\s*+([A-Za-z_]\w*+)|(?<!\w)([A-Za-z_]\w*+)\s*+(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _SPECIAL = "#?@*$!-"
 _HANDED_OVER = ("@", "*")
 _EVERY = re.compile(r"\[[@*]\]([/%#^,]?)")
@@ -47,9 +47,6 @@ class Variables:
     """Shell variables while a script is read; a list is an array."""
 
     values: dict[str, Value | list[Value]] = field(default_factory=dict)
-    budget: list[int] = field(default_factory=lambda: [MAX_CHARACTERS])
-    """Characters that expansions may still make: variables that double each other end here."""
-
     fixed: frozenset[str] = frozenset()
     """Names whose value the caller said: the script does not change them."""
     locked: frozenset[str] = frozenset()
@@ -72,15 +69,18 @@ class Variables:
     """Names without a value that were looked up, shared by all copies."""
 
     def copy(self) -> Variables:
+        spend(len(self.values) / 4)
         return replace(self, values=dict(self.values))
 
     def set(self, name: str, value: Value | list[Value]) -> None:
         name = self.others.get(name, name)
-        if name not in self.fixed | self.locked:
+        if name not in self.fixed and name not in self.locked:
+            spend(1 + (len(value) if isinstance(value, list) else 0))
             self.values[name] = value
 
     def positional(self) -> dict[str, Value | list[Value]]:
         """$1, $2, ..., $@ and $#, as far as they are known."""
+        spend(len(self.values) / 4)
         return {name: value for name, value in self.values.items() if name.isdigit() or name in "@#"}
 
     def set_positional(self, given: Sequence[Value] | dict[str, Value | list[Value]]) -> None:
@@ -118,6 +118,7 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     its elements."""
     fields: list[list[Piece]] = [[]]
     kept = [False]
+    spend(2 + 3 * len(word.parts))
     arrays = [_is_array(part, variables) and not (part.quoted and _is_joined(part)) for part in word.parts]
     for part, is_array in zip(word.parts, arrays, strict=True):
         if is_array:
@@ -146,17 +147,16 @@ def fields_of(word: Word, variables: Variables) -> list[Value]:
     return [value for value, keep in found if keep or text_of(value)]
 
 
-_BRACES = re.compile(r"([^{},]*)\{(?:(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.-?([0-9]{1,6}))?|([^{}]*,[^{}]*))\}([^{},]*)")
+_BRACES = re.compile(r"([^{},]*+)\{(?:(-?[0-9]{1,6})\.\.(-?[0-9]{1,6})(?:\.\.-?([0-9]{1,6}))?|([^{},]*+,[^{}]*+))\}([^{},]*+)")
 
-
-_LITERAL_BRACES = re.compile(r"\{[^{}]*(?:\.\.|,)[^{}]*\}")
+_IN_BRACES = re.compile(r"\{([^{}]*+)\}")
 
 
 def listed_values(word: Word, variables: Variables) -> list[Value]:
     """The values that a loop goes over, or an array holds, for one word: `fields_of`, and for {1..8..2} and {a,b} each that the
     braces give; {1..$N} stays what it is, as bash expands braces before variables."""
     bare = not any(part.quoted for part in word.parts)
-    bare = bare and any(part.kind == "literal" and _LITERAL_BRACES.search(part.text) for part in word.parts)
+    bare = bare and any(part.kind == "literal" and _listed(part.text) for part in word.parts)
     match = _BRACES.fullmatch(text_of(value_of(word, variables))) if bare else None
     if match is None or reason_of(value_of(word, variables)):
         return fields_of(word, variables)
@@ -167,7 +167,14 @@ def listed_values(word: Word, variables: Variables) -> list[Value]:
         if abs(last - first) // step > MAX_BRACES:
             raise InputError(f"line {word.line}: a list of more than {MAX_BRACES:,} values is not read; simplify the script")
         inner = [str(at) for at in range(first, last + 1, step)] or [str(at) for at in range(first, last - 1, -step)]
+    spend(len(inner) * (2 + len(match[1] + match[6]) / 4) + len(match[0]) / 4)
     return [plain_value(f"{match[1]}{text}{match[6]}") for text in inner]
+
+
+def _listed(text: str) -> bool:
+    """Whether braces hold a list: {a,b} or {1..8}."""
+    spend(len(text) / 8)
+    return any("," in match[1] or ".." in match[1] for match in _IN_BRACES.finditer(text))
 
 
 def _signs_between(variables: Variables) -> str:
@@ -193,6 +200,7 @@ def _is_array(part: Part, variables: Variables) -> bool:
 def value_of(word: Word, variables: Variables) -> Value:
     """The value of a word where the shell does not split: behind NAME= and in case."""
     pieces: list[Piece] = []
+    spend(1 + 2 * len(word.parts))
     for part in word.parts:
         pieces += _joined(part, variables) if _is_array(part, variables) else part_value(part, variables)
     return tuple(pieces)
@@ -220,6 +228,7 @@ def pattern_of(word: Word, variables: Variables) -> Value:
     pieces: list[Piece] = []
     for part in word.parts:
         for piece in part_value(part, variables):
+            spend(3 + len(piece.text) / 4)
             if odd_pattern(piece.text, variables.odd_options, quoted=part.quoted):
                 why = f"what the pattern {piece.text[:40]} in line {part.line} matches is not followed"
                 pieces.append(Piece(text=piece.text, unknown=why))
@@ -235,7 +244,8 @@ def _elements(part: Part, variables: Variables) -> list[Value]:
     if found is None:
         return [variables.scalar(part.text, part.line)]
     elements = found if isinstance(found, list) else [found]
-    _spend(variables, sum(len(text_of(e)) for e in elements), part.line)
+    spend(len(elements))
+    spend(sum(len(piece.text) for element in elements for piece in element) / 4)
     match = _EVERY.fullmatch(part.operator)
     how = match[1] if match else part.operator
     if not how:
@@ -279,15 +289,10 @@ def _edited(value: Value, how: str, part: Part, variables: Variables) -> Value:
     return value if changed == text else _unknown(part, variables) if changed is None else plain_value(changed)
 
 
-def _spend(variables: Variables, characters: int, line: int) -> None:
-    variables.budget[0] -= characters + 1
-    if variables.budget[0] < 0:
-        raise InputError(f"line {line}: the variables expand to more than {MAX_CHARACTERS:,} characters; simplify the script")
-
-
 def part_value(part: Part, variables: Variables) -> Value:
     """The value of one part."""
     if part.kind == "literal":
+        spend(1 + len(part.text) / 16)
         return (Piece(text=part.text, origin=part.origin),)
     if part.kind == "command":
         printed = variables.substitute(part) if variables.substitute else None
@@ -298,7 +303,7 @@ def part_value(part: Part, variables: Variables) -> Value:
     if part.kind == "arithmetic":
         return arithmetic(part, variables)
     value = _variable(part, variables)
-    _spend(variables, len(text_of(value)), part.line)
+    spend(2 + sum(len(piece.text) for piece in value) / 4)
     return value
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoconfig.megatron.shell.launch import Program, commands_start
 from autoconfig.megatron.shell.script import Script, read_script
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.work import spend
 
 MAX_PER_NODE = 16
 """GPUs of one node, of which a launcher starts the processes, at most."""
 _PER_NODE = re.compile(r"PER_?NODE|NPROC|LOCAL", re.IGNORECASE)
 _NODES = re.compile(r"(?i:NODE|WORLD|HOST)|-N$")
 _OPTION = re.compile(
-    r"^(?!\s*#).*?(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s+)[\"']?([1-9][0-9]{0,6})[\"']?(?![\w.])",
+    r"(?<![\w-])(--nnodes|--num[-_]nodes|--nodes|--ntasks|--np|-np|-n|-N)(?:=|\s++)[\"']?([1-9][0-9]{0,6})[\"']?(?![\w.])",
     re.MULTILINE,
 )
 _DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-=]([1-9][0-9]{0,6})\}")
@@ -51,16 +53,27 @@ def _numbers(text: str, variables: Mapping[str, str], settings: Mapping[str, str
     """Variables that are assigned once, as `NAME=VALUE`, or have one default, as `${NAME:-VALUE}`; options of launchers and of
     Slurm."""
     for name, value in variables.items():
+        spend(len(text) / 20)
         start = rf"(?:^|(?<=[;\s])){re.escape(name)}="
         single = name not in settings and len(re.findall(start, text, re.MULTILINE)) == 1
         found = re.search(rf"{start}[\"']?([1-9][0-9]{{0,6}})[\"']?(?=[\s;&]|$)", text, re.MULTILINE) if single else None
         if found is not None and found[1] == value:
             yield _Count(name=name, value=int(value), start=found.start(1), end=found.end(1))
     defaults = list(_DEFAULT.finditer(text))
-    names = [match[1] for match in defaults]
-    yield from (_number(match) for match in defaults if names.count(match[1]) == 1 and match[1] not in settings)
-    yield from (_number(match) for match in _OPTION.finditer(text))
+    names = Counter(match[1] for match in defaults)
+    yield from (_number(match) for match in defaults if names[match[1]] == 1 and match[1] not in settings)
+    yield from map(_number, _options(text))
     yield from _scheduled(text)
+
+
+def _options(text: str) -> Iterator[re.Match[str]]:
+    """The first option of every line that is no comment."""
+    start = 0
+    for line in text.splitlines(keepends=True):
+        found = None if line.lstrip().startswith("#") else _OPTION.search(text, start, start + len(line))
+        start += len(line)
+        if found is not None:
+            yield found
 
 
 def _scheduled(text: str) -> list[_Count]:
@@ -83,6 +96,7 @@ def resized(text: str, script: Script, gpus: int, program: Program, settings: Ma
     for number in sorted(_numbers(text, script.variables, settings), key=lambda one: one.rank):
         one_node = number.rank[0]
         edits = {number.start: number} | ({} if one_node else {one.start: one for one in slurm})
+        spend(len(edits) * (1 + len(text) / 1_000))
         if any(one.value * gpus % had for one in edits.values()) or (one_node and number.value * gpus > MAX_PER_NODE * had):
             continue
         changed = text
