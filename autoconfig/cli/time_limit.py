@@ -1,4 +1,4 @@
-"""An end to what a file may take of a command's time, beside the counted budget of its readers (specs/work.py)."""
+"""An end to what a file may take of a command's time, beside the counted budget of its readers (planning/work.py)."""
 
 from __future__ import annotations
 

@@ -17,11 +17,11 @@ from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.planning.request_fields import CHECK, CHECK_SERVING
 from autoconfig.planning.resolve import check_bounds, field_names, field_values
+from autoconfig.planning.work import MAX_CHARACTERS
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.files import read_text
 from autoconfig.specs.remarks import Remark
-from autoconfig.specs.work import MAX_CHARACTERS
 
 WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
 

@@ -12,9 +12,9 @@ from autoconfig.engines.commands import STARTED, Command, commands_of, image_of
 from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, is_yaml, yaml_containers
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
 from autoconfig.formats.tree import load_yaml
+from autoconfig.planning.work import bounded
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.files import read_text
-from autoconfig.specs.work import bounded
 
 MAX_BESIDE = 100_000
 _PIN = re.compile(

@@ -29,9 +29,9 @@ from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check import CheckAnswer, check
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_in
+from autoconfig.planning.work import bounded
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
-from autoconfig.specs.work import bounded
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,

@@ -8,8 +8,8 @@ from typing import Any
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
+from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.specs.errors import InputError, UnsupportedError
-from autoconfig.specs.work import bounded, require_short, spend
 
 MEGATRON = ("script", "arguments", "plan")
 """What `autoconfig.megatron` reads."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from autoconfig.planning.work import require_short, spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import require_short, spend
 
 MAX_ALIASES = 200
 MAX_DEPTH = 40

@@ -18,9 +18,9 @@ from importlib import resources
 
 from autoconfig.megatron.shell.launch import Program
 from autoconfig.megatron.shell.script import Unread
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Effect, Remark
-from autoconfig.specs.work import spend
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")

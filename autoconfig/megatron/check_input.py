@@ -22,13 +22,13 @@ from autoconfig.planning.export_files import HEADER_CHARACTERS, MADE_BY, MARK, U
 from autoconfig.planning.request_fields import CHECK, SWITCHES, VARIANT
 from autoconfig.planning.resolve import check_bounds, field_names, field_values, read_cluster
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
+from autoconfig.planning.work import bounded, require_short
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec, gpu_ids
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
-from autoconfig.specs.work import bounded, require_short
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
 from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import gpu_ids, load_gpu
 from autoconfig.specs.remarks import Effect, Remark
-from autoconfig.specs.work import spend
 
 _COUNTED = ("--gpus", "--gpus-per-node", "--gpus-per-task", "--gpus-per-socket", "-G")
 _CONSTRAINTS = ("--constraint", "-C")

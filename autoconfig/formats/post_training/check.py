@@ -18,6 +18,7 @@ from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.commands import text_of
+from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
@@ -26,7 +27,6 @@ from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, o
 from autoconfig.specs.files import read_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
-from autoconfig.specs.work import bounded, require_short, spend
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
 WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.formats.tree import load_yaml
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
-from autoconfig.specs.work import spend
 
 BASE = "grpo_math_1B.yaml"
 """Its values are known (autoconfig/formats/post_training/nemo_rl.py): it need not be there."""

@@ -10,9 +10,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.remarks import Remark
-from autoconfig.specs.work import spend
 
 HINTS = 20
 """Keys that are compared with all others for the name that they are a slip of."""

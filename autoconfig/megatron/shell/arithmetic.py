@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 MAX_CHARACTERS = 500
 MAX_VALUE = 10**18

@@ -9,7 +9,7 @@ from dataclasses import replace
 from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import NEVER_RUN, Assignment, Piece, Value, Word, plain_value, reason_of, text_of
 from autoconfig.megatron.shell.values import Variables, listed_values, mapped, value_of
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 MAX_READ = 10_000
 Held = dict[str, Value | list[Value] | None]

@@ -9,7 +9,7 @@ from itertools import takewhile
 
 from autoconfig.megatron.shell.commands import Command, Piece, Simple, Value, Word, plain_value, text_of
 from autoconfig.megatron.shell.values import Variables
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 
 class Exit(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 NEVER_RUN = "is a command, and commands are never run"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from autoconfig.megatron.shell.arithmetic import whole_number
 from autoconfig.megatron.shell.commands import Value, known_text, text_of
 from autoconfig.megatron.shell.values import Variables
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoconfig.megatron.shell.commands import Piece, Value, plain_value, reason_of, text_of
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 MAX_TEXT = 10_000
 MAX_TRIES = 5_000_000

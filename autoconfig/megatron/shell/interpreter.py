@@ -51,8 +51,8 @@ from autoconfig.megatron.shell.printed import output_of, searched, substituted
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import anything, runs_unseen, sets_unknown_names, sourced
 from autoconfig.megatron.shell.values import Variables, computed, fields_of, listed_values, pattern_of, value_of
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import spend
 
 MAX_STEPS = 50_000
 MAX_CALLS, MAX_ROUNDS = 12, 500

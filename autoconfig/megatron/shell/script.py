@@ -18,8 +18,8 @@ from autoconfig.megatron.shell.launch import Launch, Program, argument_name, gpu
 from autoconfig.megatron.shell.syntax import parse
 from autoconfig.megatron.shell.unseen import NOT_READ, may_differ
 from autoconfig.megatron.shell.values import Variables, fields_of
+from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import bounded, require_short, spend
 
 MAX_CHARACTERS = 100_000
 HANDED_OVER = ("$@", "$*", "${@...}", "${*...}")

@@ -14,8 +14,8 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from autoconfig.megatron.shell import commands
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import spend
 
 MAX_DEPTH = 60
 CHUNK = 512

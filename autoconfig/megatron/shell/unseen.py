@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autoconfig.megatron.shell.commands import Assignment, Piece, Value, Word, reason_of, text_of
 from autoconfig.megatron.shell.values import Variables
-from autoconfig.specs.work import spend
+from autoconfig.planning.work import spend
 
 MAX_NAMED = 8
 HIDDEN = "autoconfig_unknown_"

@@ -26,8 +26,8 @@ from autoconfig.megatron.shell.expansions import (
     whole,
     with_remedy,
 )
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import spend
 
 MAX_BRACES = 10_000
 MAX_LOOKUPS = 200

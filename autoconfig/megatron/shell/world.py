@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from autoconfig.megatron.shell.launch import Program, commands_start
 from autoconfig.megatron.shell.script import Script, read_script
+from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.work import spend
 
 MAX_PER_NODE = 16
 """GPUs of one node, of which a launcher starts the processes, at most."""

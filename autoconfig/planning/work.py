@@ -21,7 +21,7 @@ class WorkError(InputError):
 
 
 @dataclass
-class Work:
+class WorkLeft:
     """What is left of a budget, in units of MAX_WORK."""
 
     left: float = MAX_WORK
@@ -36,17 +36,17 @@ class Work:
             )
 
 
-_current: ContextVar[Work | None] = ContextVar("work", default=None)
+_current: ContextVar[WorkLeft | None] = ContextVar("work", default=None)
 
 
 @contextmanager
-def bounded(most: float = MAX_WORK) -> Iterator[Work]:
+def bounded(most: float = MAX_WORK) -> Iterator[WorkLeft]:
     """Whatever is read inside counts into one budget: that of an outer `bounded`, where there is one. A decorator, too."""
     outer = _current.get()
     if outer is not None:
         yield outer
         return
-    work = Work(most)
+    work = WorkLeft(most)
     token = _current.set(work)
     try:
         yield work
