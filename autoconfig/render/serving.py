@@ -14,6 +14,7 @@ from autoconfig.engines.start_json import weights_text
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.render.screen import brief, show_assumptions, show_table
 from autoconfig.serving.answer import ServeAnswer
+from autoconfig.serving.closed_loop import bands_text, edge_text
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.finalists import kept
 from autoconfig.serving.question import ServeQuestion
@@ -34,7 +35,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     q, d = answer.question, answer.deployments
     limits = [f"{name} <= {milliseconds(limit)}" for _, _, name, limit in limits_of(q)]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
-    console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}")
+    bands = bands_text(q.calibration.constants(q.engine, q.gpu).bands)
+    console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}{bands and f' ({bands})'}")
     if borrowed := q.calibration.borrowed_by(q.engine):
         console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
     if q.tails:
@@ -157,10 +159,25 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         )
     for line in answer.sensitivity:
         console.print(f"  {escape(line)}")
+    _show_benchmark(console, best)
     show_parts(console, best)
     for one in answer.reports if getattr(console, "verbose", False) else answer.reports[:1]:
         if one.latency:
             show_latency(console, one, answer.question)
+
+
+def _show_benchmark(console: Console, one: DeploymentReport) -> None:
+    """Of the deployment's users, beside the steady state of the table."""
+    found = one.benchmark
+    if found is None:
+        return
+    console.print(
+        f"  a benchmark of {found.users:,} users, all at once ({found.requests:,} requests, lengths from {found.range_ratio:g} "
+        f"of these on): TTFT {milliseconds(found.ttft_seconds)}, TPOT {milliseconds(found.tpot_seconds)}, "
+        f"{found.tokens_per_second_per_gpu:,.0f} tok/s/GPU; users spread in time: TTFT {milliseconds(one.ttft_s)}"
+    )
+    if said := edge_text(found.cache_load):
+        console.print(f"  {said}")
 
 
 APART = 1.5

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
+from autoconfig.serving.closed_loop import Benchmark, LoopFigures, bands_text, closed_loop, edge_text
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
@@ -25,16 +26,16 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.costs import constant_vector, iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob
+from autoconfig.time_model.serving.scheduler import default_tokens, scheduler_limits
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Requests,
-    SchedulerLimits,
     SimulatedStream,
     poisson_arrivals,
     sampled_lengths,
     simulate,
 )
-from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation
+from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation, tokens_per_step
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 
@@ -77,14 +78,24 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
         engine=engine,
         constants=calibration.constants(engine, case.gpu),
         graph_sizes=engine.offline_graph_sizes if benchmark else (),
+        checkpoint=case.checkpoint,
     )
-    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, engine.max_num_tokens)
+    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, default_tokens(engine, case.gpu))
+    tokens = case.tokens or tokens
     batch, chunked = _given_batch(case, plan) or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
     tokens = tokens if chunked else max(tokens, int(lengths.isl))
     ranks = plan.adp * plan.pp
     held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
     memory = serving_memory(
-        case.model, plan, job.formats, case.gpu, engine, length=lengths.isl + lengths.osl, batch=held, tokens=tokens
+        case.model,
+        plan,
+        job.formats,
+        case.gpu,
+        engine,
+        length=lengths.isl + lengths.osl,
+        batch=held,
+        tokens=tokens,
+        kv_memory_ratio=case.kv_fraction,
     )
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
     spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
@@ -197,14 +208,11 @@ def _simulated(
         osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
     )
     held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
-    limits = SchedulerLimits(
-        batch=setup.batch,
-        tokens=setup.tokens,
-        kv_tokens=held,
-        chunked=setup.chunked,
-        whole=case.engine.scheduler_policy == "no_evict",
+    limits = scheduler_limits(case.engine, batch=setup.batch, tokens=setup.tokens, kv_tokens=held, chunked=setup.chunked)
+    constants = setup.job.constants
+    served = simulate(
+        IterationTable(setup.job).slowed(slowdown), requests, limits, constants.request_s, token_s=constants.request_token_s
     )
-    served = simulate(IterationTable(setup.job).slowed(slowdown), requests, limits, setup.job.constants.request_s)
     kept = np.isfinite(served.e2e_s)
     tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
     tpot = served.tpot_s[kept]
@@ -356,6 +364,8 @@ def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
         figures = {"out_tok_s_gpu": case.lengths.osl / total / job.plan.gpus, **_latency(first, each, total)}
     elif case.load == "open":
         figures = _open(case, setup, notes)
+    elif case.load == "closed":
+        figures = _closed(case, setup, notes)
     else:
         figures = {"out_tok_s_gpu": offline_throughput(case, setup)}
         if case.max_batch or case.concurrency:  # a batch of a given size: the latency of its requests, all there from the start
@@ -373,6 +383,35 @@ def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
 
 def _latency(first_s: float, between_s: float, total_s: float) -> dict[str, float]:
     return {"ttft_ms": first_s * 1e3, "tpot_ms": between_s * 1e3, "latency_ms": total_s * 1e3}
+
+
+def closed(case: ServingCase, setup: Setup) -> LoopFigures:
+    """The benchmark of a row with a concurrency."""
+    lengths, users = case.lengths, case.concurrency or 1
+    asked = Benchmark(users=users, requests=case.requests, isl=lengths.isl, osl=lengths.osl, range_ratio=case.range_ratio)
+    return closed_loop(
+        setup.job,
+        setup.memory,
+        asked,
+        batch=setup.batch,
+        tokens=setup.tokens,
+        chunked=setup.chunked,
+        steps_per_token=1.0 / tokens_per_step(case.drafted, case.acceptance),
+        drafted=float(case.drafted),
+        receive_every=case.receive_every,
+    )
+
+
+def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, float]:
+    found = closed(case, setup)
+    if said := bands_text(setup.job.constants.bands):
+        notes.insert(0, said)
+    if said := edge_text(found.load):
+        notes.append(said)
+    return {
+        "out_tok_s_gpu": found.tokens_per_s / case.num_gpus,
+        **_latency(found.ttft_s, found.tpot_s, found.e2e_s),
+    }
 
 
 def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, float]:

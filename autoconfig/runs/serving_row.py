@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.runs.table import Row, cell, columns_of, count_of, degree, names_of, number
+from autoconfig.runs.table import NO, Row, cell, columns_of, count_of, degree, names_of, number
+from autoconfig.serving.closed_loop import RANGE_RATIO, REQUESTS_A_USER
 from autoconfig.serving.space import expert_degrees, limit
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -14,6 +15,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import resolve_model
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.checkpoint import Checkpoint, checkpoint_named
 from autoconfig.specs.software.engine import EngineSpec, kv_format, load_engine, nearest_release, supports, weight_format
 from autoconfig.time_model.serving.workload import DataSet, data_set, data_set_of_lengths, offline_requests
 
@@ -38,7 +40,8 @@ class ServingCase:
     plans: tuple[EnginePlan, ...]
     """The plan, or every plan that the open cells allow; the best one is meant."""
     load: str
-    """offline: a queue that never empties; open: Poisson arrivals at `rate`; single: one request at a time."""
+    """offline: a queue that never empties; open: Poisson arrivals at `rate`; single: one request at a time; closed: a benchmark
+    of `concurrency` users who ask `requests` times in all."""
     lengths: DataSet
     rate: float = 0.0
     """Requests per second of the whole deployment."""
@@ -50,6 +53,15 @@ class ServingCase:
     """Requests under way in the whole deployment, each followed by the next."""
     limits: tuple[float, float] | None = None
     """99th percentiles of TTFT and TPOT in seconds that a published MLPerf Server rate is the largest within."""
+    range_ratio: float = 1.0
+    """Least length of a request over the longest, in a closed loop."""
+    tokens: int | None = None
+    """Of an iteration and attention rank, as the row says; so for the next four."""
+    receive_every: int = 1
+    kv_fraction: float | None = None
+    drafted: int = 0
+    acceptance: float = 0.0
+    checkpoint: Checkpoint | None = None
     assumed: tuple[Remark, ...] = field(default=())
 
 
@@ -65,21 +77,25 @@ def read_case(row: Row) -> ServingCase:
     size = re.fullmatch(r"GPT-([0-9.]+[BMT])", name, re.IGNORECASE)  # of the GPT-3 family
     model, notes = resolve_model(size[1] if size else name)
     if model.is_hybrid:
-        assumed.append(note("recurrent layers: no run of them was measured"))
+        assumed.append(note("recurrent layers: their operators were not measured"))
     gpu = load_gpu(names_of("serving_gpus").get(cell(row, "gpu").lower(), cell(row, "gpu")))
     engine = read_engine(cell(row, "backend"), cell(row, "backend_version"), assumed)
     lengths = _lengths(row, model, assumed)
     gpus = degree(row, "n_gpus", None)
     load, at_once = _load(row, assumed), _at_once(row)
     rate = _rate(row) if load == "open" else 0.0
-    requests = _requests(row, load, lengths)
-    batch, users = count_of(row, "max_batch"), None
+    requests = count_of(row, "requests") or _requests(row, load, lengths)
+    batch, users = count_of(row, "max_batch") or count_of(row, "max_num_seqs"), None
     if at_once and load != "open":
         word, count = at_once
         batch, users = (batch, count) if word == "concurrency" else (min(count, batch or count), None)
     if load == "single":
         batch, users = 1, None
+    stored = checkpoint_named(cell(row, "checkpoint")) if cell(row, "checkpoint") else None
     plans = _plans(row, model, gpu, engine, gpus, assumed)
+    ratio, (drafted, acceptance) = 1.0, _drafts(row, assumed)
+    if load == "closed":
+        requests, ratio = _closed(row, users or 1, assumed)
     if users is not None:
         busy = tuple(plan for plan in plans if plan.replicas <= users)
         if not busy:
@@ -98,8 +114,57 @@ def read_case(row: Row) -> ServingCase:
         max_batch=batch,
         concurrency=users,
         limits=_limits(row) if load == "open" else None,
+        range_ratio=ratio,
+        tokens=count_of(row, "max_num_batched_tokens"),
+        receive_every=count_of(row, "recv_interval") or 1,
+        kv_fraction=_share(row, "kv_fraction"),
+        drafted=drafted,
+        acceptance=acceptance,
+        checkpoint=stored,
         assumed=(*notes, *assumed),
     )
+
+
+ACCEPTANCE = 0.7
+"""Of a draft token where the row does not say (assumed)."""
+DRAFTS = re.compile(r"(?:[a-z][a-z0-9]*[ :=_-]+)?([0-9]{1,2})(?:[ @,:]+(0?\.[0-9]+|1(?:\.0*)?))?")
+"""`3`, `mtp 3`, `eagle3-2`, `mtp 3 0.8`: drafts that a step checks, and the chance of each to be accepted."""
+
+
+def _closed(row: Row, users: int, assumed: list[Remark]) -> tuple[int, float]:
+    """(requests, least length over the longest) of a closed loop."""
+    requests, ratio = count_of(row, "requests"), _share(row, "range_ratio")
+    said = []
+    if requests is None:
+        requests = REQUESTS_A_USER * users
+        said.append(f"{requests:,} requests")
+    if ratio is None:
+        ratio = RANGE_RATIO
+        said.append(f"lengths from {ratio:g} of isl and osl to all of them")
+    if said:
+        assumed.append(note(f"a benchmark of {' with '.join(said)}"))
+    return requests, ratio
+
+
+def _share(row: Row, key: str) -> float | None:
+    """A share above 0 and up to 1; None for an empty cell."""
+    value = number(row, key)
+    if value is not None and not 0.0 < value <= 1.0:
+        raise InputError(f"cell {key}={cell(row, key)[:40]!r}: a number above 0 and at most 1")
+    return value
+
+
+def _drafts(row: Row, assumed: list[Remark]) -> tuple[int, float]:
+    """(drafts that a step checks, chance of each to be accepted); (0, 0) without speculation."""
+    text = cell(row, "speculative").lower()
+    if text in ("", *NO, "none"):
+        return 0, 0.0
+    found = DRAFTS.fullmatch(text)
+    if found is None:
+        raise InputError(f"cell speculative={text[:40]!r}: drafts of a step and their acceptance, such as mtp 3 0.8, or none")
+    if found[2] is None:
+        assumed.append(note(f"draft tokens are accepted with a chance of {ACCEPTANCE:g}"))
+    return int(found[1]), float(found[2] or ACCEPTANCE)
 
 
 def _lengths(row: Row, model: ModelSpec, assumed: list[Remark]) -> DataSet:
@@ -164,6 +229,8 @@ def _load(row: Row, assumed: list[Remark]) -> str:
     at_once = _at_once(row)
     if (at_once and at_once[1] == 1) or scenario.startswith(ONE_AT_A_TIME):
         return "single"
+    if at_once and at_once[0] == "concurrency" and not cell(row, "offered_qps"):
+        return "closed"
     if scenario.startswith("offline") or kind == "max_throughput" or at_once:
         return "offline"
     if not cell(row, "offered_qps"):
@@ -204,7 +271,7 @@ def _requests(row: Row, load: str, lengths: DataSet) -> int:
 def _plans(
     row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, gpus: int, assumed: list[Remark]
 ) -> tuple[EnginePlan, ...]:
-    weights, kv = _formats(row, gpu, assumed)
+    weights, kv = _formats(row, model, gpu, engine, assumed)
     pp, heads = degree(row, "pp"), model.num_attention_heads
     if pp > model.num_layers:
         raise InputError(f"pp {pp} is more than the {model.num_layers} layers of {model.name}")
@@ -244,7 +311,7 @@ def _expert_layouts(
 ) -> list[tuple[int, int, int]]:
     """Every (tp, adp, ep) of a row whose tp is given: of a mixture of experts whatever the cells attn_dp and ep leave open.
     Attention data parallelism that is not named takes all of tp (TensorRT-LLM's enable_attention_dp)."""
-    if not model.is_moe:
+    if not model.is_moe or _at_once(row) is not None:  # a benchmark's row says what its start command said
         return [(tp, adp, degree(row, "ep"))]
     stages = [(tp, adp)] if cell(row, "attn_dp") or tp == 1 or not engine.attention_dp else [(tp, 1), (1, tp)]
     found = [
@@ -280,7 +347,14 @@ def _open_degrees(row: Row, model: ModelSpec, pp: int, gpus: int, assumed: list[
     return found
 
 
-def _formats(row: Row, gpu: GpuSpec, assumed: list[Remark]) -> tuple[str, str]:
+def _usual_cache(model: ModelSpec, weights: str, engine: EngineSpec) -> str:
+    """16 bits beside 16-bit weights, and where vLLM or SGLang serve mixtures of experts whose checkpoint has no scales of the
+    cache (`auto`): all but ModelOpt's in NVFP4."""
+    auto = engine.framework in ("vllm", "sglang") and model.is_moe and weights != "nvfp4"
+    return "bf16" if weights == "bf16" or auto else "fp8"
+
+
+def _formats(row: Row, model: ModelSpec, gpu: GpuSpec, engine: EngineSpec, assumed: list[Remark]) -> tuple[str, str]:
     text, cache = cell(row, "weights"), cell(row, "kv")
     if not text:
         text = "fp8" if supports(gpu, "fp8") else "bf16"
@@ -291,6 +365,6 @@ def _formats(row: Row, gpu: GpuSpec, assumed: list[Remark]) -> tuple[str, str]:
     elif not supports(gpu, weights):
         assumed.append(note(f"{gpu.id} does not multiply in {weights}: weights stored in it, products at its 16-bit rate"))
     if not cache:
-        cache = "bf16" if weights == "bf16" else "fp8"
+        cache = _usual_cache(model, weights, engine)
         assumed.append(note(f"KV cache {cache}"))
     return weights, kv_format(cache)

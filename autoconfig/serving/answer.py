@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
-from autoconfig.serving.deployment import DeploymentReport, decode_memory, report
+from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
 from autoconfig.serving.finalists import figure, finalists, kept, of_loads, one_per_layout, over_limits
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, search, single
@@ -103,7 +103,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     return ServeAnswer(
         question=question,
         deployments=found,
-        reports=tuple(reports),
+        reports=tuple(benchmarked(question, one) for one in reports),
         pareto=tuple(_judged(report(question, found, row), known) for row in spread(found.pareto(), PARETO_POINTS)),
         simulated=tuple(known.values()),
         included=tuple(_included(question, found, text) for text in request.include),
@@ -163,7 +163,7 @@ def _gpus_that_carry(question: ServeQuestion, request: ServeRequest, most: float
         if gpus > MAX_SERVING_GPUS:
             break
         found = search(understand(replace(request, gpus=gpus)).in_means())
-        if found.carries:
+        if found.carries and found.most_load > 0.0:
             fewer = _whole(math.ceil(gpus / found.most_load), node)
             enough = fewer < gpus and search(understand(replace(request, gpus=fewer)).in_means()).carries
             return fewer if enough else gpus

@@ -40,8 +40,12 @@ def serving_calibration(path: str | None) -> ServingCalibration:
     body = _read(Path(path))
     engine, constants = body["engine"], body["constants"]
     factors = {"all": constants["factor"], "experts": constants["experts_factor"], "arithmetic": 0.0}
+    pooled = shipped.pooled
+    if pooled is not None:
+        pooled = replace(pooled, engines=tuple(name for name in pooled.engines if name != engine))
     return replace(
         shipped,
+        pooled=pooled,
         engines={**shipped.engines, engine: {name: constants[name] for name in NUMBERS}},
         gpus={**shipped.gpus, engine: {**shipped.gpus.get(engine, {}), body["gpu"]: factors}},
     )

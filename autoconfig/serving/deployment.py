@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop
 from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.specs.json_record import Positive, Share
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.costs import iteration_parts
+from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Requests,
-    SchedulerLimits,
     SimulatedStream,
     poisson_arrivals,
     sampled_lengths,
@@ -62,6 +63,26 @@ class SimulatedJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchmarkJson:
+    """A benchmark of as many users as the deployment runs: what `predict --inference` says of its row."""
+
+    users: Positive
+    """At once, each asking again when it has its answer."""
+    requests: Positive
+    """Of the run, the burst at its start included."""
+    range_ratio: Share
+    """Least length over the longest."""
+    ttft_seconds: float
+    """Mean of all requests."""
+    tpot_seconds: float
+    """Mean of all requests."""
+    tokens_per_second_per_gpu: float
+    """Output tokens."""
+    cache_load: float
+    """Whole sequences of all users over what the KV cache holds: near 1 and beyond, requests wait for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeploymentReport:
     """One deployment in full. Throughput per GPU of the deployment, speed per user, latency means of the closed form."""
 
@@ -89,6 +110,7 @@ class DeploymentReport:
     prefill_memory: ServingMemory | None = None
     """Of a GPU of a separate prefill instance; a sequence is there a mean prompt."""
     latency: SimulatedJson | None = None
+    benchmark: BenchmarkJson | None = None
     cost_per_million_tokens: float | None = None
 
     @property
@@ -133,6 +155,37 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
         cost_per_million_tokens=cost,
     )
+
+
+def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
+    """With the benchmark of its users, where a full queue of requests of one length was asked."""
+    decode, lengths = one.plan.decode, question.lengths
+    asked = question.workload
+    if question.rate or one.plan.prefill is not None or isinstance(asked, Trace) or asked.isl_stddev or asked.osl_stddev:
+        return one
+    users, ranks = one.concurrency, decode.adp * decode.pp
+    loop = Benchmark(users=users, requests=REQUESTS_A_USER * users, isl=asked.isl, osl=asked.osl)
+    found = closed_loop(
+        question.job(decode),
+        one.memory,
+        loop,
+        batch=-(-decode.batch // ranks),
+        tokens=decode.tokens,
+        chunked=question.chunked,
+        steps_per_token=1.0 / lengths.tokens_per_step,
+        drafted=lengths.drafted,
+        cached=lengths.cached,
+    )
+    benchmark = BenchmarkJson(
+        users=users,
+        requests=loop.requests,
+        range_ratio=loop.range_ratio,
+        ttft_seconds=found.ttft_s,
+        tpot_seconds=found.tpot_s,
+        tokens_per_second_per_gpu=found.tokens_per_s / one.gpus,
+        cache_load=found.load,
+    )
+    return replace(one, benchmark=benchmark)
 
 
 def decode_memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
@@ -275,7 +328,9 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     slower = len(free) / (_prefill_ranks(one) * share)  # as busy as all are, where the share is no whole number of ranks
     lengths, which = np.unique(isl, return_inverse=True)
     hit = question.lengths.cached
-    own = [table.seconds(0.0, 1.0, 1.0, max(tokens * (1.0 - hit), 1.0), tokens, cached=hit) for tokens in lengths.tolist()]
+    own = [
+        table.seconds(0.0, 1.0, 1.0, max(tokens * (1.0 - hit), 1.0), tokens, whole=1.0 - hit**2) for tokens in lengths.tolist()
+    ]
     service = (slower * (np.array(own) + job.constants.request_s))[which]
     ready = np.empty_like(arrival)
     for i, (time, seconds) in enumerate(zip(arrival.tolist(), service.tolist(), strict=True)):
@@ -290,7 +345,8 @@ def _run(
 ) -> _Seen:
     decode, memory = one.plan.decode, one.memory
     held = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) * question.workload.held_tokens / decode.pp
-    limits = SchedulerLimits(
+    limits = scheduler_limits(
+        question.engine,
         batch=running,
         tokens=decode.tokens,
         kv_tokens=held,
@@ -298,7 +354,7 @@ def _run(
         steps_per_token=1.0 / question.lengths.tokens_per_step,
         checked=1.0 + question.lengths.drafted,
     )
-    disaggregated = one.plan.prefill is not None
+    disaggregated, constants = one.plan.prefill is not None, question.job(decode).constants
     prompt = (
         np.ones_like(stream.isl) if disaggregated else np.maximum(np.round(stream.isl * (1.0 - question.lengths.cached)), 1.0)
     )
@@ -310,8 +366,9 @@ def _run(
         table,
         Requests(arrival_s=start, isl=prompt, osl=left, cached=stream.isl - prompt),
         limits,
-        0.0 if disaggregated else question.job(decode).constants.request_s,
+        0.0 if disaggregated else constants.request_s,
         users=users,
+        token_s=0.0 if disaggregated else constants.request_token_s,
     )
     return _seen(one, stream, served, skipped, users)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
-from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, SummaryJson, summary
+from autoconfig.serving.deployment import BenchmarkJson, DeploymentReport, SimulatedJson, SummaryJson, summary
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.remarks import AssumedJson, assumed_json
@@ -173,6 +173,8 @@ class DeploymentJson:
     """An iteration with as many prompts as it takes, by part; of a prefill instance, one prompt."""
     simulated: SimulatedJson | None
     """Finalists only."""
+    benchmark: BenchmarkJson | None
+    """Of a full queue of requests of one length; null of others, of separate prefill and on the frontier."""
 
 
 @dataclass(frozen=True, kw_only=True)

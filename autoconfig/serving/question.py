@@ -324,7 +324,7 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Rem
     if model.is_moe and request.imbalance is None:
         yield Remark("imbalance", None, "experts: routing as skewed as in the measured rows", Effect.TIME)
     if model.is_hybrid:
-        why = "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; no run of them was measured"
+        why = "recurrent layers: states in fp32, read and written for every token at 0.8 of HBM; they were not measured"
         yield note(why)
     if model.is_sparse:
         why = "sparse attention: at the share of peak that training's module reaches; no run of it was measured"

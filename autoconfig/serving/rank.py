@@ -16,6 +16,7 @@ from autoconfig.serving.space import least_tokens, loads
 from autoconfig.specs.layouts import pareto_front
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.rows import ServingJob
+from autoconfig.time_model.serving.scheduler import policy_of
 from autoconfig.time_model.serving.steady import Pricer, steady_state
 
 Vector = npt.NDArray[np.float64]
@@ -144,7 +145,9 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
     if not keep.any():
         return None
     batch, tokens, held = batch[keep], tokens[keep], held[keep]
-    found = steady_state(pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, job.constants.request_s)
+    asked_s = job.constants.request_s + job.constants.request_token_s * lengths.isl
+    late = policy_of(question.engine).late
+    found = steady_state(pricer.prices(job), lengths, batch / ranks, tokens, ranks, question.chunked, asked_s, late)
     n = len(batch)
     return {
         "layout": np.full(n, float(index)),

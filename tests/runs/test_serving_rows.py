@@ -63,12 +63,12 @@ def test_users_are_shared_by_the_instances_and_a_batch_is_one_instances():
     users, batch, alone = predict_rows(
         [
             {**ROW, "kind": "", "tp": "2", "scenario": "concurrency 32"},
-            {**ROW, "kind": "", "tp": "2", "scenario": "batch 8"},
-            {**ROW, "kind": "", "tp": "2", "scenario": "batch 32"},
+            {**ROW, "kind": "", "tp": "2", "n_gpus": "2", "scenario": "concurrency 8"},
+            {**ROW, "kind": "", "tp": "2", "n_gpus": "2", "scenario": "concurrency 32"},
         ]
     )
     assert users.tpot_ms == batch.tpot_ms and alone.tpot_ms > 1.05 * batch.tpot_ms
-    assert users.latency_ms and users.out_tok_s_gpu == batch.out_tok_s_gpu
+    assert users.latency_ms == batch.latency_ms and users.out_tok_s_gpu == batch.out_tok_s_gpu
     with pytest.raises(InputError, match="concurrency 2 leaves instances idle"):
         case_of(kind="", tp="2", scenario="concurrency 2")
 
@@ -172,4 +172,4 @@ def test_a_row_of_a_hybrid_is_priced_as_deployments_price_it(name):
     )  # fmt: skip
     (one,) = answer(asked).reports
     assert found.out_tok_s_gpu == pytest.approx(one.tokens_per_s_per_gpu, rel=0.08) and found.fits
-    assert "recurrent layers: no run of them was measured" in found.note
+    assert "recurrent layers: their operators were not measured" in found.note

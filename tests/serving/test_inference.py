@@ -70,12 +70,15 @@ def test_the_rate_named_beside_a_full_queue_is_served(asked):
 def test_formats_that_nobody_asked_for_and_borrowed_constants_are_said(autoconfig):
     asked = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--simulate", "0", "--top", "1")
     text = " ".join(autoconfig.run(*asked, "--engine", "vllm").stdout.split())
-    assert "vllm has no constants of its own: trtllm-1.2's" in text
+    assert "nine in ten measured TPOT" in text
+    text = " ".join(autoconfig.run(*asked, "--engine", "megatron").stdout.split())
+    assert "megatron has no constants of its own: trtllm-1.2's" in text
     assert "weights in fp8 and cache in fp8 where that serves more" in text
     text = " ".join(autoconfig.run(*asked, "--fix", "weights=bf16", "--fix", "kv=bf16").stdout.split())
     assert "constants of its own" not in text and "where that serves more" not in text
     rows = {row["name"]: row["constants_stand_in"] for row in autoconfig.json("engines")["engines"]}
-    assert rows["vllm"] == rows["sglang"] == "trtllm-1.2" and rows["trtllm-1.2"] == rows["trtllm-0.17"] == "-"
+    own = {rows[name] for name in ("vllm", "sglang", "trtllm-1.2", "trtllm-0.17")}
+    assert rows["megatron"] == "trtllm-1.2" and own == {"-"}
 
 
 def test_the_pareto_frontier_is_one(small):
@@ -264,14 +267,14 @@ def test_files_that_are_no_table(tmp_path):
 def test_the_fit_finds_constants_that_made_the_times():
     rng = np.random.default_rng(0)
     age = kernel_age(load_engine("trtllm-0.17"))
-    truth = np.array([1.08, 1.2, 1.1, 30.0, 12e-6, 0.2e-3, 3e-6, 0.4 * age])
+    truth = np.array([1.08, 1.2, 1.1, 30.0, 12e-6, 0.2e-3, 3e-6, 0.4 * age, 1.0])
     samples = []
     for moe in (False, True) * 100:
         experts, arithmetic = moe * rng.uniform(0.01, 0.1), rng.uniform(0.0, 1.0)
         features = np.array(
             [
                 rng.uniform(0.01, 0.1), experts, rng.uniform(0, 0.02), rng.uniform(0, 1e-5), rng.choice([32.0, 80.0]), 1,
-                rng.uniform(1, 2000), experts * arithmetic,
+                rng.uniform(1, 2000), experts * arithmetic, 0.0,
             ]
         )  # fmt: skip
         samples.append(

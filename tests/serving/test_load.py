@@ -61,20 +61,20 @@ def test_the_recommended_of_a_full_queue_keeps_the_limits_in_the_simulation(ttft
 
 
 VARIED = ServeRequest(
-    model="llama3-8b", gpu="h100", gpus=1, isl=4000, osl=100, isl_stddev=4000, osl_stddev=100, ttft_s=0.15,
+    model="llama3-8b", gpu="h100", gpus=1, isl=4000, osl=100, isl_stddev=4000, osl_stddev=100, ttft_s=0.24,
     fix=("weights=fp8", "kv=bf16"),
 )  # fmt: skip
 
 
 def test_closer_limits_are_asked_of_the_closed_form_where_the_simulation_breaks_them():
-    """Prompts of 4,000 +- 4,000 tokens: 131 ms in closed form and 163 in the simulation with 99 users."""
+    """Prompts of 4,000 +- 4,000 tokens: 221 ms in closed form and 249 in the simulation with 45 users."""
     within = answer(VARIED)
-    assert within.reports[0].latency.ttft_seconds.mean <= 0.15
+    assert within.reports[0].latency.ttft_seconds.mean <= 0.24
     assert "in closed form: others break the limits" in within.sensitivity[0]
     other = answer(replace(VARIED, fix=()))
     assert other.reports[0].tokens_per_s_per_gpu >= within.reports[0].tokens_per_s_per_gpu
-    none = answer(replace(VARIED, fix=(*VARIED.fix, "batch=99")))
-    assert not none.reports and none.nearest.ttft_s < 0.15 < none.nearest.latency.ttft_seconds.mean
+    none = answer(replace(VARIED, fix=(*VARIED.fix, "batch=45")))
+    assert not none.reports and none.nearest.ttft_s < 0.24 < none.nearest.latency.ttft_seconds.mean
     assert "in the simulation the nearest deployment misses by" in none.infeasible and "--rate" not in none.infeasible
 
 
@@ -103,7 +103,7 @@ def test_limits_of_percentiles_are_kept_in_the_simulation():
     assert found.reports[0].tokens_per_s_per_gpu <= free.tokens_per_s_per_gpu
     assert "within TTFT p99 <= 100 ms" in found.why[0]
     assert serve_json(found).question.percentile_limits_seconds == {"ttft_p99": 0.1}
-    none = answer(replace(asked, ttft_p99_s=0.035))
+    none = answer(replace(asked, ttft_p99_s=0.06))
     assert not none.reports and "in the simulation the nearest" in none.infeasible and "(TTFT p99" in none.infeasible
     assert re.match(r"limits are met by none of \d+ deployments that were tried", none.infeasible)
     below = answer(replace(asked, ttft_p99_s=0.01))  # already beyond it in closed form, which knows means
@@ -115,9 +115,10 @@ def test_limits_of_percentiles_are_kept_in_the_simulation():
 @pytest.mark.parametrize(("gpus", "held"), [(8, True), (2, False)])
 def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
     """The deployment on two GPUs does most tokens/s/GPU and breaks the limit: nothing may say that it is within it."""
-    load = {"isl": 1000, "osl": 500, "rate": 4.0, "ttft_p99_s": 1.0, "tpot_p99_s": 0.03}
+    load = {"isl": 1000, "osl": 500, "rate": 3.0, "ttft_p99_s": 0.7, "tpot_p99_s": 0.04}
+    load["fix"] = ("weights=fp8", "kv=fp8", "tokens=2048")
     found = answer(asked(gpu="h100", gpus=gpus, engine="vllm", simulate=3, top=3, **load))
-    (refuted,) = [one for one in found.simulated if one.latency.ttft_seconds.p99 > 1.0]
+    (refuted,) = [one for one in found.simulated if one.latency.ttft_seconds.p99 > 0.7]
     file = io.StringIO()
     show_answer(Screen(file=file, width=180), found)
     text = file.getvalue()
@@ -128,7 +129,7 @@ def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
     assert bool(found.reports) == held == (kept > 0)
     if held:
         assert refuted.tokens_per_s_per_gpu > found.reports[0].tokens_per_s_per_gpu
-        assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 1000 ms")
+        assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 700 ms")
         assert f"of {all_of} simulated" in found.why[0]
         assert f"closed form: {refuted.plan}, in the simulation TTFT p99" in found.why[1]
 
@@ -136,8 +137,8 @@ def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
 def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
     """What is first by throughput has tp=1, at any number of instances; of tp=2 and 4 some are within the limit."""
     asked_of = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300, "fix": ("kv=fp8", "weights=fp8")}
-    found = answer(asked(**asked_of, rate=40.0, ttft_p95_s=0.05))
-    assert found.reports and found.reports[0].latency.ttft_seconds.p95 <= 0.05
+    found = answer(asked(**asked_of, rate=40.0, ttft_p95_s=0.09))
+    assert found.reports and found.reports[0].latency.ttft_seconds.p95 <= 0.09
     assert found.reports[0].plan.decode.tp > 1 and any("alone" in line for line in found.sensitivity)
 
 
@@ -145,9 +146,9 @@ ONE_SIZE = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 
 
 
 def test_the_gap_between_two_loads_is_halved():
-    """Three GPUs break the limit and the next load takes all eight: six keep it."""
-    found = answer(asked(**ONE_SIZE, fix=("tp=1", "pp=1", "weights=fp8", "kv=fp8"), rate=10.0, ttft_p99_s=0.06))
-    assert found.reports[0].gpus == 6 and found.reports[0].latency.ttft_seconds.p99 <= 0.06
+    """Three GPUs break the limit and the next load takes all eight: seven keep it."""
+    found = answer(asked(**ONE_SIZE, fix=("tp=1", "pp=1", "weights=fp8", "kv=fp8"), rate=10.0, ttft_p99_s=0.09))
+    assert found.reports[0].gpus == 7 and found.reports[0].latency.ttft_seconds.p99 <= 0.09
     assert "sized for less, bursts break the limits" in found.sensitivity[0]
 
 
@@ -165,7 +166,7 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
 
 
-@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 256), (251, 1000.0, 256), (3, 1000.0, 264), (1, 8.0, 4)])
+@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 296), (251, 1000.0, 296), (3, 1000.0, 304), (1, 8.0, 4)])
 def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
     """In proportion to the nearest deployment 8 GPUs name 254, which fill no node and carry less; 251 name 1,984."""
     load = {"isl": 1000, "osl": 500, "rate": rate, "ttft_s": 1.0}
@@ -178,10 +179,10 @@ def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
 
 
 def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():
-    ask = replace(FULL, isl=2000, osl=300, ttft_p99_s=0.08, top=1, simulate=1)
-    some, much = answer(replace(ask, rate=8.39)).infeasible, answer(replace(ask, rate=40.0)).infeasible
+    ask = replace(FULL, isl=2000, osl=300, ttft_p99_s=0.16, top=1, simulate=1)
+    some, much = answer(replace(ask, rate=7.14)).infeasible, answer(replace(ask, rate=40.0)).infeasible
     assert "requests/s" not in some and "a lower --rate" in some
-    assert "carries 8.39" in much and "whether the limits are met there is not known" in much
+    assert "carries 7.14" in much and "whether the limits are met there is not known" in much
 
 
 def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():
@@ -192,5 +193,6 @@ def test_the_answer_fits_a_screen_and_all_of_it_is_shown_when_asked():
         texts.append(file.getvalue().splitlines())
     first = next(i for i, line in enumerate(texts[0]) if line.startswith("Recommended"))
     assert first <= 12 and len(texts[0]) <= 42 and "(--verbose: all)" in texts[0][1]
-    assert sum("simulated" in line for line in texts[0]) == 1 and sum("simulated" in line for line in texts[1]) == 3
+    said = [sum(line.startswith("  simulated ") for line in text) for text in texts]
+    assert said == [1, 3]
     assert all(str(one.plan) in "".join(line.strip() for line in texts[1]) for one in (*found.reports, *found.pareto))

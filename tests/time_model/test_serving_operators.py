@@ -32,7 +32,7 @@ from autoconfig.time_model.serving.steady import (
     waiting_prompts,
     waiting_services,
 )
-from autoconfig.time_model.serving.tables import AllReduceTable
+from autoconfig.time_model.serving.tables import AllReduceTable, EngineConstants
 from small_models import MODELS
 from tables import tabled
 
@@ -50,7 +50,7 @@ def at_roofline(name: str, **changes: Any) -> Any:
     )  # fmt: skip
     return SimpleNamespace(
         model=load_model(name), plan=EnginePlan(), engine=load_engine("trtllm-1.2"), gpu=H100, tables=tables,
-        formats=SimpleNamespace(attention="bf16"), **changes,
+        formats=SimpleNamespace(attention="bf16"), constants=EngineConstants(), **changes,
     )  # fmt: skip
 
 

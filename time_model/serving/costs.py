@@ -74,8 +74,19 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
     return np.where(d > 0, total + recurrent.decode_seconds(job, d), 0.0)
 
 
+def prefill_kind(model: ModelSpec) -> str:
+    """Which of tables.PREFILL_KINDS."""
+    return "sparse" if model.is_sparse else "latent" if model.multi_latent_attention else "heads"
+
+
 def prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) -> Number:
     """All layers: causal attention of whole prompts; sliding layers see at most window of each token's past."""
+    terms = job.constants.terms
+    factor = 1.0 if terms is None else terms.prefill_attention.get(prefill_kind(job.model), 1.0)
+    return factor * _prefill_attention_seconds(job, prompts, length)
+
+
+def _prefill_attention_seconds(job: ServingJob, prompts: Number, length: Number) -> Number:
     model, tp = job.model, job.plan.tp
     p = np.asarray(prompts, dtype=np.float64)
     heads, many, size = model.num_attention_heads / tp, np.maximum(p, 1.0), np.maximum(length, 1.0) + 0.0 * p
@@ -147,17 +158,25 @@ def operator_parts(
 def iteration_features(
     job: ServingJob, decode: Number, length: Number, prompts: Number, prompt_length: Number, checked: float = 1.0
 ) -> Vector:
-    """[..., 8]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
-    logit; layers; 1; sequences of all attention ranks; seconds of routed experts that the matrix units set.
+    """[..., 9]: seconds of operators without the next two, of routed experts, of communication, of reading one byte of each
+    logit; layers; 1; sequences of all attention ranks; seconds of routed experts that the matrix units set; seconds that no
+    factor scales. What StepTerms knows of the parts is in them already.
 
     Their product with `constant_vector` is the time of the iteration; nothing else enters it.
     """
     decode, prompts = np.broadcast_arrays(np.asarray(decode, dtype=np.float64), np.asarray(prompts, dtype=np.float64))
     sequences = decode * checked + prompts
     parts = operator_parts(job, decode, length, prompts, prompt_length, checked)
+    c = job.constants
+    fixed = 0.0 * prompts
+    if c.terms is not None:
+        parts = {name: c.terms.of(name) * seconds for name, seconds in parts.items()}
+        fixed = job.launches_s - c.host_s - c.layer_s * job.layers + np.where(prompts > 0, job.prompts_s, 0.0)
+        parts["experts"], parts[ARITHMETIC] = parts["experts"] + parts[ARITHMETIC], 0.0 * parts[ARITHMETIC]
     experts, arithmetic, communication = (parts.pop(name) for name in ("experts", ARITHMETIC, "communication"))
     _, sampled = output_seconds(job, sequences)
-    columns = (sum(parts.values()), experts, communication, sampled, job.layers, 1.0, sequences * job.plan.adp, arithmetic)
+    beside = (sampled, job.layers, 1.0, sequences * job.plan.adp)
+    columns = (sum(parts.values()), experts, communication, *beside, arithmetic, fixed)
     return np.stack(np.broadcast_arrays(*columns), axis=-1)
 
 
@@ -165,7 +184,7 @@ def constant_vector(constants: EngineConstants) -> Vector:
     """What each feature costs."""
     c = constants
     beside = (c.sampler_bytes, c.layer_s, c.host_s, c.sequence_s)
-    return np.array([c.factor, c.experts_factor, c.communication_factor, *beside, c.experts_arithmetic])
+    return np.array([c.factor, c.experts_factor, c.communication_factor, *beside, c.experts_arithmetic, 1.0])
 
 
 def floor_parts(job: ServingJob, prompts: Number, sequences: Number) -> tuple[Number, Number]:
@@ -206,7 +225,7 @@ def iteration_parts(
     parts = {name: c.factor_of(name) * s for name, s in operators.items()}
     parts["experts"] = parts["experts"] + parts.pop(ARITHMETIC)
     features = iteration_features(job, decode, length, prompts, prompt_length, checked)
-    parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4]
+    parts["sampling"], parts["launches"] = c.sampler_bytes * features[..., 3], c.layer_s * features[..., 4] + features[..., 8]
     parts["host"] = c.host_s * features[..., 5] + c.sequence_s * features[..., 6]
     parts["host"] = parts["host"] + np.maximum(floor_seconds(job, prompts, decode + prompts) - sum(parts.values()), 0.0)
     return {name: parts[name] for name in PARTS if name in parts}

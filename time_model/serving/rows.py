@@ -76,6 +76,25 @@ class ServingJob:
         return self.model.num_layers / (2.0 if self.model.is_hybrid else 1.0)
 
     @property
+    def launches_s(self) -> float:
+        """Of an iteration: launches of all layers by kind, and of it as a whole."""
+        c, model = self.constants, self.model
+        total = c.host_s + c.layer_s * self.layers
+        if c.terms is None:
+            return total
+        mixtures = sum(model.moe_pattern)
+        each = c.terms.moe_layer_s.get(self.formats.experts, 0.0) + c.terms.gathered_layer_s * (self.plan.adp > 1)
+        recurrent_layers = sum(model.layer_kinds.count(kind) for kind in recurrent.PROJECTED)
+        sparse = model.num_layers if model.is_sparse else 0
+        return total + mixtures * each + recurrent_layers * c.terms.delta_layer_s + sparse * c.terms.sparse_layer_s
+
+    @property
+    def prompts_s(self) -> float:
+        """What an iteration that carries prompts takes beside, whose operators are launched one by one."""
+        terms = self.constants.terms
+        return 0.0 if terms is None else terms.eager_step_s + terms.eager_layer_s * self.layers
+
+    @property
     def group(self) -> int:
         """Ranks of a stage."""
         return self.plan.tp * self.plan.adp
@@ -135,7 +154,8 @@ def mlp_seconds(job: ServingJob, tokens: Number, ffn: int) -> Number:
 def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     """Routed experts of one rank: the tokens of all attention ranks meet E/ep local experts, each cut over (tp adp)/ep ranks.
 
-    Rows an expert r = T adp k / E; touched experts (E/ep)(1 - e^-r), tokens choosing evenly and independently.
+    Rows an expert r = T adp k / E; touched experts (E/ep)(1 - e^-r), tokens choosing evenly and independently. (Seconds, those
+    of them that the matrix units set); under StepTerms the bounds of memory and of the matrix units, which its factors add.
     """
     model, plan = job.model, job.plan
     count, width = float(model.num_moe_experts or 1), model.moe_ffn_hidden_size * plan.ep / job.group
@@ -144,6 +164,10 @@ def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     active = np.maximum(local * -np.expm1(-rows), min(1.0, local))
     busiest = rows * (job.imbalance if plan.ep > 1 and job.imbalance is not None else 1.0)
     matrix, memory = ideal.experts_bounds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
+    terms, form = job.constants.terms, job.formats.experts
+    if terms is not None:
+        arithmetic = terms.experts_arithmetic.get(form, 1.0) * matrix
+        return terms.experts.get(form, 1.0) * memory, arithmetic
     best = np.maximum(matrix, memory)
     near = stand_in(job.tables.experts, job.formats.experts)
     even = best / job.tables.experts_share(near, busiest, float(model.expert_width), width, local)

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections import deque
 from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,13 @@ Table = list[list[float]]
 """Plain lists: a look-up in them takes a fraction of numpy's."""
 MAX_AT_ONCE = 64
 """Iterations taken together at most, so that growing caches are seen."""
+FIRST_RATIO, LAST_RATIO, RATIO_STEP = 0.7, 0.098, (0.7 - 0.098) / 600.0
+"""Of `estimated` admission: the share of what is still to come that has to be free, at first and from 600 iterations on,
+and its fall in one (SGLang, srt/environ.py: SGLANG_INIT_NEW_TOKEN_RATIO, _MIN_NEW_TOKEN_RATIO_FACTOR, _DECAY_STEPS)."""
+RESUMED_ROOM = 16
+"""Tokens a sequence that have to be free beside before one that was thrown out comes back: the next block of each."""
+PREFILL_COUNTS = 1000
+"""Iterations that one with prompts counts for receive_every (SGLang, srt/managers/scheduler_recv_skipper.py)."""
 
 
 def grid_points(most: float, per_octave: int = 4) -> Vector:
@@ -42,24 +50,28 @@ class IterationTable:
 
     def __init__(self, job: ServingJob, most_tokens: float = 65536.0, most_length: float = 131072.0) -> None:
         """Prices the grids once, a few milliseconds."""
-        c, layers = job.constants, job.layers
+        c = job.constants
         self._tokens = [0.0, *grid_points(most_tokens)]
         priced = token_parts(job, np.array(self._tokens[1:]))
         rows = sum(c.factor_of(name) * s for name, s in priced.items())
         self._token_s = [float(rows[0]), *map(float, rows)]
         self._sequences = [0.0, *grid_points(16384.0)]
         head, sampled = output_seconds(job, np.array(self._sequences[1:]))
-        heads = c.factor * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
+        heads = (
+            c.factor_of("output layer") * head
+            + c.sampler_bytes * sampled
+            + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
+        )
         self._head_s = [float(heads[0]), *map(float, heads)]
-        self._fixed = c.host_s + c.layer_s * layers
+        self._fixed, self._prompts = job.launches_s, job.prompts_s
         self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
         self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
         longest = max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
         counts, lengths = grid_points(16384.0, 1), grid_points(longest, 2)
         self._counts, self._lengths = counts.tolist(), lengths.tolist()
         count, length = np.meshgrid(counts, lengths, indexing="ij")
-        self._decode: Table = (c.factor * decode_attention_seconds(job, count, length)).tolist()
-        self._prefill: Table = (c.factor * prefill_attention_seconds(job, count, length)).tolist()
+        self._decode: Table = (c.factor_of("decode attention") * decode_attention_seconds(job, count, length)).tolist()
+        self._prefill: Table = (c.factor_of("prefill attention") * prefill_attention_seconds(job, count, length)).tolist()
         self._slowdown = 1.0
 
     def slowed(self, factor: float) -> IterationTable:
@@ -71,7 +83,7 @@ class IterationTable:
     def of_prefilled(self) -> IterationTable:
         """The same where prompts were prefilled elsewhere: their one token runs in the CUDA graphs of decoding."""
         other = copy(self)
-        other._floor_mixed = self._floor_alone
+        other._floor_mixed, other._prompts = self._floor_alone, 0.0
         return other
 
     def seconds(
@@ -82,19 +94,21 @@ class IterationTable:
         prompt_tokens: float,
         attended: float,
         checked: float = 1.0,
-        cached: float = 0.0,
+        whole: float | None = None,
     ) -> float:
         """`decode` sequences of `length` tokens, `checked` computed of each, beside `prompts` prompts with `prompt_tokens` new
-        tokens in all, each part of a prompt of `attended` tokens, a share `cached` of which is in the cache already.
+        tokens in all, each part of a prompt of `attended` tokens.
 
-        Attention of a prompt with a share c cached is 1 - c^2 of the whole prompt's (serving_layout): 1 + c for each new token.
+        `whole`: prompts whose attention they are worth, tokens b to e of s being (e^2 - b^2) / s^2 of one; None: each new token
+        its share of a whole prompt's.
         """
         total = self._fixed + _linear(self._tokens, self._token_s, decode * checked + prompt_tokens)
         total += _linear(self._sequences, self._head_s, decode * checked + prompts)
         if decode > 0:
             total += self._bilinear(self._decode, decode, length)
         if prompt_tokens > 0:
-            whole = max(prompt_tokens / attended * (1.0 + cached), 1e-9)
+            total += self._prompts
+            whole = max(prompt_tokens / attended if whole is None else whole, 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
         floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
         return self._slowdown * max(total, floor + self._floor_sequence * (decode + prompts))
@@ -132,19 +146,41 @@ class Requests:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits:
-    """What the scheduler may do on one attention rank and micro-batch."""
+    """What the scheduler may do on `ranks` attention ranks and one micro-batch, and how it goes about it."""
 
     batch: int
+    """Sequences of all ranks."""
     tokens: int
+    """Of one rank and iteration."""
     kv_tokens: float
-    """Tokens that the cache holds."""
+    """Tokens that the caches of all ranks hold."""
     chunked: bool = True
-    whole: bool = True
-    """A request is admitted when its whole cache is free, else when its prompt's is (pauses cost nothing here)."""
+    admission: str = "whole"
+    """A request is admitted when its whole cache is free beside those of all that run (`whole`), beside what they hold and a
+    falling share of what they are still to get (`estimated`), or when its prompt's is beside what they hold now (`prompt`).
+    Where the cache then runs full the newest sequence is thrown out and begins again."""
     steps_per_token: float = 1.0
     """Decode iterations per output token: 1, less with speculation."""
     checked: float = 1.0
     """Tokens that a decode iteration computes of a sequence: its drafts and the one that is due; they take of `tokens`."""
+    alone: bool = False
+    """Prompts go first and alone, and decoding waits; else they share iterations with it."""
+    late: bool = False
+    """An iteration is put together while the one before runs; what came since is not in it (asynchronous scheduling)."""
+    receive_every: int = 1
+    """Iterations without prompts after which new requests are looked for; after one with prompts at once."""
+    ranks: int = 1
+    """Attention ranks that step together: an iteration lasts as long as the busiest rank's."""
+
+
+class StepState(NamedTuple):
+    """One iteration, or `repeats` alike ones: end and length, sequences that decoded, what IterationTable.seconds was asked."""
+
+    end_s: float
+    seconds: float
+    repeats: int
+    decoding: int
+    asked: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +201,12 @@ class SimulatedStream:
     """When each iteration that decoded (or run of alike ones) ended; its length and the tokens that it gave follow."""
     step_s: Vector
     step_tokens: Vector
+    log: tuple[StepState, ...] = ()
+    """All iterations in order."""
+    arrival_step: npt.NDArray[np.int64]
+    """Iterations of the log that were over when a request was sent (-1: at its own time), had its first token and its last."""
+    first_step: npt.NDArray[np.int64]
+    done_step: npt.NDArray[np.int64]
 
     @property
     def requests_per_s(self) -> float:
@@ -178,93 +220,243 @@ def poisson_arrivals(rate: float, count: int, rng: np.random.Generator) -> Vecto
 
 
 def simulate(
-    table: IterationTable, requests: Requests, limits: SchedulerLimits, request_s: float = 0.0, users: int | None = None
+    table: IterationTable,
+    requests: Requests,
+    limits: SchedulerLimits,
+    request_s: float = 0.0,
+    users: int | None = None,
+    token_s: float = 0.0,
 ) -> SimulatedStream:
-    """Runs all requests to completion. `users`: closed loop, that many at once, each asks again when it has its answer
-    (arrival times are read of each one's first request, and found of the later ones)."""
-    count = len(requests.arrival_s)
-    held = (requests.isl + requests.cached).tolist()
-    need = requests.isl + requests.osl + requests.cached
-    first, done = np.full(count, np.nan), np.full(count, np.nan)
-    arrival, isl = requests.arrival_s.tolist(), requests.isl.tolist()
-    if users is not None:
-        arrival = [one if i < users else float("inf") for i, one in enumerate(arrival)]
-    asked = count if users is None else min(users, count)
-    steps = np.maximum(np.ceil((requests.osl - 1.0) * limits.steps_per_token), 0.0).astype(int).tolist()
-    grown = 1.0 / limits.steps_per_token
-    coming = [(arrival[i], i) for i in range(asked)]
-    waiting: deque[int] = deque()
-    finishing: list[tuple[int, int]] = []
-    part: dict[int, float] = {}
-    steps_done: list[tuple[float, float, int]] = []
-    now, iteration, kv_used, cached, iterations = 0.0, 0, 0.0, 0.0, 0
-    while coming or waiting or finishing:
-        while coming and coming[0][0] <= now:
-            waiting.append(heapq.heappop(coming)[1])
-        running = len(finishing)
-        batch, left, chosen = running, limits.tokens - running * limits.checked, 0.0
+    """Runs all requests to completion.
+
+    `users`: closed loop, that many at once, each asks again when it has its answer (arrival times are read of each one's first
+    request, and found of the later ones). A request is with the scheduler `request_s` after it was sent, and `token_s` a token
+    later that it waits for in a queue of its own (one tokeniser).
+    """
+    run = _Scheduler(table, requests, limits, request_s, token_s, users)
+    while run.coming or run.waiting or run.finishing:
+        run.step()
+    return run.stream()
+
+
+class _Scheduler:
+    """The state of a simulated run."""
+
+    def __init__(
+        self,
+        table: IterationTable,
+        requests: Requests,
+        limits: SchedulerLimits,
+        request_s: float,
+        token_s: float,
+        users: int | None,
+    ) -> None:
+        count = len(requests.arrival_s)
+        self.table, self.requests, self.limits, self.users = table, requests, limits, users
+        self.request_s, self.token_s = request_s, token_s
+        self.isl, self.osl = requests.isl.tolist(), requests.osl.tolist()
+        self.held = (requests.isl + requests.cached).tolist()
+        """Tokens of a sequence in the cache when its prompt is done."""
+        self.steps = np.maximum(np.ceil((requests.osl - 1.0) * limits.steps_per_token), 0.0).astype(int).tolist()
+        self.grown = 1.0 / limits.steps_per_token
+        self.arrival = requests.arrival_s.tolist()
+        if users is not None:
+            self.arrival = [one if i < users else float("inf") for i, one in enumerate(self.arrival)]
+        self.asked = count if users is None else min(users, count)
+        self.first, self.done = [float("nan")] * count, [float("nan")] * count
+        self.first_step, self.done_step, self.arrival_step = [-1] * count, [-1] * count, [-1] * count
+        self.coming: list[tuple[float, int]] = []
+        self.waiting: deque[int] = deque()
+        self.finishing: list[tuple[int, int]] = []
+        self.admitted: list[int] = []
+        """Sequences that run, the newest last; some are done already."""
+        self.thrown_out: set[int] = set()
+        self.begun: dict[int, float] = {}
+        """Tokens done of prompts that are under way."""
+        self.log: list[StepState] = []
+        self.now, self.free, self.seen = 0.0, 0.0, 0.0
+        self.iteration, self.iterations, self.since = 0, 0, 0
+        self.kv_used, self.cached, self.ratio = 0.0, 0.0, FIRST_RATIO
+        for i in range(self.asked):
+            self._send(i)
+
+    def _send(self, r: int) -> None:
+        """Request r is on its way to the scheduler."""
+        self.free = max(self.arrival[r] + self.request_s, self.free) + self.token_s * self.held[r]
+        heapq.heappush(self.coming, (self.free if self.token_s else self.arrival[r] + self.request_s, r))
+
+    def _receive(self) -> None:
+        """Requests that the scheduler may know of."""
+        busy = bool(self.finishing or self.begun)
+        if busy and self.since < self.limits.receive_every:
+            return
+        self.since = 0
+        known = self.seen if self.limits.late and busy else self.now
+        while self.coming and self.coming[0][0] <= known:
+            self.waiting.append(heapq.heappop(self.coming)[1])
+
+    def _fits(self, r: int, taken: list[int]) -> bool:
+        """Whether the cache has room for request r beside those of this iteration."""
+        room, how = self.limits.kv_tokens, self.limits.admission
+        if how == "whole":
+            return self.kv_used + self.held[r] + self.osl[r] <= room
+        prompts = self.held[r] + sum(self.held[i] for i in taken)
+        if how == "prompt":
+            more = RESUMED_ROOM * (len(self.finishing) + len(taken) + 1) if r in self.thrown_out else 0
+            return self.cached + prompts + more <= room
+        answers = self.osl[r] + sum(self.osl[i] for i in taken)
+        left = self.kv_used + self.held[r] + self.osl[r] - self.cached - prompts - answers  # of those that run
+        return self.cached + self.ratio * max(left, 0.0) + prompts + answers <= room
+
+    def _choose(self) -> tuple[list[int], list[tuple[int, float, float]]]:
+        """(requests whose prompts end in this iteration, [(request, first and last token)] of what it takes of prompts)."""
+        limits, running = self.limits, len(self.finishing)
+        left = limits.tokens * limits.ranks - (0.0 if limits.alone else running * limits.checked)
+        whole, batch, chosen = left, running, 0.0
         complete: list[int] = []
-        while waiting and batch < limits.batch and left > 0:
-            r = waiting[0]
-            begun = r in part
-            asked_kv, used_kv = (need[r], kv_used) if limits.whole else (held[r], cached + sum(held[i] for i in complete))
-            if not begun and used_kv + asked_kv > limits.kv_tokens and (running or complete):
+        parts: list[tuple[int, float, float]] = []
+        while self.waiting and batch < limits.batch and left > 0:
+            r = self.waiting[0]
+            begun = self.begun.get(r)
+            if begun is None and not self._fits(r, complete) and (running or complete):
                 break
-            todo = isl[r] - part.get(r, 0.0)
-            if todo > left and not limits.chunked and (complete or running) and left + chosen >= isl[r]:
+            at = begun or 0.0
+            todo = self.isl[r] - at
+            if todo > left and not limits.chunked and (complete or running) and whole >= todo:
                 break
-            take = min(todo, left) if limits.chunked else todo
-            if not begun:
-                kv_used += need[r]
+            take = min(todo, left, limits.tokens) if limits.chunked else todo
+            if begun is None:
+                self.kv_used += self.held[r] + self.osl[r]
             chosen, left, batch = chosen + take, left - take, batch + 1
+            before = self.held[r] - self.isl[r] + at
+            parts.append((r, before, before + take))
             if take < todo:
-                part[r] = part.get(r, 0.0) + take
+                self.begun[r] = at + take
                 break
-            part.pop(r, None)
-            complete.append(waiting.popleft())
-        if not running and not chosen:
-            now = max(now, coming[0][0])
-            continue
-        mean = cached / running if running else 0.0
-        prefilled = complete or ([waiting[0]] if chosen else [])
-        attended = max(sum(held[r] for r in prefilled) / max(len(prefilled), 1), 1.0)
-        hit = 1.0 - sum(isl[r] for r in prefilled) / (attended * max(len(prefilled), 1))
-        step = table.seconds(running, mean, len(complete), chosen, attended, limits.checked, max(hit, 0.0) if chosen else 0.0)
-        jump = 1
-        if not chosen:
-            jump = max(1, min(finishing[0][0] - iteration, MAX_AT_ONCE))
-            if coming:
-                jump = max(1, min(jump, int(np.ceil((coming[0][0] - now) / step))))
-        now, iteration, iterations = now + step * jump, iteration + jump, iterations + jump
-        cached += running * jump * grown
-        if running:
-            steps_done.append((now, step, running * jump))
+            self.begun.pop(r, None)
+            complete.append(self.waiting.popleft())
+        return complete, parts
+
+    def step(self) -> None:
+        """One iteration, or many alike ones."""
+        limits = self.limits
+        self._receive()
+        complete, parts = self._choose()
+        running = len(self.finishing)
+        if not running and not parts:
+            self.now, self.ratio = max(self.now, self.coming[0][0]), FIRST_RATIO
+            return
+        decoding = 0 if limits.alone and parts else running
+        state = self._state(decoding, complete, parts)
+        seconds = self.table.seconds(*state)
+        jump = 1 if parts else self._alike(seconds)
+        self.seen = self.now + seconds * (jump - 1)
+        self.now, self.iterations = self.now + seconds * jump, self.iterations + jump
+        self.since += PREFILL_COUNTS if parts else jump
+        self.ratio = max(self.ratio - RATIO_STEP * jump * (decoding > 0), LAST_RATIO)
+        self.log.append(StepState(self.now, seconds, jump, decoding, state))
+        if decoding:
+            self.iteration += jump
+            self.cached += running * jump * self.grown
         for r in complete:
-            first[r] = now
-            cached += held[r]
-            heapq.heappush(finishing, (iteration + steps[r], r))
-        while finishing and finishing[0][0] <= iteration:
-            _, r = heapq.heappop(finishing)
-            done[r], kv_used = now, kv_used - need[r]
-            cached -= held[r] + steps[r] * grown
-            if users is not None and asked < count:
-                arrival[asked] = now
-                heapq.heappush(coming, (now, asked))
-                asked += 1
-    ttft = first - np.array(arrival) + request_s
-    tpot = np.where(requests.osl > 1, (done - first) / np.maximum(requests.osl - 1.0, 1.0), np.nan)
-    ends, lengths, tokens = np.array(steps_done, dtype=np.float64).reshape(-1, 3).T
-    return SimulatedStream(
-        arrival_s=np.array(arrival),
-        ttft_s=ttft,
-        tpot_s=tpot,
-        e2e_s=done - np.array(arrival) + request_s,
-        duration_s=now - arrival[0],
-        iterations=iterations,
-        step_end_s=ends,
-        step_s=lengths,
-        step_tokens=tokens,
-    )
+            if np.isnan(self.first[r]):
+                self.first[r], self.first_step[r] = self.now, len(self.log)
+            self.cached += self.held[r]
+            self.admitted.append(r)
+            heapq.heappush(self.finishing, (self.iteration + self.steps[r], r))
+        self._finish()
+        if limits.admission != "whole":
+            self._evict()
+
+    def _state(self, decoding: int, complete: list[int], parts: list[tuple[int, float, float]]) -> tuple[float, ...]:
+        """What IterationTable.seconds is asked: of the busiest rank where several step together."""
+        limits, ranks = self.limits, self.limits.ranks
+        running = len(self.finishing)
+        mean = self.cached / running if running and decoding else 0.0
+        if not parts:
+            return (float(-(-decoding // ranks)), mean, 0.0, 0.0, 1.0, limits.checked, 0.0)
+        tokens = sum(end - start for _, start, end in parts)
+        attended = max(sum(self.held[r] for r, _, _ in parts) / len(parts), 1.0)
+        whole = sum((end * end - start * start) / max(self.held[r], 1.0) ** 2 for r, start, end in parts)
+        share = 1.0
+        if ranks > 1:
+            spread = max(-(-len(parts) // ranks) / len(parts), 1.0 / ranks)
+            share = min(spread, max(limits.tokens / tokens, 1.0 / ranks)) if limits.chunked else spread
+        return (
+            float(-(-decoding // ranks)), mean, len(complete) * share, tokens * share, attended, limits.checked, whole * share,
+        )  # fmt: skip
+
+    def _alike(self, seconds: float) -> int:
+        """Iterations until the next event: an answer ends, a request comes, the cache is full."""
+        jump = max(1, min(self.finishing[0][0] - self.iteration, MAX_AT_ONCE))
+        if self.coming and len(self.finishing) < self.limits.batch:
+            jump = max(1, min(jump, int(np.ceil((self.coming[0][0] - self.now) / seconds))))
+        if self.coming and self.limits.receive_every > 1 and self.coming[0][0] <= self.now + jump * seconds:
+            jump = max(1, min(jump, self.limits.receive_every - self.since))
+        if self.limits.admission != "whole":
+            room = self.limits.kv_tokens - self.cached
+            jump = max(1, min(jump, int(room / (len(self.finishing) * self.grown))))
+        return jump
+
+    def _finish(self) -> None:
+        while self.finishing and self.finishing[0][0] <= self.iteration:
+            _, r = heapq.heappop(self.finishing)
+            self.done[r], self.done_step[r] = self.now, len(self.log)
+            self.kv_used -= self.held[r] + self.osl[r]
+            self.cached -= self.held[r] + self.steps[r] * self.grown
+            if self.users is not None and self.asked < len(self.arrival):
+                self.arrival[self.asked], self.arrival_step[self.asked] = self.now, len(self.log)
+                self._send(self.asked)
+                self.asked += 1
+        if len(self.admitted) > 2 * len(self.finishing) + 64:
+            self.admitted = [r for r in self.admitted if self.done_step[r] < 0]
+
+    def _evict(self) -> None:
+        """Throw out the newest sequences until the next tokens fit; they come first again, their tokens so far a prompt."""
+        while len(self.finishing) > 1 and self.cached + len(self.finishing) * self.grown > self.limits.kv_tokens:
+            while self.done_step[self.admitted[-1]] >= 0:
+                self.admitted.pop()
+            r = self.admitted.pop()
+            place = next(i for i, (_, one) in enumerate(self.finishing) if one == r)
+            end, _ = self.finishing.pop(place)
+            heapq.heapify(self.finishing)
+            left = end - self.iteration
+            given = (self.steps[r] - left) * self.grown
+            self.cached -= self.held[r] + given
+            self.kv_used -= self.held[r] + self.osl[r]
+            self.held[r] += given + 1.0  # the prompt that it now is gives the next token
+            self.isl[r] = self.held[r]
+            self.osl[r], self.steps[r] = max(self.osl[r] - given - 1.0, 1.0), left - 1
+            self.thrown_out.add(r)
+            self.waiting.appendleft(r)
+
+    def stream(self) -> SimulatedStream:
+        """What came of it."""
+        arrival, first, done = np.array(self.arrival), np.array(self.first), np.array(self.done)
+        osl = self.requests.osl
+        decoded = [one for one in self.log if one.decoding]
+        return SimulatedStream(
+            arrival_s=arrival,
+            ttft_s=first - arrival,
+            tpot_s=np.where(osl > 1, (done - first) / np.maximum(osl - 1.0, 1.0), np.nan),
+            e2e_s=done - arrival,
+            duration_s=self.now - self.arrival[0],
+            iterations=self.iterations,
+            step_end_s=np.array([one.end_s for one in decoded]),
+            step_s=np.array([one.seconds for one in decoded]),
+            step_tokens=np.array([float(one.decoding * one.repeats) for one in decoded]),
+            log=tuple(self.log),
+            arrival_step=np.array(self.arrival_step),
+            first_step=np.array(self.first_step),
+            done_step=np.array(self.done_step),
+        )
+
+
+def uniform_lengths(longest: float, ratio: float, count: int, rng: np.random.Generator) -> Vector:
+    """Whole lengths, each as likely, from `ratio` times the longest to the longest: `--random-range-ratio` of the engines' own
+    benchmarks (vLLM benchmarks/benchmark_serving.py and SGLang bench_serving.py as InferenceX runs them)."""
+    least = max(int(longest * ratio), 1)
+    return rng.integers(least, max(int(longest), least) + 1, count).astype(np.float64)
 
 
 def sampled_lengths(mean: float, cv: float, most: float, count: int, rng: np.random.Generator) -> Vector:

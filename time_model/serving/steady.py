@@ -152,7 +152,7 @@ class SteadyGeneration:
 
     mixed: Vector
     mixed_features: Vector
-    """[..., 8] of serving_costs.iteration_features."""
+    """[..., 9] of serving_costs.iteration_features."""
     mixed_floor_s: Vector
     mixed_sequences: Vector
     """Sequences of such an iteration, its prompts included."""
@@ -216,6 +216,8 @@ class LayoutPrices:
     prefill_s: Vector
     """By prompts of the question's lengths."""
     fixed_s: float
+    prompts_s: float
+    """Of an iteration with prompts, beside."""
     floor_mixed_s: float
     floor_alone_s: float
     floor_sequence_s: float
@@ -231,6 +233,7 @@ class LayoutPrices:
         total = total + np.interp(decode, SEQUENCES, self.decode_s) * (np.asarray(decode) > 0)
         whole = np.maximum(prompts, 1.0)
         total = total + np.interp(whole, SEQUENCES, self.prefill_s) * np.minimum(prompts, 1.0)
+        total = total + self.prompts_s * (np.asarray(prompts) > 0)
         floor = np.where(np.asarray(prompts) > 0, self.floor_mixed_s, self.floor_alone_s)
         return np.maximum(total, floor + self.floor_sequence_s * (decode + prompts))
 
@@ -251,21 +254,24 @@ class Pricer:
         )
         heads = self._once(("heads", plan.tp, plan.adp), lambda: _heads(job))
         decode = self._once(
-            ("decode", plan.tp, plan.kv), lambda: c.factor * decode_attention_seconds(job, SEQUENCES, self.lengths.average)
+            ("decode", plan.tp, plan.kv),
+            lambda: c.factor_of("decode attention") * decode_attention_seconds(job, SEQUENCES, self.lengths.average),
         )
         prefill = self._once(
             ("prefill", plan.tp, plan.kv, job.formats.attention),
             lambda: (
-                c.factor * prefill_attention_seconds(job, SEQUENCES, self.lengths.attended) * (1.0 - self.lengths.cached**2)
+                c.factor_of("prefill attention")
+                * prefill_attention_seconds(job, SEQUENCES, self.lengths.attended)
+                * (1.0 - self.lengths.cached**2)
             ),
         )
-        fixed = c.host_s + c.layer_s * job.layers
         return LayoutPrices(
             tokens_s=rows,
             heads_s=heads,
             decode_s=decode,
             prefill_s=prefill,
-            fixed_s=fixed,
+            fixed_s=job.launches_s,
+            prompts_s=job.prompts_s,
             floor_mixed_s=float(floor_seconds(job, 1.0, 0.0)),
             floor_alone_s=float(floor_seconds(job, 0.0, 0.0)),
             floor_sequence_s=float(floor_seconds(job, 0.0, 1.0) - floor_seconds(job, 0.0, 0.0)),
@@ -280,7 +286,7 @@ class Pricer:
 def _heads(job: ServingJob) -> Vector:
     c = job.constants
     head, sampled = output_seconds(job, SEQUENCES)
-    return np.asarray(c.factor * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * SEQUENCES)
+    return np.asarray(c.factor_of("output layer") * head + c.sampler_bytes * sampled + c.sequence_s * job.plan.adp * SEQUENCES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,14 +302,23 @@ class Operation:
 
 
 def steady_state(
-    prices: LayoutPrices, lengths: Lengths, running: Number, tokens: Number, ranks: int, chunked: bool, request_s: float
+    prices: LayoutPrices,
+    lengths: Lengths,
+    running: Number,
+    tokens: Number,
+    ranks: int,
+    chunked: bool,
+    request_s: float,
+    late: bool = False,
 ) -> Operation:
     """Closed loop with `running` sequences on each of `ranks` attention ranks and micro-batches.
 
     As serving_steady.generation with spread completions: the iterations of its own prompt, the next ones after an answer's
     last, and S through which a sequence decodes. TPOT is the mean of these, with the prompts of the others. TTFT: the
     former, and the wait for prompts before it (waiting_prompts); where prefill is the bottleneck, what a generation lasts
-    beyond them.
+    beyond them. A request comes as an iteration begins and `request_s` later is with the scheduler, so that it misses that
+    iteration at least, and one more where iterations are put together while the one before runs (`late`). Those it meets are
+    longer than the mean one, as answers that begin one after the other end so: half way to E[s^2] / E[s], as in the simulation.
     """
     c, steps = np.asarray(running, dtype=np.float64), max(lengths.steps, 1e-9)
     checked = 1.0 + lengths.drafted
@@ -312,7 +327,8 @@ def steady_state(
     rho = fewest / steps
     mixed = np.maximum(fewest, np.where(rho > 1.0, 0.0, steps * -np.expm1(-c / steps)))
     own = np.maximum(1.0, 1.0 / most)
-    cycle = np.maximum(mixed, steps + own)
+    missed = float(late) + float(request_s > 0.0)
+    cycle = np.maximum(mixed, steps + own + missed)
     decoding = c * steps / cycle
     with_prompts = prices.seconds(decoding, checked, np.minimum(c / np.maximum(mixed, 1e-12), most), lengths.prompt)
     alone = prices.seconds(c, checked, 0.0 * c, 1.0)
@@ -321,13 +337,15 @@ def steady_state(
     met = np.minimum(np.maximum(mixed - own, 0.0), steps)  # iterations with prompts of others while a sequence decodes
     decode_s = met * with_prompts + (steps - met) * alone
     waiting = waiting_prompts(c, steps * most, most, lengths.variation) * with_prompts / most
-    wait = np.maximum(waiting, whole - decode_s - own * with_prompts)
-    first = own * with_prompts + wait if lengths.steps > 0 else whole  # Little's law: c wait, c / whole are served
-    per_token = decode_s / steps / lengths.tokens_per_step if lengths.steps > 0 else 0.0 * c
     residual = (mixed * with_prompts**2 + apart * alone) / (2.0 * (mixed * with_prompts + apart))
+    met_s = whole / cycle / 2.0 + residual
+    lag = float(late) * met_s + (np.maximum(met_s, request_s + met_s / 2.0) if request_s > 0.0 else 0.0)
+    wait = np.maximum(waiting, whole - decode_s - own * with_prompts - lag) + lag
+    first = own * with_prompts + wait if lengths.steps > 0 else whole + request_s  # Little's law: c wait, c / whole are served
+    per_token = decode_s / steps / lengths.tokens_per_step if lengths.steps > 0 else 0.0 * c
     random = _random_ttft(prices, lengths, decoding, most, c / whole, residual) if lengths.steps > 0 else whole
-    served, waited = ranks * c / whole, random + request_s
-    return Operation(requests_per_s=served, ttft_s=first + request_s, tpot_s=per_token, random_ttft_s=waited)
+    served, waited = ranks * c / whole, random + request_s + float(late) * met_s
+    return Operation(requests_per_s=served, ttft_s=first, tpot_s=per_token, random_ttft_s=waited)
 
 
 def _random_ttft(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.parameters import Number
-from autoconfig.specs.software.engine import EngineSpec, kernel_age, load_engine
+from autoconfig.specs.software.engine import WEIGHT_BYTES, EngineSpec, kernel_age, load_engine
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.job import ring_factor
 
@@ -22,6 +22,39 @@ PATH = resources.files("autoconfig.time_model") / "data" / "serving_calibration.
 
 
 ARITHMETIC = "arithmetic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTerms:
+    """What an iteration costs where runs under load were measured from outside: factors of operators, seconds of launches."""
+
+    linear: float = 1.0
+    """Of the tables' seconds of linear layers and of the output layer; so for the next."""
+    decode_attention: float = 1.0
+    prefill_attention: Mapping[str, float] = field(default_factory=dict)
+    """The same by kind of attention: heads, latent, sparse (costs.prefill_kind)."""
+    experts: Mapping[str, float] = field(default_factory=dict)
+    """By format of the experts: of the bytes of touched ones over the bandwidth. Below 1, as routing touches fewer experts than
+    even routing does."""
+    experts_arithmetic: Mapping[str, float] = field(default_factory=dict)
+    """By format: of their FLOPs over its peak, added to the former."""
+    moe_layer_s: Mapping[str, float] = field(default_factory=dict)
+    """By format: launches of one MoE layer, beside layer_s of any layer."""
+    delta_layer_s: float = 0.0
+    """Launches of one recurrent layer (Gated DeltaNet, Mamba)."""
+    sparse_layer_s: float = 0.0
+    """Of one layer of sparse attention (DSA)."""
+    gathered_layer_s: float = 0.0
+    """Of one MoE layer that gathers tokens of attention ranks (attention data parallelism)."""
+    eager_step_s: float = 0.0
+    """Of an iteration with prompts, whose operators are launched one by one."""
+    eager_layer_s: float = 0.0
+    """Of one layer of it."""
+
+    def of(self, part: str) -> float:
+        """Factor of a part of the operators' seconds (rows.PARTS) that depends on no format."""
+        own = {"linear": self.linear, "output layer": self.linear, "decode attention": self.decode_attention}
+        return own.get(part, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +84,92 @@ class EngineConstants:
     """Memory traffic of sampling per logit."""
     request_s: float = 0.0
     """Per request before its first iteration: HTTP, tokenising, queues."""
+    request_token_s: float = 0.0
+    """Per token of a prompt in the queue of one tokeniser."""
+    terms: StepTerms | None = None
+    """Routed experts by bytes, arithmetic and launches, and a factor of each operator; None: experts by the measured shares of
+    the roofline, and one factor."""
+    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """tpot, ttft -> least and most of measured over predicted for nine in ten runs whose model, GPU and engine the constants
+    had not seen; empty where it is not known."""
     origin: str = ""
 
     def factor_of(self, part: str) -> float:
         """What a part of the operators' seconds (rows.PARTS) costs."""
         own = {"experts": self.experts_factor, "communication": self.communication_factor}
+        if self.terms is not None:
+            return {**own, ARITHMETIC: self.experts_factor}.get(part, self.factor * self.terms.of(part))
         return {**own, ARITHMETIC: self.experts_arithmetic}.get(part, self.factor)
 
 
-_NUMBERS = [f for f in fields(EngineConstants) if f.name != "origin"]
+_NUMBERS = [f for f in fields(EngineConstants) if f.name not in ("origin", "terms", "request_token_s", "bands")]
 NUMBERS = {f.name for f in _NUMBERS} - {"factor", "experts_factor", "experts_arithmetic"}
+
+
+ARCHITECTURES = ((10.0, "blackwell"), (9.0, "hopper"), (0.0, "before"))
+"""By the least compute capability."""
+
+
+def architecture(gpu: GpuSpec) -> str:
+    """Whose deviation the GPU has."""
+    return next(name for least, name in ARCHITECTURES if (gpu.compute_capability or 0.0) >= least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledTerms:
+    """Constants that engines share: each a common value times a factor of the engine, of the architecture and of the kind (the
+    experts' format, the kind of attention), near 1 (validation/fit/closed_loop.py)."""
+
+    engines: tuple[str, ...]
+    values: Mapping[str, float]
+    """Term -> common value."""
+    deviations: Mapping[str, Mapping[str, float]]
+    """Term -> `level:name` -> factor."""
+    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """As of EngineConstants."""
+
+    def of(self, term: str, engine: str, gpu: GpuSpec, kind: str = "") -> float:
+        """A term's value; 0 where there is none."""
+        own = self.deviations.get(term, {})
+        levels = (f"engine:{engine}", f"architecture:{architecture(gpu)}", f"kind:{kind}")
+        return self.values.get(term, 0.0) * float(np.prod([own.get(level, 1.0) for level in levels]))
+
+    def constants(self, engine: str, gpu: GpuSpec) -> EngineConstants:
+        """Of an engine on a GPU."""
+
+        def by_kind(term: str, kinds: Iterable[str]) -> dict[str, float]:
+            return {kind: self.of(term, engine, gpu, kind) for kind in kinds}
+
+        def one(term: str) -> float:
+            return self.of(term, engine, gpu)
+
+        return EngineConstants(
+            communication_factor=one("communication"),
+            layer_s=one("layer_s"),
+            sequence_s=one("sequence_s"),
+            sampler_bytes=one("sampler_bytes"),
+            request_s=one("request_s"),
+            request_token_s=one("request_token_s"),
+            terms=StepTerms(
+                linear=one("linear"),
+                decode_attention=one("decode_attention"),
+                prefill_attention=by_kind("prefill_attention", PREFILL_KINDS),
+                experts=by_kind("experts", WEIGHT_BYTES),
+                experts_arithmetic=by_kind("experts_arithmetic", WEIGHT_BYTES),
+                moe_layer_s=by_kind("moe_layer_s", WEIGHT_BYTES),
+                delta_layer_s=one("delta_layer_s"),
+                sparse_layer_s=one("sparse_layer_s"),
+                gathered_layer_s=one("gathered_layer_s"),
+                eager_step_s=one("eager_step_s"),
+                eager_layer_s=one("eager_layer_s"),
+            ),
+            bands=self.bands,
+            origin=f"constants of {engine} under load",
+        )
+
+
+PREFILL_KINDS = ("heads", "latent", "sparse")
+"""Whose attention of prompts has a factor of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +181,13 @@ class ServingCalibration:
     gpus: Mapping[str, Mapping[str, Mapping[str, float]]]
     parents: Mapping[str, str]
     """GPU -> the one whose factor stands in."""
+    pooled: PooledTerms | None = None
+    """Of engines without numbers of their own in `engines`."""
 
     def constants(self, engine: EngineSpec, gpu: GpuSpec) -> EngineConstants:
         """Constants for this pair, from the nearest generation and GPU that have them; between two generations by date."""
+        if self.pooled is not None and engine.name in self.pooled.engines:
+            return self.pooled.constants(engine.name, gpu)
         if engine.between:
             name, share = engine.between
             older, newer = self.constants(load_engine(name), gpu), self.constants(load_engine(engine.name), gpu)
@@ -89,6 +202,7 @@ class ServingCalibration:
             experts_factor=experts,
             experts_arithmetic=arithmetic * kernel_age(engine),
             origin=origin,
+            request_token_s=self.engines[own].get("request_token_s", 0.0) if own else 0.0,
             **self.engine_numbers(engine),
         )
 
@@ -104,6 +218,8 @@ class ServingCalibration:
     def borrowed_by(self, engine: EngineSpec) -> str:
         """The generation whose constants an engine has that none were fitted for; empty where it has its own."""
         own = self._generation(engine)
+        if self.pooled is not None and engine.name in self.pooled.engines:
+            return ""
         return own if own is not None and own != engine.name and engine.between is None else ""
 
     def _generation(self, engine: EngineSpec) -> str | None:
@@ -167,7 +283,14 @@ def host_slowness(gpu: str) -> float:
 def shipped_calibration() -> ServingCalibration:
     """The constants that ship with the project."""
     data: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8")) if PATH.is_file() else {"engines": {}, "gpus": {}}
-    return ServingCalibration(engines=data["engines"], gpus=data["gpus"], parents=gpu_parents())
+    pooled = data.get("pooled")
+    terms = None
+    if pooled is not None:
+        bands = {name: (float(low), float(high)) for name, (low, high) in pooled["bands"].items()}
+        terms = PooledTerms(
+            engines=tuple(pooled["engines"]), values=pooled["values"], deviations=pooled["deviations"], bands=bands
+        )
+    return ServingCalibration(engines=data["engines"], gpus=data["gpus"], parents=gpu_parents(), pooled=terms)
 
 
 NO_CALIBRATION = ServingCalibration(engines={}, gpus={}, parents={})

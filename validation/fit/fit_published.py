@@ -9,17 +9,20 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autoconfig.planning.calibration_file import write_calibration
+from autoconfig.runs.table import cell
 from autoconfig.training.price import Band
+from validation.fit.closed_loop import SHARING, as_json, fit_pooled, load_bands, predicted_left_out, request_seconds, runs_of
 from validation.fit.serving_fit import fit, samples_of
 from validation.fit.steps import published_calibration
-from validation.published import published_runs
+from validation.published import published_rows, published_runs
 from validation.sheets.bands import banded, bands_of, stranger_bands
 from validation.sheets.post_training import fitted
-from validation.sheets.serving import published_rows
+from validation.sheets.serving import published_rows as serving_rows
 from validation.sources import source_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,16 +58,28 @@ def rounded(value: Any) -> Any:
 
 def fit_engines() -> None:
     """Fit the shipped constants of serving engines."""
-    samples, first = samples_of(published_rows())
+    samples, first = samples_of(serving_rows())
     found = fit(samples, first)
     sources: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in samples:
         sources[sample.engine][sample.source] += 1
+    runs = runs_of(published_rows("served_measurements"))
+    engines = {name: dict(numbers) for name, numbers in found.engines.items()}
+    for name, numbers in engines.items():
+        if mine := [run for run in runs if run.case.engine.name == name]:
+            numbers["request_s"], numbers["request_token_s"] = request_seconds(mine, found)
+    found = replace(found, engines=engines)
+    shared, equations = fit_pooled(runs, found, SHARING)
+    bands = load_bands(predicted_left_out([one.run for one in equations], equations, found, SHARING))
+    for one in equations:
+        sources[one.run.case.engine.name][cell(one.run.row, "source")] += 1
     data = {
-        "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named.",
+        "about": "Constants of serving engines (time_model/serving/tables.py), fitted on the runs named; `pooled`: what "
+        "engines share, and their factors (validation/fit/closed_loop.py).",
         "runs": sources,
-        "engines": rounded(found.engines),
+        "engines": rounded(engines),
         "gpus": rounded(found.gpus),
+        "pooled": as_json(shared, bands),
     }
     SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 

@@ -1,0 +1,117 @@
+"""The run of a benchmark or of live load on one deployment: closed loop of users, or arrivals at a rate, under the engine's own
+scheduler; what `predict --inference` and `deployments` print of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.time_model.serving.rows import ServingJob
+from autoconfig.time_model.serving.scheduler import scheduler_limits
+from autoconfig.time_model.serving.simulation import IterationTable, Requests, SimulatedStream, simulate, uniform_lengths
+
+SEED = 20
+REQUESTS_A_USER, RANGE_RATIO = 10, 0.8
+"""Of a benchmark that does not say: requests over users, and the least length over the longest (InferenceX's scripts,
+--num-prompts and --random-range-ratio, in its releases of October 2025 to August 2026)."""
+EDGE, EDGE_TTFT = (0.9, 1.1), "0.1 to 20"
+"""Load of the cache, whole sequences over what it holds, from which and up to which the rounding of the pool decides whether
+requests wait; and what a mean TTFT then was over what was said (measured 0.15 s where 3 s were said, and the reverse)."""
+MOST_REQUESTS = 6000
+"""Of one instance and micro-batch; a benchmark of more has long been in its steady state."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """A closed loop: `users` at once, `requests` in all, lengths drawn evenly from `range_ratio` of the longest to the longest
+    (input and output by themselves)."""
+
+    users: int
+    requests: int
+    isl: float
+    osl: float
+    range_ratio: float = RANGE_RATIO
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopFigures:
+    """What a benchmark prints: means over its requests, tokens of the whole run."""
+
+    ttft_s: float
+    tpot_s: float
+    e2e_s: float
+    tokens_per_s: float
+    """Output tokens of the whole deployment."""
+    load: float
+    """Whole sequences that the users ask for at once, over those that the cache holds."""
+    stream: SimulatedStream
+
+
+def closed_loop(
+    job: ServingJob,
+    memory: ServingMemory,
+    asked: Benchmark,
+    *,
+    batch: int,
+    tokens: int,
+    chunked: bool = True,
+    steps_per_token: float = 1.0,
+    drafted: float = 0.0,
+    receive_every: int = 1,
+    cached: float = 0.0,
+) -> LoopFigures:
+    """Simulate one instance and one micro-batch of it, all attention ranks together, with its share of the users.
+
+    `batch`: sequences of an attention rank and micro-batch at most; `cached`: share of a prompt that is in the cache. Users and
+    requests of an instance are those of the busiest.
+    """
+    plan = job.plan
+    lanes = plan.replicas * plan.pp
+    users = ceil(asked.users / lanes)
+    count = max(min(round(asked.requests / lanes), max(MOST_REQUESTS, 2 * users)), users)
+    rng = np.random.default_rng(SEED)
+    isl, osl = (uniform_lengths(one, asked.range_ratio, count, rng) for one in (asked.isl, asked.osl))
+    new = np.maximum(np.round(isl * (1.0 - cached)), 1.0)
+    requests = Requests(arrival_s=np.zeros(count), isl=new, osl=osl, cached=isl - new)
+    sequences = float(memory.kv_pool_bytes / memory.kv_bytes_per_sequence) / plan.pp * plan.adp
+    limits = scheduler_limits(
+        job.engine,
+        batch=batch * plan.adp,
+        tokens=tokens,
+        kv_tokens=sequences * (asked.isl + asked.osl),
+        chunked=chunked,
+        steps_per_token=steps_per_token,
+        checked=1.0 + drafted,
+        receive_every=receive_every,
+        ranks=plan.adp,
+    )
+    c = job.constants
+    table = IterationTable(job, most_length=asked.isl + asked.osl)
+    served = simulate(table, requests, limits, c.request_s, users=users, token_s=c.request_token_s)
+    return LoopFigures(
+        ttft_s=float(np.mean(served.ttft_s)),
+        tpot_s=float(np.nanmean(served.tpot_s)) if np.isfinite(served.tpot_s).any() else 0.0,
+        e2e_s=float(np.mean(served.e2e_s)),
+        tokens_per_s=float(osl.sum()) / served.duration_s * lanes,
+        load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens, 1.0),
+        stream=served,
+    )
+
+
+def edge_text(load: float) -> str:
+    """What a load of the cache near 1 or beyond does to the answer; empty below."""
+    if load < EDGE[0]:
+        return ""
+    if load <= EDGE[1]:
+        return f"users ask for {load:.2f} of the KV cache: TTFT may be {EDGE_TTFT} times what is said"
+    return f"users ask for {load:.2f} times the KV cache: requests wait for it"
+
+
+def bands_text(bands: Mapping[str, tuple[float, float]]) -> str:
+    """What nine in ten measured runs were over predictions; empty where it is not known."""
+    said = [f"{name.upper()} {band[0]:.2f} to {band[1]:.2f}" for name, band in bands.items()]
+    return f"nine in ten measured {' and '.join(said)} times what is said" if said else ""

@@ -1,0 +1,358 @@
+"""Fits the constants that vLLM, SGLang and TensorRT-LLM share on benchmarks of a number of users (tables.PooledTerms).
+
+Every constant is a common value times factors of the engine, the architecture and the kind (the experts' format, the kind of
+attention); logarithms of these factors are pulled to 0 and those of common values to where they began, so that a group of runs
+that nobody measured gets what the others share. A run is two equations, its mean TPOT and its mean TTFT: under the schedule of
+a simulation both are linear in the constants, so that simulating, solving and simulating again ends after a few rounds. No
+factor of a model, a row or a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from autoconfig.specs.errors import AutoconfigError
+from autoconfig.time_model.serving.costs import (
+    decode_attention_seconds,
+    output_seconds,
+    prefill_attention_seconds,
+    prefill_kind,
+)
+from autoconfig.time_model.serving.recurrent import PROJECTED
+from autoconfig.time_model.serving.rows import ServingJob, token_parts
+from autoconfig.time_model.serving.simulation import SimulatedStream
+from autoconfig.time_model.serving.tables import (
+    ARITHMETIC,
+    EngineConstants,
+    PooledTerms,
+    ServingCalibration,
+    StepTerms,
+    architecture,
+)
+from scipy.optimize import least_squares
+
+from autoconfig.runs.predict_serving import best_setup, closed
+from autoconfig.runs.serving_row import ServingCase, read_case
+from autoconfig.runs.table import Row, cell, number
+from validation.intake.served import group_of, known_setup
+
+Vector = npt.NDArray[np.float64]
+TERMS: dict[str, tuple[float, float, tuple[str, ...]]] = {
+    # value to begin with, spread of its logarithm, levels of which it has a factor
+    "linear": (0.9, 0.15, ("engine", "architecture")),
+    "communication": (1.15, 0.15, ("engine", "architecture")),
+    "decode_attention": (0.96, 0.1, ("engine",)),
+    "prefill_attention": (1.9, 0.3, ("engine", "kind")),
+    "experts": (0.85, 0.15, ("kind", "engine", "architecture")),
+    "experts_arithmetic": (5.0, 0.3, ("kind", "engine")),
+    "moe_layer_s": (40e-6, 0.5, ("kind", "engine", "architecture")),
+    "layer_s": (2e-6, 0.5, ("engine",)),
+    "delta_layer_s": (10e-6, 0.5, ()),
+    "sparse_layer_s": (12e-6, 0.5, ()),
+    "gathered_layer_s": (50e-6, 0.5, ()),
+    "sequence_s": (4.5e-6, 0.3, ("engine",)),
+    "sampler_bytes": (8.0, 0.1, ()),
+    "eager_step_s": (1.5e-3, 0.5, ("engine",)),
+    "eager_layer_s": (0.2e-3, 1.0, ("engine",)),
+    "request_s": (8e-3, 0.7, ("engine",)),
+    "request_token_s": (1e-6, 0.5, ("engine",)),
+}
+SPREADS = {"engine": 0.15, "architecture": 0.1, "kind": 0.25}
+"""Of the logarithms of factors."""
+WIDE = {("moe_layer_s", "kind"): 0.5, ("eager_layer_s", "engine"): 1.0, ("eager_step_s", "engine"): 0.5,
+        ("request_s", "engine"): 0.7, ("request_token_s", "engine"): 0.3}  # fmt: skip
+"""Where kinds are as different as their kernels, and engines as their hosts' code."""
+ERROR = {"tpot": 0.1, "ttft": 0.2}
+"""Relative error of a run's figure that weighs as much as a factor one spread away; beyond it a run counts by its size
+(Huber)."""
+ROUNDS = 3
+SHARING = ("vllm", "sglang")
+"""Engines that share constants; TensorRT-LLM's generations have their own, of runs of its own benchmark."""
+NAMES = tuple(TERMS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchmarkRun:
+    """A benchmark: what it is of, and what was measured, seconds."""
+
+    row: Row
+    case: ServingCase
+    group: str
+    tpot_s: float
+    ttft_s: float
+
+    @property
+    def levels(self) -> dict[str, str]:
+        """Level -> its name, kinds aside."""
+        return {"engine": self.case.engine.name, "architecture": architecture(self.case.gpu)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Equation:
+    """A run's figures under one schedule: `at` the constants of which `tpot`, `ttft` were simulated, and seconds that each unit
+    of a constant takes of them."""
+
+    run: BenchmarkRun
+    kinds: dict[str, str]
+    at: Vector
+    figures: tuple[float, float]
+    slopes: tuple[Vector, Vector]
+
+
+def runs_of(rows: Iterable[Row]) -> list[BenchmarkRun]:
+    """Benchmarks among the rows whose set-up is known."""
+    found = []
+    for row in rows:
+        between, first = number(row, "tpot_mean_ms"), number(row, "ttft_mean_ms")
+        if cell(row, "kind") != "online_concurrency" or not between or not first or not known_setup(row):
+            continue
+        try:
+            case = read_case(row)
+        except AutoconfigError:  # a model that the catalogue lacks
+            continue
+        if case.load == "closed":
+            found.append(BenchmarkRun(row=row, case=case, group=group_of(row), tpot_s=between / 1e3, ttft_s=first / 1e3))
+    return found
+
+
+def starting_terms(engines: Sequence[str]) -> PooledTerms:
+    """The constants before any run was seen."""
+    return PooledTerms(engines=tuple(engines), values={name: TERMS[name][0] for name in NAMES}, deviations={})
+
+
+def calibration_with(base: ServingCalibration, pooled: PooledTerms) -> ServingCalibration:
+    """The calibration with these shared constants."""
+    return replace(base, pooled=pooled)
+
+
+def fit_pooled(
+    runs: Sequence[BenchmarkRun], base: ServingCalibration, engines: Sequence[str]
+) -> tuple[PooledTerms, list[Equation]]:
+    """Constants of all runs, and the equations at the last schedule."""
+    pooled = starting_terms(engines)
+    equations: list[Equation] = []
+    shared = [run for run in runs if run.case.engine.name in engines]
+    for _ in range(ROUNDS):
+        equations = [one for run in shared if (one := equation(run, calibration_with(base, pooled))) is not None]
+        pooled = solve(equations, engines)
+    return pooled, equations
+
+
+def equation(run: BenchmarkRun, calibration: ServingCalibration) -> Equation | None:
+    """Of a run; None where memory does not hold it."""
+    setup = best_setup(run.case, calibration)
+    if not setup.fits:
+        return None
+    found = closed(run.case, setup)
+    assert calibration.pooled is not None
+    kinds = {"experts": setup.job.formats.experts, "prefill_attention": prefill_kind(setup.job.model)}
+    kinds |= {name: kinds["experts"] for name in ("experts_arithmetic", "moe_layer_s")}
+    at = np.array([calibration.pooled.of(name, run.case.engine.name, run.case.gpu, kinds.get(name, "")) for name in NAMES])
+    tpot, ttft = slopes(setup.job, found.stream, 1.0 + run.case.drafted)
+    for name in ("request_s", "request_token_s"):
+        i = NAMES.index(name)
+        constants = replace(setup.job.constants, **{name: 1.5 * at[i]})
+        other = closed(run.case, replace(setup, job=replace(setup.job, constants=constants)))
+        ttft[i], tpot[i] = (max(b - a, 0.0) / (0.5 * at[i]) for a, b in ((found.ttft_s, other.ttft_s), (0.0, 0.0)))
+    return Equation(run=run, kinds=kinds, at=at, figures=(found.tpot_s, found.ttft_s), slopes=(tpot, ttft))
+
+
+def _plain(job: ServingJob) -> ServingJob:
+    """The job with every factor 1."""
+    return replace(job, constants=EngineConstants(terms=StepTerms()))
+
+
+def slopes(job: ServingJob, stream: SimulatedStream, checked: float) -> tuple[Vector, Vector]:
+    """(of mean TPOT, of mean TTFT) by term, under this schedule."""
+    work = np.array([step.asked for step in stream.log], dtype=np.float64)
+    decode, length, prompts, tokens, attended, _, whole = work.T
+    plain, model, zero = _plain(job), job.model, 0.0 * decode
+    priced = token_parts(plain, decode * checked + tokens)
+    head, sampled = output_seconds(plain, decode * checked + prompts)
+    carries = tokens > 0
+    prefill = np.where(
+        carries, prefill_attention_seconds(plain, np.maximum(whole, 1.0), attended) * np.minimum(whole, 1.0), 0.0
+    )
+    mixtures = float(sum(model.moe_pattern))
+    columns = {
+        "linear": priced["linear"] + head,
+        "communication": priced["communication"],
+        "decode_attention": np.where(decode > 0, decode_attention_seconds(plain, decode, np.maximum(length, 1.0)), 0.0),
+        "prefill_attention": prefill,
+        "experts": priced["experts"],
+        "experts_arithmetic": priced[ARITHMETIC],
+        "moe_layer_s": zero + mixtures,
+        "layer_s": zero + job.layers,
+        "delta_layer_s": zero + sum(model.layer_kinds.count(kind) for kind in PROJECTED),
+        "sparse_layer_s": zero + (model.num_layers if model.is_sparse else 0.0),
+        "gathered_layer_s": zero + mixtures * (job.plan.adp > 1),
+        "sequence_s": (decode * checked + prompts) * job.plan.adp,
+        "sampler_bytes": sampled,
+        "eager_step_s": 1.0 * carries,
+        "eager_layer_s": job.layers * carries,
+        "request_s": zero,
+        "request_token_s": zero,
+    }
+    counts = np.array([step.repeats for step in stream.log], dtype=np.float64)
+    passed = np.vstack([np.zeros(len(NAMES)), np.cumsum(np.stack([columns[name] for name in NAMES], 1) * counts[:, None], 0)])
+    begun, first, done = np.maximum(stream.arrival_step, 0), stream.first_step, stream.done_step
+    tokens_out = np.maximum((stream.e2e_s - stream.ttft_s) / np.maximum(stream.tpot_s, 1e-12), 1.0)
+    known = np.isfinite(stream.tpot_s)
+    tpot = ((passed[done] - passed[first]) / tokens_out[:, None])[known].mean(0)
+    return tpot, (passed[first] - passed[begun]).mean(0)
+
+
+def parameters(engines: Sequence[str], equations: Sequence[Equation]) -> list[tuple[str, str, str]]:
+    """(term, level, name) of every logarithm that is fitted; level and name empty: the common value."""
+    found = [(name, "", "") for name in NAMES]
+    seen = {(level, name) for one in equations for level, name in one.run.levels.items()}
+    for term in NAMES:
+        for level in TERMS[term][2]:
+            names = (
+                sorted({one.kinds[term] for one in equations})
+                if level == "kind"
+                else sorted(name for kind, name in seen if kind == level)
+            )
+            found += [(term, level, name) for name in names]
+    return found
+
+
+def solve(equations: Sequence[Equation], engines: Sequence[str]) -> PooledTerms:
+    """The constants nearest to the equations and to what they began with."""
+    names = parameters(engines, equations)
+    place = {name: i for i, name in enumerate(names)}
+    spread = np.array([_spread(*name) for name in names])
+    start = np.log([TERMS[name][0] for name in NAMES])
+    selects = np.zeros((len(equations), len(NAMES), len(names)))
+    for i, one in enumerate(equations):
+        for j, term in enumerate(NAMES):
+            selects[i, j, place[term, "", ""]] = 1.0
+            for level, name in {**one.run.levels, "kind": one.kinds.get(term, "")}.items():
+                if (which := place.get((term, level, name))) is not None:
+                    selects[i, j, which] = 1.0
+    slopes_ = np.array([one.slopes for one in equations])  # [runs, 2, terms]
+    at = np.array([one.at for one in equations])
+    fixed = np.array([one.figures for one in equations]) - np.einsum("ikj,ij->ik", slopes_, at)
+    measured = np.array([(one.run.tpot_s, one.run.ttft_s) for one in equations])
+    errors = np.array([ERROR["tpot"], ERROR["ttft"]])
+
+    def values(logs: Vector) -> Vector:
+        return np.asarray(np.exp(start + selects @ logs))
+
+    def residuals(logs: Vector) -> Vector:
+        predicted = np.maximum(fixed + np.einsum("ikj,ij->ik", slopes_, values(logs)), 0.05 * measured)
+        size = np.log(predicted / measured) / errors
+        huber = np.sign(size) * np.sqrt(np.where(np.abs(size) > 1.0, 2.0 * np.abs(size) - 1.0, size**2))
+        return np.concatenate([huber.ravel(), logs / spread])
+
+    def slope(logs: Vector) -> Vector:
+        v = values(logs)
+        predicted = np.maximum(fixed + np.einsum("ikj,ij->ik", slopes_, v), 0.05 * measured)
+        size = np.log(predicted / measured) / errors
+        root = np.where(np.abs(size) > 1.0, 1.0 / np.sqrt(np.maximum(2.0 * np.abs(size) - 1.0, 1.0)), 1.0)
+        inner = np.einsum("ikj,ij,ijp->ikp", slopes_, v, selects) / (predicted * errors)[..., None] * root[..., None]
+        return np.vstack([inner.reshape(-1, len(names)), np.diag(1.0 / spread)])
+
+    found = least_squares(residuals, np.zeros(len(names)), jac=slope, method="trf").x
+    common = {term: float(np.exp(start[j] + found[place[term, "", ""]])) for j, term in enumerate(NAMES)}
+    deviations: dict[str, dict[str, float]] = {}
+    for (term, level, name), x in zip(names, found, strict=True):
+        if level:
+            deviations.setdefault(term, {})[f"{level}:{name}"] = float(np.exp(x))
+    return PooledTerms(engines=tuple(engines), values=common, deviations=deviations)
+
+
+def _spread(term: str, level: str, name: str) -> float:
+    del name
+    return WIDE.get((term, level), SPREADS[level]) if level else TERMS[term][1]
+
+
+def left_out(equations: Sequence[Equation], engines: Sequence[str]) -> Iterator[tuple[str, PooledTerms]]:
+    """Each group with the constants of the others."""
+    for group in sorted({one.run.group for one in equations}):
+        yield group, solve([one for one in equations if one.run.group != group], engines)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A run predicted by the constants of the other groups."""
+
+    run: BenchmarkRun
+    tpot_s: float
+    ttft_s: float
+    load: float
+
+
+def predicted(run: BenchmarkRun, calibration: ServingCalibration) -> LeftOut | None:
+    """A run under these constants; None where memory does not hold it."""
+    setup = best_setup(run.case, calibration)
+    if not setup.fits:
+        return None
+    found = closed(run.case, setup)
+    return LeftOut(run=run, tpot_s=found.tpot_s, ttft_s=found.ttft_s, load=found.load)
+
+
+def predicted_left_out(
+    runs: Sequence[BenchmarkRun], equations: Sequence[Equation], base: ServingCalibration, engines: Sequence[str]
+) -> list[LeftOut]:
+    """Every run by constants that saw nothing of its group (model, GPU, engine); engines with constants of their own by
+    these."""
+    result = []
+    known = dict(left_out(equations, engines))
+    everything = solve(equations, engines)
+    for run in runs:
+        constants = replace(base, pooled=known.get(run.group, everything))
+        if (one := predicted(run, constants)) is not None:
+            result.append(one)
+    return result
+
+
+WIDEST = {"tpot": (0.70, 1.45), "ttft": (0.60, 1.90)}
+"""Of a band, whatever the runs say."""
+
+
+def load_bands(found: Sequence[LeftOut]) -> dict[str, tuple[float, float]]:
+    """5 % and 95 % of measured over predicted."""
+    ratios = {
+        "tpot": [one.run.tpot_s / one.tpot_s for one in found],
+        "ttft": [one.run.ttft_s / one.ttft_s for one in found],
+    }
+    result = {}
+    for name, (least, most) in WIDEST.items():
+        low, high = np.quantile(ratios[name], (0.05, 0.95))
+        result[name] = (max(float(low), least), min(float(high), most))
+    return result
+
+
+REQUEST_GRID = tuple((s * 1e-3, t * 1e-6) for s in (0, 5, 10, 15, 20, 25, 30) for t in (0, 1, 2))
+
+
+def request_seconds(runs: Sequence[BenchmarkRun], base: ServingCalibration) -> tuple[float, float]:
+    """(request_s, request_token_s) of an engine with constants of its own: of a grid the pair with the least error of TTFT."""
+
+    def error(pair: tuple[float, float]) -> float:
+        found = []
+        for run, setup in setups:
+            constants = replace(setup.job.constants, request_s=pair[0], request_token_s=pair[1])
+            one = closed(run.case, replace(setup, job=replace(setup.job, constants=constants)))
+            found.append(abs(np.log(one.ttft_s / run.ttft_s)))
+        return float(np.mean(found))
+
+    setups = [(run, setup) for run in runs if (setup := best_setup(run.case, base)).fits]
+    return min(REQUEST_GRID, key=error)
+
+
+def as_json(pooled: PooledTerms, bands: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+    """For time_model/data/serving_calibration.json, four digits."""
+    return {
+        "bands": {name: [float(f"{x:.3g}") for x in band] for name, band in bands.items()},
+        "engines": list(pooled.engines),
+        "values": {name: float(f"{value:.4g}") for name, value in pooled.values.items()},
+        "deviations": {
+            term: {name: float(f"{value:.4g}") for name, value in own.items()} for term, own in pooled.deviations.items()
+        },
+    }
