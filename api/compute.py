@@ -171,10 +171,10 @@ class Compute:
         (200) are kept. `patient`: one of a batch, which asks few at a time, so that no limit of waiting questions is for it.
         Raises RefusedError (429, 503)."""
         job = self._alike.get(key)
-        if job is None:
+        if job is None or job.result.done():
             job = self._add(kind, (answer, (kind, body, calibration)), owner, patient)
             self._alike[key] = job
-            job.result.add_done_callback(lambda _: self._alike.pop(key, None))
+            job.result.add_done_callback(partial(self._forget, key, job))
         elif job.process is None:
             self._turns.add(owner, job)
         status, document = await self._wait(job)
@@ -185,6 +185,10 @@ class Compute:
         if status == 200:
             self.cache.put(key, found)
         return found
+
+    def _forget(self, key: CacheKey, job: _Job, _: object) -> None:
+        if self._alike.get(key) is job:
+            del self._alike[key]
 
     async def run(self, kind: str, body: dict[str, Any], calibration: str | None = None, *, owner: str = "") -> Rendered:
         """The answer, computed now and not kept; `calibration`: the caller's own, as JSON. Raises RefusedError."""

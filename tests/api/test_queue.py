@@ -129,6 +129,24 @@ def test_who_asks_again_in_time_finds_it_running(run, monkeypatch):
     run(work)
 
 
+def test_who_asks_again_at_once_is_answered(run):
+    """Though what it asks for was dropped in the same moment."""
+
+    async def work(compute: Compute) -> int:
+        first = ask(compute, "scaling", long(0))
+        waits = ask(compute, "plans", quick(6))
+        await asyncio.sleep(0.2)
+        [job] = [one for one in compute._alike.values() if one.process is None]
+        job.result.cancel()
+        compute._turns.remove(job)
+        again = ask(compute, "plans", quick(6))
+        await asyncio.gather(waits, return_exceptions=True)
+        first.cancel()
+        return (await again).status
+
+    assert run(work) == 200
+
+
 def test_one_key_never_holds_every_process(run):
     async def work(compute: Compute) -> None:
         asked = [ask(compute, "scaling", long(number), "a") for number in range(4)]
