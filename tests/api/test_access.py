@@ -417,6 +417,7 @@ def test_the_connection_that_is_idle_longest_makes_room(monkeypatch):
     with ExitStack() as held:
         held.callback(thread.join)
         held.callback(setattr, server, "should_exit", True)
+        held.callback(going_on.set)
         wait_for(lambda: server.started)
         address = server.servers[0].sockets[0].getsockname()
 
