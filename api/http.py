@@ -235,13 +235,16 @@ class LimitedHead(HttpToolsProtocol):
 
     def _make_room(self) -> None:
         """Close the connection that has been idle longest, of this address or, where all are too many, of any."""
-        alike = [one for one in self.open if one.client and self.client and one.client[0] == self.client[0]]
-        for most, of_these in ((MOST_IDLE_OF_ONE, alike), (MOST_CONNECTIONS, [*self.open])):
-            idle = [one for one in of_these if one.idle and one is not self]
-            if len(idle if of_these is alike else of_these) > most and idle:
-                self.open.pop(idle[0], None)
-                idle[0].transport.close()
-                return
+        if len(self.open) <= MOST_IDLE_OF_ONE:
+            return
+        address = self.client and self.client[0]
+        idle = [one for one in self.open if one.client and one.client[0] == address and one.idle and one is not self]
+        oldest = idle[0] if len(idle) > MOST_IDLE_OF_ONE else None
+        if oldest is None and len(self.open) > MOST_CONNECTIONS:
+            oldest = next((one for one in self.open if one.idle and one is not self), None)
+        if oldest is not None:
+            self.open.pop(oldest, None)
+            oldest.transport.close()
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(HEAD_SECONDS, self._late)
