@@ -13,9 +13,10 @@ import numpy as np
 from autoconfig.engines.refusals import refusal
 from autoconfig.engines.written import changed_flags, with_plan
 from autoconfig.memory_model.engines.memory import engine_memory
-from autoconfig.runs.predict_serving import best_setup, open_loop, single_request, together
+from autoconfig.runs.predict_serving import Setup, best_setup, closed, open_loop, single_request, together
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
+from autoconfig.serving.closed_loop import bands_text, edge_text
 from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
 from autoconfig.serving.space import expert_degrees
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
@@ -168,10 +169,27 @@ def _simulated(case: ServingCase) -> _Figures | str:
         first, each = single_request(case, setup)
         total = first + (case.lengths.osl - 1.0) * each
         return _Figures(ttft_s=first, tpot_s=each, tokens_per_s=case.lengths.osl / total, percentiles={}, note="")
+    if case.load == "closed":
+        return _benchmark(case, setup)
     found = open_loop(case, setup) if case.load == "open" else together(case, setup)
     tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
     rate = found.requests_per_s * case.lengths.osl
     return _Figures(ttft_s=found.ttft_s, tpot_s=found.tpot_s, tokens_per_s=rate, percentiles=tails, note="")
+
+
+def _benchmark(case: ServingCase, setup: Setup) -> _Figures:
+    """Figures of users who each send their next request when one is answered."""
+    found = closed(case, setup)
+    tails = {"ttft_ms": _tails(found.stream.ttft_s), "tpot_ms": _tails(found.stream.tpot_s)}
+    said = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
+    notes = [said, bands_text(setup.job.constants.bands), edge_text(found.load)]
+    return _Figures(
+        ttft_s=found.ttft_s,
+        tpot_s=found.tpot_s,
+        tokens_per_s=found.tokens_per_s,
+        percentiles=tails,
+        note="; ".join(filter(None, notes)),
+    )
 
 
 def _tails(seconds: Any) -> dict[str, float]:

@@ -18,13 +18,13 @@ import numpy.typing as npt
 from autoconfig.memory_model.serving import ServingMemory, serving_memory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
-from autoconfig.serving.closed_loop import Benchmark, LoopFigures, bands_text, closed_loop, edge_text
+from autoconfig.serving.closed_loop import Benchmark, LoopFigures, bands_text, closed_loop, edge_text, one_user
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
-from autoconfig.time_model.serving.costs import constant_vector, iteration_seconds
+from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import default_tokens, scheduler_limits
 from autoconfig.time_model.serving.simulation import (
@@ -158,9 +158,7 @@ def best_setup(case: ServingCase, calibration: ServingCalibration) -> Setup:
 
 def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
     """(time to first token, time per output token) of one request alone."""
-    lengths = case.lengths
-    first = float(iteration_seconds(setup.job, 0.0, 1.0, 1.0, lengths.isl)) + setup.job.constants.request_s
-    return first, float(iteration_seconds(setup.job, 1.0, lengths.isl + lengths.osl / 2.0, 0.0, 1.0))
+    return one_user(setup.job, case.lengths.isl, case.lengths.osl)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,7 +219,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     alone = search(narrow)
     if not len(alone.order):
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
-    return text, report(narrow, alone, int(alone.order[0])), ""
+    return text, benchmarked(narrow, report(narrow, alone, int(alone.order[0]))), ""
 
 
 def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:

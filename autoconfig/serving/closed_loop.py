@@ -10,6 +10,7 @@ from math import ceil
 import numpy as np
 
 from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.time_model.serving.costs import iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SimulatedStream, simulate, uniform_lengths
@@ -100,6 +101,12 @@ def closed_loop(
         load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens, 1.0),
         stream=served,
     )
+
+
+def one_user(job: ServingJob, isl: float, osl: float) -> tuple[float, float]:
+    """(time to first token, time per output token) of a user alone, whose next request comes when one is answered."""
+    first = float(iteration_seconds(job, 0.0, 1.0, 1.0, isl)) + job.constants.request_s
+    return first, float(iteration_seconds(job, 1.0, isl + osl / 2.0, 0.0, 1.0))
 
 
 def edge_text(load: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop, one_user
 from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
@@ -163,10 +163,23 @@ def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentRep
     asked = question.workload
     if question.rate or one.plan.prefill is not None or isinstance(asked, Trace) or asked.isl_stddev or asked.osl_stddev:
         return one
-    users, ranks = one.concurrency, decode.adp * decode.pp
+    users, ranks, job = one.concurrency, decode.adp * decode.pp, question.job(decode)
+    if users == 1 and not lengths.cached and not lengths.drafted:
+        first, each = one_user(job, asked.isl, asked.osl)
+        rate = asked.osl / (first + (asked.osl - 1.0) * each) / one.gpus
+        alone = BenchmarkJson(
+            users=1,
+            requests=REQUESTS_A_USER,
+            range_ratio=1.0,
+            ttft_seconds=first,
+            tpot_seconds=each,
+            tokens_per_second_per_gpu=rate,
+            cache_load=1.0 / max(one.max_concurrency, 1),
+        )
+        return replace(one, benchmark=alone)
     loop = Benchmark(users=users, requests=REQUESTS_A_USER * users, isl=asked.isl, osl=asked.osl)
     found = closed_loop(
-        question.job(decode),
+        job,
         one.memory,
         loop,
         batch=-(-decode.batch // ranks),

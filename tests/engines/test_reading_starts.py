@@ -153,12 +153,12 @@ def test_unknown_flags(engine, words, says):
 
 def test_a_flag_of_another_release_is_said():
     flag = known_flags("vllm")["--swap-space"]
-    assert releases_read("vllm")[0] == "0.8.5" and flag.last == "0.15.1"
+    assert releases_read("vllm")[0] == "0.8.5" and flag.last == "0.17.1"
     assert of_another_release(flag, "0.10.0") == ""
-    assert of_another_release(flag, "0.17.0") == "", "between two releases that were read it may be there"
-    assert of_another_release(flag, "0.20.0") == "--swap-space is a flag of vLLM up to 0.15.1, and this is 0.20.0"
+    assert of_another_release(flag, "0.17.2") == "", "between two releases that were read it may be there"
+    assert of_another_release(flag, "0.20.0") == "--swap-space is a flag of vLLM up to 0.17.1, and this is 0.20.0"
     assert of_another_release(known_flags("vllm")["--language-model-only"], "0.10.0").endswith(
-        "after 0.15.1, and this is 0.10.0"
+        "after 0.16.0, and this is 0.10.0"
     )
 
 

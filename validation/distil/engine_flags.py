@@ -185,6 +185,9 @@ def merged(rows: Sequence[tuple[str, str, Seen]]) -> list[dict[str, str]]:
     """One row a flag, under its name in the newest release; values and type as most releases have them."""
     found: dict[tuple[str, str], list[tuple[str, Seen]]] = {}
     main: dict[tuple[str, str], str] = {}
+    for engine, _, seen in rows:  # a second name in one release may be a flag of its own in another
+        long = [name for name in seen.names if name.startswith("--")]
+        main |= {(engine, name): main.get((engine, long[0]), long[0]) for name in long[1:] if (engine, name) not in main}
     for engine, release, seen in rows:
         long = [name for name in seen.names if name.startswith("--")] or list(seen.names)
         name = next((main[engine, one] for one in seen.names if (engine, one) in main), long[0])
@@ -201,6 +204,8 @@ def _row(engine: str, name: str, all_: Sequence[tuple[str, Seen]]) -> dict[str, 
     aliases = dict.fromkeys(one for _, seen in all_ for one in seen.names if one != name)
     read = next((seen.values for _, seen in all_ if seen.exact), values.most_common(1)[0][0])
     kind = "bool" if "bool" in values or f"{engine} {name}" in NEGATED else read
+    if kind == "0" and "1" in values and not any(seen.exact for _, seen in all_):
+        kind = "?"  # a value once, and none where a later release no longer heeds it
     return {
         "engine": engine,
         "flag": name,

@@ -12,7 +12,11 @@ import zipfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KEPT = ("vllm/v1/", "vllm/utils/", "vllm/utils.py", "vllm/envs.py", "sglang/srt/server_args.py")
+KEPT = (
+    *("vllm/v1/", "vllm/utils/", "vllm/utils.py", "vllm/envs.py", "vllm/config", "vllm/engine/arg_utils.py"),
+    *("vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/launchers/"),
+    *("sglang/srt/server_args.py", "sglang/srt/arg_groups/fields"),
+)
 
 
 def unpack(requirement: str, folder: Path) -> None:
@@ -27,11 +31,14 @@ def unpack(requirement: str, folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """Every release of the list that is not there yet."""
+    """Every release of the list that is not there yet, or of which other files were kept."""
     for line in (HERE / "engines.txt").read_text(encoding="utf-8").splitlines():
         requirement = line.partition("#")[0].strip()
-        if requirement and not (target := folder / requirement.replace("==", "-")).is_dir():
+        target = folder / requirement.replace("==", "-")
+        kept = target / ".kept"
+        if requirement and (kept.read_text(encoding="utf-8") if kept.is_file() else "") != str(KEPT):
             unpack(requirement, target)
+            kept.write_text(str(KEPT), encoding="utf-8")
 
 
 if __name__ == "__main__":
