@@ -42,13 +42,12 @@ inference_flag = click.option("--inference", is_flag=True, help="Serve the model
 @options(SERVING_PROFILE)
 @click.pass_context
 def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
-    """Rank the deployments that fit and meet the limits, best first. Limits of percentiles: --ttft-p95, --ttft-p99,
-    --tpot-p95, --tpot-p99.
+    """Rank deployments that fit and meet the limits (--ttft-p95, --tpot-p99, too).
 
     autoconfig deployments --model llama3-70b --gpus 8 --gpu h200-sxm-141gb --isl 1000 --osl 500 --ttft 2s --tpot 50ms
 
     With --profile: measure the frontier of throughput and time per token by jobs of a real engine on this machine or Slurm,
-    megatron-core's (--engine megatron, the default) or vLLM's (--engine vllm). --resume NAME goes on.
+    megatron-core's (--engine megatron, the default) or vLLM's. --resume NAME goes on.
 
     autoconfig deployments --model llama3-8b --gpus 1 --isl 1000 --osl 256 --profile --budget 1h --study 8b
     """

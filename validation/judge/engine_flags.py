@@ -1,6 +1,6 @@
-"""Whether a start command has the flags of its engine's release, by engine_flags.csv: no engine and no GPU is needed.
+"""Whether a start command has the flags of its engine's release, by engine_options.csv: no engine and no GPU is needed.
 
-engine_flags.csv: one row for each flag of a command; `values` is how many words follow it, as argparse's nargs (0, 1, + one or
+engine_options.csv: one row for each flag of a command; `values` is how many words follow it, as argparse's nargs (0, 1, + one or
 more, ? at most one, * any); `choices` are divided by | and empty where any value goes; `source` names the file read: of the
 release's wheel, or of a public repository's commit. vLLM's --kv-cache-dtype and --quantization have the names that its
 configuration takes, since its parser leaves these to that.
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-TABLE = Path(__file__).with_name("engine_flags.csv")
+TABLE = Path(__file__).with_name("engine_options.csv")
 FITS = {"0": (0, 0), "1": (1, 1), "+": (1, None), "?": (0, 1), "*": (0, None)}
 """Fewest and most words after a flag."""
 LAUNCHERS = ("trtllm-llmapi-launch",)
