@@ -1,7 +1,7 @@
 """Whether a start command has the flags of its engine's release, by engine_options.csv: no engine and no GPU is needed.
 
-engine_options.csv: one row for each flag of a command; `values` is how many words follow it, as argparse's nargs (0, 1, + one or
-more, ? at most one, * any); `choices` are divided by | and empty where any value goes; `source` names the file read: of the
+engine_options.csv: one row for each flag of a command; `values` is how many words follow it, as argparse's nargs (0, 1, + one
+or more, ? at most one, * any); `choices` are divided by | and empty where any value goes; `source` names the file read: of the
 release's wheel, or of a public repository's commit. vLLM's --kv-cache-dtype and --quantization have the names that its
 configuration takes, since its parser leaves these to that.
 """
