@@ -48,6 +48,7 @@ class _Common(TypedDict, total=False):
     moe_imbalance: float
     deterministic: bool
     peft: str
+    frozen_dtype: str
     lora_rank: int | str
     lora_target_modules: str
     num_layers: int | str

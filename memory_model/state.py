@@ -22,11 +22,12 @@ from autoconfig.specs.models.parameters import (
     embedding_parameters,
     final_norm_parameters,
     kv_heads_per_rank,
+    largest_matrices,
     mlp_gemms,
     output_bias_parameters,
     output_layer_parameters,
 )
-from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
+from autoconfig.specs.scenario import BNB_BLOCK, FROZEN_BYTES, TYPE_BYTES, Numerics, Scenario
 from autoconfig.specs.software.software import StackMemory
 
 
@@ -42,6 +43,8 @@ class ParameterGroup:
     """Those with gradients and optimizer state; all of them unless LoRA."""
     shard: Number
     """Ranks over which data-parallel sharding divides."""
+    rows: Number = 0.0
+    """Of the linear layers' weights, where each has a scale (frozen in int8)."""
 
 
 def weight_bytes(
@@ -49,7 +52,8 @@ def weight_bytes(
 ) -> Number:
     """Weights: 2 bytes (4 in fp32), fp8 copies for GEMMs, divided over the group with FSDP (ZeRO-3).
 
-    Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`).
+    Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`); linear layers frozen in nf4 0.516 with double
+    quantisation and 0.5625 without, in int8 1 and 4 a row (FROZEN_BYTES of specs/scenario.py).
 
     fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it. Where the
     stack caches none, the other orientations are made for each GEMM.
@@ -58,6 +62,9 @@ def weight_bytes(
     total = wide * group.parameters
     if numerics.frozen_dtype == "fp32":
         total = total + (TYPE_BYTES["fp32"] - wide) * (group.parameters - group.trainable)
+    if numerics.freezes_quantised:
+        scales = TYPE_BYTES["fp32"] * group.rows if numerics.frozen_dtype == "int8" else 0.0
+        total = total + (FROZEN_BYTES[numerics.frozen_dtype] - wide) * group.gemm_weights + scales
     if numerics.format.quantised:
         kept = numerics.format.weight_copy_bytes(gpu.compute_capability)
         alone, gathered = (kept, kept) if stack.caches_quantised_weights else (0.0, numerics.format.saved_bytes)
@@ -110,10 +117,12 @@ def on_gpu(scenario: Scenario, pp: Number, in_flight: Mapping[str, Number]) -> d
 
 
 def fsdp_unit_bytes(held: Number, trained: Number, numerics: Numerics, fsdp: Number) -> Number:
-    """Unsharded layers alive at once: two with prefetch, their weights and the gradients of what is trained of them (ZeRO-3),
-    these gradients only (ZeRO-2)."""
+    """Unsharded layers alive at once: two with prefetch, their weights (frozen ones as they are stored) and the gradients of
+    what is trained of them (ZeRO-3), these gradients only (ZeRO-2)."""
     gradients = 2.0 * TYPE_BYTES[numerics.grad_reduce_dtype] * trained
-    weights = np.where(np.equal(fsdp, 3), 2.0 * numerics.activation_bytes * held, 0.0)
+    wide = numerics.activation_bytes
+    frozen = FROZEN_BYTES.get(numerics.frozen_dtype, wide) * (held - trained)
+    weights = np.where(np.equal(fsdp, 3), 2.0 * (frozen + wide * trained), 0.0)
     return weights + np.where(np.greater(fsdp, 0), gradients, 0.0)
 
 
@@ -149,6 +158,20 @@ def lora_parameters(model: ModelSpec, numerics: Numerics, kind: str, tp: Number)
     if "linear_fc2" in numerics.lora_target_modules:
         total = total + rank * (mlp["linear_fc2"] / h / tp + h)
     return total
+
+
+def dequantised_weight(model: ModelSpec, numerics: Numerics, tp: Number, part: str) -> Number:
+    """The 16-bit copy of the largest frozen matrix of a layer's attention or mlp (`part`) beside its product, in forward and
+    again in backward: 2 bytes an element; of NF4 with double quantisation beside the maxima in fp32, 4 / 64. 0 where no linear
+    layer is quantised.
+
+    Source: bitsandbytes 0.50, autograd/_functions.py (MatMul4Bit, MatMul8bitLt) and functional.py (dequantize_4bit).
+    """
+    if not numerics.freezes_quantised:
+        return 0.0 * np.asarray(tp)
+    maxima = 4.0 / BNB_BLOCK if numerics.frozen_dtype == "nf4" else 0.0
+    attention, mlp = largest_matrices(model, tp)
+    return (numerics.activation_bytes + maxima) * (mlp if part == "mlp" else attention)
 
 
 def workspace_bytes(stack: StackMemory) -> int:

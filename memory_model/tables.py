@@ -27,6 +27,7 @@ from autoconfig.specs.models.parameters import (
     attention_gemms,
     dense_gemm_weights,
     layer_parameters,
+    linear_rows,
     mtp_depths_held,
     mtp_layer_parameters,
     norms_apart,
@@ -181,7 +182,8 @@ def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemor
     """Temporaries of attention's backward; in hybrids of the largest layer that looks at other tokens."""
     formula = transients_unfused if memory.separate_weight_gradients else state
     if not model.is_hybrid:
-        return np.asarray(formula.attention_backward(model, numerics, memory, shape))
+        copy = state.dequantised_weight(model, numerics, shape.tp, "attention")
+        return np.asarray(formula.attention_backward(model, numerics, memory, shape) + copy)
     mixers: dict[str, Callable[[], Number]] = {
         "attention": lambda: formula.attention_backward(model, numerics, memory, shape),
         "mamba": lambda: recurrent.mamba_backward(model, numerics, shape),
@@ -224,6 +226,7 @@ def _kind_table(
     }
     kept = [beside_graphs(scenario, kind, shape, r, each[r.modules]) for r in recomputes]
     backward = _mlp_backward(model, kind, numerics, memory, shape, parts)
+    backward = backward + state.dequantised_weight(model, numerics, shape.tp, "mlp")
 
     def mlp(sizes: dict[str, Floats]) -> Floats:
         if model.is_hybrid:  # which layer stands behind a mixer depends on the stage: nothing counts as released
@@ -367,7 +370,7 @@ def _layers_in_flight(model: ModelSpec, layouts: Layouts, stages: StageTable, ch
 def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, stages: StageTable) -> list[state.ParameterGroup]:
     """Parameters of every priced stage: one group sharded over dp x cp, and with experts one over their own ranks."""
     tp, etp, ep, gathered = distinct_degrees(layouts)
-    dense, experts, gemms, expert_gemms, adapters = (np.zeros_like(stages.index, float) for _ in range(5))
+    dense, experts, gemms, expert_gemms, adapters, scales = (np.zeros_like(stages.index, float) for _ in range(6))
     for kind in kinds_of(model):
         count = stages.layers_of(kind)
         layer = layer_parameters(model, kind, tp, etp, ep)
@@ -378,6 +381,8 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
             expert_gemms = experts
         if numerics.peft == "lora":
             adapters = adapters + count * gathered(state.lora_parameters(model, numerics, kind, tp))
+        if numerics.freezes_quantised:
+            scales = scales + count * gathered(linear_rows(model, tp))
     if model.mtp_num_layers:
         depth = mtp_layer_parameters(model, tp, etp, ep)
         depths = mtp_depths_held(model)
@@ -388,7 +393,7 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
     groups = [
         state.ParameterGroup(
-            parameters=dense + adapters, gemm_weights=gemms, trainable=adapters if frozen else dense, shard=shard
+            parameters=dense + adapters, gemm_weights=gemms, trainable=adapters if frozen else dense, shard=shard, rows=scales
         )
     ]
     if model.is_moe:

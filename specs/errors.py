@@ -62,10 +62,9 @@ def refuse(*rules: tuple[object, str]) -> None:
 
 
 FROZEN_IN_4_BITS = (
-    "weights frozen in 4 bits are not priced: say --peft lora, whose 16-bit weights take about 1.5 bytes more a parameter; the "
-    "sft.yaml of --format trl --export DIR keeps them in 4 with load_in_4bit: true added"
+    "adapters beside weights in 4 bits (QLoRA) are --peft lora --frozen-dtype nf4, in 8 bits --frozen-dtype int8; --format trl "
+    "--export DIR writes them for TRL"
 )
-"""4 bits, 8 / 64 and 32 / (64 x 256) of constants are 0.516 bytes (Dettmers et al. 2023, QLoRA, section 3), 16 bits are 2."""
 NOT_PRICED = {"qlora": f"; {FROZEN_IN_4_BITS}"}
 """What others offer for a field with choices -> why it is none of them, behind the choices that there are."""
 

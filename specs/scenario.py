@@ -89,6 +89,16 @@ MX_BYTES = 1 + 1 / 32
 """One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
 NVFP4_BYTES = 1 / 2 + 1 / 16
 """Half a byte and a shared scale of one byte per 16 elements (Transformer Engine, NVFP4Tensor)."""
+BNB_BLOCK, BNB_OUTER = 64, 256
+"""bitsandbytes: weights that share an fp32 maximum; with double quantisation maxima (a byte each) that share one."""
+FROZEN_BYTES = {
+    "nf4": 0.5 + (1.0 + 4.0 / BNB_OUTER) / BNB_BLOCK,
+    "nf4_single": 0.5 + 4.0 / BNB_BLOCK,
+    "int8": 1.0,
+}
+"""Of a weight that bitsandbytes quantises: NF4 with its maxima quantised again (Dettmers et al. 2023, QLoRA, section 3) or in
+fp32, and int8, which has an fp32 scale a row beside it. Code tables, 1,092 bytes a matrix with double quantisation and 64
+without, are left out. Source: bitsandbytes 0.50, functional.py (quantize_4bit, int8_vectorwise_quant)."""
 Flags = tuple[tuple[str, str | int | None], ...]
 
 
@@ -169,7 +179,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "fp8_recipe": FP8_RECIPES,
     "peft": ("none", "lora"),
-    **dict.fromkeys(("grad_reduce_dtype", "frozen_dtype"), ("fp32", "bf16")),
+    "grad_reduce_dtype": ("fp32", "bf16"),
+    "frozen_dtype": ("bf16", "fp32", *FROZEN_BYTES),
     "main_params_dtype": ("fp32", "fp16"),
     **dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), ("fp32", "bf16", "fp16", "fp8")),
 }
@@ -208,7 +219,9 @@ class Numerics:
     """Megatron's --deterministic-mode: limits which attention kernels may run."""
     peft: Annotated[str, Keywords(enum=CHOICES["peft"])] = "none"
     frozen_dtype: Annotated[str, Keywords(enum=CHOICES["frozen_dtype"])] = "bf16"
-    """Of the weights beside adapters: bf16 (the 16 bits of `precision`), or fp32 under autocast."""
+    """Of the weights beside adapters: bf16 (the 16 bits of `precision`), or fp32 under autocast; nf4 (with double
+    quantisation), nf4_single (without) and int8 are bitsandbytes' linear layers, beside embedding, output layer and norms in
+    16 bits."""
     lora_rank: Positive = 8
     lora_target_modules: tuple[str, ...] = LORA_MODULES
     """Linear layers with adapters."""
@@ -217,6 +230,11 @@ class Numerics:
         for name, allowed in CHOICES.items():
             if (given := getattr(self, name)) not in allowed:
                 raise InputError(f"{name}={given!r} is not one of {', '.join(allowed)}{NOT_PRICED.get(str(given), '')}")
+        if self.freezes_quantised and (self.peft == "none" or self.precision not in ("bf16", "fp16")):
+            raise InputError(
+                f"frozen_dtype={self.frozen_dtype} is of the weights beside adapters in 16 bits: say {option('peft')} lora and "
+                f"{option('precision')} bf16"
+            )
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
@@ -236,6 +254,11 @@ class Numerics:
     def format(self) -> GemmFormat:
         """The number format of the layers' GEMMs."""
         return FORMATS[self.precision, self.fp8_recipe if self.precision == "fp8" else ""]
+
+    @property
+    def freezes_quantised(self) -> bool:
+        """The linear layers that adapters stand beside are kept in 4 or 8 bits."""
+        return self.frozen_dtype in FROZEN_BYTES
 
     @property
     def activation_bytes(self) -> int:
@@ -382,6 +405,13 @@ class Scenario:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "software", without_ring(self.model, self.software))
+        model = self.model
+        if self.numerics.freezes_quantised and (model.is_moe or model.is_hybrid or model.encoder_num_layers):
+            odd = "experts" if model.is_moe else "recurrent layers" if model.is_hybrid else "an encoder"
+            raise InputError(
+                f"frozen_dtype={self.numerics.frozen_dtype}: {model.name} has {odd}, whose weights in 4 or 8 bits are not "
+                f"priced; say {option('frozen_dtype')} bf16, an upper bound of the memory"
+            )
 
     @property
     def switches(self) -> Switches:

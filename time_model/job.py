@@ -13,7 +13,7 @@ from autoconfig.specs.layouts import Layouts
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.run_settings import RunSettings, overlap_can_run
-from autoconfig.specs.scenario import TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
+from autoconfig.specs.scenario import FROZEN_BYTES, TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import (
     CollectiveEfficiency,
@@ -342,7 +342,8 @@ class TrainingJob:
     def gathered_bytes(self, fsdp: Number) -> Number:
         """Bytes of one weight when it is gathered, by FSDP stage."""
         narrow = gathers_fp8(self.numerics, self.scenario.software, fsdp)
-        return np.where(narrow, self.numerics.format.gathered_bytes, self.numerics.activation_bytes)
+        wide = FROZEN_BYTES.get(self.numerics.frozen_dtype, self.numerics.activation_bytes)
+        return np.where(narrow, self.numerics.format.gathered_bytes, wide)
 
     @property
     def drops_tokens(self) -> bool:

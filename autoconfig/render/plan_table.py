@@ -172,4 +172,5 @@ def adapters_text(numerics: Numerics) -> str:
     """What of a model is trained, where it is not all of it."""
     if numerics.peft == "none":
         return ""
-    return f", LoRA of rank {numerics.lora_rank} on {' '.join(numerics.lora_target_modules)}"
+    frozen = f" beside weights in {numerics.frozen_dtype}" if numerics.frozen_dtype != "bf16" else ""
+    return f", LoRA of rank {numerics.lora_rank} on {' '.join(numerics.lora_target_modules)}{frozen}"

@@ -23,7 +23,7 @@ from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
-from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
+from autoconfig.specs.scenario import FP8_RECIPES, FROZEN_BYTES, Calibration, Numerics, Workload
 from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
 from autoconfig.training.question import read_workload
@@ -94,7 +94,8 @@ def _offloaded(row: Row, most: int) -> int | None:
 
 def trains_adapters(row: Row) -> bool:
     """Whether the row says that adapters are trained."""
-    return cell(row, "peft").lower() == "lora" or cell(row, "task").lower() in ADAPTERS
+    quantised = cell(row, "frozen_dtype").lower() in FROZEN_BYTES
+    return quantised or cell(row, "peft").lower() == "lora" or cell(row, "task").lower() in ADAPTERS
 
 
 def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[Remark]) -> Numerics:
@@ -121,6 +122,7 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
     if trains_adapters(row):
         modules = cell(row, "lora_target_modules") or None
         given |= {"peft": "lora", "lora_rank": count_of(row, "lora_rank"), "lora_target_modules": modules}
+        given |= {"frozen_dtype": cell(row, "frozen_dtype").lower() or None}
     return question.read_numerics(given, model, gpu, stack, assumed)
 
 

@@ -162,15 +162,16 @@ class Question:
 
 def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
-    _check(request)
     assumed: list[Remark] = []
+    software = software_for(request.software, request.numerics, assumed)
+    _check(request)
     model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     assumed += notes
     if request.architecture:
         model = apply_overrides(model, request.architecture)
     cluster = read_cluster(request, assumed)
     calibration = calibration_of(request.calibration, request.own_calibration, local_files=request.local_files)
-    stack = read_stack(request.software, cluster.gpu, assumed, calibration)
+    stack = read_stack(software, cluster.gpu, assumed, calibration)
     workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
@@ -259,6 +260,12 @@ def read_numerics(
         assumed.append(Remark("fp8_recipe", given["fp8_recipe"], f"as {stack.name} runs fp8 on {gpu.id}"))
     if trains_adapters(given):
         given |= read_adapters(given, model, assumed)
+    if given.get("frozen_dtype", "bf16") != "bf16" and stack.sharding == "megatron":
+        raise InputError(
+            f"{option('frozen_dtype')} {str(given['frozen_dtype'])[:20]}: {stack.name} freezes weights in 16 bits; in 4 or "
+            f"8 bits they are bitsandbytes' under transformers: {option('software')} {QUANTISED_STACK}",
+            field="frozen_dtype",
+        )
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(Remark("grad_reduce_dtype", given["grad_reduce_dtype"], ""))
@@ -271,6 +278,19 @@ def read_numerics(
     why = "Megatron's default" if default else "as models of this kind are trained"
     assumed += [Remark(key, default, why * (key == missing[-1])) for key in missing]
     return Numerics(**given)
+
+
+QUANTISED_STACK = "torch-eager"
+"""As which layers of transformers are priced, whose linear layers bitsandbytes quantises."""
+
+
+def software_for(software: str | None, numerics: Mapping[str, object], assumed: list[Remark]) -> str | None:
+    """The software that is asked for, or the one that freezes weights in other types than 16 bits where these are."""
+    if software is not None or numerics.get("frozen_dtype") in (None, "bf16"):
+        return software
+    why = f"transformers, with {option('frozen_dtype')} {numerics['frozen_dtype']}"
+    assumed.append(Remark("software", QUANTISED_STACK, why, Effect.EVERYTHING))
+    return QUANTISED_STACK
 
 
 def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
@@ -460,7 +480,7 @@ class Asked(Protocol):
 
 def trains_adapters(numerics: Mapping[str, object]) -> bool:
     """Whether adapters are trained. Raises InputError for fields of adapters where they are refused."""
-    fields = [name for name in ("lora_rank", "lora_target_modules") if numerics.get(name) is not None]
+    fields = [name for name in ("lora_rank", "lora_target_modules", "frozen_dtype") if numerics.get(name) is not None]
     if fields and numerics.get("peft") == "none":
         raise InputError(f"{option(fields[0])} is for adapters, and {option('peft')} none trains all weights: drop one of them")
     return bool(fields) or numerics.get("peft") not in (None, "none")

@@ -234,6 +234,29 @@ def dense_gemm_weights(model: ModelSpec, kind: str, tp: Number) -> Number:
     return total
 
 
+def linear_rows(model: ModelSpec, tp: Number) -> Number:
+    """Rows (outputs) of the linear layers of one dense layer on one rank: their weights over their inputs."""
+    tp, h = np.asarray(tp), model.hidden_size
+    inputs = {
+        "linear_q_up_proj": model.q_lora_rank or 0,
+        "linear_kv_up_proj": model.kv_lora_rank,
+        "linear_proj": model.num_attention_heads * model.value_head_dim / tp,
+        "linear_fc2": model.ffn_hidden_size / tp,
+    }
+    gemms = attention_gemms(model, tp) | mlp_gemms(model, model.ffn_hidden_size, tp)
+    return sum(weights / inputs.get(name, h) for name, weights in gemms.items())
+
+
+def largest_matrices(model: ModelSpec, tp: Number) -> tuple[Number, Number]:
+    """Elements of the largest weight matrix of a dense layer's attention and of its MLP on one rank, as transformers holds
+    them: queries, keys and values apart, gate and up apart."""
+    tp, h = np.asarray(tp), model.hidden_size
+    gemms = attention_gemms(model, tp)
+    if not model.multi_latent_attention:
+        gemms["linear_qkv"] = h * query_columns(model) / tp
+    return np.maximum.reduce([size + 0 * tp for size in gemms.values()]), h * model.ffn_hidden_size / tp
+
+
 def embedding_parameters(model: ModelSpec, tp: Number = 1, vocab: Number | None = None) -> Number:
     """Word embedding V h / tp; whole on every rank: learned positions, token types, embedding norm, tables of relative
     positions (buckets x a, one for each stack or layer). `vocab` None means padded for tp."""

@@ -18,6 +18,7 @@ from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import published_checkpoint
 from autoconfig.specs.models.module_names import ModuleNames, linear_modules
+from autoconfig.specs.scenario import FROZEN_BYTES
 from autoconfig.specs.software.engine import ModuleFormats
 
 QUANT_FILE = "hf_quant_config.json"
@@ -237,19 +238,14 @@ def _mxfp4(cfg: ConfigReader) -> Checkpoint:
     return Checkpoint(method="mxfp4", groups=((names, MXFP4),), kept=_names(cfg, "modules_to_not_convert"))
 
 
-BNB_BLOCK, BNB_OUTER = 64, 256
-"""bitsandbytes: weights that share an fp32 maximum; with double quantisation maxima (a byte each) that share one."""
-
-
 def _bitsandbytes(cfg: ConfigReader) -> Checkpoint:
     four = cfg.boolean("load_in_4bit", cfg.boolean("_load_in_4bit", False))
     eight = cfg.boolean("load_in_8bit", cfg.boolean("_load_in_8bit", False))
     if four == eight:
         raise cfg.fail("load_in_4bit and load_in_8bit: one of them must be true")
-    if four:
-        twice = cfg.boolean("bnb_4bit_use_double_quant", False)
-        scale = (1.0 + 4.0 / BNB_OUTER) / BNB_BLOCK if twice else 4.0 / BNB_BLOCK
-    stored = Stored(form="int4", bytes=0.5 + scale) if four else Stored(form="int8", bytes=1.0)
+    twice = cfg.boolean("bnb_4bit_use_double_quant", False)
+    name = ("nf4" if twice else "nf4_single") if four else "int8"
+    stored = Stored(form="int4" if four else "int8", bytes=FROZEN_BYTES[name])
     return Checkpoint(method="bitsandbytes", groups=_layers(stored, cfg), kept=_names(cfg, "llm_int8_skip_modules"))
 
 

@@ -110,10 +110,10 @@ def test_options_of_other_programs_are_named_as_they_are_here(autoconfig):
     run = autoconfig.run("search", *SMALL, "--task", "sft")
     assert run.exit_code == 2 and "--peft lora" in run.stderr and "--packed-length" in run.stderr
     run = autoconfig.run("search", *SMALL, "--peft", "qlora")
-    assert run.exit_code == 2 and "4 bits are not priced: say --peft lora" in words(run.stderr) and "'lora'" in run.stderr
+    assert run.exit_code == 2 and "--peft lora --frozen-dtype nf4" in words(run.stderr) and "'lora'" in run.stderr
     for option in ("--qlora", "--load-in-4bit"):
-        assert "load_in_4bit: true added" in words(autoconfig.run("search", *SMALL, option).stderr)
-    with pytest.raises(InputError, match="4 bits are not priced"):
+        assert "--frozen-dtype nf4" in words(autoconfig.run("search", *SMALL, option).stderr)
+    with pytest.raises(InputError, match="frozen-dtype nf4"):
         api.search(model="1.7b", gpus=8, peft="qlora")
 
 

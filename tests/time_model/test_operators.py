@@ -41,8 +41,13 @@ from autoconfig.time_model.operators.kernels import (
     unfused_attention_seconds,
     weight_gradient_seconds,
 )
-from autoconfig.time_model.operators.layer import core_attention, cp_communication_seconds, tp_communication_seconds
-from autoconfig.time_model.operators.layer_table import mtp_projection_shape
+from autoconfig.time_model.operators.layer import (
+    BlockCollectives,
+    core_attention,
+    cp_communication_seconds,
+    tp_communication_seconds,
+)
+from autoconfig.time_model.operators.layer_table import mtp_projection_shape, price_operators
 from autoconfig.time_model.operators.listing import explain_operators
 from autoconfig.time_model.operators.operator import GemmShape, with_adapters
 from small_models import job_and_shapes
@@ -253,6 +258,24 @@ def test_adapters_beside_linear_layers():
     assert not frozen.trainable and (float(first.n[0]), float(first.k[0])) == (8, 20)
     assert (float(second.n[0]), float(second.k[0])) == (30, 8) and first.trainable and second.trainable
     assert with_adapters(SimpleNamespace(numerics=Numerics()), [gemm]) == [gemm]
+
+
+@pytest.mark.parametrize(
+    ("frozen", "stored", "kernels"), [("nf4", 0.5 + 1 / 64 + 4 / 16384, 3), ("nf4_single", 0.5625, 1), ("int8", 1, 2)]
+)
+def test_frozen_weights_are_made_16_bits_before_each_product(frozen, stored, kernels):
+    """Llama-3-8B: what is stored is read and 2 bytes written an element, in forward and in backward; kernels a matrix."""
+    job, x = job_and_shapes("tp=1,mbs=1", peft="lora", frozen_dtype=frozen)
+    plain, _ = job_and_shapes("tp=1,mbs=1", peft="lora")
+    found, before = ({op.name: op for op in price_operators(one, x, BlockCollectives(one, x, 4096.0))} for one in (job, plain))
+    assert set(found) - set(before) == {"attention dequantisation", "mlp dequantisation"}
+    rate = job.hbm_bytes_per_s * job.gpu.hbm_pointwise
+    for name, weights, matrices in (("attention", 2 * 4096 * (4096 + 1024), 4), ("mlp", 3 * 4096 * 14336, 3)):
+        op = found[f"{name} dequantisation"]
+        traffic = (stored + 2) * weights
+        assert op.traffic[0] == pytest.approx(traffic) and not np.any(op.wgrad) and op.forward[0] == op.dgrad[0]
+        slower = job.software.pointwise_slowdown
+        assert op.forward[0] == pytest.approx(slower * traffic / rate + kernels * matrices * job.gpu.launch_s, rel=1e-6)
 
 
 @pytest.mark.parametrize("cp", [2, 4])

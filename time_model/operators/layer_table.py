@@ -55,6 +55,7 @@ from autoconfig.time_model.operators.moe import (
 from autoconfig.time_model.operators.operator import (
     GemmShape,
     Operator,
+    dequantisation,
     fp8_casts,
     gradient_accumulation,
     price_gemms,
@@ -231,6 +232,8 @@ def price_operators(job: TrainingJob, x: Shapes, hidden: BlockCollectives) -> li
         layer, modules = group[0].layer, tuple(sorted(set.intersection(*(set(g.modules) for g in group))))
         fused = name == "experts" and job.settings.fused_experts
         result += fp8_casts(job, f"{name} casts", group, layer, modules, fused=fused)
+        if name in ("attention", "mlp"):
+            result += dequantisation(job, f"{name} dequantisation", group, layer, modules)
         result.append(gradient_accumulation(job, f"{name} gradient accumulation", group, layer))
     result += head_operators(job, x, hidden) + embedding_operators(job, x, hidden)
     return result + (mtp_operators(job, x) if model.mtp_num_layers else [])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.scenario import FROZEN_BYTES
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import (
     gemm_bytes,
@@ -238,6 +239,29 @@ def fp8_casts(
     starts = 0.0 if fused else share * job.numerics.format.cast_kernels * sum(g.groups for g in low if g.grouped)
     traffic = cast * forward, cast * backward
     return [memory_bound(job, name, traffic, layer=layer, modules=modules, launches=(starts, starts))]
+
+
+DEQUANTISATION = {"nf4": 3.0, "nf4_single": 1.0, "int8": 2.0}
+"""Kernels a matrix: the maxima in fp32 and their offset, the weights; the weights; their cast and the product with the scales.
+Source: bitsandbytes 0.50, functional.py (dequantize_4bit) and autograd/_functions.py (MatMul8bitLt.backward)."""
+
+
+def dequantisation(
+    job: TrainingJob, name: str, gemms: Sequence[GemmShape], layer: str = "all", modules: tuple[str, ...] = ()
+) -> list[Operator]:
+    """16-bit copies of the frozen matrices before their products: n bytes read and 2 written an element, in forward and in
+    backward (which needs them for the input's gradient); none where they are frozen in 16 bits. int8 is priced so, too: its
+    product in 8 bits, which forward has instead, quantises the input and returns to 16 bits."""
+    if not job.numerics.freezes_quantised:
+        return []
+    frozen = job.numerics.frozen_dtype
+    mine = [g for g in gemms if ".lora_" not in g.name]
+    weights = sum(g.n * g.k for g in mine)
+    gate = job.model.gate_factor
+    apart = {"linear_qkv": 3, "linear_fc1": gate}  # matrices of transformers in one of Megatron's
+    starts = DEQUANTISATION[frozen] * sum(apart.get(g.name, 1) for g in mine)
+    traffic = (FROZEN_BYTES[frozen] + 2.0) * weights
+    return [memory_bound(job, name, (traffic, traffic), layer=layer, modules=modules, launches=(starts, starts))]
 
 
 def with_adapters(job: TrainingJob, gemms: Sequence[GemmShape]) -> list[GemmShape]:
