@@ -177,6 +177,13 @@ class DeploymentsKeywords(TypedDict, total=False):
     disaggregated: bool
     chunked_prefill: bool
     kv_memory_ratio: float | str
+    release: str
+    max_num_seqs: int | str
+    max_model_len: int | str
+    enforce_eager: bool
+    max_loras: int | str
+    max_lora_rank: int | str
+    draft_method: str
     price: float
     calibration: str
     top: int | str

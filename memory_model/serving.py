@@ -248,8 +248,8 @@ def serving_memory(
 ) -> ServingMemory:
     """Memory of one GPU for sequences of `length` tokens (input and output together).
 
-    The pool is the engine's share of what weights, activations and runtime leave free (TensorRT-LLM), or its share of the
-    whole device less them (vLLM, SGLang). `batch`: sequences that run, or max_batch_size where the engine reserves its slots.
+    The pool is the engine's share of what weights, activations and runtime leave free: TensorRT-LLM and megatron-core (vLLM
+    and SGLang: memory_model.engines). `batch`: sequences that run, or max_batch_size where the engine reserves its slots.
     """
     batch = plan.batch if batch is None else batch
     tokens = plan.tokens if tokens is None else tokens
@@ -259,7 +259,7 @@ def serving_memory(
     active = activation_bytes(model, plan, engine, tokens) + slots * slot_bytes(model, plan, engine, length)
     used = weights + active + engine.runtime_bytes
     device = float(gpu.memory_bytes)
-    pool = share * device - used if engine.kv_of_total else share * (device - used)
+    pool = share * (device - used)
     return ServingMemory(
         weights_bytes=weights + 0.0 * active,
         activation_bytes=active,

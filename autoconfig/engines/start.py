@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from autoconfig.memory_model.serving import kv_sequence_bytes
 from autoconfig.planning.export_files import MARK
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import UnsupportedError, option
@@ -69,11 +68,19 @@ LENGTH_SLACK = 128
 
 
 def length(question: ServeQuestion, plan: EnginePlan) -> int:
-    """Tokens of the longest request that the server must take, with slack where positions and the cache have room for it."""
-    longest, positions = int(question.workload.longest_tokens), question.model.max_position_embeddings
-    wanted = max(longest, min(longest + LENGTH_SLACK, positions))
-    pool = question.memory(question.job(plan), float(plan.batch), float(plan.tokens)).kv_pool_bytes
-    return wanted if kv_sequence_bytes(question.model, plan, question.engine, wanted) <= pool else longest
+    """Longest sequence that the server takes: what --max-model-len says, else the model's own length where the cache holds one
+    such sequence, else twice the 99th percentile, else the longest request with slack, else that request alone.
+
+    An engine that sizes its buffers by it (whole prompts, reserved slots, megatron-core) is told the longest request.
+    """
+    if question.options.max_model_len:
+        return question.options.max_model_len
+    longest, own = int(question.workload.longest_tokens), question.model.max_position_embeddings
+    pool = float(question.memory(question.job(plan), float(plan.batch), float(plan.tokens)).kv_pool_bytes)
+    wanted = [max(longest, min(longest + LENGTH_SLACK, own))]
+    if question.chunked and not question.engine.reserves_slots and question.engine.framework != "megatron":
+        wanted[:0] = [max(longest, own), max(longest, min(2 * round(question.workload.p99_tokens), own))]
+    return next((one for one in wanted if question.sequence_bytes(plan, one) <= pool), longest)
 
 
 def whole_prompt_tokens(question: ServeQuestion, plan: EnginePlan) -> int:
@@ -102,8 +109,8 @@ def _seats(kind: str, plan: EnginePlan, parts: int) -> int:
     return -(-sequences(kind, plan) // parts)
 
 
-def _share(question: ServeQuestion) -> str:
-    return f"{question.kv_memory_ratio or question.engine.kv_memory_ratio:g}"
+def _share(question: ServeQuestion, plan: EnginePlan) -> str:
+    return f"{question.served(question.job(plan)).share(plan.tokens):.4g}"
 
 
 def _cache(plan: EnginePlan, question: ServeQuestion, names: Mapping[str, str]) -> str:
@@ -138,7 +145,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         f"enable_chunked_prefill: {'true' if question.chunked else 'false'}",
         "kv_cache_config:",
         f"  dtype: {_cache(plan, question, KV_DTYPES)}",
-        f"  free_gpu_memory_fraction: {_share(question)}",
+        f"  free_gpu_memory_fraction: {_share(question, plan)}",
         "cuda_graph_config:",
         "  enable_padding: true",
         f"  max_batch_size: {most}",
@@ -183,7 +190,7 @@ def vllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--max-num-batched-tokens": tokens,
         "--max-model-len": length(question, plan),
         "--kv-cache-dtype": _cache(plan, question, KV_DTYPES),
-        "--gpu-memory-utilization": _share(question),
+        "--gpu-memory-utilization": _share(question, plan),
         "--enable-chunked-prefill": question.chunked,
         "--no-enable-chunked-prefill": not question.chunked,
     }
@@ -230,7 +237,7 @@ def sglang(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--enable-mixed-chunk": question.chunked and kind == "serve",
         "--context-length": length(question, plan),
         "--kv-cache-dtype": _cache(plan, question, SGLANG_KV),
-        "--mem-fraction-static": _share(question),
+        "--mem-fraction-static": _share(question, plan),
     }
     before: tuple[str, ...] = ()
     if plan.adp > 1:

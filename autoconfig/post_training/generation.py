@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoconfig.memory_model.serving import ServingMemory, serving_memory
+from autoconfig.memory_model.engines.plan import ServedPlan
+from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
@@ -78,16 +79,14 @@ def _room(
     job: PostTrainingJob, placement: Placement, engine: EngineSpec, served: ServingJob
 ) -> tuple[ServingMemory, float, float]:
     """(memory of one engine, samples that its cache holds at once, tokens that it holds)."""
-    memory = serving_memory(
-        job.policy,
-        placement.engine,
-        served.formats,
-        job.gpu,
-        engine,
-        length=job.tokens,
-        batch=256,
+    memory = ServedPlan(
+        model=job.policy,
+        plan=placement.engine,
+        formats=served.formats,
+        gpu=job.gpu,
+        engine=engine,
         kv_memory_ratio=placement.memory_share,
-    )
+    ).memory(length=job.tokens, batch=256)
     slots = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence) / placement.engine.pp
     return memory, slots, max(slots, 1.0) * job.tokens
 

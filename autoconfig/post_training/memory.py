@@ -15,8 +15,8 @@ from autoconfig.specs.errors import GIB
 from autoconfig.specs.models.parameters import total_parameters
 
 ASLEEP_BYTES = 1.5 * GIB
-"""What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache;
-the 1.5 GB of engines/vllm.json, runtime_bytes)."""
+"""What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache).
+The round figure of an engine beside both; an assumption, no log of a sleeping engine is behind it."""
 
 
 @dataclass(frozen=True, kw_only=True)

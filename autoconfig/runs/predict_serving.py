@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.serving import ServingMemory, serving_memory
+from autoconfig.memory_model.engines.plan import ServedPlan
+from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.serving.closed_loop import Benchmark, LoopFigures, bands_text, closed_loop, edge_text, one_user
@@ -86,17 +87,15 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
     tokens = tokens if chunked else max(tokens, int(lengths.isl))
     ranks = plan.adp * plan.pp
     held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
-    memory = serving_memory(
-        case.model,
-        plan,
-        job.formats,
-        case.gpu,
-        engine,
-        length=lengths.isl + lengths.osl,
-        batch=held,
-        tokens=tokens,
+    served = ServedPlan(
+        model=case.model,
+        plan=plan,
+        formats=job.formats,
+        gpu=case.gpu,
+        engine=engine,
         kv_memory_ratio=case.kv_fraction,
     )
+    memory = served.memory(length=lengths.isl + lengths.osl, batch=held, tokens=tokens)
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
     spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
     if benchmark and engine.offline_batch_tuning:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoconfig.memory_model.serving import ServingMemory, kv_sequence_bytes, kv_token_bytes, state_sequence_bytes
+from autoconfig.memory_model.serving import ServingMemory, kv_token_bytes, state_sequence_bytes
 from autoconfig.serving.question import NIC_EFFICIENCY, ServeQuestion
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.rows import ServingJob
@@ -66,7 +66,7 @@ def prefill_memory(question: ServeQuestion, plan: EnginePlan) -> ServingMemory:
 def prefill_lacks_bytes(question: ServeQuestion, plan: EnginePlan) -> float:
     """What a GPU of the prefill instance lacks to hold the longest prompt's activations, and the cache of as many such prompts
     as it has stages; at most 0 where they fit."""
-    longest = float(kv_sequence_bytes(question.model, plan, question.engine, question.workload.longest_input))
+    longest = question.sequence_bytes(plan, question.workload.longest_input)
     return plan.pp * longest - float(prefill_memory(question, plan).kv_pool_bytes)
 
 

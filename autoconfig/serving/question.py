@@ -7,12 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes, kv_sequence_bytes, serving_memory
+import numpy as np
+
+from autoconfig.memory_model.engines.plan import BY_START, ServedPlan, StartOptions, check_options
+from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.serving.calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, tail_limits, trace_of
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
+from autoconfig.specs.engines.releases import newest_release, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -82,6 +86,7 @@ class ServeQuestion:
     imbalance: float | None
     kv_memory_ratio: float | None
     price: float | None
+    options: StartOptions = field(default_factory=StartOptions)
     assumed: tuple[Remark, ...] = field(default=())
     checkpoint: Checkpoint | None = None
     """How the model's files store its weights, where they are quantised."""
@@ -116,23 +121,32 @@ class ServeQuestion:
     def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
         """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes
         and token budgets of one shape."""
-        return serving_memory(
-            self.model,
-            job.plan,
-            job.formats,
-            self.gpu,
-            self.engine,
-            length=self.workload.held_tokens if length is None else length,
-            batch=batch,
-            tokens=tokens,
+        held = self.workload.held_tokens if length is None else length
+        return self.served(job).memory(length=held, batch=batch, tokens=tokens)
+
+    def served(self, job: ServingJob) -> ServedPlan:
+        """The plan of a job with what the question says of its start."""
+        return ServedPlan(
+            model=self.model,
+            plan=job.plan,
+            formats=job.formats,
+            gpu=self.gpu,
+            engine=self.engine,
             kv_memory_ratio=self.kv_memory_ratio,
+            options=self.options,
         )
 
+    def sequence_bytes(self, plan: EnginePlan, length: float) -> float:
+        """Cache of one sequence of `length` tokens on one rank."""
+        return self.served(self.job(plan)).sequence_bytes(length, float(plan.tokens))
+
     def longest_bytes(self, plan: EnginePlan, memory: ServingMemory) -> float:
-        """Cache of the longest request on one rank; a deployment whose pool is smaller can never serve it."""
-        if self.workload.longest_tokens == self.workload.held_tokens:
+        """Cache of the longest request on one rank, or of the longest sequence that the engine is told to take; a deployment
+        whose pool is smaller can never serve it."""
+        longest = max(self.workload.longest_tokens, float(self.options.max_model_len or 0))
+        if longest == self.workload.held_tokens and np.ndim(memory.kv_bytes_per_sequence) == 0:
             return float(memory.kv_bytes_per_sequence)
-        return float(kv_sequence_bytes(self.model, plan, self.engine, self.workload.longest_tokens))
+        return self.sequence_bytes(plan, longest)
 
     @property
     def longest_prompt(self) -> float:
@@ -153,6 +167,27 @@ class ServeQuestion:
         return replace(
             self, ttft_s=self.ttft_s * ttft if self.ttft_s else None, tpot_s=self.tpot_s * tpot if self.tpot_s else None
         )
+
+
+def start_options(request: ServeRequest, model: ModelSpec, workload: Workload) -> StartOptions:
+    """What the request says of the engines' starts. Raises InputError where they could not take the longest request."""
+    longest = request.max_model_len
+    if longest is not None and longest < workload.longest_tokens:
+        raise InputError(
+            f"{option('max_model_len')} {longest:,}: the longest request has {workload.longest_tokens:,.0f} tokens, prompt and "
+            "answer; say at least so many"
+        )
+    method = request.draft_method or ("mtp" if request.draft_tokens and model.mtp_num_layers else "")
+    return StartOptions(
+        release=request.release,
+        max_num_seqs=request.max_num_seqs,
+        max_model_len=longest,
+        eager=request.enforce_eager,
+        lora_slots=request.max_loras,
+        lora_rank=request.max_lora_rank,
+        draft_method=method,
+        draft_tokens=request.draft_tokens,
+    )
 
 
 def _check_served(model: ModelSpec, gpu: GpuSpec, engine: EngineSpec) -> None:
@@ -185,6 +220,9 @@ def understand(request: ServeRequest) -> ServeQuestion:
             f"{option('goal')} tpot with {option('osl')} 1: answers of one token have no time per output token; "
             f"use {option('goal')} ttft"
         )
+    options = start_options(request, model, workload)
+    check_options(engine, options)
+    engine = replace(engine, eager_iterations="all") if options.eager else engine
     calibration = serving_calibration(request.calibration if request.local_files else None)
     checkpoint = read_checkpoint(request.model, local_files=request.local_files)
     constraints = _decided(request, checkpoint, engine, gpu)
@@ -219,6 +257,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         kv_memory_ratio=request.kv_memory_ratio,
         price=request.price,
         checkpoint=checkpoint,
+        options=options,
     )
     return replace(question, assumed=(*notes, *_assumptions(request, question)))
 
@@ -333,10 +372,28 @@ def _assumptions(request: ServeRequest, question: ServeQuestion) -> Iterator[Rem
         yield Remark("prefix_hit", None, "no prefix hits", Effect.TIME)
     if not request.draft_tokens:
         yield Remark("draft_tokens", None, "no speculation", Effect.TIME)
+    yield from _assumed_memory(request, question)
+
+
+def _assumed_memory(request: ServeRequest, question: ServeQuestion) -> Iterator[Remark]:
+    engine, options = question.engine, question.options
+    if engine.framework not in BY_START:
+        if request.kv_memory_ratio is None:
+            yield Remark("kv_memory_ratio", None, f"{engine.kv_memory_ratio:g} of the free memory for the cache")
+        yield note(f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces")
+        return
+    release = options.release or newest_release(engine.framework)
+    if not options.release:
+        yield Remark("release", release, f"memory of {engine.name} by its newest known release")
     if request.kv_memory_ratio is None:
-        of = "of the memory, weights and the rest within it" if engine.kv_of_total else "of the free memory"
-        yield Remark("kv_memory_ratio", None, f"{engine.kv_memory_ratio:g} {of} for the cache")
-    yield note(f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces")
+        if engine.framework == "vllm":
+            share = settings("vllm", release)["fraction"].value
+            why = f"{share:g} of the memory, weights and the rest within it, for the cache"
+        else:
+            why = "SGLang's own share of the memory by card, GPUs and tokens of a step"
+        yield Remark("kv_memory_ratio", None, why)
+    if options.max_num_seqs is None and engine.framework == "vllm":
+        yield Remark("max_num_seqs", None, "as many sequences as run at once, which the profile run samples")
 
 
 def _searched_formats(question: ServeQuestion) -> Iterator[Remark]:

@@ -190,6 +190,14 @@ class ServeRequest:
     disaggregated: bool = True
     chunked: bool | None = None
     kv_memory_ratio: float | None = None
+    release: str = ""
+    """Of vLLM or SGLang; empty: the newest that is known."""
+    max_num_seqs: int | None = None
+    max_model_len: int | None = None
+    enforce_eager: bool = False
+    max_loras: int = 0
+    max_lora_rank: int | None = None
+    draft_method: str = ""
     price: float | None = None
     top: int = 10
     simulate: int = 3

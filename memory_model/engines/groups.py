@@ -1,13 +1,16 @@
 """Blocks of vLLM's cache: layers by kind of cache, groups of equal size, what one sequence takes.
 
-All functions are of integers and exact: tests/judge/test_engine_blocks.py holds them to vLLM's own v1/core/kv_cache_utils.py
-and v1/kv_cache_interface.py, digit for digit.
+Functions of whole numbers are exact (arrays may come in): tests/judge/test_engine_blocks.py holds them to vLLM's own
+v1/core/kv_cache_utils.py and v1/kv_cache_interface.py, digit for digit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from autoconfig.specs.models.parameters import Number
 
 FULL, SLIDING, STATE = "full attention", "sliding window", "states"
 
@@ -27,7 +30,7 @@ class LayerCache:
     copies: int = 1
     """Blocks of a sequence's state: one, 2 where prefixes are cached, more with drafted tokens."""
 
-    def blocks(self, length: int, in_flight: int) -> int:
+    def blocks(self, length: Number, in_flight: Number) -> Number:
         """Blocks of one sequence of `length` tokens, `in_flight` tokens being scheduled.
 
         ceil(length / block); of a window ceil(min(window - 1 + in flight, length) / block) + 1, since it may begin within a
@@ -36,7 +39,7 @@ class LayerCache:
         if self.kind == STATE:
             return self.copies
         if self.kind == SLIDING:
-            return -(-min(self.window - 1 + in_flight, length) // self.block) + 1
+            return -(-np.minimum(self.window - 1 + in_flight, length) // self.block) + 1
         return -(-length // self.block)
 
 
@@ -59,7 +62,7 @@ class BlockLayout:
     block_bytes: int
     """Of the pool for one block id: the widest group's pages."""
 
-    def blocks_of(self, length: int, in_flight: int) -> int:
+    def blocks_of(self, length: Number, in_flight: Number) -> Number:
         """Block ids of one sequence in all groups."""
         return sum(group.like.blocks(length, in_flight) for group in self.groups)
 

@@ -110,9 +110,9 @@ def _vllm(start: EngineStart) -> EngineMemory:
         blocks = start.num_gpu_blocks
     usable = blocks - int(release["null_block"].value)
     most = max(found.length, start.model.max_position_embeddings)
-    longest = _longest(blocks, most, lambda length: layout.blocks_of(length, flight) <= usable)
+    longest = _longest(blocks, most, lambda length: bool(layout.blocks_of(length, flight) <= usable))
     length = max(longest, 1) if start.max_model_len == AUTO_LENGTH else found.length
-    need = layout.blocks_of(length, flight)
+    need = int(layout.blocks_of(length, flight))
     concurrency = blocks / need if need else 0.0
     tokens = int(concurrency * length)
     if not release["tokens_by_concurrency"].value:

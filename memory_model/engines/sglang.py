@@ -158,6 +158,8 @@ class PoolTokens:
     window_tokens: int
     states: int
     """Slots of recurrent states; 0 where the model has none."""
+    cell: float
+    """Bytes of a token in all layers, windows by their share."""
     kv_bytes: float
     state_bytes: float
     running: int
@@ -206,6 +208,7 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
         tokens=tokens,
         window_tokens=int(tokens * ratio) if windows else 0,
         states=states,
+        cell=cell,
         kv_bytes=tokens * cell,
         state_bytes=held,
         running=running,

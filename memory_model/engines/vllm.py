@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from autoconfig.memory_model.engines.groups import FULL, SLIDING, STATE, BlockLayout, LayerCache, block_layout
 from autoconfig.memory_model.engines.held import held_weights, sublayers_of_layer
 from autoconfig.memory_model.serving import StageWeights, attends, kv_layer_bytes
@@ -23,7 +24,7 @@ from autoconfig.specs.models.hybrid import (
     mamba_projected,
 )
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.parameters import kv_heads_per_rank, query_columns
+from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, query_columns
 
 GIB = 2.0**30
 CHUNKED_RANK_TOKENS = 256
@@ -89,7 +90,7 @@ def limits(start: EngineStart) -> StartLimits:
     )
 
 
-def forward_peak(start: EngineStart, tokens: int) -> float:
+def forward_peak(start: EngineStart, tokens: Number) -> Number:
     """Bytes of the forward pass of the profile run: 2 T (c h + w), c buffers of hidden size, w the widest of a layer's others:
     (G + 1) f/t of a dense MLP, what attention projects, what a recurrent layer projects and puts out, or the experts'
     workspaces k (max(G f, h) + max(f, h)).
@@ -111,21 +112,32 @@ def forward_peak(start: EngineStart, tokens: int) -> float:
     if model.is_moe:
         ranks = start.tp * (1 if start.attention_dp else start.dp)
         f, wide = model.moe_ffn_hidden_size * start.ep / ranks, float(model.expert_width)
-        taken = min(tokens, EXPERT_CHUNK)
+        taken = np.minimum(tokens, EXPERT_CHUNK)
         if start.dp > 1:
-            taken = start.dp * (min(tokens, CHUNKED_RANK_TOKENS) if start.ep > 1 else tokens)
+            taken = start.dp * (np.minimum(tokens, CHUNKED_RANK_TOKENS) if start.ep > 1 else tokens)
         routed = taken * model.moe_router_topk * (max(g * f, wide) + max(f, wide))
-        total = max(total, routed)
+        total = np.maximum(total, routed)
     return 2.0 * (tokens * float(settings("vllm", start.release)["live_buffers"].value) * h + total)
 
 
-def sampler_peak(start: EngineStart, found: StartLimits, logit_bytes: float) -> float:
+def sampler_peak(start: EngineStart, seqs: Number, tokens: Number) -> Number:
     """n V s + 2 h T: n dummy sequences sampled with top-k and top-p, s bytes a logit, beside the hidden states of the run."""
     vocabulary = -(-start.model.vocab_size // 64) * 64
-    return min(found.seqs, found.tokens) * vocabulary * logit_bytes + 2.0 * start.model.hidden_size * found.tokens
+    return np.minimum(seqs, tokens) * vocabulary * logit_bytes(start) + 2.0 * start.model.hidden_size * tokens
 
 
-def encoder_peak(start: EngineStart) -> tuple[float, float]:
+def logit_bytes(start: EngineStart) -> float:
+    """s: with a sort, or without one (FlashInfer, Triton)."""
+    release = settings("vllm", start.release)
+    own = release["flashinfer_sampler"].value if start.flashinfer_sampler is None else start.flashinfer_sampler
+    return min(float(release["logit_bytes"].value), FLASHINFER_BYTES) if own else float(release["logit_bytes"].value)
+
+
+FLASHINFER_BYTES = 16.0
+"""Bytes a logit without a sort: logits in 16 and 32 bits, probabilities, and a copy."""
+
+
+def encoder_peak(start: EngineStart, tokens: Number) -> tuple[float, Number]:
     """(bytes of the vision tower's run on the largest picture, bytes of the encoder's cache, which stays while the model runs).
 
     Run: 2 P (f + 12 h_v) over P patches (measured: 2.33 GiB of Qwen3.5-27B's tower alone on a card); cache: 2 h max(T, tokens
@@ -135,7 +147,7 @@ def encoder_peak(start: EngineStart) -> tuple[float, float]:
     if tower is None or start.language_only or start.skip_mm_profiling:
         return 0.0, 0.0
     run = 2.0 * tower.patches * (tower.ffn_hidden_size / start.tp + 12.0 * tower.hidden_size)
-    return run, 2.0 * start.model.hidden_size * max(limits(start).tokens, tower.tokens)
+    return run, 2.0 * start.model.hidden_size * np.maximum(tokens, tower.tokens)
 
 
 def non_torch(start: EngineStart) -> tuple[float, str]:
@@ -155,13 +167,17 @@ GRAPH_PIECE = {False: 0.31, True: 0.6}
 """MiB of one captured piece (a layer at one batch size), with dense MLPs and with experts."""
 
 
-def charged_graphs(start: EngineStart, found: StartLimits) -> float:
+def charged_graphs(start: EngineStart, graph_batch: Number) -> Number:
     """Bytes that the profile run charges for graphs: 0.3 GiB and 0.01 of the card where 512 sequences are the largest.
 
     Measured, "Estimated CUDA graph memory" of public logs: 0.17 to 0.36 GiB where 16 sequences are the largest, 0.48 on
     16 GB, 0.6 to 0.9 on 24 to 32 GB, about 0.9 on 80 GB; more under data and expert parallelism.
     """
-    return GRAPH_BASE * GIB + GRAPH_SHARE * start.gpu.memory_bytes * min(found.graph_batch / 512.0, 1.0)
+    release = settings("vllm", start.release)
+    charged = release["charge_graphs"].value if start.charge_graphs is None else start.charge_graphs
+    if start.eager or not charged:
+        return 0.0 * np.asarray(graph_batch)
+    return GRAPH_BASE * GIB + GRAPH_SHARE * start.gpu.memory_bytes * np.minimum(np.asarray(graph_batch) / 512.0, 1.0)
 
 
 def captured_graphs(start: EngineStart, found: StartLimits, stage: StageWeights) -> float:
@@ -185,6 +201,20 @@ class PartBytes:
     source: str
 
 
+FORWARD, SAMPLING, ENCODING = (
+    "forward pass of the profile run",
+    "sampling in the profile run",
+    "vision tower in the profile run",
+)
+
+
+def peaks(start: EngineStart, stage: StageWeights, seqs: Number, tokens: Number) -> dict[str, Number]:
+    """Bytes of what the profile run does one after the other; the largest counts."""
+    run, cache = encoder_peak(start, tokens) if stage.embedding else (0.0, 0.0)
+    sampled = sampler_peak(start, seqs, tokens) + cache if stage.output else 0.0
+    return {FORWARD: forward_peak(start, tokens) + cache, SAMPLING: sampled, ENCODING: run}
+
+
 def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[PartBytes], float]:
     """(parts of one GPU of a stage, bytes of its pool)."""
     release, found = settings("vllm", start.release), limits(start)
@@ -201,33 +231,25 @@ def pool_parts(start: EngineStart, stage: StageWeights) -> tuple[list[PartBytes]
         )
     if start.kv_cache_bytes is not None and release["kv_cache_bytes"].value:
         return parts, float(start.kv_cache_bytes)
-    own = release["flashinfer_sampler"].value if start.flashinfer_sampler is None else start.flashinfer_sampler
-    logit = min(float(release["logit_bytes"].value), FLASHINFER_BYTES) if own else float(release["logit_bytes"].value)
-    run, cache = encoder_peak(start) if stage.embedding else (0.0, 0.0)
-    peaks = {
-        "forward pass of the profile run": (forward_peak(start, found.tokens) + cache, f"formula: {found.tokens:,} tokens"),
-        "sampling in the profile run": (
-            sampler_peak(start, found, logit) + cache if stage.output else 0.0,
-            f"{min(found.seqs, found.tokens):,} sequences, {logit:g} bytes a logit: {release['logit_bytes'].source}",
-        ),
-        "vision tower in the profile run": (run, "formula: the largest picture"),
+    found_peaks = peaks(start, stage, found.seqs, found.tokens)
+    sources = {
+        SAMPLING: f"{min(found.seqs, found.tokens):,} sequences, {logit_bytes(start):g} bytes a logit: "
+        f"{release['logit_bytes'].source}",
+        ENCODING: "formula: the largest picture",
+        FORWARD: f"formula: {found.tokens:,} tokens",
     }
-    name, (peak, source) = max(peaks.items(), key=lambda one: one[1][0])
+    name, peak = max(((name, float(size)) for name, size in found_peaks.items()), key=lambda one: one[1])
+    source = sources[name]
     outside, outside_source = non_torch(start)
     parts += [
         PartBytes(name=name, bytes=peak, source=source),
         PartBytes(name="not torch's", bytes=outside * GIB, source=outside_source),
     ]
-    charged = release["charge_graphs"].value if start.charge_graphs is None else start.charge_graphs
-    graphs = 0.0 if start.eager or not charged else charged_graphs(start, found)
+    graphs = float(charged_graphs(start, found.graph_batch))
     if graphs:
         parts.append(PartBytes(name="CUDA graphs", bytes=graphs, source=f"measured; {release['charge_graphs'].source}"))
     pool = found.fraction * start.gpu.memory_bytes - held - peak - outside * GIB - graphs
     return parts, pool
-
-
-FLASHINFER_BYTES = 16.0
-"""Bytes a logit without a sort: logits in 16 and 32 bits, probabilities, and a copy."""
 
 
 def layer_caches(start: EngineStart) -> tuple[list[LayerCache], list[int]]:

@@ -44,6 +44,8 @@ class EngineStart:
     """A key of WEIGHT_BYTES by which a published checkpoint goes; empty: as its makers publish it. `checkpoint` goes before."""
     checkpoint: Checkpoint | None = None
     """How the files store the weights, where they say it."""
+    stored: ModuleFormats | None = None
+    """Format of each kind of module where it is known already; goes before both."""
 
     tp: int = 1
     """--tensor-parallel-size; --tp-size; --tp_size. With attention_dp all ranks of a stage."""
@@ -161,6 +163,8 @@ class EngineStart:
     @property
     def formats(self) -> ModuleFormats:
         """Of each kind of module."""
+        if self.stored is not None:
+            return self.stored
         if self.checkpoint is not None:
             return self.checkpoint.formats(self.model).on(self.gpu)
         return module_formats(self.model, self.weights or published_format(self.model) or "bf16", self.gpu)

@@ -179,9 +179,8 @@ class EngineSpec:
     aliases: tuple[str, ...] = ()
     """`backend` or `backend backend_version` of published tables."""
     kv_memory_ratio: float = 0.9
-    """Share of the memory that is free after loading that becomes KV cache."""
-    kv_of_total: bool = False
-    """The share counts from the whole device (vLLM, SGLang) instead."""
+    """Share of the memory that is free after loading that becomes KV cache; of vLLM and SGLang of the whole device or of what
+    is free before it, by release (specs.engines.releases)."""
     scheduler_policy: str = "no_evict"
     """A request is admitted when its whole cache is free (no_evict) or its prompt's (max_util: running ones may pause)."""
     kv_block_tokens: int = 32

@@ -241,12 +241,17 @@ def test_a_whole_prompt_with_slack_is_not_refused(exported, write, name, kind, c
         assert write(question, "decode", plan).options[name] == 512
 
 
-def test_a_script_names_its_release_and_leaves_slack_in_the_longest_sequence(exported):
+def test_a_script_names_its_release_and_takes_the_models_own_length(exported):
     question, _, folder = exported["vllm"]["llama3-8b-4"]
     assert (folder / "serve.sh").read_text(encoding="utf-8").splitlines()[1] == "# Written by megatron-autoconfig for vLLM 0.33"
-    assert int(options(folder)["--max-model-len"]) == question.workload.longest_tokens + 128
+    own = question.model.max_position_embeddings
+    assert int(options(folder)["--max-model-len"]) == own
     whole = int(options(exported["sglang"]["llama3-8b-4"][2])["--context-length"])
-    assert whole == question.workload.longest_tokens + 128 <= question.model.max_position_embeddings
+    assert whole == own > question.workload.longest_tokens
+    prompts = exported["sglang"]["llama3-8b-whole"]
+    assert int(options(prompts[2])["--context-length"]) == prompts[0].workload.longest_tokens + 128, (
+        "whole prompts size buffers"
+    )
 
 
 def test_a_cache_in_fp8_is_for_gpus_whose_kernels_read_it(autoconfig):

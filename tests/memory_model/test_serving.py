@@ -161,14 +161,13 @@ def test_a_checkpoint_holds_its_prediction_depths():
     assert extra == pytest.approx(layer + 2 * (2 * 96 * 96 + 2 * 1000 * 96))
 
 
-@pytest.mark.parametrize("of_total", [False, True])
-def test_the_pool_is_a_share_of_what_is_free_or_of_the_device(of_total):
-    engine = replace(ENGINE, kv_of_total=of_total, runtime_bytes=GIB, kv_memory_ratio=0.8)
+def test_the_pool_is_a_share_of_what_is_free():
+    engine = replace(ENGINE, runtime_bytes=GIB, kv_memory_ratio=0.8)
     plan = EnginePlan(adp=2, pp=2, ep=2, batch=64, tokens=1000)
     found = serving_memory(MOE, plan, FORMATS, H100, engine, length=100)
     active = activation_bytes(MOE, plan, engine, 1000) + 64 / 4 * 4 * 1024
     used = weights_bytes(MOE, plan, FORMATS) + active + GIB
-    pool = 0.8 * H100.memory_bytes - used if of_total else 0.8 * (H100.memory_bytes - used)
+    pool = 0.8 * (H100.memory_bytes - used)
     assert found.kv_pool_bytes == pytest.approx(pool) and found.activation_bytes == pytest.approx(active)
     assert found.max_concurrency == pool // (2 * 128 * 2 * 2 * 8 * 10)
     assert found.kept_free_bytes == pytest.approx(H100.memory_bytes - used - pool)
@@ -190,9 +189,9 @@ def test_a_served_model_holds_its_parameters_once(name, weights):
 
 
 def test_engines_of_the_catalogue_take_what_their_documents_say():
-    """vLLM's and SGLang's share is of the whole device, TensorRT-LLM's of what is free; vLLM frees keys outside windows."""
+    """vLLM frees keys outside windows; its and SGLang's memory is that of a start, without a constant of the catalogue."""
     engines = {name: load_engine(name) for name in ("trtllm-0.17", "trtllm-1.2", "vllm", "sglang")}
-    assert {name for name, engine in engines.items() if engine.kv_of_total} == {"vllm", "sglang"}
+    assert {name for name, engine in engines.items() if not engine.runtime_bytes} == {"vllm", "sglang"}
     assert (
         not any(engines[name].keeps_window_only for name in ("trtllm-0.17", "trtllm-1.2")) and engines["vllm"].keeps_window_only
     )

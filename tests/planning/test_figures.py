@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.predict import dispatch_buffer_bytes, estimate_memory, plans_that_fit
-from autoconfig.memory_model.serving import serving_memory
 from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.specs.errors import GIB
 from autoconfig.time_model.predict import MixedTimes, estimate_step_time, forward_seconds
@@ -109,7 +109,8 @@ def test_a_deployment(text: str, figures: dict[str, str]) -> None:
         np.array([3.0, 0.0, 0.0, 0.5]),
         np.array([1.0, 900.0, 2600.0, 5e3]),
     )
-    memory = serving_memory(job.model, job.plan, job.formats, job.gpu, job.engine, length=5000.0)
+    served = ServedPlan(model=job.model, plan=job.plan, formats=job.formats, gpu=job.gpu, engine=job.engine)
+    memory = served.memory(length=5000.0)
     running, tokens = np.array([1.0, 17.0, 300.0]), np.array([8192.0, 2048.0, 1024.0])
     steady = {}
     for number, lengths in enumerate((Lengths(isl=1000.0, osl=200.0), Lengths(isl=128.0, osl=2048.0, cached=0.3))):

@@ -203,6 +203,11 @@ class Trace:
         """Input and output tokens of the longest request."""
         return float((self.input_tokens + self.output_tokens).max())
 
+    @property
+    def p99_tokens(self) -> float:
+        """Input and output tokens of the request that 99 of 100 are no longer than."""
+        return float(np.quantile(self.input_tokens + self.output_tokens, 0.99))
+
     def at_rate(self, rate: float) -> Trace:
         """The same requests, arrival times stretched to a mean rate (requests per second)."""
         return Trace(
@@ -255,6 +260,14 @@ class Drawn:
     def longest_tokens(self) -> float:
         """Input and output tokens of the longest request that may come."""
         return self.data.most_input + self.data.most_output
+
+    @property
+    def p99_tokens(self) -> float:
+        """Input and output tokens of the request that 99 of 100 are no longer than, of a gamma distribution of the sum by
+        Wilson and Hilferty's cube: mean (1 - c/9 + 2.326 sqrt(c/9))^3, c the squared variation."""
+        mean = self.isl + self.osl
+        ninth = (self.isl_stddev**2 + self.osl_stddev**2) / mean**2 / 9.0
+        return float(mean * (1.0 - ninth + 2.326 * ninth**0.5) ** 3)
 
 
 Workload = Trace | Drawn

@@ -41,9 +41,9 @@ ENGINES = ("megatron", "vllm")
 """Engines that jobs can run (specs.job.ENGINES): names of specs/catalogue/engines."""
 NOT_MEASURED = (
     "rate", "prefix_hit", "draft_tokens", "acceptance", "isl_stddev", "osl_stddev", "trace", "kv_memory_ratio", "chunked",
-    "include",
+    "include", "release", "max_num_seqs", "max_model_len", "enforce_eager", "max_loras", "max_lora_rank", "draft_method",
 )  # fmt: skip
-"""Fields of a ServeRequest that rounds of equal requests do not have."""
+"""Fields of a ServeRequest that rounds of equal requests do not have, or that jobs do not pass to the engine."""
 SHOWN_ONLY = (
     "top", "simulate", "price", "local_files", "goal", "disaggregated", "imbalance", "calibration",
 )  # fmt: skip
