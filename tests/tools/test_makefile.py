@@ -33,9 +33,9 @@ def test_a_target_starts_what_is_there(target):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of pip, where a test before this one has imported distutils
                 assert (ROOT / f"{module.replace('.', '/')}.py").exists() or find_spec(module), module
-        elif file:
+        elif file and not file.startswith("build/"):  # what the recipe itself writes
             assert (ROOT / file).exists(), file
-        else:
+        elif command:
             assert command in COMMANDS, command
 
 
