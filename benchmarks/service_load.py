@@ -36,7 +36,8 @@ async def client(port: int, bodies: list[bytes], until: float, latencies: list[f
         body = bodies[number % len(bodies)]
         number += 1
         start = time.perf_counter()
-        head = f"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST /v1/plans HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        head += "Content-Type: application/json\r\n\r\n"
         writer.write(head.encode() + body)
         answer = await reader.readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200"), answer[:200]

@@ -33,7 +33,7 @@ def test_a_target_starts_what_is_there(target):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of pip, where a test before this one has imported distutils
                 assert (ROOT / f"{module.replace('.', '/')}.py").exists() or find_spec(module), module
-        elif file and not file.startswith("build/"):  # what the recipe itself writes
+        elif file and not file.startswith("build/"):  # but for what the recipe writes
             assert (ROOT / file).exists(), file
         elif command:
             assert command in COMMANDS, command
