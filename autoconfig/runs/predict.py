@@ -298,7 +298,12 @@ def _completed(row: Row, reason: str, calibration: Calibration) -> Prediction:
         reasons = dict.fromkeys((reason, str(error)))
         return Prediction(id=row_id, note=f"not predicted: {'; '.join(reasons)}")
     if not len(ranking.best):
-        return Prediction(id=row_id, note=f"not predicted: {reason}; no legal completion fits")
+        if ranking.closest is None:
+            return Prediction(id=row_id, note=f"not predicted: {reason}; no completion is legal")
+        plan = ranking.plan_of(ranking.closest)
+        case = Case(id=row_id, source=cell(row, "source"), scenario=scenario, plan=plan, assumed=partial.assumed)
+        [(_, least)] = _price(scenario, [(0, row, case)])
+        return replace(least, note=f"{reason}; no legal completion fits, the nearest to it is {plan}; {least.note}")
     step, peak, limit = (float(column[0]) for column in (ranking.step_seconds, ranking.peak_bytes, ranking.limit_bytes))
     likely = float(fit_probability(peak, limit, scenario.cluster.memory_bytes))
     confidence = confidence_of(scenario, step, likely, ranking.plan(0).cp)

@@ -164,7 +164,7 @@ def read_partial(row: Row, calibration: Calibration = DOCUMENTED_DEFAULTS) -> Pa
     row = run.row
     scenario = run.scenario(degree(row, "gpus", None), run.workload)
     fixed: dict[str, frozenset[object]] = {}
-    for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "dp"):
+    for key in ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "dp"):
         if cell(row, key):
             fixed[key] = frozenset({degree(row, key)})
     if (parallel := flag(row, "sp")) is not None:

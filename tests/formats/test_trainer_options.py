@@ -103,6 +103,50 @@ def test_what_matters_and_is_not_priced_is_named(option, says):
     assert not swift("--optim adamw_torch_fused --attn_impl flash_attn --quant_bits 0 --use_liger_kernel false").not_modelled
 
 
+def trl(options):
+    return read_any(f"{TRL}use_peft: true\nlora_r: 8\ndtype: bfloat16\n{options}", CheckRequest(gpu="h100-sxm-80gb", gpus=1))
+
+
+@pytest.mark.parametrize(
+    ("reader", "options", "frozen"),
+    [
+        (swift, "--train_type lora --quant_bits 4", "nf4"),
+        (swift, "--train_type lora --quant_bits 4 --quant_method bnb --bnb_4bit_use_double_quant false", "nf4_single"),
+        (swift, "--train_type lora --quant_bits 8", "int8"),
+        (factory, "finetuning_type: lora\nbf16: true\nquantization_bit: 4\n", "nf4"),
+        (factory, "finetuning_type: lora\nfp16: true\nquantization_bit: 4\ndouble_quantization: false\n", "nf4_single"),
+        (factory, "finetuning_type: lora\nbf16: true\nquantization_bit: 8\nquantization_method: bitsandbytes\n", "int8"),
+        (trl, "load_in_4bit: true\n", "nf4_single"),
+        (trl, "load_in_4bit: true\nuse_bnb_nested_quant: true\nbnb_4bit_quant_type: nf4\n", "nf4"),
+        (trl, "load_in_8bit: true\n", "int8"),
+        (trl, "load_in_4bit: false\n", "bf16"),
+        (swift, "--train_type full --quant_bits 4", "bf16"),
+        (factory, "finetuning_type: lora\nbf16: true\nquantization_bit: 4\nquantization_method: hqq\n", "bf16"),
+        (factory, "finetuning_type: lora\nquantization_bit: 4\n", "bf16"),
+    ],
+)
+def test_weights_that_bitsandbytes_freezes(reader, options, frozen):
+    """Double quantisation is the default of ms-swift and LLaMA-Factory, not of TRL; other methods, fp32 and training of all
+    weights are named."""
+    found = reader(options)
+    assert found.question.scenario.numerics.frozen_dtype == frozen and not found.unknown
+    named = any("weights in fewer bits" in text for text in sentences(found.not_modelled))
+    assert named == (frozen == "bf16" and "false" not in options)
+
+
+def test_what_stays_beside_weights_of_4_bits_is_named_where_it_is_wide():
+    wide = read_any(f"{TRL}use_peft: true\nload_in_4bit: true\n", CheckRequest(gpu="h100-sxm-80gb", gpus=1))
+    assert any("are loaded in float32" in text for text in sentences(wide.not_modelled))
+    assert not trl("load_in_4bit: true\n").not_modelled
+
+
+def test_experts_in_4_bits_are_named():
+    text = FACTORY.format(options="finetuning_type: lora\nbf16: true\nquantization_bit: 4\nlora_target: q_proj,v_proj\n")
+    found = read_any(text.replace("Qwen2.5-7B", "Qwen3-30B-A3B"), CheckRequest(gpu="h100-sxm-80gb", gpus=8))
+    assert found.question.scenario.numerics.frozen_dtype == "bf16"
+    assert any("weights in fewer bits" in text for text in sentences(found.not_modelled))
+
+
 def state_bytes(found):
     """Weights, gradients and optimizer state of the one stage."""
     parts = check(found).report.stages[0].parts
@@ -263,7 +307,7 @@ def test_sharding_over_one_machine_of_one_is_over_all_gpus():
 def test_weights_in_fewer_bits_that_may_fit_get_no_verdict(autoconfig, tmp_path, gpu, code, fits):
     """16-bit weights bound the memory: above the limit nothing is known, below it the run fits."""
     file = tmp_path / "run.sh"
-    options = "--tuner_type lora --quant_bits 4 --max_length 1024 --per_device_train_batch_size 1"
+    options = "--tuner_type lora --quant_bits 4 --quant_method hqq --max_length 1024 --per_device_train_batch_size 1"
     file.write_text(f"NPROC_PER_NODE=1 swift sft --model Qwen/Qwen2.5-32B {options} --gradient_checkpointing true\n")
     run = autoconfig.run("check", str(file), "--gpu", gpu)
     assert run.exit_code == code and ("No verdict on memory" in run.stdout) == (fits is None), run.output

@@ -218,3 +218,16 @@ def test_tables_without_a_prediction_end_with_a_message(inference: bool, autocon
     assert result.exit_code == 2 and "none of the 2 rows" in result.stderr and "tpu" in result.stderr
     with target.open(newline="") as file:
         assert [found["pred_note"].startswith("not predicted") for found in csv.DictReader(file)] == [True, True]
+
+
+def test_a_plan_that_is_not_whole_and_fits_nowhere_gets_a_time_and_does_not_fit() -> None:
+    row = {"id": "x", "model": "llama3-70b", "gpu": "a100-40gb", "gpus": "4", "mbs": "1", "gbs": "32", "full_plan": "0"}
+    [found] = predict_rows([row])
+    assert found.fits is False and found.step_seconds and found.peak_gib and found.peak_gib > 40
+    assert "no legal completion fits, the nearest to it is tp=4," in found.note
+
+
+def test_the_expert_tensor_parallelism_of_an_incomplete_plan_counts() -> None:
+    row = {"id": "x", "model": "mixtral-8x7b", "gpu": "h100", "gpus": "32", "gbs": "128", "etp": "2", "full_plan": "0"}
+    [found] = predict_rows([row])
+    assert "etp=2" in found.note

@@ -22,7 +22,7 @@ from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.remarks import Effect, Remark, note
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import FROZEN_BYTES, Scenario
 from autoconfig.training.space import Constraints
 
 DEFAULT_BATCH = 8
@@ -48,9 +48,10 @@ HARMLESS = re.compile(
 _STATE = "another optimizer than Adam keeps other state"
 OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
 """Options of LLaMA-Factory and ms-swift that put another optimizer in Adam's place."""
+QUANTISED = ("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit")
 LESS, MORE = Effect.LESS_MEMORY, Effect.MORE_MEMORY
 NOT_MODELLED = {
-    ("quantization_bit", "quant_bits", "load_in_4bit", "load_in_8bit"): ("frozen weights in fewer bits: less memory", LESS),
+    QUANTISED: ("weights in fewer bits, which is priced of bitsandbytes' 4 and 8 bits beside adapters: less memory", LESS),
     ("use_unsloth", "use_unsloth_gc"): ("kernels and recomputation of unsloth: less memory, less time", LESS),
     ("modules_to_save", "additional_target"): ("further modules are trained whole: more memory", MORE),
     ("use_dora",): ("magnitudes beside the adapters: more time", Effect.TIME),
@@ -125,8 +126,30 @@ def training(
         **{"software": FUSED if is_fused(section) else SOFTWARE, **_sharding(section, assumed)},
     )
     _name_liger(section, run)
+    _quantise(section, run)
     _remark(section, run)
     return run
+
+
+def _quantise(section: Section, run: TrainerRun) -> None:
+    """Weights that bitsandbytes keeps in 4 or 8 bits beside adapters. Double quantisation is off in TRL unless said
+    (trl/trainer/model_config.py) and on in the others (LLaMA-Factory's double_quantization, ms-swift's
+    bnb_4bit_use_double_quant)."""
+    method = section.word("quantization_method", "quant_method") or "bnb"
+    doubled = section.flag(
+        "use_bnb_nested_quant", "bnb_4bit_use_double_quant", "double_quantization", default=not section.has("load_in_4bit")
+    )
+    section.word("quantization_type", "bnb_4bit_quant_type")  # nf4 and fp4 have the same bytes
+    bits = section.count("quantization_bit", "quant_bits") if _is_on(section, "quantization_bit", "quant_bits") else None
+    bits = 4 if section.flag("load_in_4bit") else 8 if section.flag("load_in_8bit") else bits
+    frozen = {4: "nf4" if doubled else "nf4_single", 8: "int8"}.get(bits or 0)
+    model, trained = run.model, run.numerics
+    dense = not (model.is_moe or model.is_hybrid or model.encoder_num_layers)
+    narrow = trained.get("peft") == "lora" and trained["precision"] in ("bf16", "fp16")
+    if frozen and narrow and dense and method.lower() in ("bnb", "bitsandbytes"):
+        run.numerics = {**trained, "frozen_dtype": frozen}
+        said = f"linear layers of the blocks in {frozen} of bitsandbytes, embedding, output layer and norms in 16 bits"
+        run.assumed.append(note(said))
 
 
 def _remark(section: Section, run: TrainerRun) -> None:
@@ -139,7 +162,10 @@ def _remark(section: Section, run: TrainerRun) -> None:
     if str(section.get("task_type") or "causal_lm").lower() == "causal_lm":
         section.flat.pop("task_type", None)
     run.not_modelled += [
-        Remark(key, None, *said) for keys, said in NOT_MODELLED.items() for key in keys if _is_on(section, key)
+        Remark(key, None, *said)
+        for keys, said in NOT_MODELLED.items()
+        for key in keys
+        if _is_on(section, key) and not (keys == QUANTISED and "frozen_dtype" in run.numerics)
     ]
     _require_adam(section, run)
     attention = (section.word("attn_impl", "attn_implementation", "flash_attn") or "").lower()
@@ -186,8 +212,8 @@ def _name_liger(section: Section, run: TrainerRun) -> None:
         run.not_modelled.append(said)
 
 
-def _is_on(section: Section, key: str) -> bool:
-    return str(section.get(key)).lower() not in ("none", "false", "0", "0.0", "", "[]")
+def _is_on(section: Section, *keys: str) -> bool:
+    return str(section.get(*keys)).lower() not in ("none", "false", "0", "0.0", "", "[]")
 
 
 def _numerics(section: Section, kind: str, model: ModelSpec) -> dict[str, Any]:
@@ -270,6 +296,9 @@ def read_trl(document: Document) -> CheckInput:
         if run.recompute == NONE:
             why = "which autocast saves for backward: more memory"
             run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE))
+    if wide and run.numerics.get("frozen_dtype") in FROZEN_BYTES:
+        why = "embedding, output layer and norms are loaded in float32 (dtype: bfloat16 says 16 bits): more memory"
+        run.not_modelled.append(Remark("dtype", None, why, MORE))
     return record(document, run, section, trl.settings, wish)
 
 

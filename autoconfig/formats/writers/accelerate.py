@@ -9,7 +9,7 @@ import yaml
 from autoconfig.formats.writers.deepspeed import FULL
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, accumulation, flat, foreign, head
 from autoconfig.specs.plan import NONE, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import CHOICES, Scenario
 from autoconfig.training.space import Constraints
 
 WISH = Constraints(
@@ -24,7 +24,7 @@ NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp32"},
     "grad_reduce_dtype": {"fp32", "bf16"},
     "peft": {"none", "lora"},
-    "frozen_dtype": {"bf16", "fp32"},
+    "frozen_dtype": {*CHOICES["frozen_dtype"]},
 }
 """Adapters and packing are the trainer's own."""
 KEYS = ("tp", "cp", "fsdp", "recompute")

@@ -40,6 +40,10 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
+    if scenario.numerics.freezes_quantised and plan.fsdp:
+        odd.append(
+            f"fsdp={plan.fsdp} of weights in {scenario.numerics.frozen_dtype} , whose shards under FSDP2 are not known to load"
+        )
     shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == FULL else plan.recompute)
     if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
         scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
@@ -66,7 +70,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
     if numerics.peft != "none":
         names = named_modules(scenario.model, numerics.lora_target_modules)
         lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {LORA_ALPHA * numerics.lora_rank}"]
-        lines += [f"lora_target_modules: [{', '.join(names)}]"]
+        lines += [f"lora_target_modules: [{', '.join(names)}]", *_QUANTISED.get(numerics.frozen_dtype, ())]
     asked = ["# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters"]
     if not known:
         asked.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
@@ -75,6 +79,15 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         f"{scenario.cluster.num_gpus} GPUs and their sharding: {LAUNCH} (--format accelerate)",
     )
     return Written(file_name=SFT, text="\n".join([f"# {head(scenario, plan)}", *asked, *lines, ""]), unsaid=unsaid)
+
+
+_FOUR = ("load_in_4bit: true", "bnb_4bit_quant_type: nf4")
+_QUANTISED = {
+    "nf4": (*_FOUR, "use_bnb_nested_quant: true"),
+    "nf4_single": (*_FOUR, "use_bnb_nested_quant: false"),
+    "int8": ("load_in_8bit: true",),
+}
+"""trl 1.16, ModelConfig: bitsandbytes' formats."""
 
 
 def weights_dtype(scenario: Scenario) -> str:
