@@ -297,12 +297,13 @@ def test_shipped_constants_are_what_the_fit_gives(rows):
     samples, first = samples_of(rows)
     found, shipped = fit(samples, first), shipped_calibration()
     for name, numbers in shipped.engines.items():
+        waits = ("request_s", "request_token_s") if name == "trtllm-1.2" else ()  # of benchmarks of users: fit/closed_loop.py
         for key, value in numbers.items():
-            assert found.engines[name][key] == pytest.approx(value, rel=2e-3, abs=1e-9), (name, key)
+            assert key in waits or found.engines[name][key] == pytest.approx(value, rel=2e-3, abs=1e-9), (name, key)
         for gpu, factors in shipped.gpus[name].items():
             assert found.gpus[name][gpu] == pytest.approx(factors, rel=2e-3, abs=1e-9), (name, gpu)
     assert all(s.features.min() >= 0 for s in samples)
-    assert constant_vector(shipped.constants(understand(SMALL).engine, understand(SMALL).gpu)).shape == (8,)
+    assert constant_vector(shipped.constants(understand(SMALL).engine, understand(SMALL).gpu)).shape == (9,)
 
 
 def test_order_of_tp(rows):

@@ -25,6 +25,8 @@ KERNEL_S = 2.5e-6
 """A memory-bound kernel of few rows takes as long as an empty one."""
 POINTWISE_KERNELS = 3
 """Two norms with their residuals, one activation, per layer."""
+TILE_ROWS = 64.0
+"""Rows of each touched expert that grouped GEMMs compute beside its own, to fill their tiles of 64 or 128."""
 PARTS = ("linear", "communication", "pointwise", "experts", ARITHMETIC)
 """Of token_parts. ARITHMETIC: those of the experts' seconds that the matrix units set and not the memory; they are in `experts`
 and count again as EngineConstants.experts_arithmetic says."""
@@ -166,7 +168,8 @@ def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     matrix, memory = ideal.experts_bounds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
     terms, form = job.constants.terms, job.formats.experts
     if terms is not None:
-        arithmetic = terms.experts_arithmetic.get(form, 1.0) * matrix
+        padded = 1.0 + TILE_ROWS * active / (rows * local)
+        arithmetic = terms.experts_arithmetic.get(form, 1.0) * matrix * padded
         return terms.experts.get(form, 1.0) * memory, arithmetic
     best = np.maximum(matrix, memory)
     near = stand_in(job.tables.experts, job.formats.experts)

@@ -428,6 +428,7 @@ class _Scheduler:
             self.isl[r] = self.held[r]
             self.osl[r], self.steps[r] = max(self.osl[r] - given - 1.0, 1.0), left - 1
             self.thrown_out.add(r)
+            self.ratio = FIRST_RATIO
             self.waiting.appendleft(r)
 
     def stream(self) -> SimulatedStream:

@@ -48,7 +48,7 @@ TERMS: dict[str, tuple[float, float, tuple[str, ...]]] = {
     "decode_attention": (0.96, 0.1, ("engine",)),
     "prefill_attention": (1.9, 0.3, ("engine", "kind")),
     "experts": (0.85, 0.15, ("kind", "engine", "architecture")),
-    "experts_arithmetic": (5.0, 0.3, ("kind", "engine")),
+    "experts_arithmetic": (2.0, 0.4, ("kind", "engine")),
     "moe_layer_s": (40e-6, 0.5, ("kind", "engine", "architecture")),
     "layer_s": (2e-6, 0.5, ("engine",)),
     "delta_layer_s": (10e-6, 0.5, ()),
@@ -103,12 +103,12 @@ class Equation:
     slopes: tuple[Vector, Vector]
 
 
-def runs_of(rows: Iterable[Row]) -> list[BenchmarkRun]:
-    """Benchmarks among the rows whose set-up is known."""
+def runs_of(rows: Iterable[Row], *, every: bool = False) -> list[BenchmarkRun]:
+    """Benchmarks among the rows whose set-up is known, or of all rows."""
     found = []
     for row in rows:
         between, first = number(row, "tpot_mean_ms"), number(row, "ttft_mean_ms")
-        if cell(row, "kind") != "online_concurrency" or not between or not first or not known_setup(row):
+        if cell(row, "kind") != "online_concurrency" or not between or not first or not (every or known_setup(row)):
             continue
         try:
             case = read_case(row)

@@ -25,6 +25,7 @@ from validation.sheets.figures import Figures, Line, figures_of, group_table, li
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, record_of
 from validation.sheets.memory import memory_groups, peak_errors, verdict_lines
 from validation.sheets.post_training import fit_lines, inside_bands, post_training_groups, post_training_lines, step_errors
+from validation.sheets.served import left_out_runs, served_groups, served_lines
 from validation.sheets.serving import judged_runs, serving_groups, serving_lines, throughput_errors
 from validation.sheets.strangers import STRANGERS, strangers
 from validation.sheets.strangers import lines as strangers_lines
@@ -133,7 +134,7 @@ def seen_page() -> str:
 def unknown_page(plans: Sequence[FirstPlan]) -> str:
     """Return the sheet of constants that know nothing of the run's publisher, and what first plans promise."""
     unknown, judged = with_publisher_unknown(), judged_runs(held_out=True)
-    groups = [*groups_of(unknown), *serving_groups(judged), *post_training_groups(seen=False)]
+    groups = [*groups_of(unknown), *serving_groups(judged), *served_groups(left_out_runs()), *post_training_groups(seen=False)]
     far = [(p.source, p.run.case.id, p.ratio) for p in unknown if p.run.large]
     far += list(throughput_errors(judged)) + [(source, name, error) for _, source, name, error in step_errors()]
     promised = (
@@ -176,7 +177,8 @@ def memory_page() -> str:
 def held_lines(plans: Sequence[FirstPlan]) -> list[Line]:
     """Return everything that is held to a bar, but memory."""
     lines = [*bar_lines(), *band_lines("source"), *band_lines("publisher"), *regret_lines(predictions("source"))]
-    lines += [*first_plan_lines(plans), *serving_lines(judged_runs(held_out=True)), *post_training_lines()]
+    lines += [*first_plan_lines(plans), *serving_lines(judged_runs(held_out=True)), *served_lines(left_out_runs())]
+    lines += post_training_lines()
     for what, facts in STRANGERS.items():
         lines += strangers_lines(strangers(facts=facts), what)
     return [*lines, *stranger_lines(), *encoder_lines()[1]]

@@ -1,0 +1,171 @@
+"""A benchmark of N users: one number in `predict --inference` and `deployments`; the columns of a row; terms by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine
+from autoconfig.time_model.serving.costs import constant_vector, iteration_features, iteration_parts, iteration_seconds
+from autoconfig.time_model.serving.ideal import experts_bounds
+from autoconfig.time_model.serving.rows import TILE_ROWS, ServingJob, experts_seconds
+from autoconfig.time_model.serving.scheduler import default_tokens
+from autoconfig.time_model.serving.simulation import IterationTable, uniform_lengths
+from autoconfig.time_model.serving.tables import EngineConstants, PooledTerms, StepTerms, shipped_calibration
+
+from autoconfig.runs.predict_serving import predict_rows
+from autoconfig.runs.serving_row import read_case
+from autoconfig.serving.answer import answer
+from autoconfig.serving.closed_loop import bands_text, edge_text
+from autoconfig.serving.request import ServeRequest
+
+ROW = {
+    "model": "Llama-3.1-8B", "gpu": "H100-SXM-80GB", "n_gpus": "1", "tp": "1", "isl": "1024", "osl": "256", "weights": "fp8",
+    "kv": "fp8", "backend": "vllm", "scenario": "concurrency 16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "users", "gpus"), [("vllm", 16, 1), ("sglang", 64, 2), ("trtllm-1.2", 8, 1), ("vllm", 256, 4)]
+)
+def test_a_row_and_a_deployment_say_the_same(engine, users, gpus):
+    row = {**ROW, "backend": engine, "scenario": f"concurrency {users}", "n_gpus": f"{gpus}", "tp": f"{gpus}",
+           "max_num_batched_tokens": "8192"}  # fmt: skip
+    (said,) = predict_rows([row])
+    fixed = (f"tp={gpus}", "pp=1", "weights=fp8", "kv=fp8", f"batch={users}", "tokens=8192")
+    asked = ServeRequest(model="llama3.1-8b", gpu="h100", gpus=gpus, engine=engine, isl=1024, osl=256, fix=fixed, simulate=0,
+                         tpot_s=60.0, disaggregated=False)  # fmt: skip
+    found = answer(asked).reports[0].benchmark
+    assert (found.users, found.requests, found.range_ratio) == (users, 10 * users, 0.8)
+    assert found.ttft_seconds * 1e3 == pytest.approx(said.ttft_ms) and found.tpot_seconds * 1e3 == pytest.approx(said.tpot_ms)
+    assert found.tokens_per_second_per_gpu == pytest.approx(said.out_tok_s_gpu)
+
+
+def test_columns_of_a_benchmark():
+    plain = read_case(ROW)
+    assert (plain.load, plain.requests, plain.range_ratio, plain.receive_every) == ("closed", 160, 0.8, 1)
+    given = {"requests": "64", "range_ratio": "1", "max_num_batched_tokens": "4096", "recv_interval": "10",
+             "kv_fraction": "0.5",
+             "speculative": "mtp 3 0.8", "max_num_seqs": "8"}  # fmt: skip
+    case = read_case({**ROW, **given})
+    assert (case.requests, case.range_ratio, case.tokens, case.receive_every) == (64, 1.0, 4096, 10)
+    assert (case.kv_fraction, case.drafted, case.acceptance, case.max_batch) == (0.5, 3, 0.8, 8)
+    assert read_case({**ROW, "speculative": "none"}).drafted == 0 and read_case({**ROW, "speculative": "eagle-2"}).drafted == 2
+    for name, wrong in (("range_ratio", "1.2"), ("kv_fraction", "0"), ("speculative", "yes please"), ("recv_interval", "0")):
+        with pytest.raises(InputError, match=name):
+            read_case({**ROW, name: wrong})
+
+
+def test_what_columns_do_to_the_figures():
+    """Drafts that are accepted shorten TPOT, few sequences at once lengthen TTFT, a long look-out too, alike lengths none."""
+    base, drafts, few, rare = predict_rows(
+        [ROW, {**ROW, "speculative": "mtp 3 0.9"}, {**ROW, "max_num_seqs": "4"}, {**ROW, "recv_interval": "200"}]
+    )
+    assert drafts.tpot_ms < 0.6 * base.tpot_ms and few.ttft_ms > 3 * base.ttft_ms and few.tpot_ms < base.tpot_ms
+    assert rare.ttft_ms > 1.5 * base.ttft_ms
+    moe = {**ROW, "model": "gpt-oss-120b", "weights": "mxfp4", "n_gpus": "8", "tp": "8"}
+    assert [(plan.adp, plan.ep) for plan in read_case(moe).plans] == [(1, 1)]
+    assert len(read_case({**moe, "scenario": "offline", "backend": "trtllm"}).plans) > 1
+    assert "nine in ten measured TPOT" in base.note.split(";")[0]
+
+
+def test_a_checkpoint_names_the_formats():
+    row = {**ROW, "model": "DeepSeek-R1", "gpu": "B200", "n_gpus": "8", "tp": "8", "weights": "fp4"}
+    some = read_case({**row, "checkpoint": "nvidia/DeepSeek-R1-0528-FP4"})
+    assert some.checkpoint is not None and some.checkpoint.formats(some.model).attention == "bf16"
+    assert read_case(row).checkpoint is None
+
+
+def test_a_load_near_the_cache_is_a_range():
+    assert edge_text(0.89) == "" and "TTFT may be" in edge_text(0.9) and "TTFT may be" in edge_text(1.1)
+    assert "requests wait" in edge_text(1.2)
+    assert (
+        bands_text({}) == "" and bands_text({"tpot": (0.8, 1.3)}) == "nine in ten measured TPOT 0.80 to 1.30 times what is said"
+    )
+
+
+def test_lengths_of_a_benchmark():
+    found = uniform_lengths(1000.0, 0.8, 100_000, np.random.default_rng(1))
+    assert (found.min(), found.max()) == (800, 1000) and found.mean() == pytest.approx(900, rel=1e-3)
+    assert set(uniform_lengths(1000.0, 1.0, 5, np.random.default_rng(1)).tolist()) == {1000.0}
+
+
+@pytest.mark.parametrize(("engine", "gpu", "tokens"), [
+    ("vllm", "h100", 8192), ("vllm", "l40s", 2048), ("sglang", "rtx-4090", 2048), ("sglang", "h200", 8192),
+    ("sglang", "b200", 16384), ("trtllm-1.2", "h100", 8192),
+])  # fmt: skip
+def test_default_tokens_of_an_iteration(engine, gpu, tokens):
+    assert default_tokens(load_engine(engine), load_gpu(gpu)) == tokens
+
+
+def _job(**terms) -> ServingJob:
+    model, gpu = load_model("deepseek-v3"), load_gpu("h200")
+    plan = EnginePlan(tp=1, adp=8, ep=8, weights="fp8", kv="bf16")
+    return ServingJob(model=model, gpu=gpu, plan=plan, engine=load_engine("vllm"),
+                      constants=EngineConstants(layer_s=1e-6, terms=StepTerms(**terms)))  # fmt: skip
+
+
+def test_experts_are_bytes_and_arithmetic():
+    """Of 8 x 64 tokens, 8 experts each, 16 rows an expert of 256, 32 on a rank; fp8 blocks."""
+    job = _job(experts={"fp8_block": 0.5}, experts_arithmetic={"fp8_block": 4.0})
+    memory, arithmetic = (float(x) for x in experts_seconds(job, np.float64(64.0)))
+    active = 32 * (1 - np.exp(-16.0))
+    compute, moved = experts_bounds(16.0, 32.0, active, 7168.0, 2048.0, "fp8_block", job.gpu)
+    assert memory == pytest.approx(0.5 * moved)
+    assert arithmetic == pytest.approx(4.0 * compute * (1 + TILE_ROWS * active / (16 * 32)))
+
+
+def test_launches_of_a_step_by_kind():
+    """61 layers of 1 us, 58 MoE layers of 20 and 50 us under attention data parallelism; prompts 2 ms and 61 of 0.1."""
+    job = _job(moe_layer_s={"fp8_block": 20e-6}, gathered_layer_s=50e-6, eager_step_s=2e-3, eager_layer_s=1e-4)
+    assert job.launches_s == pytest.approx(61e-6 + 58 * 70e-6) and job.prompts_s == pytest.approx(2e-3 + 61e-4)
+    bare = replace(job, constants=EngineConstants(terms=StepTerms()))
+    alone, mixed = (
+        float(iteration_seconds(job, 8.0, 512.0, p, 512.0) - iteration_seconds(bare, 8.0, 512.0, p, 512.0)) for p in (0.0, 1.0)
+    )
+    assert alone == pytest.approx(job.launches_s) and mixed == pytest.approx(job.launches_s + job.prompts_s)
+    parts = iteration_parts(job, 8.0, 512.0, 1.0, 512.0)
+    whole = float(iteration_features(job, 8.0, 512.0, 1.0, 512.0) @ constant_vector(job.constants))
+    assert float(sum(parts.values())) == pytest.approx(whole)
+    looked_up = IterationTable(job).seconds(8.0, 512.0, 1.0, 512.0, 512.0)
+    assert looked_up == pytest.approx(whole, rel=0.02)
+
+
+def test_factors_of_parts():
+    """Twice the linear layers, the output layer with them; three times the prompts' attention."""
+    slow, plain = _job(linear=2.0, prefill_attention={"latent": 3.0}, decode_attention=5.0), _job()
+    for name, factor in (
+        ("linear", 2.0),
+        ("output layer", 2.0),
+        ("prefill attention", 3.0),
+        ("decode attention", 5.0),
+        ("pointwise", 1.0),
+    ):
+        a, b = (float(iteration_parts(job, 8.0, 512.0, 1.0, 512.0)[name]) for job in (slow, plain))
+        assert a == pytest.approx(factor * b), name
+
+
+def test_pooled_terms_are_products():
+    gpu = load_gpu("b200")
+    deviations = {"linear": {"engine:vllm": 1.1, "architecture:blackwell": 0.9, "architecture:hopper": 7.0},
+                  "experts": {"kind:nvfp4": 0.5, "engine:sglang": 7.0}}  # fmt: skip
+    pooled = PooledTerms(engines=("vllm",), values={"linear": 0.8, "experts": 0.9, "request_s": 0.01}, deviations=deviations)
+    found = pooled.constants("vllm", gpu)
+    assert found.terms.linear == pytest.approx(0.8 * 1.1 * 0.9) and found.request_s == 0.01
+    assert found.terms.experts["nvfp4"] == pytest.approx(0.45) and found.terms.experts["bf16"] == pytest.approx(0.9)
+
+
+def test_shipped_constants_are_plausible():
+    """Engines of one kind, hosts hidden, bands no wider than promised."""
+    shipped = shipped_calibration()
+    for name in ("vllm", "sglang"):
+        found = shipped.constants(load_engine(name), load_gpu("h200"))
+        assert found.terms is not None and found.host_s == 0.0 and 0.6 < found.terms.linear < 1.3
+        (low, high), (least, most) = found.bands["tpot"], found.bands["ttft"]
+        assert 0.70 <= low < 1 < high <= 1.45 and 0.60 <= least < 1 < most <= 1.90
+    assert shipped.constants(load_engine("trtllm-1.2"), load_gpu("h200")).terms is None

@@ -1,0 +1,88 @@
+"""Benchmarks of a number of users (validation/tables/served_measurements.csv), each group of model, GPU and engine predicted by
+constants that saw nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from autoconfig.time_model.serving.tables import shipped_calibration
+
+from validation.fit.closed_loop import SHARING, LeftOut, fit_pooled, predicted_left_out, runs_of
+from validation.intake.served import known_setup
+from validation.published import published_rows
+from validation.sheets.figures import Group, Line, figures_of
+
+Error = Callable[[LeftOut], float]
+
+
+def tpot_error(one: LeftOut) -> float:
+    """Of the mean time between tokens: predicted / measured - 1."""
+    return one.tpot_s / one.run.tpot_s - 1.0
+
+
+def ttft_error(one: LeftOut) -> float:
+    """Of the mean time to first token."""
+    return one.ttft_s / one.run.ttft_s - 1.0
+
+
+def throughput_error(one: LeftOut) -> float:
+    """Of output tokens a second, which no row prints: users x OSL / (TTFT + TPOT (OSL - 1)) on both sides."""
+    later = one.run.case.lengths.osl - 1.0
+    return (one.run.ttft_s + one.run.tpot_s * later) / (one.ttft_s + one.tpot_s * later) - 1.0
+
+
+ERRORS: dict[str, Error] = {"TPOT": tpot_error, "TTFT": ttft_error, "output tokens/s": throughput_error}
+BARS = {("TPOT", "mean"): 0.15, ("TPOT", "median"): 0.12, ("TTFT", "median"): 0.20, ("output tokens/s", "mean"): 0.17}
+INSIDE = (0.85, 0.95)
+"""Share of runs inside the 90 % band."""
+
+
+@cache
+def left_out_runs() -> tuple[LeftOut, ...]:
+    """All rows; constants are fitted on those whose set-up is known, less the row's group."""
+    rows = list(published_rows("served_measurements"))
+    base = shipped_calibration()
+    known = runs_of(rows)
+    _, equations = fit_pooled(known, base, SHARING)
+    return tuple(predicted_left_out(runs_of(rows, every=True), equations, base, SHARING))
+
+
+def served_lines(found: Sequence[LeftOut]) -> Iterator[Line]:
+    """Yield the figures of rows whose set-up is known beside their bars, then of all rows, then the bands."""
+    statistics: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median}
+    for every in (False, True):
+        mine = [one for one in found if every or known_setup(one.run.row)]
+        which = "all rows" if every else "set-up known"
+        for name, error in ERRORS.items():
+            for statistic, of in statistics.items():
+                reached = float(of([abs(error(one)) for one in mine]))
+                most = None if every else BARS.get((name, statistic))
+                yield Line(name=f"served, {which}: {name} ({statistic})", rows=len(mine), reached=reached, most=most)
+    for name in ("tpot", "ttft"):
+        inside = [_inside(one, name) for one in found if known_setup(one.run.row)]
+        known = [one for one in inside if one is not None]
+        low, high = INSIDE
+        reached = float(np.mean(known))
+        yield Line(name=f"served: {name.upper()} inside the band", rows=len(known), reached=reached, least=low, most=high)
+
+
+def _inside(one: LeftOut, name: str) -> bool | None:
+    """Whether measured over predicted is in the shipped band; None where the engine has none."""
+    band = shipped_calibration().constants(one.run.case.engine, one.run.case.gpu).bands.get(name)
+    ratio = getattr(one.run, f"{name}_s") / getattr(one, f"{name}_s")
+    return None if band is None else band[0] <= ratio <= band[1]
+
+
+def served_groups(found: Sequence[LeftOut]) -> list[Group]:
+    """Return TPOT's, TTFT's and throughput's figures of every engine, and of every group."""
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for one in found:
+        row, setup = one.run.row, "" if known_setup(one.run.row) else ", set-up not known"
+        run = f"{row['isl']}/{row['osl']}, {row['scenario']}"
+        for of in (one.run.case.engine.framework, one.run.group):
+            for name, error in ERRORS.items():
+                groups.setdefault(f"served: {of}{setup}: {name}", []).append((run, error(one)))
+    return [Group(name=name, figures=figures_of(errors)) for name, errors in sorted(groups.items())]
