@@ -143,7 +143,8 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     load = load_of(request)
     if not load.asked:
         return answer
-    return replace(answer, load=answer_load(filled.start, memory, load, read.value_or("scheduler-recv-interval", 1)))
+    every = read.value_or("scheduler-recv-interval", 1)
+    return replace(answer, load=answer_load(filled.start, memory, load, every, filled.model_name))
 
 
 def read_and_fill(text: str, request: StartRequest, path: Path | None = None) -> tuple[ReadStart, Filled]:

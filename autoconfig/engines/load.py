@@ -24,6 +24,7 @@ from autoconfig.specs.errors import AutoconfigError, InputError, option
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.checkpoint import checkpoint_named
 from autoconfig.time_model.serving.tables import shipped_calibration
 
 PERCENTILES = (50, 90, 95, 99)
@@ -105,12 +106,15 @@ def check_load(load: Load) -> None:
 
 def running_plan(start: EngineStart, memory: EngineMemory) -> EnginePlan:
     """The plan with the limits that the engine runs with, of all its attention ranks."""
-    return start.plan.replace(batch=memory.max_num_seqs * start.plan.adp, tokens=memory.max_num_batched_tokens)
+    seqs, tokens = max(memory.max_num_seqs, 1), max(memory.max_num_batched_tokens, 1)  # none where no cache is left
+    return start.plan.replace(batch=seqs * start.plan.adp, tokens=tokens)
 
 
-def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1) -> Row:
-    """The row of `predict --inference` for a start at a load."""
-    plan = start.plan
+def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1, named: str = "") -> Row:
+    """The row of `predict --inference` for a start at a load; `named`: the model as the command names it."""
+    plan, own = start.plan, start.checkpoint
+    published = checkpoint_named(named) if named and own is not None else None
+    same = published is not None and own is not None and published.formats(start.model) == own.formats(start.model)
     chance = f"{start.draft_method} {start.draft_tokens}" if start.draft_tokens else ""
     row = {
         "model": start.model.name,
@@ -133,6 +137,7 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
         "recv_interval": receive_every if receive_every > 1 else "",
         "kv_fraction": f"{memory.memory_fraction:g}" if memory.memory_fraction else "",
         "speculative": chance,
+        "checkpoint": named if same else "",
     }
     return {name: str(value) for name, value in row.items() if value not in (None, "")}
 
@@ -149,11 +154,11 @@ class _Figures:
 
 
 def _case(start: EngineStart, row: Row) -> ServingCase:
-    """The case of a row; a model of a config.json is the start's own."""
+    """The case of a row; a model or a checkpoint of a config.json is the start's own."""
     if start.model.name in model_names():
-        return read_case(row)
+        return replace(read_case(row), checkpoint=start.checkpoint)
     case = read_case({**row, "model": _ALIKE})
-    return replace(case, model=start.model)
+    return replace(case, model=start.model, checkpoint=start.checkpoint)
 
 
 _ALIKE = "llama3-8b"
@@ -209,10 +214,10 @@ def _with_trace(load: Load) -> tuple[Load, str]:
     return Load(isl=round(trace.isl), osl=round(trace.osl), rate=rate, local_files=load.local_files), said
 
 
-def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1) -> LoadAnswer:
+def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1, named: str = "") -> LoadAnswer:
     """What the start does at a load. Raises InputError where the load cannot be asked of it."""
     load, said = _with_trace(load)
-    row = row_of(start, memory, load, receive_every)
+    row = row_of(start, memory, load, receive_every, named)
     answer = LoadAnswer(
         isl=float(load.isl or 0),
         osl=float(load.osl or 0),

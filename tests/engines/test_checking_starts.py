@@ -1,6 +1,8 @@
 """`check` of a serving start, from the text of the command to the verdict, the pool and the figures at a load."""
 
+import io
 import json
+import random
 import re
 from pathlib import Path
 
@@ -9,11 +11,14 @@ from autoconfig.api.answers import checked
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.time_model.serving.tables import shipped_calibration
 from command_line import run_in_process
+from public_starts import FOLDER, STARTS, mutated
+from rich.console import Console
 
 import autoconfig
 from autoconfig.engines.check import check_start, is_start, start_request
 from autoconfig.engines.load import row_of
 from autoconfig.engines.start_json import start_json
+from autoconfig.render.serving import show_start
 from autoconfig.runs.predict_serving import predict_row
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
@@ -229,3 +234,24 @@ def start_load(isl, osl, users):
     from autoconfig.engines.load import Load
 
     return Load(isl=isl, osl=osl, concurrency=users)
+
+
+def test_five_hundred_changed_starts_are_refused_or_answered():
+    draw, names, answered = random.Random(34), list(STARTS), 0
+    for _ in range(500):
+        one = STARTS[draw.choice(names)]
+        text = (FOLDER / one["file"]).read_text(encoding="utf-8")
+        for _ in range(draw.randrange(1, 4)):
+            text = mutated(text, draw) or " "
+        load = {"isl": 100, "osl": 10, "concurrency": 2} if draw.random() < 0.1 else {}
+        request = start_request({"gpu": draw.choice(("h100", "h200", "b200", "l4")), "set": one.get("set", {}), **load})
+        try:
+            found = check_start(text, request, FOLDER / one["file"])
+        except (InputError, UnsupportedError) as error:
+            assert str(error) and "Traceback" not in str(error)
+            continue
+        answered += 1
+        assert found.starts in ("yes", "no", "uncertain") and (found.why or found.starts == "yes")
+        start_json(found)
+        show_start(Console(file=io.StringIO(), width=80), found)
+    assert answered > 100
