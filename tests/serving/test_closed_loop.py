@@ -89,6 +89,16 @@ def test_a_load_near_the_cache_is_a_range():
     )
 
 
+def test_a_benchmark_that_needs_more_memory_than_the_default_is_priced_at_more():
+    """DeepSeek-R1's 168 GB a GPU on four B200: not at SGLang's own share, but at 0.95."""
+    row = {**ROW, "model": "DeepSeek-R1", "gpu": "B200", "n_gpus": "4", "tp": "4", "backend": "sglang", "kv": "bf16"}
+    found, given = predict_rows([row, {**row, "kv_fraction": "0.95"}])
+    assert found.fits is False and found.note.startswith("does not fit at the engine's own share of memory; priced at 0.95")
+    assert given.fits and found.tpot_ms == given.tpot_ms
+    none = predict_rows([{**row, "n_gpus": "2", "tp": "2"}])[0]
+    assert none.fits is False and none.tpot_ms is None
+
+
 def test_lengths_of_a_benchmark():
     found = uniform_lengths(1000.0, 0.8, 100_000, np.random.default_rng(1))
     assert (found.min(), found.max()) == (800, 1000) and found.mean() == pytest.approx(900, rel=1e-3)

@@ -1,0 +1,67 @@
+"""The shared constants of engines: what a unit of each takes of a run, and that the fit finds what made the figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from autoconfig.time_model.serving.tables import shipped_calibration
+
+from validation.fit.closed_loop import (
+    NAMES,
+    SHARING,
+    calibration_with,
+    equation,
+    load_bands,
+    predicted,
+    runs_of,
+    solve,
+    starting_terms,
+)
+from validation.intake.served import why_unknown
+from validation.published import published_rows
+
+BENCHMARKS = [row for row in published_rows("served_measurements") if row["kind"] == "online_concurrency"]
+ROWS = [row for row in BENCHMARKS if row["backend"] == "vllm"]
+
+
+@pytest.mark.parametrize("name", ["linear", "experts", "experts_arithmetic", "moe_layer_s", "eager_layer_s", "request_s"])
+def test_a_constant_that_grows_lengthens_the_figures_by_its_slope(name):
+    """Half as much again: TPOT and TTFT of the simulation beside the straight line."""
+    begun = starting_terms(SHARING)
+    more = replace(begun, values={**begun.values, name: 1.5 * begun.values[name]})
+    run = runs_of(ROWS)[20]
+    one, other = (equation(run, calibration_with(shipped_calibration(), terms)) for terms in (begun, more))
+    assert one is not None and other is not None
+    step = 0.5 * one.at[NAMES.index(name)]
+    for i, slack in ((0, 0.01), (1, 0.05)):
+        line = one.figures[i] + step * one.slopes[i][NAMES.index(name)]
+        assert other.figures[i] == pytest.approx(line, rel=slack), ("TPOT", "TTFT")[i]
+    assert other.figures[0] + other.figures[1] > one.figures[0] + one.figures[1]
+
+
+def test_the_fit_finds_a_common_factor():
+    """Every run 1.3 times as long as the constants that it began with say: all that is predicted comes nearer."""
+    calibration = calibration_with(shipped_calibration(), starting_terms(SHARING))
+    found = [one for run in runs_of(ROWS)[::6] if (one := equation(run, calibration)) is not None]
+    slower = [replace(one, run=replace(one.run, tpot_s=1.3 * one.figures[0], ttft_s=1.3 * one.figures[1])) for one in found]
+    terms = calibration_with(calibration, solve(slower, SHARING))
+    again = [predicted(one.run, terms) for one in slower]
+    ratios = [one.tpot_s / one.run.tpot_s for one in again if one is not None]
+    assert np.abs(np.log(ratios)).mean() < 0.06 < np.log(1.3)
+
+
+def test_bands_are_quantiles_within_what_is_promised():
+    calibration = shipped_calibration()
+    some = [one for run in runs_of(ROWS)[:: len(ROWS) // 8] if (one := predicted(run, calibration)) is not None]
+    (low, high), (least, most) = load_bands(some).values()
+    assert 0.70 <= low < high <= 1.45 and 0.60 <= least < most <= 1.90
+
+
+def test_rules_of_a_known_set_up_read_no_prediction():
+    rows = BENCHMARKS
+    known = [row for row in rows if not why_unknown(row)]
+    assert (len(rows), len(known)) == (327, 253)
+    blind = [{name: "" if name.endswith("_ms") or "tok_s" in name else value for name, value in row.items()} for row in rows]
+    assert [why_unknown(row) for row in blind] == [why_unknown(row) for row in rows]
