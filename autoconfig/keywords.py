@@ -39,6 +39,7 @@ class _Common(TypedDict, total=False):
     fp8_param_gather: bool
     grad_reduce_dtype: str
     main_params_dtype: str
+    optimizer: str
     exp_avg_dtype: str
     exp_avg_sq_dtype: str
     store_param_remainders: bool

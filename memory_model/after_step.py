@@ -11,7 +11,7 @@ from autoconfig.memory_model.tables import kinds_of, stage_terms
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts, stage_table
 from autoconfig.specs.models.parameters import embedding_parameters, layer_parameters, output_layer_parameters
-from autoconfig.specs.scenario import TYPE_BYTES, Scenario
+from autoconfig.specs.scenario import MOMENT_BYTES, TYPE_BYTES, Scenario
 
 Floats = npt.NDArray[np.float64]
 MIB = 2**20
@@ -62,6 +62,8 @@ def _unsplit(scenario: Scenario, layouts: Layouts, stage: npt.NDArray[np.int64])
     widths = tuple(TYPE_BYTES[name] for name in states)[numerics.precision == "fp32" :]
     if numerics.weights_are_masters:
         widths = (numerics.activation_bytes,) * 2
+    if numerics.narrow_moments:
+        widths = (*widths[:-2], int(MOMENT_BYTES), int(MOMENT_BYTES))
     found = []
     for row, at in enumerate(stage):
         tp, etp, ep = (int(getattr(layouts, name)[row]) for name in ("tp", "etp", "ep"))

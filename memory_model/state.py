@@ -27,7 +27,7 @@ from autoconfig.specs.models.parameters import (
     output_bias_parameters,
     output_layer_parameters,
 )
-from autoconfig.specs.scenario import BNB_BLOCK, FROZEN_BYTES, TYPE_BYTES, Numerics, Scenario
+from autoconfig.specs.scenario import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE, TYPE_BYTES, Numerics, Scenario
 from autoconfig.specs.software.software import StackMemory
 
 
@@ -45,6 +45,8 @@ class ParameterGroup:
     """Ranks over which data-parallel sharding divides."""
     rows: Number = 0.0
     """Of the linear layers' weights, where each has a scale (frozen in int8)."""
+    embedding: Number = 0.0
+    """Trained parameters of the embedding's table."""
 
 
 def weight_bytes(
@@ -80,18 +82,29 @@ def gradient_bytes(group: ParameterGroup, numerics: Numerics, fsdp: Number) -> N
 
 def optimizer_bytes_per_parameter(numerics: Numerics) -> float:
     """Master weight and two moments: 12 in fp32; less with the precision-aware optimizer; 8 when weights are fp32 already; 4
-    where the 16-bit weights are their own masters."""
+    where the 16-bit weights are their own masters. Moments in 8 bits are 2.03 of it, wherever they are."""
     if numerics.weights_are_masters:
-        return 2.0 * numerics.activation_bytes
+        return 2.0 * (MOMENT_BYTES + MOMENT_SCALE if numerics.narrow_moments else numerics.activation_bytes)
     master = 2 if numerics.store_param_remainders else TYPE_BYTES[numerics.main_params_dtype]
     if numerics.precision == "fp32":
         master = 0
+    if numerics.narrow_moments:
+        return master + 2.0 * (MOMENT_BYTES + MOMENT_SCALE)
     return float(master + TYPE_BYTES[numerics.exp_avg_dtype] + TYPE_BYTES[numerics.exp_avg_sq_dtype])
 
 
 def optimizer_bytes(group: ParameterGroup, numerics: Numerics, dist_opt: Number, fsdp: Number, offload: Number) -> Number:
-    """Optimizer state on the GPU: per-parameter bytes, divided over the group when sharded, less the share kept on the CPU."""
-    total = optimizer_bytes_per_parameter(numerics) * group.trainable * (1 - np.asarray(offload))
+    """Optimizer state on the GPU: per-parameter bytes, divided over the group when sharded, less the share kept on the CPU.
+
+    Of moments in 8 bits the embedding's are fp32 (transformers/trainer.py, create_optimizer: optim_bits 32 of nn.Embedding).
+    Paged ones are in pages that the driver moves to the host when memory is short: only their maxima must be on the GPU.
+    """
+    total = optimizer_bytes_per_parameter(numerics) * group.trainable
+    if numerics.narrow_moments:
+        total = total + 2.0 * (TYPE_BYTES["fp32"] - MOMENT_BYTES - MOMENT_SCALE) * group.embedding
+    if numerics.optimizer == "paged_adam8bit":
+        total = total - 2.0 * (MOMENT_BYTES * (group.trainable - group.embedding) + TYPE_BYTES["fp32"] * group.embedding)
+    total = total * (1 - np.asarray(offload))
     return np.where(np.logical_or(dist_opt, np.greater(fsdp, 0)), total / group.shard, total)
 
 

@@ -26,6 +26,7 @@ from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
 from autoconfig.specs.models.parameters import (
     attention_gemms,
     dense_gemm_weights,
+    embedding_parameters,
     layer_parameters,
     linear_rows,
     mtp_depths_held,
@@ -390,10 +391,16 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
         experts = experts + stages.is_last * depths * gathered(depth.experts)
     dense = dense + state.end_parameters(model, layouts, stages)
     frozen = numerics.peft != "none"
+    trained_table = np.zeros_like(dense) if frozen else stages.is_first * embedding_parameters(model, layouts.tp[:, None])
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
     groups = [
         state.ParameterGroup(
-            parameters=dense + adapters, gemm_weights=gemms, trainable=adapters if frozen else dense, shard=shard, rows=scales
+            parameters=dense + adapters,
+            gemm_weights=gemms,
+            trainable=adapters if frozen else dense,
+            shard=shard,
+            rows=scales,
+            embedding=trained_table,
         )
     ]
     if model.is_moe:

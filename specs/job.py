@@ -137,6 +137,8 @@ class Job:
         content = job_json(self)
         if content["generation"] is None:  # the hash of every other job is what it was before there were such jobs
             del content["generation"]
+        if content["numerics"]["optimizer"] == "adamw":
+            del content["numerics"]["optimizer"]
         if not content["numerics"]["weights_are_masters"]:  # likewise: results that were kept stay results
             del content["numerics"]["weights_are_masters"]
         content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}

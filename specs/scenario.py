@@ -99,6 +99,12 @@ FROZEN_BYTES = {
 """Of a weight that bitsandbytes quantises: NF4 with its maxima quantised again (Dettmers et al. 2023, QLoRA, section 3) or in
 fp32, and int8, which has an fp32 scale a row beside it. Code tables, 1,092 bytes a matrix with double quantisation and 64
 without, are left out. Source: bitsandbytes 0.50, functional.py (quantize_4bit, int8_vectorwise_quant)."""
+MOMENT_BYTES, MOMENT_SCALE = 1.0, 4.0 / 256
+"""Of a moment in 8 bits, and of its share of an fp32 maximum that a block of 256 has. Tensors below 4,096 elements (biases,
+norms of narrow models), which keep fp32, are left out.
+
+Source: bitsandbytes 0.50, optim/optimizer.py (Optimizer2State.init_state).
+"""
 Flags = tuple[tuple[str, str | int | None], ...]
 
 
@@ -181,6 +187,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "peft": ("none", "lora"),
     "grad_reduce_dtype": ("fp32", "bf16"),
     "frozen_dtype": ("bf16", "fp32", *FROZEN_BYTES),
+    "optimizer": ("adamw", "adam8bit", "paged_adam8bit"),
     "main_params_dtype": ("fp32", "fp16"),
     **dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), ("fp32", "bf16", "fp16", "fp8")),
 }
@@ -201,6 +208,9 @@ class Numerics:
     grad_reduce_dtype: Annotated[str, Keywords(enum=CHOICES["grad_reduce_dtype"])] = "fp32"
     """Type of the gradient buffer and its reduction: fp32 (accumulate_allreduce_grads_in_fp32) or bf16."""
     main_params_dtype: Annotated[str, Keywords(enum=CHOICES["main_params_dtype"])] = "fp32"
+    optimizer: Annotated[str, Keywords(enum=CHOICES["optimizer"])] = "adamw"
+    """adamw; adam8bit and paged_adam8bit are bitsandbytes' AdamW8bit and PagedAdamW8bit, whose moments are in pages that
+    move to host memory."""
     exp_avg_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_dtype"])] = "fp32"
     exp_avg_sq_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_sq_dtype"])] = "fp32"
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
@@ -235,6 +245,9 @@ class Numerics:
                 f"frozen_dtype={self.frozen_dtype} is of the weights beside adapters in 16 bits: say {option('peft')} lora and "
                 f"{option('precision')} bf16"
             )
+        if self.narrow_moments and (self.exp_avg_dtype, self.exp_avg_sq_dtype) != ("fp32", "fp32"):
+            given = f"{option('exp_avg_dtype')} or {option('exp_avg_sq_dtype')}"
+            raise InputError(f"optimizer={self.optimizer} keeps both moments in 8 bits: leave out {given}")
         for name in ("attention_dropout", "hidden_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise InputError(f"{name}={getattr(self, name)!r} must be at least 0 and below 1")
@@ -254,6 +267,11 @@ class Numerics:
     def format(self) -> GemmFormat:
         """The number format of the layers' GEMMs."""
         return FORMATS[self.precision, self.fp8_recipe if self.precision == "fp8" else ""]
+
+    @property
+    def narrow_moments(self) -> bool:
+        """Both moments are bitsandbytes' 8 bits."""
+        return self.optimizer != "adamw"
 
     @property
     def freezes_quantised(self) -> bool:

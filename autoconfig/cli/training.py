@@ -154,7 +154,8 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
         found = search(request_of(given), shown, whole=whole)
         scenario = found.question.scenario
         adapters = scenario.numerics.peft != "none"
-        if (adapters or scenario.workload.packed_length is not None) and given["software"] is None:
+        megatrons = scenario.software.sharding == "megatron"
+        if (adapters or scenario.workload.packed_length is not None) and given["software"] is None and megatrons:
             clear_progress()
             how = "" if "fsdp" in found.question.constraints.fixed else ", without FSDP"
             what = f"{'adapters' if adapters else 'packed samples'} as Megatron-Bridge trains them{how}"

@@ -25,7 +25,8 @@ from autoconfig.formats.recognise import MEGATRON, recognise
 from autoconfig.formats.record import Document
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.bridge import settings as settings_of_bridge
-from autoconfig.formats.writers.trl import LAUNCH
+from autoconfig.formats.writers.trl import LAUNCH, unsharded
+from autoconfig.formats.writers.trl import settings as settings_of_trl
 from autoconfig.megatron.check import CheckAnswer, check
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_in
@@ -68,6 +69,9 @@ def _read(text: str, request: CheckRequest, launch: str | None) -> CheckInput:
     name, values = recognise(text)
     if name in MEGATRON:
         found = read_check(text, request)
+        numerics = found.question.scenario.numerics
+        if unsharded(numerics.frozen_dtype, numerics.optimizer):  # what bitsandbytes keeps is TRL's alone
+            return replace(found, spelled=settings_of_trl)
         bridge_only = fine_tunes(found.question.scenario)  # adapters and packing: Megatron-LM has no arguments for them
         return replace(found, spelled=settings_of_bridge) if bridge_only else found
     try:

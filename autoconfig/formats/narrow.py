@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.writers.table import WRITERS
+from autoconfig.formats.writers.trl import unsharded
 from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.scenario import FROZEN_BYTES
 from autoconfig.training.answer import SearchAnswer
 
 EXPORTED = ("trl",)
@@ -26,7 +26,7 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
             "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
         )
     wish = WRITERS[form].wish
-    if given.get("frozen_dtype") in FROZEN_BYTES and "fsdp" in wish.fixed:
+    if unsharded(given.get("frozen_dtype"), given.get("optimizer")) and form == "trl":
         wish = replace(wish, fixed={**wish.fixed, "fsdp": frozenset({0})})
     asked: dict[str, set[str]] = {}
     for text in given["fix"]:

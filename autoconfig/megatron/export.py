@@ -114,7 +114,16 @@ class PlanFileJson:
 
 
 ADDED_LATER = frozenset(
-    {"norm_epsilon", "frozen_dtype", "weights_are_masters", "rotary_base", "rotary_percent", "rope_scaling", "router"}
+    {
+        "norm_epsilon",
+        "frozen_dtype",
+        "optimizer",
+        "weights_are_masters",
+        "rotary_base",
+        "rotary_percent",
+        "rope_scaling",
+        "router",
+    }
 )
 """Fields of the model and of numerics that older files do not have."""
 

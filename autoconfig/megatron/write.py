@@ -110,6 +110,11 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         )
     if numerics.weights_are_masters:
         raise UnsupportedError("weights_are_masters: Megatron-LM's optimizer always keeps weights of its own")
+    if numerics.narrow_moments:
+        raise UnsupportedError(
+            f"optimizer {numerics.optimizer}: Megatron-LM's optimizer keeps no moments in bitsandbytes' 8 bits; "
+            f"{option('format')} trl writes them for TRL"
+        )
     for name, value in numerics.format.flags:
         out.add(name, True if value is None else value)
     if numerics.fp8_param_gather and not plan.fsdp:  # torch FSDP2 switches it off (specs/scenario.py)

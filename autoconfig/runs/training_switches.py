@@ -111,6 +111,7 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
         "precision": precision or None,
         "fp8_recipe": recipe or None if precision == "fp8" else None,
         "grad_reduce_dtype": cell(row, "grad_dtype") or None,
+        "optimizer": cell(row, "optimizer").lower() or None,
         "deterministic": bool(flag(row, "deterministic")),
         "moe_capacity_factor": 1.0 if cell(row, "moe_routing") == "tokendrop" else None,
         "moe_imbalance": 1.0 if cell(row, "moe_routing") == "balanced" and model.is_moe else number(row, "moe_imbalance"),

@@ -27,7 +27,7 @@ from autoconfig.specs.json_record import Keywords, Natural, record_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.overrides import apply_overrides
 from autoconfig.specs.plan import SHORT_TO_LONG, TrainPlan, parse_keys, parse_plan
-from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import (
     FULL,
     FULL_ITERATION,
@@ -260,11 +260,11 @@ def read_numerics(
         assumed.append(Remark("fp8_recipe", given["fp8_recipe"], f"as {stack.name} runs fp8 on {gpu.id}"))
     if trains_adapters(given):
         given |= read_adapters(given, model, assumed)
-    if given.get("frozen_dtype", "bf16") != "bf16" and stack.sharding == "megatron":
+    if (name := not_megatrons(given)) and stack.sharding == "megatron":
         raise InputError(
-            f"{option('frozen_dtype')} {str(given['frozen_dtype'])[:20]}: {stack.name} freezes weights in 16 bits; in 4 or "
-            f"8 bits they are bitsandbytes' under transformers: {option('software')} {QUANTISED_STACK}",
-            field="frozen_dtype",
+            f"{option(name)} {str(given[name])[:20]} is not Megatron's, as which {stack.name} is priced: bitsandbytes runs "
+            f"under transformers, {option('software')} {QUANTISED_STACK}",
+            field=name,
         )
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
@@ -273,6 +273,8 @@ def read_numerics(
         given["fp8_param_gather"] = True
         assumed.append(Remark("fp8_param_gather", True, f"as {stack.name} runs fp8"))
     default = usual_dropout(model)
+    if given.get("optimizer") == "paged_adam8bit":
+        assumed.append(note(PAGED))
     missing = [key for key in ("attention_dropout", "hidden_dropout") if key not in given]
     given |= dict.fromkeys(missing, default)
     why = "Megatron's default" if default else "as models of this kind are trained"
@@ -280,15 +282,23 @@ def read_numerics(
     return Numerics(**given)
 
 
+PAGED = "paged moments are counted in host memory and priced as fast as on the GPU, where they stay while there is room"
 QUANTISED_STACK = "torch-eager"
 """As which layers of transformers are priced, whose linear layers bitsandbytes quantises."""
 
 
+def not_megatrons(numerics: Mapping[str, object]) -> str:
+    """The given field of numerics that says something that no Megatron stack has; empty: none."""
+    usual = {"frozen_dtype": Numerics.frozen_dtype, "optimizer": Numerics.optimizer}
+    return next((name for name, value in usual.items() if numerics.get(name) not in (None, value)), "")
+
+
 def software_for(software: str | None, numerics: Mapping[str, object], assumed: list[Remark]) -> str | None:
-    """The software that is asked for, or the one that freezes weights in other types than 16 bits where these are."""
-    if software is not None or numerics.get("frozen_dtype") in (None, "bf16"):
+    """The software that is asked for, or the one under which bitsandbytes runs where what it keeps is."""
+    name = not_megatrons(numerics)
+    if software is not None or not name:
         return software
-    why = f"transformers, with {option('frozen_dtype')} {numerics['frozen_dtype']}"
+    why = f"transformers, with {option(name)} {numerics[name]}"
     assumed.append(Remark("software", QUANTISED_STACK, why, Effect.EVERYTHING))
     return QUANTISED_STACK
 

@@ -43,7 +43,7 @@ def factory(options, **given):
         (f"{TRL}gradient_accumulation_steps: 2\nwith_tracking: true\n", "with_tracking: no option of Hugging Face"),
         (TRL + "optim: adafactor\n", "optim adafactor: another optimizer than Adam"),
         (FACTORY.format(options="finetuning_type: full\nuse_badam: true\n"), "use_badam: another optimizer than Adam"),
-        (SWIFT.format(options="--train_type full --optim paged_adamw_8bit", before=""), "optim paged_adamw_8bit"),
+        (SWIFT.format(options="--train_type full --optim paged_lion_8bit", before=""), "optim paged_lion_8bit"),
     ],
 )  # fmt: skip
 def test_what_no_answer_would_be_right_for_is_refused(text, says):
@@ -132,6 +132,26 @@ def test_weights_that_bitsandbytes_freezes(reader, options, frozen):
     assert found.question.scenario.numerics.frozen_dtype == frozen and not found.unknown
     named = any("weights in fewer bits" in text for text in sentences(found.not_modelled))
     assert named == (frozen == "bf16" and "false" not in options)
+
+
+@pytest.mark.parametrize("kind", ["full", "lora"])
+@pytest.mark.parametrize(
+    ("word", "optimizer"),
+    [
+        ("adamw_bnb_8bit", "adam8bit"),
+        ("adamw_8bit", "adam8bit"),
+        ("paged_adamw_8bit", "paged_adam8bit"),
+        ("adamw_torch", "adamw"),
+    ],
+)
+def test_moments_in_8_bits(kind, word, optimizer):
+    for found in (
+        swift(f"--train_type {kind} --optim {word}"),
+        factory(f"finetuning_type: {kind}\nbf16: true\noptim: {word}\n"),
+    ):
+        assert found.question.scenario.numerics.optimizer == optimizer and not found.not_modelled
+        paged = any("paged moments are counted in host memory" in text for text in sentences(found.question.assumed))
+        assert paged == (optimizer == "paged_adam8bit")
 
 
 def test_what_stays_beside_weights_of_4_bits_is_named_where_it_is_wide():

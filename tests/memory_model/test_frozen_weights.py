@@ -13,8 +13,9 @@ from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import largest_matrices, linear_rows
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
-from autoconfig.specs.scenario import FROZEN_BYTES, Numerics, Scenario, Workload
+from autoconfig.specs.scenario import FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE, Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
+from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
 
 H, F, LAYERS, VOCAB = 4096, 11008, 32, 32000
 LINEAR = 4 * H * H + 3 * H * F
@@ -112,3 +113,42 @@ def test_what_is_not_quantised_is_refused() -> None:
         numerics("int8", precision="fp8")
     with pytest.raises(InputError, match=r"frozen_dtype='nf3' is not one of bf16, fp32, nf4, nf4_single, int8"):
         numerics("nf3")
+
+
+def optimizer_state(optimizer: str, **changes: Any) -> float:
+    asked = replace(scenario("bf16"), numerics=Numerics(optimizer=optimizer, **changes))
+    layouts = asked.layouts([parse_plan("mbs=1", 8, dist_opt=False)])
+    return float(stage_terms(asked, layouts, every=True).state_parts["optimizer_bytes"][0, 0])
+
+
+def test_moments_in_8_bits_have_the_bytes_of_bitsandbytes() -> None:
+    """bitsandbytes 0.50.2, AdamW8bit of a tensor of a million elements: two moments of a byte and 3,907 maxima each, one
+    of an incomplete block. transformers keeps the moments of an embedding in fp32; paged ones are the host's."""
+    assert pytest.approx(2 * (1_000_000 + 4 * 3_907), rel=5e-6) == 2 * (MOMENT_BYTES + MOMENT_SCALE) * 1e6
+    table, others = VOCAB * H, LAYERS * LINEAR + VOCAB * H + (2 * LAYERS + 1) * H
+    moments = others * (2 + 8 / 256) + 8 * table
+    assert optimizer_state("adam8bit") == pytest.approx(4 * (others + table) + moments, rel=1e-12)
+    assert optimizer_state("adam8bit", weights_are_masters=True) == pytest.approx(moments, rel=1e-12)
+    paged = optimizer_state("paged_adam8bit", weights_are_masters=True)
+    assert paged == pytest.approx(others * 8 / 256, rel=1e-9)
+    assert optimizer_state("adam8bit", peft="lora") == pytest.approx(ADAPTERS * (4 + 2 + 8 / 256), rel=1e-12)
+    with pytest.raises(InputError, match="keeps both moments in 8 bits"):
+        Numerics(optimizer="adam8bit", exp_avg_dtype="bf16")
+
+
+@pytest.mark.parametrize("optimizer", ["adam8bit", "paged_adam8bit"])
+def test_the_search_and_the_detailed_sum_agree_on_moments_in_8_bits(optimizer: str) -> None:
+    asked = replace(scenario("bf16"), numerics=Numerics(optimizer=optimizer))
+    layouts = asked.layouts([parse_plan(text, 8, dist_opt=False) for text in ("mbs=1", "mbs=1,fsdp=3")])
+    whole, quick = (estimate_memory(asked, layouts, [NONE, FULL], detail=detail) for detail in (True, False))
+    assert np.allclose(whole.peak_bytes, quick.peak_bytes, rtol=1e-12)
+    assert np.all(least_state_bytes(asked, layouts)[:, None] <= quick.peak_bytes)
+
+
+def test_an_update_reads_and_writes_moments_of_8_bits() -> None:
+    """Master weight and both moments, read and written."""
+    stack = load_stack("torch-eager").time
+    wide = optimizer_bytes_per_parameter(Numerics(), stack)
+    assert wide - optimizer_bytes_per_parameter(Numerics(optimizer="adam8bit"), stack) == 2 * (8 - 2 - 8 / 256)
+    masters = optimizer_bytes_per_parameter(Numerics(optimizer="adam8bit", weights_are_masters=True), stack)
+    assert masters - stack.optimizer_extra_bytes == 2 * (2 + 2 + 8 / 256)

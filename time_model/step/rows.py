@@ -12,7 +12,7 @@ from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, mtp_depths_held
 from autoconfig.specs.plan import Recompute
-from autoconfig.specs.scenario import TYPE_BYTES, Numerics
+from autoconfig.specs.scenario import MOMENT_BYTES, MOMENT_SCALE, TYPE_BYTES, Numerics
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.job import (
     Group,
@@ -143,7 +143,10 @@ def optimizer_bytes_per_parameter(numerics: Numerics, stack: StackTime) -> float
     their own masters pass with their moments alone.
     """
     states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
-    held = 3 * numerics.activation_bytes if numerics.weights_are_masters else sum(TYPE_BYTES[name] for name in states)
+    held: float = 3 * numerics.activation_bytes if numerics.weights_are_masters else sum(TYPE_BYTES[name] for name in states)
+    if numerics.narrow_moments:
+        weight = numerics.activation_bytes if numerics.weights_are_masters else TYPE_BYTES[numerics.main_params_dtype]
+        held = weight + 2.0 * (MOMENT_BYTES + MOMENT_SCALE)
     return 2.0 * held + stack.optimizer_extra_bytes
 
 

@@ -23,6 +23,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import FROZEN_BYTES, Scenario
+from autoconfig.training.question import PAGED
 from autoconfig.training.space import Constraints
 
 DEFAULT_BATCH = 8
@@ -72,6 +73,8 @@ REFUSED = {
 }
 """Options of which no answer would be right."""
 ADAM = frozenset({"adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw_torch_npu_fused", "adam"})
+EIGHT_BITS = {"adamw_bnb_8bit": "adam8bit", "adamw_8bit": "adam8bit", "paged_adamw_8bit": "paged_adam8bit"}
+"""bitsandbytes' Adam in transformers.TrainingArguments.optim."""
 _STRATEGIES = {"full_shard": 3, "fsdp2": 3, "shard_grad_op": 2, "no_shard": 0}
 """transformers.TrainingArguments.fsdp, and ms-swift's name of a preset, as ZeRO stages."""
 
@@ -187,6 +190,8 @@ def keep_type(section: Section, run: TrainerRun, wish: Constraints = WISH) -> Co
         "weights, gradients and moments in bf16 without fp32 copies, 8 bytes a parameter: AdamW keeps the type in which the "
         "weights were loaded (torch's fused one, the default from 2.8 on; foreach holds 2 bytes more while it steps)"
     )
+    if "optimizer" in run.numerics:
+        why = "weights and gradients in bf16 without fp32 copies, moments in 8 bits"
     run.assumed.append(note(why))
     return Constraints(
         fixed={**wish.fixed, "dist_opt": frozenset({False}), "fsdp": frozenset({0}), "offload": frozenset({0.0})}
@@ -197,7 +202,10 @@ def _require_adam(section: Section, run: TrainerRun) -> None:
     """Raises UnsupportedError where another optimizer trains all weights; of adapters, which are few, it is named."""
     optimizer = section.word("optim", "optimizer") or "adamw"
     odd = next((key for key in OTHER_OPTIMIZERS if _is_on(section, key)), "")
-    if optimizer.lower() not in ADAM:
+    if narrow := EIGHT_BITS.get(optimizer.lower()):
+        run.numerics = {**run.numerics, "optimizer": narrow}
+        run.assumed += [note(PAGED)] if narrow == "paged_adam8bit" else []
+    elif optimizer.lower() not in ADAM:
         odd = f"optim {optimizer[:40]}"
     if odd and run.numerics.get("peft") != "lora":
         raise UnsupportedError(f"{odd}: {_STATE}, which no formula here prices; check the file with adamw_torch")

@@ -24,7 +24,7 @@ NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp32"},
     "grad_reduce_dtype": {"fp32", "bf16"},
     "peft": {"none", "lora"},
-    "frozen_dtype": {*CHOICES["frozen_dtype"]},
+    **{name: {*CHOICES[name]} for name in ("frozen_dtype", "optimizer")},
 }
 """Adapters and packing are the trainer's own."""
 KEYS = ("tp", "cp", "fsdp", "recompute")

@@ -13,7 +13,7 @@ from autoconfig.planning.export_files import remark
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import NONE, TrainPlan
-from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.scenario import FROZEN_BYTES, Scenario
 
 SOFTWARE = "torch-eager"
 """The stack as which transformers' layers are priced."""
@@ -40,10 +40,8 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
-    if scenario.numerics.freezes_quantised and plan.fsdp:
-        odd.append(
-            f"fsdp={plan.fsdp} of weights in {scenario.numerics.frozen_dtype} , whose shards under FSDP2 are not known to load"
-        )
+    if plan.fsdp and (kept := unsharded(scenario.numerics.frozen_dtype, scenario.numerics.optimizer)):
+        odd.append(f"fsdp={plan.fsdp} with {kept}, which bitsandbytes is not known to keep in shards of FSDP2")
     shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == FULL else plan.recompute)
     if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
         scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
@@ -65,6 +63,7 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         "per_device_train_batch_size": plan.mbs,
         "gradient_accumulation_steps": accumulation(scenario, plan),
         "gradient_checkpointing": _checkpoints(plan),
+        **({"optim": _OPTIM[numerics.optimizer]} if numerics.narrow_moments else {}),
     }
     lines = [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
     if numerics.peft != "none":
@@ -88,6 +87,16 @@ _QUANTISED = {
     "int8": ("load_in_8bit: true",),
 }
 """trl 1.16, ModelConfig: bitsandbytes' formats."""
+
+
+_OPTIM = {"adam8bit": "adamw_bnb_8bit", "paged_adam8bit": "paged_adamw_8bit"}
+"""transformers.TrainingArguments.optim."""
+
+
+def unsharded(frozen: object, optimizer: object) -> str:
+    """What bitsandbytes keeps, in words; empty: nothing."""
+    kept = {f"weights in {frozen}": frozen in FROZEN_BYTES, f"optimizer {optimizer}": optimizer in _OPTIM}
+    return " and ".join(words for words, holds in kept.items() if holds)
 
 
 def weights_dtype(scenario: Scenario) -> str:
