@@ -38,7 +38,7 @@ function cacheText(answer) {
   if (answer.kv_tokens === null) return null;
   const longest = answer.longest_max_model_len ? count(answer.longest_max_model_len) : "none";
   return h("ul", { class: "words" },
-    h("li", null, h("strong", null, `${count(answer.kv_tokens)} tokens of KV cache`), `, ${count(answer.blocks)} blocks of ${answer.block_size}`,
+    h("li", null, h("strong", null, `${count(answer.kv_tokens)} tokens of KV cache`), answer.block_size === 1 ? "" : `, ${count(answer.blocks)} blocks of ${answer.block_size}`,
       answer.groups.length ? `; ${answer.groups.join(", ")}` : ""),
     h("li", null, `${answer.max_concurrency.toFixed(2)} sequences of ${count(answer.max_model_len)} tokens at once, ${gib(answer.sequence_gib)} GiB each; ` +
       `what binds: the ${BINDS[answer.binds]}`),

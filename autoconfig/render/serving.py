@@ -284,10 +284,9 @@ def _show_cache(console: Console, answer: StartAnswer) -> None:
         return
     many = answer.start.attention_ranks > 1
     ranks = f" in {answer.start.attention_ranks} ranks" if many else ""
-    console.print(
-        f"KV cache: [bold]{memory.kv_tokens:,} tokens[/bold]{ranks}; {max(memory.blocks, 0):,} blocks of {memory.block_size} "
-        f"{'a rank' if many else 'tokens'}" + (f"; groups: {escape(', '.join(memory.groups))}" if memory.groups else "")
-    )
+    of = "" if memory.block_size == 1 else f"; {max(memory.blocks, 0):,} blocks of {memory.block_size} tokens{' a rank' * many}"
+    groups = f"; groups: {escape(', '.join(memory.groups))}" if memory.groups else ""
+    console.print(f"KV cache: [bold]{memory.kv_tokens:,} tokens[/bold]{ranks}{of}{groups}")
     console.print(
         f"A sequence of {memory.max_model_len:,} tokens takes {memory.sequence_gib:.2f} GiB: {memory.max_concurrency:,.2f} at "
         f"once; {SEQUENCES[engine]} {memory.max_num_seqs:,}{' a rank' if many else ''}. What binds: the {BINDS[memory.binds]}."
