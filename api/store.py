@@ -136,6 +136,8 @@ def engine_of(url: str) -> sa.Engine:
     shown = without_password(url)[:200]
     try:
         parsed = sa.make_url(url)
+        if "@" in (parsed.host or ""):  # the driver would name it, and with it the end of a password
+            raise ValueError("host")
     except (sa.exc.ArgumentError, ValueError):  # of these texts some hold the password
         hint = "is the port a number, and are / and @ of a password written %2F and %40?"
         raise InputError(f"database {shown!r} is no URL; {GIVE_URL}; {hint}") from None

@@ -265,7 +265,7 @@ class Client:
             raise ServiceError(0, f"{self._url} does not answer: {reason}") from None
         try:
             found = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ServiceError(0, f"{self._url} answers with something else than JSON; is this the service?") from None
         if not isinstance(found, dict):
             raise ServiceError(0, f"{self._url} answers with something else than an object; is this the service?")
@@ -287,7 +287,7 @@ def _problem(status: int, document: Mapping[str, Any]) -> ServiceError:
 def _refused(status: int, raw: bytes, retry: str) -> ServiceError:
     try:
         document = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         document = {}

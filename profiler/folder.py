@@ -143,7 +143,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """An object that we wrote; empty where there is none or it is torn."""
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 

@@ -120,7 +120,7 @@ async def _events(port: int, body: bytes) -> AsyncIterator[int]:
 def _tokens(text: str) -> int:
     try:
         event: dict[str, Any] = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ServerError(f"the server sent no JSON: {text[:200]}") from error
     if "choices" not in event:
         raise ServerError(f"the server says {text[:300]}")

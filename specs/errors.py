@@ -103,7 +103,8 @@ class CatalogueError(AutoconfigError):
     """A data file that ships with the project is malformed."""
 
 
-_USER_PASSWORD = re.compile(r"^([^:/@]*://[^:/@]*|(?![^:/@]*://)[^:/@]*):.*@", re.DOTALL)
+_USER_PASSWORD = re.compile(r"^([^:/@]*:?//+[^:/]*|(?![^:/@]*:?//)[^:/@]*):.*@", re.DOTALL)
+"""A user may have an @ (`user@server`), and a text with one stroke too few or too many is meant as a URL, too."""
 _BAD_PORT = re.compile(r"(://[^:/@\[]*):(?![0-9]{1,5}(?:[/?]|$))[^/@?]+")
 _QUERY_PASSWORD = re.compile(r"((?:^|[?&\s])\w*password=)[^&\s]*", re.IGNORECASE)
 

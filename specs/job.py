@@ -285,7 +285,7 @@ def read_request(text: str, where: str = "trace request") -> TraceRequest:
     try:
         body = json.loads(text)
         version, job, ranks = body["schema_version"], json.dumps(body["job"]), tuple(body["ranks"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a trace request ({error})") from None
     if version != TRACE_SCHEMA_VERSION:
         raise InputError(f"{where}: schema_version {version!r}; this version reads {TRACE_SCHEMA_VERSION}")

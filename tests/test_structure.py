@@ -83,6 +83,18 @@ def test_functions_fit_on_a_screen_and_long_modules_are_told(shipped):
     assert long - set(LONG_FUNCTIONS) == set()
 
 
+def test_who_expects_bad_json_expects_deep_json(shipped):
+    """Python's reader raises RecursionError for brackets a thousand deep, which is no ValueError."""
+    missing = []
+    for path, tree in shipped.items():
+        for tried in (node for node in ast.walk(tree) if isinstance(node, ast.Try)):
+            reads = any("json.loads" in ast.unparse(statement) for statement in tried.body)
+            caught = " ".join(ast.unparse(handler.type) for handler in tried.handlers if handler.type)
+            if reads and "ValueError" in caught and "RecursionError" not in caught:
+                missing.append(f"{path}:{tried.lineno}")
+    assert not missing
+
+
 def test_few_statements_are_laid_out_by_hand():
     """Outside the tests, whose tables of cases are."""
     texts = [(ROOT / path).read_text(encoding="utf-8") for path in FILES if path.parts[0] != "tests"]

@@ -88,7 +88,7 @@ def _variables(rest: str) -> list[str]:
 def _json_words(rest: str) -> list[str] | None:
     try:
         words = json.loads(rest)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return [str(word) for word in words] if isinstance(words, list) else None
 

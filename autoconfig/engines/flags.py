@@ -198,7 +198,7 @@ def _typed(flag: EngineFlag, words: Sequence[FlagWord]) -> Any:
     if text[:1] in "{[" and flag.type == "str":
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{flag.flag} {text[:60]}: this is no JSON ({error}); quote it whole") from None
     if flag.name == "max-model-len" and text == "auto":
         return -1

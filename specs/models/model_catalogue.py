@@ -408,7 +408,7 @@ def _load(canonical: str) -> ModelSpec:
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CatalogueError(f"models/{path.name} cannot be read: {error}") from error
     if not isinstance(data, dict):
         raise CatalogueError(f"models/{path.name} is not a JSON object")

@@ -135,6 +135,12 @@ def test_a_flag_of_another_release_is_said():
 SCRIPT = "vllm serve {} --tensor-parallel-size {}\n"
 
 
+@pytest.mark.parametrize("start", ["vllm serve x --compilation-config '{}'", "FROM vllm/vllm-openai\nCMD {}"])
+def test_deep_json_is_refused(start):
+    with pytest.raises(InputError):
+        read_start(start.format("[" * 30_000) + "\n")
+
+
 def test_several_servers_and_unset_variables_are_named():
     two = SCRIPT.format("a/b", 1) + SCRIPT.format("c/d", 2)
     with pytest.raises(InputError, match=r"starts 2 servers \(1: line 1: vLLM a/b.*; 2: line 2: vLLM c/d"):
