@@ -43,6 +43,7 @@ class _Common(TypedDict, total=False):
     exp_avg_dtype: str
     exp_avg_sq_dtype: str
     store_param_remainders: bool
+    weights_are_masters: bool
     attention_dropout: float
     hidden_dropout: float
     moe_capacity_factor: float

@@ -70,7 +70,7 @@ def _read(text: str, request: CheckRequest, launch: str | None) -> CheckInput:
     if name in MEGATRON:
         found = read_check(text, request)
         numerics = found.question.scenario.numerics
-        if unsharded(numerics.frozen_dtype, numerics.optimizer):  # what bitsandbytes keeps is TRL's alone
+        if unsharded(vars(numerics)):  # Megatron-LM has no arguments for what TRL alone keeps
             return replace(found, spelled=settings_of_trl)
         bridge_only = fine_tunes(found.question.scenario)  # adapters and packing: Megatron-LM has no arguments for them
         return replace(found, spelled=settings_of_bridge) if bridge_only else found

@@ -10,6 +10,7 @@ from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trl import unsharded
 from autoconfig.specs.errors import InputError, option
 from autoconfig.training.answer import SearchAnswer
+from autoconfig.training.space import Constraints
 
 EXPORTED = ("trl",)
 """Formats that a search can export itself."""
@@ -25,9 +26,7 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
             f"{option('export')} writes {written}; leave {option('format')} out, or take the plan to another format "
             "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
         )
-    wish = WRITERS[form].wish
-    if unsharded(given.get("frozen_dtype"), given.get("optimizer")) and form == "trl":
-        wish = replace(wish, fixed={**wish.fixed, "fsdp": frozenset({0})})
+    wish = _wish(given, form)
     asked: dict[str, set[str]] = {}
     for text in given["fix"]:
         for part in text.split(","):
@@ -48,12 +47,19 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
     return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
 
 
+def _wish(numerics: Mapping[str, object], form: str) -> Constraints:
+    """What the format's plans are held to, with these numerics."""
+    wish = WRITERS[form].wish
+    alone = form == "trl" and unsharded(numerics)
+    return replace(wish, fixed={**wish.fixed, "fsdp": frozenset({0})}) if alone else wish
+
+
 def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
     """The plans of an answer that the format can say, and what it left out, as sentences."""
     writer, scenario = WRITERS[form], answer.question.scenario
     refused = {one.report.plan: writer.refused(scenario, one.report.plan) for one in answer.plans}
     kept = tuple(one for one in answer.plans if not refused[one.report.plan])
-    wish = writer.wish
+    wish = _wish(vars(scenario.numerics), form)
     keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]
     keys += [f"no {key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.excluded.items()]
     lines = [f"format {form}: searched are plans with {', '.join(keys)}" if keys else f"format {form} says every plan's keys"]

@@ -262,10 +262,18 @@ def read_numerics(
         given |= read_adapters(given, model, assumed)
     if (name := not_megatrons(given)) and stack.sharding == "megatron":
         raise InputError(
-            f"{option(name)} {str(given[name])[:20]} is not Megatron's, as which {stack.name} is priced: bitsandbytes runs "
-            f"under transformers, {option('software')} {QUANTISED_STACK}",
+            f"{option(name)} {str(given[name])[:20]} is not Megatron's, as which {stack.name} is priced, but runs "
+            f"under transformers: {option('software')} {QUANTISED_STACK}",
             field=name,
         )
+    if given.get("weights_are_masters"):
+        if trains_adapters(given) or given["precision"] != "bf16" or given.get("grad_reduce_dtype", "bf16") != "bf16":
+            raise InputError(
+                f"{option('weights_are_masters')} is of training all weights in bf16, whose gradients are bf16, too: leave out "
+                f"{option('peft')}, other values of {option('precision')} and {option('grad_reduce_dtype')}",
+                field="weights_are_masters",
+            )
+        given["grad_reduce_dtype"] = "bf16"
     if "grad_reduce_dtype" not in given:
         given["grad_reduce_dtype"] = stack.memory.default_grad_dtype
         assumed.append(Remark("grad_reduce_dtype", given["grad_reduce_dtype"], ""))
@@ -289,12 +297,12 @@ QUANTISED_STACK = "torch-eager"
 
 def not_megatrons(numerics: Mapping[str, object]) -> str:
     """The given field of numerics that says something that no Megatron stack has; empty: none."""
-    usual = {"frozen_dtype": Numerics.frozen_dtype, "optimizer": Numerics.optimizer}
-    return next((name for name, value in usual.items() if numerics.get(name) not in (None, value)), "")
+    names = ("frozen_dtype", "optimizer", "weights_are_masters")
+    return next((name for name in names if numerics.get(name) not in (None, getattr(Numerics, name))), "")
 
 
 def software_for(software: str | None, numerics: Mapping[str, object], assumed: list[Remark]) -> str | None:
-    """The software that is asked for, or the one under which bitsandbytes runs where what it keeps is."""
+    """The software that is asked for, or the one that runs what no Megatron stack does."""
     name = not_megatrons(numerics)
     if software is not None or not name:
         return software

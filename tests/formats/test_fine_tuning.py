@@ -230,3 +230,23 @@ def test_the_accelerate_file_beside_it_is_read_and_said(autoconfig, tmp_path):
     assert alone.source.plan.fsdp == 3 and any(
         "accelerate needs it" in text for text in sentences(alone.source.question.assumed)
     )
+
+
+def test_what_bitsandbytes_keeps_is_priced_as_transformers_and_searched_unsharded(autoconfig):
+    """No Megatron stack has it; accelerate's shards neither, so that a search for TRL is held to weights on every GPU."""
+    for more in ({"frozen_dtype": "nf4"}, {"optimizer": "adam8bit"}, {"weights_are_masters": True}):
+        asked = {"model": "llama3-8b", "gpus": 4, **more}
+        found = understand(request_of(asked))
+        assert found.scenario.software.name == "torch-eager" and any("(--software)" in one for one in sentences(found.assumed))
+        with pytest.raises(InputError, match=r"is not Megatron's, as which nemo-26.04 is priced.*--software torch-eager"):
+            understand(request_of({**asked, "software": "nemo-26.04"}))
+        words = [word for name, value in more.items() for word in (f"--{name.replace('_', '-')}", value) if word is not True]
+        run = autoconfig.run("search", "--model", "llama3-8b", "--gpus", "4", "--gpu", "h200", "--format", "trl", *words)
+        assert run.exit_code == 0 and ", fsdp=0," in run.stderr, run.stderr
+    assert (
+        understand(request_of({**LORA, "peft": "none", "weights_are_masters": True})).scenario.numerics.grad_reduce_dtype
+        == "bf16"
+    )
+    for odd in ({"peft": "lora"}, {"precision": "fp16"}, {"grad_reduce_dtype": "fp32"}):
+        with pytest.raises(InputError, match="is of training all weights in bf16"):
+            understand(request_of({"model": "llama3-8b", "gpus": 4, "weights_are_masters": True, **odd}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from autoconfig.formats.projections import named_modules
@@ -40,8 +41,8 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
-    if plan.fsdp and (kept := unsharded(scenario.numerics.frozen_dtype, scenario.numerics.optimizer)):
-        odd.append(f"fsdp={plan.fsdp} with {kept}, which bitsandbytes is not known to keep in shards of FSDP2")
+    if plan.fsdp and (kept := unsharded(vars(scenario.numerics))):
+        odd.append(f"fsdp={plan.fsdp} with {kept}, which is not known to be kept in shards of FSDP2")
     shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == FULL else plan.recompute)
     if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
         scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
@@ -93,9 +94,14 @@ _OPTIM = {"adam8bit": "adamw_bnb_8bit", "paged_adam8bit": "paged_adamw_8bit"}
 """transformers.TrainingArguments.optim."""
 
 
-def unsharded(frozen: object, optimizer: object) -> str:
-    """What bitsandbytes keeps, in words; empty: nothing."""
-    kept = {f"weights in {frozen}": frozen in FROZEN_BYTES, f"optimizer {optimizer}": optimizer in _OPTIM}
+def unsharded(numerics: Mapping[str, object]) -> str:
+    """What bitsandbytes keeps, and weights without fp32 copies, which accelerate makes of shards, in words; empty: nothing."""
+    frozen, optimizer = numerics.get("frozen_dtype"), numerics.get("optimizer")
+    kept = {
+        f"weights in {frozen}": frozen in FROZEN_BYTES,
+        f"optimizer {optimizer}": optimizer in _OPTIM,
+        "weights_are_masters": bool(numerics.get("weights_are_masters")),
+    }
     return " and ".join(words for words, holds in kept.items() if holds)
 
 
