@@ -46,6 +46,10 @@ class Filled:
     model_name: str = ""
 
 
+MOST = 10**12
+"""Of a size or a count: what is more, no machine has."""
+
+
 @dataclass
 class _Taking:
     """Reads settings, each by its name, and gathers remarks."""
@@ -79,8 +83,8 @@ class _Taking:
         value = self.read.value(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            self.fail(name, "a number of at least 0")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST:
+            self.fail(name, f"a number from 0 to {MOST:,}")
         return float(value)
 
     def text(self, name: str) -> str:

@@ -25,6 +25,8 @@ NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 LIKE = 0.72
 """Likeness (difflib) from which on a known flag is named beside one that is not."""
 _NUMBER = re.compile(r"-[0-9.]")
+MAX_DOTS = 32
+"""Names behind a flag, as in --compilation-config.pass_config.fuse_norm_quant; no release has more than three."""
 _WHOLE = re.compile(r"(-?[0-9]+(?:\.[0-9]+)?)([kKmMgGtT]?)")
 _UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 """Of human-readable numbers: vllm/utils/argparse_utils.py, human_readable_int."""
@@ -182,7 +184,7 @@ def whole(text: str) -> int:
     if match is None:
         raise ValueError(text)
     value = float(match[1]) * _UNITS.get(match[2], 1)
-    if value != int(value):
+    if not value.is_integer():  # infinity is none
         raise ValueError(text)
     return int(value)
 
@@ -301,6 +303,8 @@ class _Splitter:
             raise InputError(f"{name}.{path}: a value is missing behind it")
         before = self.said.get(flag.name)
         keys = path.replace("-", "_").split(".")
+        if len(keys) > MAX_DOTS:
+            raise InputError(f"{name}.{path[:40]}...: more than {MAX_DOTS} names one inside the other; write the flag as JSON")
         value = _merged(before.value if before else {}, keys, _scalar(given[0].text))
         self.said[flag.name] = Said(value=value, source=f"{name}.{path} {given[0].text}", unset=given[0].unset)
         return 0 if joined else 1

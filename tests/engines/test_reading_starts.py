@@ -8,6 +8,7 @@ import pytest
 from autoconfig.specs.errors import InputError
 from public_starts import FOLDER, STARTS, mutated
 
+from autoconfig.engines.fields import fill
 from autoconfig.engines.flags import FlagWord, find, known_flags, not_modelled, of_another_release, releases_read, roles, split
 from autoconfig.engines.reading import file_beside, read_start, starts_server
 
@@ -135,10 +136,26 @@ def test_a_flag_of_another_release_is_said():
 SCRIPT = "vllm serve {} --tensor-parallel-size {}\n"
 
 
-@pytest.mark.parametrize("start", ["vllm serve x --compilation-config '{}'", "FROM vllm/vllm-openai\nCMD {}"])
-def test_deep_json_is_refused(start):
+@pytest.mark.parametrize(
+    ("start", "repeated"),
+    [
+        ("vllm serve x --compilation-config '{}'", "["),
+        ("FROM vllm/vllm-openai\nCMD {}", "["),
+        ("vllm serve x --compilation-config.a{} 1", ".a"),
+        ("vllm serve x --max-model-len {}", "9"),
+        ("vllm serve x --max-model-len {}k", "9"),
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused(start, repeated):
     with pytest.raises(InputError):
-        read_start(start.format("[" * 30_000) + "\n")
+        read_start(start.format(repeated * 30_000) + "\n")
+
+
+@pytest.mark.parametrize("value", ["1e309", "1e308", "nan", "-1"])
+def test_sizes_that_no_machine_has_are_refused(value):
+    start = read_start(f"vllm serve meta-llama/Llama-3.1-8B --cpu-offload-gb {value}\n")
+    with pytest.raises(InputError, match="--cpu-offload-gb"):
+        fill(start, gpu="h100")
 
 
 def test_several_servers_and_unset_variables_are_named():
