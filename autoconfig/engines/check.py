@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.fields import Filled, fill, matters
+from autoconfig.engines.flags import surely_refused
 from autoconfig.engines.load import Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
-from autoconfig.engines.refusals import refusal
+from autoconfig.engines.refusals import refusal, ways_out
 from autoconfig.formats.recognise import POST_TRAINING
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.launch import sbatch_words
@@ -18,6 +19,7 @@ from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.planning.request_fields import CHECK, CHECK_SERVING
 from autoconfig.planning.resolve import check_bounds, field_names, field_values
 from autoconfig.planning.work import MAX_CHARACTERS
+from autoconfig.specs.engines.releases import newest_release
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.files import read_text
@@ -59,6 +61,13 @@ class StartAnswer:
     load: LoadAnswer | None = None
     ignored: tuple[str, ...] = ()
     """Settings that change nothing here."""
+    ways_out: tuple[str, ...] = ()
+    """Of a start that is refused: flags with values, each of which alone would make it start."""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Flags with values, each of which alone would make it start."""
+        return self.ways_out if self.memory is None else self.memory.changes
 
     @property
     def start(self) -> EngineStart:
@@ -68,7 +77,7 @@ class StartAnswer:
     @property
     def release(self) -> str:
         """The release that was reckoned with."""
-        return self.memory.release if self.memory is not None else self.read.release
+        return self.memory.release if self.memory is not None else self.read.release or newest_release(self.read.engine)
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -136,7 +145,8 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     read, filled = read_and_fill(text, request, path)
     ignored = tuple(name for name in read.said if name not in matters(read.engine))
     if why := refusal(filled.start):
-        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
+        out = tuple(ways_out(filled.start))
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
     memory = engine_memory(filled.start)
     starts, why = _verdict(read, filled, memory)
     answer = StartAnswer(read=read, filled=filled, memory=memory, starts=starts, why=why, ignored=ignored)
@@ -171,7 +181,13 @@ def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory) -> tuple[str
     have, need = read.gpus, filled.start.gpus
     if have is not None and need > have and not _over_nodes(read):
         return "no", f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
+    flags = [text for text in read.unknown if text.startswith("-")]
+    if flags and memory.starts != "no":
+        return "no" if any(map(surely_refused, flags)) else "uncertain", f"{UNKNOWN} {'; '.join(flags)}"
     return memory.starts, memory.why
+
+
+UNKNOWN = "The engine refuses flags that it does not know:"
 
 
 def _over_nodes(read: ReadStart) -> bool:

@@ -11,7 +11,7 @@ from autoconfig.engines.reading import ReadStart, unset_text
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
 from autoconfig.specs.engines.releases import newest_release
-from autoconfig.specs.engines.start import EngineStart
+from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -146,6 +146,7 @@ def fill(
         gpu=card,
         gpus_per_node=gpus_per_node,
         checkpoint=checkpoint,
+        longer=_longer(taking),
         **{name: value for name, value in values.items() if value is not None},
     )
     taking.remarks += [
@@ -261,6 +262,12 @@ def _items(limit: Any) -> int:
     """Of a kind of input: `2`, or `{"count": 2}`."""
     value = limit.get("count", 1) if isinstance(limit, dict) else limit
     return int(value) if str(value).isdigit() else 1
+
+
+def _longer(take: _Taking) -> bool:
+    """Whether the command lets the server take longer sequences than the model's config has."""
+    variable, *flags = LONGER[take.read.engine] or ("",)
+    return bool(_switch(take, variable)) or any(take.read.value(name) not in (None, "auto", "hf", "") for name in flags)
 
 
 def _switch(take: _Taking, name: str) -> bool | None:

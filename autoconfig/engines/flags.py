@@ -24,6 +24,7 @@ from autoconfig.specs.errors import InputError
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 LIKE = 0.72
 """Likeness (difflib) from which on a known flag is named beside one that is not."""
+LIKE_IT = "; most like it: "
 _NUMBER = re.compile(r"-[0-9.]")
 MAX_DOTS = 32
 """Names behind a flag, as in --compilation-config.pass_config.fuse_norm_quant; no release has more than three."""
@@ -172,10 +173,16 @@ def unknown_flag(engine: str, name: str) -> str:
     """What is said of a flag that no release has: what is most like it."""
     known, plain = known_flags(engine), name.replace("_", "-")
     like = difflib.get_close_matches(plain, known, n=1, cutoff=LIKE) or [key for key in known if key.startswith(plain)][:1]
-    hint = f"; most like it: {known[like[0]].flag}" if like else ""
+    hint = f"{LIKE_IT}{known[like[0]].flag}" if like else ""
     other = next((NAMES[one] for one in NAMES if one != engine and plain in known_flags(one)), "")
     hint += f" ({name} is a flag of {other})" if other else ""
     return f"{name[:60]} is no flag of {NAMES[engine]}{hint}"
+
+
+def surely_refused(said: str) -> bool:
+    """Whether what `unknown_flag` or `of_another_release` says is of a slip, or of a flag of another engine or release; else it
+    may be one that came after the releases that were read."""
+    return LIKE_IT in said or " is a flag of " in said
 
 
 def whole(text: str) -> int:

@@ -13,10 +13,10 @@ import numpy as np
 from autoconfig.engines.refusals import refusal
 from autoconfig.engines.written import changed_flags, with_plan
 from autoconfig.memory_model.engines.memory import engine_memory
-from autoconfig.runs.predict_serving import Setup, best_setup, closed, open_loop, single_request, together
+from autoconfig.runs.predict_serving import Setup, best_setup, closed, most_requests_per_s, open_loop, single_request, together
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
-from autoconfig.serving.closed_loop import bands_text, edge_text
+from autoconfig.serving.closed_loop import bands_text, edge_text, rate_text
 from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
 from autoconfig.serving.space import expert_degrees
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
@@ -179,7 +179,14 @@ def _simulated(case: ServingCase) -> _Figures | str:
     found = open_loop(case, setup) if case.load == "open" else together(case, setup)
     tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
     rate = found.requests_per_s * case.lengths.osl
-    return _Figures(ttft_s=found.ttft_s, tpot_s=found.tpot_s, tokens_per_s=rate, percentiles=tails, note="")
+    near = rate_text(case.rate, most_requests_per_s(case, setup)) if case.load == "open" else ""
+    return _Figures(
+        ttft_s=found.ttft_s,
+        tpot_s=found.tpot_s,
+        tokens_per_s=rate,
+        percentiles=tails,
+        note=near or bands_text(setup.job.constants.bands),
+    )
 
 
 def _benchmark(case: ServingCase, setup: Setup) -> _Figures:
@@ -232,6 +239,9 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
     longest = (load.isl or 0) + (load.osl or 0)
     if longest > memory.max_model_len:
         says = f"requests of {longest:,} tokens are longer than the {memory.max_model_len:,} that the server takes"
+        return replace(answer, note="; ".join(filter(None, (says, said))))
+    if memory.starts == "no":
+        says = "the server does not start: no figures of a load"
         return replace(answer, note="; ".join(filter(None, (says, said))))
     case = _case(start, row)
     found = _simulated(case)

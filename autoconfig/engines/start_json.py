@@ -224,7 +224,7 @@ def start_json(answer: StartAnswer) -> StartJson:
         margin_gib=None if memory is None else memory.margin_gib,
         band_gib=None if memory is None else memory.band_gib,
         parts=() if memory is None else memory.parts,
-        changes=() if memory is None else memory.changes,
+        changes=answer.changes,
         load=None if answer.load is None else _load_json(answer.load),
         settings=tuple(settings),
         other_servers=read.others,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from autoconfig.engines.check import StartAnswer
+from autoconfig.engines.check import UNKNOWN, StartAnswer
 from autoconfig.engines.flags import NAMES
 from autoconfig.engines.load import LoadAnswer
 from autoconfig.engines.start_json import weights_text
@@ -253,14 +253,16 @@ def show_start(console: Console, answer: StartAnswer) -> None:
     console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
     verdict = f"[{STYLES[answer.starts]}]{VERDICTS[answer.starts]}[/{STYLES[answer.starts]}]"
     console.print(f"{verdict} {escape(answer.why)}".rstrip())
-    if answer.unknown:
-        console.print(f"[yellow]The engine refuses flags that it does not know:[/yellow] {escape('; '.join(answer.unknown))}")
+    if unsaid := [text for text in answer.unknown if text not in answer.why]:
+        console.print(f"[yellow]{UNKNOWN}[/yellow] {escape('; '.join(unsaid))}")
     if memory is not None:
         rows = [[part.name, f"{part.gib:,.2f}", part.source] for part in memory.parts]
         total = sum(part.gib for part in memory.parts)
         rows.append(["together", f"{total:,.2f}", f"of {start.gpu.memory_bytes / GIB:,.2f} GiB"])
         show_table(console, ["memory of a GPU", "GiB", "from"], rows, left=("memory of a GPU", "from"), below=("from",))
         _show_cache(console, answer)
+    if answer.changes:
+        console.print(f"Each of these alone would start: [bold]{escape('; '.join(answer.changes))}[/bold]")
     if answer.load is not None:
         _show_load(console, answer.load)
     for text in sentences(answer.not_modelled):
@@ -294,8 +296,6 @@ def _show_cache(console: Console, answer: StartAnswer) -> None:
     longest = f"{memory.longest_max_model_len:,}" if memory.longest_max_model_len else "none"
     least = f"; smallest {SHARES[engine]}: {memory.least_fraction:g}" if memory.least_fraction else ""
     console.print(f"Longest {LENGTHS[engine]} that starts: {longest}{least}")
-    if memory.changes:
-        console.print(f"Each of these alone would start: [bold]{escape('; '.join(memory.changes))}[/bold]")
 
 
 def _show_load(console: Console, load: LoadAnswer) -> None:

@@ -45,6 +45,8 @@ LARGEST_FRACTION = 0.95
 """Of memory for a benchmark that was run and does not fit at the engine's own share: the most that published starts give."""
 STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
 """Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+FULL_BATCHES = 8
+"""Batches of a queue that is never empty, after which the first and the last one change its rate by less than an eighth."""
 RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
 """Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
 
@@ -190,6 +192,12 @@ def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoo
 def together(case: ServingCase, setup: Setup) -> OpenLoop:
     """As many requests as run at once, all there from the start: the latency of a batch of a given size."""
     return _simulated(case, setup, np.zeros(max(round(setup.running), 1)), np.random.default_rng(SEED))
+
+
+def most_requests_per_s(case: ServingCase, setup: Setup) -> float:
+    """Requests a second of a queue that is never empty: FULL_BATCHES times as many as run at once, all there from the start."""
+    count = min(max(round(FULL_BATCHES * setup.running), 1), MAX_REQUESTS)
+    return _simulated(case, setup, np.zeros(count), np.random.default_rng(SEED)).requests_per_s
 
 
 def _ranks(plan: EnginePlan) -> int:

@@ -118,6 +118,16 @@ def edge_text(load: float) -> str:
     return f"users ask for {load:.2f} times the KV cache: requests wait for it"
 
 
+def rate_text(rate: float, most: float) -> str:
+    """What a rate near or above the most that a server takes, both in requests/s, does to the answer; empty below."""
+    load = rate / most
+    if load < EDGE[0]:
+        return ""
+    if load <= EDGE[1]:
+        return f"{load:.2f} of the {most:.3g} requests/s that the server takes at most: TTFT depends on how long the run is"
+    return f"the server takes {most:.3g} requests/s at most: the queue grows without end, and TTFT with it"
+
+
 def bands_text(bands: Mapping[str, tuple[float, float]]) -> str:
     """What nine in ten measured runs were over predictions; empty where it is not known."""
     said = [f"{name.upper()} {band[0]:.2f} to {band[1]:.2f}" for name, band in bands.items()]

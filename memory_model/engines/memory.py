@@ -5,6 +5,7 @@ Each engine by its own law: memory_model.engines.vllm, .sglang, .trtllm.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from autoconfig.memory_model.engines.held import stages
 from autoconfig.memory_model.engines.vllm import GIB, PartBytes
 from autoconfig.memory_model.serving import StageWeights
 from autoconfig.specs.engines.releases import check_release, newest_release, settings, version_of
-from autoconfig.specs.engines.start import AUTO_LENGTH, EngineMemory, EngineStart, MemoryPart
+from autoconfig.specs.engines.start import AUTO_LENGTH, EngineMemory, EngineStart, MemoryPart, derived_length
 from autoconfig.specs.engines.towers import tower_of
 
 BAND_TEXT, BAND_OTHER = 0.6, 1.5
@@ -252,7 +253,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
         kv_tokens=held.tokens * start.attention_ranks,
         max_concurrency=concurrency,
         max_model_len=length,
-        longest_max_model_len=held.tokens if starts != "no" else 0,
+        longest_max_model_len=min(held.tokens, max(length, derived_length(start.model))) if starts != "no" else 0,
         max_num_seqs=held.running,
         max_num_batched_tokens=found.chunk,
         memory_fraction=fraction,
@@ -322,10 +323,18 @@ def _changes(start: EngineStart, found: EngineMemory) -> Iterator[str]:
         (cache, start.replace(kv="fp8") if capable and start.plan.kv == "bf16" else None),
         *((f"{seqs} {value}", start.replace(max_num_seqs=value)) for value in (64, 16) if value < found.max_num_seqs),
         (eager, None if start.eager else start.replace(eager=True)),
-        (f"{ranks} {2 * start.tp}", start.replace(tp=2 * start.tp) if start.tp < 8 else None),
     ]
     for text, changed in tries:
-        if changed is not None:
-            other = _reckon(changed)
-            if other.starts == "yes" or (found.starts == "no" and other.margin_gib >= 0.0):
-                yield text
+        if changed is not None and _moves(changed, found):
+            yield text
+    wider = (
+        start.tp * times for times in (2, 4, 8) if start.tp * times <= max(start.gpus_per_node or start.gpu.gpus_per_node, 2)
+    )
+    whole = (tp for tp in wider if start.model.num_attention_heads % tp == 0 and _moves(start.replace(tp=tp), found))
+    yield from (f"{ranks} {tp}" for tp in itertools.islice(whole, 1))
+
+
+def _moves(changed: EngineStart, found: EngineMemory) -> bool:
+    """Whether a changed start is beyond the edge that stopped the one that was `found`."""
+    other = _reckon(changed)
+    return other.starts == "yes" or (found.starts == "no" and other.margin_gib >= 0.0)

@@ -19,12 +19,30 @@ from autoconfig.specs.software.engine import KV_BYTES, WEIGHT_BYTES, ModuleForma
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 AUTO_LENGTH = -1
 """max_model_len of vLLM's `--max-model-len auto` (-1): as long as fits."""
+LONGER = {
+    "vllm": ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "hf-overrides", "hf-config-path", "rope-scaling", "config-format"),
+    "sglang": ("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "json-model-override-args"),
+    "tensorrt-llm": (),
+}
+"""What lets a start have a longer max_model_len than the model: first an environment variable, then flags that change the
+config. (Mistral's own config format names another length.)"""
 DRAFT_METHODS = ("model", "eagle", "mtp", "ngram")
 _COUNTS = ("tp", "pp", "dp", "ep")
 _POSITIVE = (
     *("max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes", "num_gpu_blocks", "max_total_tokens", "block_size"),
     *("graph_max_batch", "graph_count", "lora_rank", "max_state_slots"),
 )
+
+
+def derived_length(model: ModelSpec) -> int:
+    """The most tokens of a sequence that an engine derives from the config: max_position_embeddings, of scaled rotary positions
+    times their factor where the config counts them unscaled (vllm-project/vllm, config/model.py, _get_and_verify_max_len)."""
+    own, scaling = model.max_position_embeddings, model.rope_scaling
+    if scaling is None or scaling.type == "llama3":
+        return own
+    if scaling.type == "yarn":
+        return max(own, int(scaling.original_max_position_embeddings * scaling.factor))
+    return int(own * max(scaling.factor, 1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +78,8 @@ class EngineStart:
 
     max_model_len: int | None = None
     """--max-model-len (AUTO_LENGTH: as long as fits); --context-length; --max_seq_len. None: the model's own."""
+    longer: bool = False
+    """max_model_len may pass the model's own length: an environment variable says so, or the command changes the config."""
     max_num_seqs: int | None = None
     """--max-num-seqs (of each data-parallel rank); --max-running-requests (of all of them); --max_batch_size."""
     max_num_batched_tokens: int | None = None

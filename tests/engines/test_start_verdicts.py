@@ -1,0 +1,76 @@
+"""What stops a start before its memory does, what is said of it, and which flags would make it start."""
+
+import pytest
+
+from autoconfig.engines.check import check_start, start_request
+from autoconfig.engines.start_json import start_json
+
+QWEN = "vllm serve Qwen/Qwen3-8B"
+SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
+YARN = """'{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'"""
+
+
+def answer(text, **given):
+    return start_json(check_start(text, start_request({"gpu": "h100", **given})))
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"),
+    [
+        (f"{QWEN} --max-model-len 40960", "yes"),
+        (f"{QWEN} --max-model-len 131072", "no"),
+        (f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {QWEN} --max-model-len 131072", "yes"),
+        (f"{QWEN} --max-model-len 131072 --hf-overrides {YARN}", "yes"),
+        (f"{SGLANG} --context-length 131072", "no"),
+        (f"export SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1\n{SGLANG} --context-length 131072", "yes"),
+        (f"{SGLANG} --context-length 131072 --json-model-override-args {YARN}", "yes"),
+        ("vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-model-len 163840 --enforce-eager", "yes"),
+    ],
+)
+def test_a_length_above_the_models_own_is_refused_unless_the_command_allows_it(text, starts):
+    found = answer(text)
+    assert found.starts == starts
+    assert ("is greater than the derived" in found.why) == (starts == "no")
+
+
+def test_the_longest_length_is_at_most_the_models_own():
+    assert answer(SGLANG).longest_max_model_len == answer(QWEN).longest_max_model_len == 40_960
+
+
+@pytest.mark.parametrize(
+    ("flag", "starts"),
+    [("--tensor-parralel-size 2", "no"), ("--mem-fraction-static 0.8", "no"), ("--frobnicate", "uncertain")],
+)
+def test_flags_that_the_engine_refuses_stop_the_start(flag, starts):
+    found = answer(f"{QWEN} {flag}")
+    assert found.starts == starts and flag.split()[0] in found.why
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "changes"),
+    [
+        ("vllm serve Qwen/Qwen2.5-32B-Instruct -tp 3", "h100", ("--tensor-parallel-size 2", "--tensor-parallel-size 4")),
+        ("vllm serve Qwen/Qwen3-32B", "a100-40gb", ("--tensor-parallel-size 4",)),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 --tp 8",
+            "h20",
+            ("--tp-size 4", "--ep-size 8"),
+        ),
+    ],
+)
+def test_the_flags_that_would_start_it_are_named(text, gpu, changes):
+    found = answer(text, gpu=gpu)
+    assert found.starts == "no" and found.changes == changes
+    for flag in found.changes:
+        assert answer(f"{text} {flag}", gpu=gpu).starts == "yes"
+
+
+def test_a_server_that_does_not_start_has_no_figures_of_a_load():
+    found = answer(f"{QWEN} --max-num-seqs 32", gpu="l4", isl=1000, osl=200, concurrency=8)
+    assert found.starts == "no" and found.load.ttft_ms is None and "does not start" in found.load.note
+
+
+@pytest.mark.parametrize(("rate", "says"), [(1, "nine in ten"), (9, "TTFT depends"), (200, "the queue grows without end")])
+def test_a_rate_near_or_above_what_the_server_takes_is_said(rate, says):
+    text = f"{QWEN} --max-num-seqs 64 --max-model-len 8192"
+    assert says in answer(text, isl=1000, osl=500, rate=rate).load.note
