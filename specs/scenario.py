@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
+from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.errors import NOT_PRICED, InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
@@ -89,22 +90,6 @@ MX_BYTES = 1 + 1 / 32
 """One byte and a shared scale per 32 elements (OCP Microscaling specification 1.0, section 5.2)."""
 NVFP4_BYTES = 1 / 2 + 1 / 16
 """Half a byte and a shared scale of one byte per 16 elements (Transformer Engine, NVFP4Tensor)."""
-BNB_BLOCK, BNB_OUTER = 64, 256
-"""bitsandbytes: weights that share an fp32 maximum; with double quantisation maxima (a byte each) that share one."""
-FROZEN_BYTES = {
-    "nf4": 0.5 + (1.0 + 4.0 / BNB_OUTER) / BNB_BLOCK,
-    "nf4_single": 0.5 + 4.0 / BNB_BLOCK,
-    "int8": 1.0,
-}
-"""Of a weight that bitsandbytes quantises: NF4 with its maxima quantised again (Dettmers et al. 2023, QLoRA, section 3) or in
-fp32, and int8, which has an fp32 scale a row beside it. Code tables, 1,092 bytes a matrix with double quantisation and 64
-without, are left out. Source: bitsandbytes 0.50, functional.py (quantize_4bit, int8_vectorwise_quant)."""
-MOMENT_BYTES, MOMENT_SCALE = 1.0, 4.0 / 256
-"""Of a moment in 8 bits, and of its share of an fp32 maximum that a block of 256 has. Tensors below 4,096 elements (biases,
-norms of narrow models), which keep fp32, are left out.
-
-Source: bitsandbytes 0.50, optim/optimizer.py (Optimizer2State.init_state).
-"""
 Flags = tuple[tuple[str, str | int | None], ...]
 
 

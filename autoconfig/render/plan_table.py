@@ -162,10 +162,20 @@ def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer
 
 
 def workload_text(scenario: Scenario) -> str:
-    """Sequence and batch."""
+    """Sequence and batch, and how dropless experts are routed."""
     work = scenario.workload
     packed = f" packed from sequences of {work.packed_length:,}" if work.packed_length else ""
-    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}"
+    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}{routing_text(scenario)}"
+
+
+def routing_text(scenario: Scenario) -> str:
+    """How many rows the busiest expert rank has; empty without experts and where tokens are dropped."""
+    numerics = scenario.numerics
+    if not scenario.model.is_moe or numerics.moe_capacity_factor is not None:
+        return ""
+    if numerics.moe_imbalance is not None:
+        return f", busiest expert rank {numerics.moe_imbalance:g} times its share"
+    return f", real routing (busiest expert rank {scenario.software.time.moe_imbalance:g} times its share)"
 
 
 def adapters_text(numerics: Numerics) -> str:
