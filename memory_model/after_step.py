@@ -8,11 +8,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 from autoconfig.memory_model.tables import kinds_of, stage_terms
-from autoconfig.specs.bitsandbytes import MOMENT_BYTES
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import Layouts, stage_table
 from autoconfig.specs.models.parameters import embedding_parameters, layer_parameters, output_layer_parameters
 from autoconfig.specs.scenario import TYPE_BYTES, Scenario
+from autoconfig.specs.software.bitsandbytes import MOMENT_BYTES
 
 Floats = npt.NDArray[np.float64]
 MIB = 2**20

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from autoconfig.memory_model.activations import Number, Shape
 from autoconfig.memory_model.sparse import sparse_attention_backward
-from autoconfig.specs.bitsandbytes import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable
 from autoconfig.specs.models.model import DENSE_KINDS, ModelSpec
@@ -29,6 +28,7 @@ from autoconfig.specs.models.parameters import (
     output_layer_parameters,
 )
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
+from autoconfig.specs.software.bitsandbytes import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.software.software import StackMemory
 
 

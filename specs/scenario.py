@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
 import numpy as np
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.errors import NOT_PRICED, InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, Positive
@@ -16,6 +15,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan, parse_plan
 from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, Switches, resolve_settings, without_ring
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.software import SoftwareStack
 
 POOL = "*"

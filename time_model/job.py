@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.hardware.cluster import ClusterSpec
 from autoconfig.specs.layouts import Layouts
@@ -15,6 +14,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.run_settings import RunSettings, overlap_can_run
 from autoconfig.specs.scenario import TYPE_BYTES, Factors, Numerics, Scenario, gathers_fp8
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.hardware.efficiency import (
     CollectiveEfficiency,

@@ -19,12 +19,12 @@ from autoconfig.runs.table import (
     overlap_words,
     whole,
 )
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, with_options
 from autoconfig.training import question
 from autoconfig.training.question import read_workload

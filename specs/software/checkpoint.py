@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.models.config_reader import ConfigReader, read_json_object
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import published_checkpoint
 from autoconfig.specs.models.module_names import ModuleNames, linear_modules
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.engine import ModuleFormats
 
 QUANT_FILE = "hf_quant_config.json"

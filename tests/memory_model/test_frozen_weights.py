@@ -8,13 +8,13 @@ import pytest
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.memory_model.state import dequantised_weight, fsdp_unit_bytes
 from autoconfig.memory_model.tables import layer_tables, least_state_bytes, stage_terms
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.models.parameters import largest_matrices, linear_rows
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.software.software import load_stack
 from autoconfig.time_model.step.rows import optimizer_bytes_per_parameter
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.models.parameters import Number
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.time_model.job import Shapes, TrainingJob
 from autoconfig.time_model.operators.kernels import (
     gemm_bytes,

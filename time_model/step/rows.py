@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.specs.bitsandbytes import MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.layouts import Layouts, middle_layers, stage_table
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, mtp_depths_held
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
+from autoconfig.specs.software.bitsandbytes import MOMENT_BYTES, MOMENT_SCALE
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.job import (
     Group,

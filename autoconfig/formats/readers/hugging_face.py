@@ -18,12 +18,12 @@ from autoconfig.formats.writers.deepspeed import WISH
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.planning.export_files import MARK
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan, parse_plan
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.training.question import PAGED
 from autoconfig.training.space import Constraints
 

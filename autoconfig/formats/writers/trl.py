@@ -11,11 +11,11 @@ from autoconfig.formats.writers.bridge import LORA_ALPHA
 from autoconfig.formats.writers.deepspeed import FULL
 from autoconfig.formats.writers.words import Settings, Written, accumulation, head
 from autoconfig.planning.export_files import remark
-from autoconfig.specs.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 
 SOFTWARE = "torch-eager"
 """The stack as which transformers' layers are priced."""
