@@ -61,7 +61,7 @@ class ClassFigures:
 
     def record(self) -> dict[str, Any]:
         """Return what ships."""
-        errors = {"mean_error": round(self.figures.mean, 4), "median_error": round(self.figures.median, 4)}
+        errors = {"mean_error": round(self.figures.mean, 5), "median_error": round(self.figures.median, 5)}
         inside = None if self.inside is None else round(self.inside, 3)
         head = {"lane": self.lane, "name": self.name, "rows": self.figures.rows, "publishers": self.publishers}
         return {**head, **errors, "inside_band": inside}
