@@ -197,7 +197,7 @@ class ServeRequest:
     enforce_eager: bool = False
     max_loras: int = 0
     max_lora_rank: int | None = None
-    draft_method: str = ""
+    draft_method: str | None = None
     price: float | None = None
     top: int = 10
     simulate: int = 3

@@ -26,6 +26,7 @@ from validation.sheets.figures import Line, figures_of, line_table, missed_rows
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, inside_bands_of_first_plans, record_of
 from validation.sheets.memory import best_offset, memory_groups, verdict_lines
 from validation.sheets.pages import front_page, memory_page, seen_page, unknown_page
+from validation.sheets.strangers import page as strangers_page
 from validation.sheets.training import (
     Constants,
     Predicted,
@@ -307,7 +308,9 @@ def test_the_pages_are_fresh() -> None:
     fresh: dict[str, Callable[[], str]] = {"seen": seen_page, "memory_and_fit": memory_page}
     for name, page in {**fresh, "publisher_unknown": lambda: unknown_page(plans)}.items():
         assert page() == (DOCS / "accuracy" / f"{name}.md").read_text(), "run make accuracy"
-    assert {path.stem for path in (DOCS / "accuracy").iterdir()} == {*fresh, "publisher_unknown"}
+    strangers = (DOCS / "accuracy" / "strangers.md").read_text()
+    assert strangers_page() in strangers, "run make accuracy"
+    assert {path.stem for path in (DOCS / "accuracy").iterdir()} == {*fresh, "publisher_unknown", "strangers"}
     held = line_table([]).splitlines()[0]
     assert held in front_page([], plans, "accuracy")
 

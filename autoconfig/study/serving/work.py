@@ -68,7 +68,7 @@ class ServingSettings(MeasuredQuestion):
         if request.engine not in ENGINES:
             raise InputError(f"{option('engine')} {request.engine}: {option('profile')} measures {' or '.join(ENGINES)}")
         for name in NOT_MEASURED:
-            none = (getattr(plain, name), {"acceptance": 0.0, "draft_method": None}.get(name))  # 0 drafts accept nothing
+            none = (getattr(plain, name), {"acceptance": 0.0}.get(name))  # 0 drafts accept nothing
             if getattr(request, name) not in none:
                 field = "chunked_prefill" if name == "chunked" else name
                 raise InputError(
