@@ -181,8 +181,12 @@ def calibrated(body: dict[str, Any]) -> bytes:
 
 
 def _rows(body: dict[str, Any]) -> list[dict[str, str]]:
-    rows = [{key: int(value) if isinstance(value, bool) else value for key, value in row.items()} for row in body["rows"]]
-    return [{str(key): "" if value is None else str(value) for key, value in row.items()} for row in rows]
+    return [{key: _cell(value) for key, value in row.items()} for row in body["rows"]]
+
+
+def _cell(value: str | float | bool | None) -> str:
+    """A cell of a table: true and false stay words, so that no number is read from them."""
+    return str(value).lower() if isinstance(value, bool) else "" if value is None else str(value)
 
 
 def _value(column: str, text: str) -> str | float | bool | None:

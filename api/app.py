@@ -265,6 +265,7 @@ def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         limit_concurrency=MAX_CONNECTIONS,
         server_header=False,
+        proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,  # else any local process could say which address it is
     )
     with listening:
         Server(config).run(sockets=[listening])

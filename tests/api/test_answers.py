@@ -142,6 +142,9 @@ def test_predictions_are_those_of_the_command_line(http, tmp_path):
     said = dict(zip(head.split(","), values.split(","), strict=False))
     assert answer["rows"][0]["pred_step_s"] == float(said["pred_step_s"])
     assert answer["rows"][1]["pred_step_s"] is None and answer["rows"][1]["pred_note"]
+    for name in ("tp", "layers"):  # a truth value is no number
+        (odd,) = http.post("/v1/predict", json={"rows": [{**row, name: True}]}).json()["rows"]
+        assert odd["pred_step_s"] is None and f"cell {name}='true' is not a" in odd["pred_note"], name
 
 
 @tabled
