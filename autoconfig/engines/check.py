@@ -70,6 +70,11 @@ class StartAnswer:
         return self.ways_out if self.memory is None else self.memory.changes
 
     @property
+    def too_large(self) -> bool:
+        """Whether it does not start for its memory, and nothing else is said to stop it."""
+        return self.starts == "no" and self.memory is not None and self.memory.starts == "no"
+
+    @property
     def start(self) -> EngineStart:
         """The record that was reckoned with."""
         return self.filled.start

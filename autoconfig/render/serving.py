@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -19,6 +20,7 @@ from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.finalists import kept
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
+from autoconfig.specs.engines.start import MemoryPart
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import spread
 from autoconfig.specs.remarks import sentences
@@ -247,19 +249,17 @@ BINDS = {"seqs": "number of sequences", "pool": "size of the cache", "states": "
 def show_start(console: Console, answer: StartAnswer) -> None:
     """Starts or not, memory by part, tokens of the cache, the load and the better start."""
     start, read, memory = answer.start, answer.read, answer.memory
-    release = f"{NAMES[read.engine]} {answer.release}".strip()
+    said = f" ({escape(read.release_source)})" if read.release else ""
+    release = f"{NAMES[read.engine]} {answer.release}".strip() + said
     where = f"{start.gpus} x {start.gpu.name}"
-    console.print(f"{release} ({escape(read.release_source)}), {escape(answer.filled.model_name)} on {where}")
+    console.print(f"{release}, {escape(answer.filled.model_name)} on {where}")
     console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
     verdict = f"[{STYLES[answer.starts]}]{VERDICTS[answer.starts]}[/{STYLES[answer.starts]}]"
     console.print(f"{verdict} {escape(answer.why)}".rstrip())
     if unsaid := [text for text in answer.unknown if text not in answer.why]:
         console.print(f"[yellow]{UNKNOWN}[/yellow] {escape('; '.join(unsaid))}")
     if memory is not None:
-        rows = [[part.name, f"{part.gib:,.2f}", part.source] for part in memory.parts]
-        total = sum(part.gib for part in memory.parts)
-        rows.append(["together", f"{total:,.2f}", f"of {start.gpu.memory_bytes / GIB:,.2f} GiB"])
-        show_table(console, ["memory of a GPU", "GiB", "from"], rows, left=("memory of a GPU", "from"), below=("from",))
+        _show_parts_of_start(console, memory.parts, start.gpu.memory_bytes / GIB)
         _show_cache(console, answer)
     if answer.changes:
         console.print(f"Each of these alone would start: [bold]{escape('; '.join(answer.changes))}[/bold]")
@@ -271,6 +271,38 @@ def show_start(console: Console, answer: StartAnswer) -> None:
     brief(console, "From the file", read.notes)
     brief(console, f"Settings without effect on the answer ({len(answer.ignored)})", answer.ignored)
     show_assumptions(console, answer.assumed)
+
+
+def _show_parts_of_start(console: Console, parts: Sequence[MemoryPart], device_gib: float) -> None:
+    """A line a part; the weights in one line and sources as far as a line goes, unless all is asked for."""
+    total = ["together", f"{sum(part.gib for part in parts):,.2f}", f"of {device_gib:,.2f} GiB"]
+    columns, left = ["memory of a GPU", "GiB", "from"], ("memory of a GPU", "from")
+    if getattr(console, "verbose", False):
+        rows = [[part.name, f"{part.gib:,.2f}", part.source] for part in parts]
+        show_table(console, columns, [*rows, total], left=left, below=("from",))
+        return
+    held = sorted((part for part in parts if part.name.startswith(WEIGHTS)), key=lambda part: -part.gib)
+    named = ", ".join(f"{part.name.removeprefix(WEIGHTS)} {part.gib:,.1f}" for part in held if part.gib >= 0.05)
+    others = [part for part in parts if part not in held]
+    rows = [["weights", f"{sum(part.gib for part in held):,.2f}", named]] * bool(held)
+    rows += [[part.name, f"{part.gib:,.2f}", part.source] for part in others]
+    rows.append([*total[:2], f"{total[2]} (sources: --verbose)"])
+    room = console.width - sum(max(len(row[place]) for row in (columns, *rows)) + 2 for place in (0, 1)) - 3
+    show_table(console, columns, [[*row[:2], short_source(row[2], room)] for row in rows], left=left, below=("from",))
+
+
+WEIGHTS = "weights: "
+
+
+def short_source(source: str, room: int) -> str:
+    """What a source says before it names a file, in `room` characters; the first piece is cut where it alone is longer."""
+    said = ""
+    for piece in re.findall(r".+?(?:[:;,] |$)", source):
+        if said and ("/" in piece or len(said + piece.rstrip(":;, ")) > room):
+            break
+        said += piece
+    said = said.rstrip(":;, ")
+    return said if len(said) <= room else f"{said[: max(room - 3, 0)].rstrip()}..."
 
 
 def _plan_text(answer: StartAnswer) -> str:
@@ -295,7 +327,7 @@ def _show_cache(console: Console, answer: StartAnswer) -> None:
     )
     longest = f"{memory.longest_max_model_len:,}" if memory.longest_max_model_len else "none"
     least = f"; smallest {SHARES[engine]}: {memory.least_fraction:g}" if memory.least_fraction else ""
-    console.print(f"Longest {LENGTHS[engine]} that starts: {longest}{least}")
+    console.print(f"Longest {LENGTHS[engine]}: {longest}{least}")
 
 
 def _show_load(console: Console, load: LoadAnswer) -> None:
@@ -309,9 +341,7 @@ def _show_load(console: Console, load: LoadAnswer) -> None:
         f"{load.tokens_per_s:,.0f} output tokens/s"
     )
     for name, tails in load.percentiles.items():
-        shown = ", ".join(
-            f"{point} {value:,.0f}" if value >= 100 else f"{point} {value:,.1f}" for point, value in tails.items()
-        )
+        shown = ", ".join(f"{point} {value:,.0f}" if value >= 100 else f"{point} {value:,.1f}" for point, value in tails.items())
         console.print(f"  {'TTFT' if name == 'ttft_ms' else 'TPOT'} in ms: {shown}")
     if load.note:
         console.print(f"  {escape(load.note)}", style="dim")

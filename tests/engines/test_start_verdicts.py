@@ -1,6 +1,9 @@
 """What stops a start before its memory does, what is said of it, and which flags would make it start."""
 
+import re
+
 import pytest
+from command_line import run_in_process
 
 from autoconfig.engines.check import check_start, start_request
 from autoconfig.engines.start_json import start_json
@@ -74,3 +77,49 @@ def test_a_server_that_does_not_start_has_no_figures_of_a_load():
 def test_a_rate_near_or_above_what_the_server_takes_is_said(rate, says):
     text = f"{QWEN} --max-num-seqs 64 --max-model-len 8192"
     assert says in answer(text, isl=1000, osl=500, rate=rate).load.note
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "code"),
+    [
+        (f"{QWEN} --max-model-len 8192", "h100", 0),
+        (f"{QWEN} --max-model-len 40960", "t4", 3),  # does not fit
+        (f"{QWEN} -tp 3", "h100", 2),  # not legal: 32 heads
+        (f"{QWEN} --max-num-sequences 4", "h100", 2),  # refused: no such flag
+        (f"{QWEN} --max-num-sequences 4", "t4", 3),
+        (f"{QWEN} --config nowhere.yaml", "h100", 2),  # nobody can say
+        (f"{QWEN} --max-model-len 0", "h100", 2),
+    ],
+)
+def test_the_exit_code_is_what_the_help_says(tmp_path, text, gpu, code):
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{text}\n", encoding="utf-8")
+    run = run_in_process("check", str(path), "--gpu", gpu)
+    assert run.exit_code == code, run.output
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{QWEN} --max-model-len 8192",
+        f"{SGLANG} --context-length 8192",
+        "vllm serve Qwen/Qwen3.5-35B-A3B -tp 2 --max-model-len 65536",
+        "vllm serve openai/gpt-oss-120b -tp 2",
+        "trtllm-serve Qwen/Qwen3-32B --tp_size 2",
+    ],
+)
+def test_a_start_is_one_screen(tmp_path, monkeypatch, text):
+    """24 lines of 80 columns; every part of memory adds up, and --verbose says where each is from."""
+    path = tmp_path / "serve.sh"
+    path.write_text(f"{text}\n", encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "80")
+    asked = ("check", str(path), "--gpu", "h100")
+    run = run_in_process(*asked)
+    lines = run.output.splitlines()
+    assert len(lines) <= 24 and max(map(len, lines)) <= 80, run.output
+    table = lines[next(n for n, line in enumerate(lines) if "memory of a GPU" in line) + 1 :]
+    table = table[: next(n for n, line in enumerate(table) if "together" in line) + 1]
+    *parts, together = (float(re.search(r" (-?[0-9.]+) ", line)[1]) for line in table)
+    assert sum(parts) == pytest.approx(together, abs=0.03)
+    full = run_in_process(*asked, "--verbose").output
+    assert len(full.splitlines()) > len(lines) and "the model's files as the engine holds them" in full
