@@ -118,12 +118,11 @@ def search(**question: Unpack[SearchKeywords]) -> SearchFound | ComparedFound:
 @_question("SERVING")
 def deployments(**question: Unpack[DeploymentsKeywords]) -> DeploymentsFound:
     """The deployments that fit and meet the limits, best first: `autoconfig deployments`."""
-    from autoconfig.engines.include import with_start_files
+    from autoconfig.engines.include import request_with_starts
     from autoconfig.notebook.answers import DeploymentsFound
     from autoconfig.serving.answer import answer
-    from autoconfig.serving.request import request_of
 
-    return DeploymentsFound(answer(with_start_files(request_of(question))[0]))
+    return DeploymentsFound(answer(request_with_starts(question)[0]))
 
 
 @_question("POST_TRAINING")

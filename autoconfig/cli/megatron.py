@@ -28,8 +28,8 @@ LONG_TABLE = 20
 def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: bool, **given: Any) -> None:
     """Check a launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan.
 
-    Nothing in FILE is run. Exit code 0: legal and fits (a server: starts); 2: not legal (the engine refuses the plan or a flag),
-    no verdict, or cannot be read; 3: does not fit.
+    Nothing in FILE is run. Exit code 0: legal and fits (a server: starts); 2: not legal (its engine refuses the plan or a
+    flag), no verdict, or cannot be read; 3: does not fit.
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
 
@@ -67,7 +67,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
 
 
 def _check_start(ctx: click.Context, file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: memory does not do."""
+    """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: does not fit."""
     from autoconfig.engines.check import check_start_file, start_request
     from autoconfig.engines.start_json import start_json
     from autoconfig.render.serving import show_start

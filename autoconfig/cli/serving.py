@@ -101,10 +101,9 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
 
 def _asked(given: Mapping[str, Any]) -> ServeRequest:
     """The request, with the plans of files that --include names."""
-    from autoconfig.engines.include import with_start_files
-    from autoconfig.serving.request import request_of
+    from autoconfig.engines.include import request_with_starts
 
-    request, notes = with_start_files(request_of(given))
+    request, notes = request_with_starts(given)
     for text in notes:
         click.echo(f"note: {text}", err=True)
     return request
@@ -120,7 +119,7 @@ def _exported(found: ServeAnswer, given: Mapping[str, Any]) -> WrittenExport:
 
 def _check_question(given: dict[str, Any]) -> None:
     missing = [option_name(name) for name in ("model", "gpus") if given[name] is None]
-    if missing:
+    if missing and not any(Path(text).is_file() for text in given["include"] or ()):  # a start command says both
         raise click.UsageError(f"Missing option {' and '.join(missing)}.")
 
 

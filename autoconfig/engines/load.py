@@ -136,6 +136,7 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
         "max_num_batched_tokens": memory.max_num_batched_tokens,
         "recv_interval": receive_every if receive_every > 1 else "",
         "kv_fraction": f"{memory.memory_fraction:g}" if memory.memory_fraction else "",
+        "enforce_eager": "yes" if start.eager else "",
         "speculative": chance,
         "checkpoint": named if same else "",
     }

@@ -25,7 +25,8 @@ _TAGGED = re.compile(
 )
 _TAG = re.compile(r"v?([0-9]+\.[0-9]+(?:\.[0-9]+)*)")
 _FILES = {"vllm": ("config",), "sglang": ("config",), "tensorrt-llm": ("config",)}
-_MODEL = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
+MODEL_SETTINGS = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
+"""Setting that names the model."""
 _NAMED = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}
 _SAME_ON_NODES = ("node-rank", "data-parallel-start-rank", "headless", "host", "port", "master-addr", "dist-init-addr")
 """Settings that differ between the commands of one server on several nodes."""
@@ -236,7 +237,7 @@ def _mapping(body: str, name: str) -> dict[str, Any]:
 
 def _model(settings: Settings, said: dict[str, Said], command: Command) -> tuple[str, tuple[FlagWord, ...]]:
     """(model as it is written, positional words that are none). Raises InputError where none is named."""
-    key = _MODEL[settings.engine]
+    key = MODEL_SETTINGS[settings.engine]
     positional = settings.positional
     if key in settings.said and settings.engine != "tensorrt-llm":
         first = FlagWord(text=str(settings.said[key].value), unset=settings.said[key].unset)
@@ -245,9 +246,7 @@ def _model(settings: Settings, said: dict[str, Said], command: Command) -> tuple
     elif key in said:
         first = FlagWord(text=str(said[key].value), unset=said[key].unset)
     else:
-        served = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}[
-            settings.engine
-        ]
+        served = _NAMED[settings.engine]
         raise InputError(f"line {command.line}: the command names no model; say {option('model')}, or {served}", field="model")
     said[key] = (
         replace(said[key], value=first.text) if key in said else Said(value=first.text, source=first.text, unset=first.unset)

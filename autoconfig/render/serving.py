@@ -341,7 +341,9 @@ def _show_load(console: Console, load: LoadAnswer) -> None:
         f"{load.tokens_per_s:,.0f} output tokens/s"
     )
     for name, tails in load.percentiles.items():
-        shown = ", ".join(f"{point} {value:,.0f}" if value >= 100 else f"{point} {value:,.1f}" for point, value in tails.items())
+        shown = ", ".join(
+            f"{point} {value:,.0f}" if value >= 100 else f"{point} {value:,.1f}" for point, value in tails.items()
+        )
         console.print(f"  {'TTFT' if name == 'ttft_ms' else 'TPOT'} in ms: {shown}")
     if load.note:
         console.print(f"  {escape(load.note)}", style="dim")

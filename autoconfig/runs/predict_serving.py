@@ -98,6 +98,7 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
         gpu=case.gpu,
         engine=engine,
         kv_memory_ratio=case.kv_fraction,
+        options=replace(case.start, max_num_seqs=ceil(case.start.max_num_seqs / plan.adp) if case.start.max_num_seqs else None),
     )
     memory = served.memory(length=lengths.isl + lengths.osl, batch=held, tokens=tokens)
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)

@@ -6,9 +6,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from autoconfig.runs.table import NO, Row, cell, columns_of, count_of, degree, names_of, number
+from autoconfig.memory_model.engines.plan import BY_START, StartOptions
+from autoconfig.runs.table import NO, Row, cell, columns_of, count_of, degree, flag, names_of, number
 from autoconfig.serving.closed_loop import RANGE_RATIO, REQUESTS_A_USER
 from autoconfig.serving.space import expert_degrees, limit
+from autoconfig.specs.engines.releases import check_release, first_release, newest_release
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -61,6 +63,8 @@ class ServingCase:
     kv_fraction: float | None = None
     drafted: int = 0
     acceptance: float = 0.0
+    start: StartOptions = field(default_factory=StartOptions)
+    """What the row says of the engine's start that its memory depends on: release, sequences of a rank, graphs, drafts."""
     checkpoint: Checkpoint | None = None
     assumed: tuple[Remark, ...] = field(default=())
 
@@ -94,6 +98,7 @@ def read_case(row: Row) -> ServingCase:
     stored = checkpoint_named(cell(row, "checkpoint")) if cell(row, "checkpoint") else None
     plans = _plans(row, model, gpu, engine, gpus, assumed)
     ratio, (drafted, acceptance) = 1.0, _drafts(row, assumed)
+    start = _start(row, model, engine, drafted, assumed)
     if load == "closed":
         requests, ratio = _closed(row, users or 1, assumed)
     if users is not None:
@@ -104,7 +109,7 @@ def read_case(row: Row) -> ServingCase:
     return ServingCase(
         model=model,
         gpu=gpu,
-        engine=engine,
+        engine=replace(engine, eager_iterations="all") if start.eager else engine,
         num_gpus=gpus,
         plans=plans,
         load=load,
@@ -120,6 +125,7 @@ def read_case(row: Row) -> ServingCase:
         kv_fraction=_share(row, "kv_fraction"),
         drafted=drafted,
         acceptance=acceptance,
+        start=start,
         checkpoint=stored,
         assumed=(*notes, *assumed),
     )
@@ -165,6 +171,36 @@ def _drafts(row: Row, assumed: list[Remark]) -> tuple[int, float]:
     if found[2] is None:
         assumed.append(note(f"draft tokens are accepted with a chance of {ACCEPTANCE:g}"))
     return int(found[1]), float(found[2] or ACCEPTANCE)
+
+
+def _start(row: Row, model: ModelSpec, engine: EngineSpec, drafted: int, assumed: list[Remark]) -> StartOptions:
+    """What the row says of the engine's start. `max_num_seqs` counts an instance (_plans knows its ranks)."""
+    drafts = "ngram" if cell(row, "speculative").lower().startswith("ngram") else "mtp" if model.mtp_num_layers else ""
+    return StartOptions(
+        release=_release(engine, cell(row, "backend_version"), assumed),
+        max_num_seqs=count_of(row, "max_num_seqs"),
+        eager=bool(flag(row, "enforce_eager")),
+        draft_method=drafts if drafted else "",
+        draft_tokens=drafted if drafts else 0,
+    )
+
+
+def _release(engine: EngineSpec, version: str, assumed: list[Remark]) -> str:
+    """The release whose memory a row's is: its backend_version, the first that is modelled where it is older; empty, the
+    newest, where it says none, or where the engine's releases are generations of its own."""
+    if engine.framework not in BY_START or not version:
+        return ""
+    try:
+        check_release(engine.framework, version)
+    except UnsupportedError:
+        first = first_release(engine.framework)
+        assumed.append(note(f"memory as of {engine.framework} {first}: that of {version[:40]} is not modelled"))
+        return first
+    except InputError:
+        newest = newest_release(engine.framework)
+        assumed.append(note(f"memory as of {engine.framework} {newest}: backend_version {version[:40]} is no release"))
+        return ""
+    return version
 
 
 def _lengths(row: Row, model: ModelSpec, assumed: list[Remark]) -> DataSet:

@@ -41,9 +41,14 @@ def newest_release(engine: str) -> str:
     return str(_DATA[engine]["newest"])
 
 
+def first_release(engine: str) -> str:
+    """The first whose memory is modelled."""
+    return str(_DATA[engine]["first"])
+
+
 def check_release(engine: str, release: str) -> None:
     """Raises UnsupportedError for a release before the first whose memory is modelled."""
-    first = str(_DATA[engine]["first"])
+    first = first_release(engine)
     if version_of(release) < version_of(first):
         raise UnsupportedError(
             f"{engine} {release}: the memory of releases before {first} is not modelled; it had other buffers and other rules "

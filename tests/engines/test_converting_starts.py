@@ -11,6 +11,7 @@ from public_starts import FOLDER, STARTS
 import autoconfig
 from autoconfig.engines.check import check_start, read_and_fill, start_request
 from autoconfig.engines.convert import convert_start
+from autoconfig.engines.start_json import start_json
 from autoconfig.formats.convert import SERVERS
 
 LAYOUT = ("tp", "pp", "ep", "adp", "replicas", "weights", "kv")
@@ -108,3 +109,22 @@ def test_the_plan_of_a_file_beside_the_search(tmp_path: Path):
         autoconfig.deployments(**{**asked, "engine": "sglang"}, include=[str(path)])
     with pytest.raises(InputError, match="serves qwen3-30b-a3b"):
         autoconfig.deployments(**{**asked, "model": "qwen3-8b"}, include=[str(path)])
+
+
+def test_a_file_says_what_nobody_else_does(tmp_path: Path, monkeypatch):
+    """Model, GPUs, engine, release and share of memory are the file's; the GPU where it names one."""
+    path = tmp_path / "serve.sh"
+    path.write_text(
+        "#SBATCH --gres=gpu:h200:2\npip install vllm==0.11.2\nvllm serve Qwen/Qwen3-8B -tp 2 --gpu-memory-utilization 0.7\n",
+        encoding="utf-8",
+    )
+    found = autoconfig.deployments(include=[str(path)], isl=500, osl=100, simulate=0, disaggregated=False).record
+    asked = found.question
+    assert (asked.model, asked.gpu, asked.num_gpus, asked.engine) == ("qwen3-8b", "h200-sxm-141gb", 2, "vllm")
+    (one,) = found.included
+    pool = start_json(check_start(path.read_text(), start_request({}), path)).kv_pool_gib
+    assert one.deployment.memory_gib.kv_pool == pytest.approx(pool, rel=0.05)
+    run = run_in_process("deployments", "--include", str(path), "--isl", "500", "--osl", "100", "--simulate", "0")
+    assert run.exit_code == 0 and "--release 0.11.2, --kv-memory-ratio 0.7" in run.output
+    run = run_in_process("deployments", "--include", str(path), "--gpu", "l4", "--engine", "sglang", "--isl", "500")
+    assert run.exit_code == 2 and "say --engine vllm" in run.output

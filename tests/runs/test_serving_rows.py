@@ -173,3 +173,47 @@ def test_a_row_of_a_hybrid_is_priced_as_deployments_price_it(name):
     (one,) = answer(asked).reports
     assert found.out_tok_s_gpu == pytest.approx(one.tokens_per_s_per_gpu, rel=0.08) and found.fits
     assert "recurrent layers: their operators were not measured" in found.note
+
+
+USERS = {"model": "qwen3-8b", "gpu": "h100", "n_gpus": "1", "tp": "1", "isl": "500", "osl": "100", "scenario": "concurrency 4"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "release", "says"),
+    [
+        ("vllm", "0.11.2", "0.11.2", ""),
+        ("vllm", "v0.19.1rc2", "v0.19.1rc2", ""),
+        ("sglang", "0.5.9", "0.5.9", ""),
+        ("vllm", "0.2.7", "0.6", "memory as of vllm 0.6: that of 0.2.7 is not modelled"),
+        ("sglang", "nightly", "", "backend_version nightly is no release"),
+        ("trtllm", "1.2", "", ""),
+    ],
+)
+def test_memory_is_that_of_the_rows_release(backend, version, release, says):
+    row = {
+        "model": "qwen3-8b",
+        "gpu": "h100",
+        "n_gpus": "1",
+        "tp": "1",
+        "isl": "500",
+        "osl": "100",
+        "scenario": "concurrency 4",
+    }
+    case = read_case({**row, "backend": backend, "backend_version": version})
+    assert case.start.release == release
+    assert (says in " ".join(sentences(case.assumed))) if says else "memory as of" not in " ".join(sentences(case.assumed))
+
+
+def test_graphs_that_a_row_does_not_have_cost_time():
+    row = {
+        "model": "qwen3-8b",
+        "gpu": "h100",
+        "n_gpus": "1",
+        "tp": "1",
+        "isl": "500",
+        "osl": "100",
+        "scenario": "concurrency 4",
+    }
+    row |= {"backend": "vllm", "weights": "bf16"}
+    with_graphs, without = predict_rows([row, {**row, "enforce_eager": "yes"}])
+    assert without.tpot_ms > with_graphs.tpot_ms * 1.1

@@ -205,7 +205,13 @@ def floor_seconds(job: ServingJob, prompts: Number, sequences: Number) -> Number
     """Least time of an iteration: the host's work for it runs beside the GPU's work on the one before (overlap scheduler), so
     that the longer of both counts."""
     layers, own = floor_parts(job, prompts, sequences)
-    return job.constants.eager_layer_s * layers + job.constants.eager_sequence_s * own
+    each = job.constants.eager_layer_s or EAGER_LAYER_S * (job.engine.eager_iterations == "all")
+    return each * layers + job.constants.eager_sequence_s * own
+
+
+EAGER_LAYER_S = 5e-4
+"""eager_layer_s of an engine whose constants are of runs with CUDA graphs, where it is started without them: that of
+TensorRT-LLM's PyTorch runtime (vllm-project/vllm#20469: 20.6 ms a token over 40 layers on an A100)."""
 
 
 def iteration_seconds(
