@@ -246,7 +246,7 @@ def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 @click.command("explain", cls=ManyOptions)
 @plan_argument
-@options(fields.QUESTION, (fields.BINDS,))
+@options(fields.QUESTION, (fields.BINDS, *fields.SET))
 @json_option
 @verbose_option
 @click.pass_context
@@ -265,6 +265,8 @@ def explain_command(ctx: click.Context, /, plan: str, as_json: bool, verbose: bo
         with time_limit(file):
             broken = file_violations(source)
             explanation = explain_plan(source.question, source.plan, binds=given["binds"], broken=broken)
+    elif given["set"]:
+        raise InputError(f"--set is for what a FILE leaves open, and {plan[:60]} is no file", field="set")
     else:
         explanation = explain(request_of(given), plan, binds=given["binds"])
     included = explanation.included

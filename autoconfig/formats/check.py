@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from autoconfig.formats.readers import (
     accelerate,
@@ -12,8 +12,6 @@ from autoconfig.formats.readers import (
     deepspeed,
     flagscale,
     gpt_neox,
-    hugging_face,
-    llama_factory,
     megatron_yaml,
     ms_swift,
     nanotron,
@@ -21,21 +19,23 @@ from autoconfig.formats.readers import (
     primus,
     torchtitan,
 )
+from autoconfig.formats.readers.hugging_face import axolotl, llama_factory, trl
 from autoconfig.formats.recognise import MEGATRON, recognise
 from autoconfig.formats.record import Document
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.bridge import settings as settings_of_bridge
-from autoconfig.formats.writers.trl import LAUNCH, unsharded
 from autoconfig.formats.writers.trl import settings as settings_of_trl
+from autoconfig.formats.writers.trl import unsharded
 from autoconfig.megatron.check import CheckAnswer, check
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
-from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK, priced_in
+from autoconfig.planning.export_files import priced_in
 from autoconfig.planning.work import bounded
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.files import read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,
+    "axolotl": axolotl.read,
     "bridge": bridge.read,
     "deepspeed": deepspeed.read,
     "flagscale": flagscale.read,
@@ -47,16 +47,21 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "nemo": nemo.read,
     "primus": primus.read,
     "torchtitan": torchtitan.read,
-    "trl": hugging_face.read_trl,
+    "trl": trl.read,
 }
 WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
 
 
+def nothing_beside(name: str) -> str | None:
+    """No file lies with a text."""
+    return None
+
+
 @bounded()
-def read_any(text: str, request: CheckRequest, launch: str | None = None) -> CheckInput:
-    """The record of a file's text, of one of ours with the balance of experts that it was priced with; `launch`: the text of
-    the accelerate file that was written with it. Raises InputError naming the format and what is missing."""
-    found, priced = _read(text, request, launch), priced_in(text)
+def read_any(text: str, request: CheckRequest, opened: Callable[[str], str | None] = nothing_beside) -> CheckInput:
+    """The record of a file's text, of one of ours with the balance of experts that it was priced with; `opened`: texts of files
+    that lie with it, by the names that it has for them. Raises InputError naming the format and what is missing."""
+    found, priced = _read(text, request, opened), priced_in(text)
     scenario = found.question.scenario
     if priced is None or priced[1] is None or not scenario.model.is_moe:
         return found
@@ -65,7 +70,7 @@ def read_any(text: str, request: CheckRequest, launch: str | None = None) -> Che
     return replace(found, question=replace(found.question, scenario=scenario, assumed=assumed))
 
 
-def _read(text: str, request: CheckRequest, launch: str | None) -> CheckInput:
+def _read(text: str, request: CheckRequest, opened: Callable[[str], str | None]) -> CheckInput:
     name, values = recognise(text)
     if name in MEGATRON:
         found = read_check(text, request)
@@ -75,8 +80,7 @@ def _read(text: str, request: CheckRequest, launch: str | None) -> CheckInput:
         bridge_only = fine_tunes(found.question.scenario)  # adapters and packing: Megatron-LM has no arguments for them
         return replace(found, spelled=settings_of_bridge) if bridge_only else found
     try:
-        beside = None if launch is None else _launch(launch, request)
-        return READERS[name](Document(format=name, text=text, values=values, request=request, launch=beside))
+        return READERS[name](Document(format=name, text=text, values=values, request=request, opened=opened))
     except InputError as error:
         if not error.args or not isinstance(error.args[0], str) or _given(request, error.field):
             raise
@@ -89,23 +93,20 @@ def _given(request: CheckRequest, field: str | None) -> bool:
     return field is not None and getattr(request, field, None) is not None
 
 
-def _launch(text: str, request: CheckRequest) -> Document:
-    """The file of accelerate beside another one; nothing but itself says its values. Raises InputError."""
-    try:
-        name, values = recognise(text)
-        if name != "accelerate":
-            raise InputError(f"it is a {name} file")
-    except InputError as error:
-        raise InputError(f"{LAUNCH} beside it, which was written with it, cannot be used: {error}") from error
-    return Document(format=name, text=text, values=values, request=replace(request, settings={}))
-
-
 def read_file(path: Path, request: CheckRequest) -> CheckInput:
-    """The record of the file at `path`, with the accelerate file beside it where `export` wrote both. Raises InputError where
-    it cannot be read."""
-    text, beside = read_text(path, WANTED), path.with_name(LAUNCH)
-    exported = MARK in text[:HEADER_CHARACTERS] and path.name != LAUNCH and beside.is_file()
-    return read_any(text, replace(request, file_name=path.name), read_text(beside, WANTED) if exported else None)
+    """The record of the file at `path`, with the files that it names and that lie in its folder or below. Raises InputError
+    where it cannot be read."""
+
+    def opened(name: str) -> str | None:
+        named = PurePath(name)
+        inside = [part for part in named.parts if part != named.anchor]
+        if not inside or ".." in inside or not name.isprintable():
+            return None
+        files = (path.parent.joinpath(*inside), path.with_name(inside[-1]))
+        found = next((file for file in files if file.is_file() and not file.samefile(path)), None)
+        return None if found is None else read_text(found, WANTED)
+
+    return read_any(read_text(path, WANTED), replace(request, file_name=path.name), opened)
 
 
 def check_file(path: Path, request: CheckRequest) -> CheckAnswer:

@@ -20,6 +20,12 @@ FACTORY = re.compile(r"(?:^|[\s/;&])(?:llamafactory-cli|lmf)\s++train\b|^(?![^\S
 _KEY = re.compile(r"^[^\S\n]*+[\"'][\w-]++[\"'][^\S\n]*+:", re.MULTILINE)
 """A line that is a key of JSON and its value."""
 _FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
+_TRL = re.compile(
+    r"(?:^|[\s/;&])(?:trl|trl/cli\.py|trl\.cli)\s++(sft|dpo|kto|orpo|cpo|reward|grpo|rloo|gkd|online_dpo)\b", re.MULTILINE
+)
+_PROGRAM = re.compile(r"^(?![^\S\n]*+#)[^\n]*\.py\b", re.MULTILINE)
+_MODEL = re.compile(r"--model[-_]name[-_]or[-_]path[ =]")
+_TRAINERS = re.compile(r"--(?:per_device_train|use_peft|max_(?:seq_)?length|gradient_|dataset_name|torch_dtype)")
 POST_TRAINING = re.compile(
     r"^[^#\n]*\b(verl\.trainer\.main_ppo|verl\.trainer\.main|openrlhf\.cli\.train_\w{1,80}|run_(?:async_)?grpo\w{0,80}\.py)\b"
     r"|^[^#\n]*(--rollout-batch-size)\b",
@@ -29,7 +35,6 @@ POST_TRAINING = re.compile(
 _RECIPE = re.compile(r"(?:^|\s)(?:model|trainer\.strategy)\.tensor_model_parallel_size=|--(?:recipe|factory)[= ]\S+")
 _RL = "autoconfig rl check reads files of verl, OpenRLHF, NeMo-RL and TRL"
 _OTHERS = (
-    ("base_model", "axolotl", "its settings are not read"),
     ("actor_rollout_ref", "verl", _RL),
     ("policy", "NeMo-RL", _RL),
     ("apiVersion", "Kubernetes", "give the script that it starts"),
@@ -42,11 +47,6 @@ BRIDGES = {"ddp", "checkpoint", "scheduler", "optimizer", "mixed_precision", "co
 """Parts of Megatron-Bridge's ConfigContainer, beside model and train."""
 TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 """Arguments of transformers' Trainer, in files that name nothing else of their framework."""
-PAIRS = {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
-"""Arguments of TRL's trainers of preferences and rewards (DPO, KTO, ORPO, reward models) that its SFTConfig lacks."""
-NO_TRAINER = {"with_tracking", "checkpointing_steps", "use_slow_tokenizer", "dataset_mixer_list", "dataset_mix_dir"}
-"""Arguments of programs with a loop of their own (open-instruct's finetune.py, transformers' run_clm_no_trainer.py), whose
-other names are the Trainer's and whose defaults are not."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
 
 
@@ -84,6 +84,10 @@ def recognise(text: str) -> tuple[str, Any]:
         return "ms-swift", None
     if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):
         return "llama-factory", None
+    if (found := _TRL.search(text)) and found[1] != "sft":
+        raise UnsupportedError(f"trl {found[1]}: training on preferences or rewards compares samples; read is sft. {_RL}")
+    if found or (_PROGRAM.search(text) and _MODEL.search(text) and _TRAINERS.search(text)):
+        return "llama-factory" if _FACTORYS.search(text) else "trl", None
     if _RECIPE.search(text) and "pretrain_gpt" not in text:
         return "bridge", None
     return "script", None
@@ -152,16 +156,16 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
         return "llama-factory", values
     if keys & {"num_generations", "max_completion_length"} and "per_device_train_batch_size" in keys:
         raise UnsupportedError("this is a file of TRL's reinforcement learning: autoconfig rl --like reads it")
-    if keys & TRAINER and (others := sorted(keys & PAIRS)):
-        raise UnsupportedError(f"{others[0]}: training on preferences compares samples and holds further models; read is SFT")
-    if keys & TRAINER and (others := sorted(keys & NO_TRAINER)):
-        raise UnsupportedError(f"{others[0]}: no option of Hugging Face's Trainer, but of a program with its own loop")
-    if keys & {"use_peft", "max_length", "max_seq_length", "packing", "dataset_name"} and keys & TRAINER:
-        return "trl", values
-    if keys & {"distributed_type", "compute_environment", "fsdp_config"}:
-        return "accelerate", values
+    if "base_model" in keys:
+        return "axolotl", values
     if keys & {"train_type", "tuner_type", "sft_type"} or {"model", "tensor_model_parallel_size"} <= keys:
         return "ms-swift", values
+    if keys & TRAINER:
+        return "trl", values
+    if keys & {"device_train_microbatch_size", "device_train_batch_size"}:
+        raise UnsupportedError("this is a file of llm-foundry: its settings are not read")
+    if keys & {"distributed_type", "compute_environment", "fsdp_config"}:
+        return "accelerate", values
     if keys & set(_DEEPSPEED):
         return "deepspeed", values
     for key, name, why in _OTHERS:

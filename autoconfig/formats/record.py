@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.formats.tree import Section
+from autoconfig.formats.tree import Section, load_json, load_yaml
 from autoconfig.megatron.check_input import (
     CheckInput,
     CheckRequest,
@@ -27,6 +27,7 @@ from autoconfig.specs.models.model_catalogue import load_model, resolve_model
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.optimizers import is_adam
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.question import Request, read_switches
@@ -50,7 +51,21 @@ class Document:
     """Its values; for scripts and Python None."""
     request: CheckRequest
     launch: Document | None = None
-    """The file of accelerate that `export` wrote with this one, where it is beside it."""
+    """What accelerate is told: by the file that `export` wrote with this one, or by a command."""
+    opened: Callable[[str], str | None] = lambda name: None
+    """The text of the file of this name that lies with this one; None where there is none."""
+
+    def beside(self, name: str) -> Document | None:
+        """A file that this one names, in YAML or JSON, where it lies with it. Raises InputError where it cannot be read."""
+        text = self.opened(name)
+        if text is None:
+            return None
+        try:
+            values = load_json(text) if text.lstrip().startswith("{") else load_yaml(text)
+        except InputError as error:
+            raise InputError(f"{name[:60]} beside it cannot be read: {error}") from error
+        request = replace(self.request, settings={})  # nothing but itself says its values
+        return replace(self, format="accelerate", text=text, values=values, request=request, launch=None)
 
     def section(self, path: str = "") -> Section:
         """The mapping at a dotted path, empty where there is none."""
@@ -99,11 +114,6 @@ class TrainerRun:
     """Keys that are known to change nothing; further keys that nothing reads are named as unknown."""
 
 
-_ADAM = re.compile(r"(?:(?:cpu|fused|distributed|megatron|onebit|zeroone)_?)*adamw?|mcore_distributed_optim|null|none")
-"""Adam's names in GPT-NeoX, nanotron, NeMo 1 and 2 and Megatron-Bridge."""
-OTHER_STATE = "another optimizer than Adam keeps other state; priced as Adam"
-
-
 def model_named(
     document: Document, name: str | None, assumed: list[Remark], asked: str = "the file names no model", *, whole: bool = False
 ) -> ModelSpec:
@@ -141,7 +151,7 @@ def needed(value: int | None, section: Section, path: str, what: str = "") -> in
 def other_optimizer(section: Section, *paths: str) -> str:
     """The optimizer that the file names, where its state is another one than Adam's two moments; else empty."""
     name = section.word(*paths) or ""
-    return "" if not name or _ADAM.fullmatch(name.lower()) else name
+    return "" if not name or is_adam(name) else name
 
 
 def record(
@@ -193,12 +203,12 @@ def record(
         recompute=run.recompute, dist_opt=run.dist_opt and not run.fsdp, fsdp=run.fsdp, offload=run.offload,
         first=first, last=last,
     )  # fmt: skip
-    unread = section.unused()
+    unread = [path for path in section.unused() if section.flat[path] is not None]
     unknown = unknown_keys(section, (path for path in unread if not run.harmless.fullmatch(path)))
     return CheckInput(
         kind=document.format, question=question_of(scenario, tuple(assumed), replace(asked, software=stack.name)), plan=plan,
         split=run.split, unknown=unknown, not_modelled=tuple(run.not_modelled), notes=(),
-        ignored=tuple(path for path in unread if run.harmless.fullmatch(path)),
+        ignored=tuple(section.own_words.get(path, path) for path in unread if run.harmless.fullmatch(path)),
         text=document.text,
         script=None, spelled=spell, wish=wish, ways=run.ways,
     )  # fmt: skip
@@ -206,7 +216,7 @@ def record(
 
 def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:
     """Keys that nothing reads and that may matter, with their values."""
-    return tuple(Remark(path, str(section.flat[path])[:40], "", Effect.NOTHING) for path in paths)
+    return tuple(Remark(section.own_words.get(path, path), str(section.flat[path])[:40], "", Effect.NOTHING) for path in paths)
 
 
 def _global_batch(run: TrainerRun, dp: int, assumed: list[Remark]) -> int:

@@ -164,6 +164,8 @@ class Section:
     """Values that say that there is none yet."""
     prefix: str = ""
     """Where in the file the section stands."""
+    own_words: dict[str, str] = field(default_factory=dict)
+    """Path that is asked for -> the file's own word, where it is another one."""
 
     def __post_init__(self) -> None:
         self.flat = dict(leaves(self.values))
@@ -173,6 +175,13 @@ class Section:
             used = rf"\$(?:\{{(?:oc\.env:)?{re.escape(name)}\s*[:,}}]|{re.escape(name)}\b)"
             if path is not None or not re.search(used, self.text):
                 self.flat[path or name] = load_yaml(text)
+
+    def rename(self, words: Mapping[str, str]) -> None:
+        """Values of the file's own words under the paths that they are asked for by: path -> word."""
+        for path, word in words.items():
+            if word != path and word in self.flat and path not in self.flat:
+                self.flat[path] = self.flat.pop(word)
+                self.own_words[path] = word
 
     def has(self, *paths: str) -> bool:
         """One of these is there, be it a value or a mapping."""
@@ -232,7 +241,8 @@ class Section:
         return _OPERATIONS[match[1]](*numbers)
 
     def place(self, path: str) -> str:
-        """`path (line N)`, where one line only has such a key."""
+        """`path (line N)`, where one line only has such a key; in the file's own words."""
+        path = self.own_words.get(path, path)
         key = re.escape(path.rpartition(".")[2])
         spend(len(self.text) / 8)
         lines = [

@@ -21,6 +21,7 @@ from autoconfig.megatron.shell.script import Unread
 from autoconfig.planning.work import spend
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.software.optimizers import other_state
 
 _OPTION = re.compile(r"--?[A-Za-z]")
 _BARE = re.compile(r"\$(\w+|\{\w+\}|@)")
@@ -62,6 +63,9 @@ def known_arguments() -> dict[str, KnownArgument]:
     text = (resources.files("autoconfig") / "data" / "megatron_arguments.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: KnownArgument(**{**row, "first_year": int(row["first_year"])}) for row in rows}  # type: ignore[arg-type]
+
+
+OPTIMIZER = "--optimizer"
 
 
 @cache
@@ -184,7 +188,8 @@ class Arguments:
         for name, (remark, usual) in not_modelled_arguments().items():
             if name in self.given and not set(self.given[name].values) & usual:
                 self.used.add(name)
-                found.append(remark)
+                values = self.given[name].values
+                found.append(other_state(name, values[0]) if name == OPTIMIZER and values else remark)
         return tuple(found)
 
     def depends(self) -> tuple[Remark, ...]:

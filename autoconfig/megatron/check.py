@@ -136,7 +136,7 @@ def check(source: CheckInput) -> CheckAnswer:
     scenario, plan, margin = question.scenario, source.plan, question.request.memory_margin
     broken = tuple(_with_gpus_wanted(violation, source) for violation in file_violations(source))
     report = None if broken else report_plan(scenario, plan, None, margin)
-    if source.megatron_fsdp or (source.refused and len(broken) == len(source.refused)):
+    if source.megatron_fsdp or source.undecided or (source.refused and len(broken) == len(source.refused)):
         return CheckAnswer(
             source=source, violations=broken, nearest=None, report=report, better=None, changes=(), fixes=(), plans_ranked=0
         )

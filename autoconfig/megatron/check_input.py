@@ -38,6 +38,13 @@ PINNED = frozenset({"primus", "flagscale"})
 """Formats whose launcher brings a Megatron-LM of its own, whose release the file does not say."""
 
 
+DECIDES_MEMORY = re.compile(
+    r"(?:^|[\W_])(?:optim(?:izer)?s?|loss(?:es)?|quant(?:i[sz]ation|i[sz]ed?|i[sz]er)?|bnb|bits|(?:load_in_)?\dbit)(?:$|[\W_])",
+    re.IGNORECASE,
+)
+"""Keys of which one that is not known may change the state, the logits or the weights that a run keeps."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckRequest:
     """A file to check, and what the caller says instead of it. None: as the file says."""
@@ -119,6 +126,12 @@ class CheckInput:
         """Whether what is not modelled (weights in fewer bits, state or activations in CPU memory) makes the predicted memory a
         bound: a plan over the limit may fit all the same."""
         return any(remark.effect is Effect.LESS_MEMORY for remark in self.not_modelled)
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Keys of an optimizer, a loss or a quantisation that nothing here knows: no memory can be said with them."""
+        unknown = (*self.unknown, *(one for one in self.not_modelled if one.effect is Effect.MEMORY_AND_TIME))
+        return tuple(one.field for one in unknown if DECIDES_MEMORY.search(one.field))
 
     def require_taken(self) -> None:
         """Raises UnsupportedError where megatron-core refuses the arguments whatever the plan: for readers that have no words

@@ -122,6 +122,7 @@ CHECK: Fields = (
     *SWITCHES,
     *_some("check", "set", "apply_to", "force"),
 )
+SET: Fields = _some("check", "set")
 CHECK_SERVING: Fields = _all("check_serving")
 """Of the start of a serving engine alone."""
 PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "apply_to", "force"))

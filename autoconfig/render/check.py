@@ -167,8 +167,11 @@ def check_json(answer: CheckAnswer) -> CheckJson:
 
 
 def no_verdict(answer: CheckAnswer) -> bool:
-    """Whether the memory predicted is over the limit and only a bound: something not modelled needs less."""
-    return answer.report is not None and not answer.report.fits and answer.source.needs_less
+    """Whether the memory predicted is over the limit and only a bound, as something not modelled needs less, or hangs on a key
+    that nothing knows."""
+    if answer.report is None:
+        return False
+    return bool(answer.source.undecided) or (not answer.report.fits and answer.source.needs_less)
 
 
 def show_check(console: Console, answer: CheckAnswer) -> None:
@@ -228,6 +231,15 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
 
 def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
     worst = report.worst_stage
+    if answer.source.undecided:
+        what = ", ".join(answer.source.undecided)
+        console.print(
+            f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, which may change the state, the logits or the "
+            f"weights that are kept; with AdamW, the loss and the formats that are known: {worst.peak_bytes / GIB:.1f} GiB on "
+            f"stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
+        )
+        console.print(speed_text(report))
+        return
     if no_verdict(answer):
         what = "; ".join(sentences(one for one in answer.source.not_modelled if one.effect is Effect.LESS_MEMORY))
         console.print(

@@ -10,7 +10,7 @@ from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, cli
 
 TESTS = Path(__file__).parents[1]
 PUBLIC = sorted([*(TESTS / "formats" / "files").iterdir(), *(TESTS / "megatron" / "scripts").iterdir()])
-ALWAYS_LEGAL = {"gpt_neox_2021_13b_zero3.yml", "swift_2025_qwen3_32b_lora.sh"}
+ALWAYS_LEGAL = {"gpt_neox_2021_13b_zero3.yml", "llama_factory_2024_llama3_8b_badam.yaml", "swift_2025_qwen3_32b_lora.sh"}
 """One GPU at a time holds the whole model: legal on any number."""
 COMMANDS = {
     "shown": ["check"],

@@ -41,9 +41,6 @@ def factory(options, **given):
         (SWIFT.format(options="", before="CUDA_VISIBLE_DEVICES=0,1 ").replace("NPROC_PER_NODE=4 ", ""), "NPROC_PER_NODE is 1"),
         (TRL + "beta: 0.01\n", "beta: training on preferences"),
         (f"{TRL}gradient_accumulation_steps: 2\nwith_tracking: true\n", "with_tracking: no option of Hugging Face"),
-        (TRL + "optim: adafactor\n", "optim adafactor: another optimizer than Adam"),
-        (FACTORY.format(options="finetuning_type: full\nuse_badam: true\n"), "use_badam: another optimizer than Adam"),
-        (SWIFT.format(options="--train_type full --optim paged_lion_8bit", before=""), "optim paged_lion_8bit"),
     ],
 )  # fmt: skip
 def test_what_no_answer_would_be_right_for_is_refused(text, says):
@@ -285,9 +282,7 @@ def test_what_matters_in_a_deepspeed_file_is_not_without_effect(more, says):
     assert says in " ".join(sentences(found.not_modelled)) and not found.unknown
 
 
-def test_optimizers_of_other_states_are_refused():
-    with pytest.raises(UnsupportedError, match="Lion: another optimizer than Adam keeps other state"):
-        deep('"optimizer": {"type": "Lion"}')
+def test_one_bit_optimizers_are_not_for_zero():
     with pytest.raises(UnsupportedError, match="one-bit optimizers are not for ZeRO"):
         deep('"optimizer": {"type": "OneBitAdam"}, "zero_optimization": {"stage": 1}')
     better = check(deep('"optimizer": {"type": "OneBitAdam"}')).better

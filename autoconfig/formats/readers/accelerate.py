@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import SOFTWARE, sharding_of, stack_of
+from autoconfig.formats.readers.options import options_of
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.accelerate import WISH, settings
 from autoconfig.formats.writers.deepspeed import WISH as ZERO
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.megatron.shell.commands import plain_value
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
@@ -21,6 +25,11 @@ STRATEGIES = {"FULL_SHARD": 3, "1": 3, "SHARD_GRAD_OP": 2, "2": 2, "NO_SHARD": 0
 ASKED = "an accelerate file names no model (the trainer's file beside it does, sft.yaml: check that, with this one)"
 MICRO_BATCH = ("per_device_train_batch_size", "micro_batch_size")
 """The trainer's word for it, and ours."""
+_KINDS = {"use_fsdp": "FSDP", "use_deepspeed": "DEEPSPEED", "multi_gpu": "MULTI_GPU"}
+_OF_DEEPSPEED = frozenset(
+    {"zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file", "zero3_init_flag"}
+)
+"""Options of `accelerate launch` (accelerate 1.15, commands/launch.py)."""
 PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
 
 
@@ -29,7 +38,7 @@ def read(document: Document) -> CheckInput:
     InputError."""
     section = document.section()
     assumed: list[Remark] = []
-    launched = layout(section, document.request.gpus)
+    launched = layout(section, document.request.gpus, document.beside)
     model = model_named(document, None, assumed, ASKED)
     if document.request.seq_length is None:
         raise InputError("an accelerate file says no sequence length: say --seq-length N")
@@ -52,10 +61,10 @@ def read(document: Document) -> CheckInput:
     if run.software != SOFTWARE:
         return record(document, run, section, settings, WISH)
     run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
-    return record(document, run, section, _settings, ZERO)
+    return record(document, run, section, settings_of_zero, ZERO)
 
 
-def _settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+def settings_of_zero(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
     """What of a plan stands in a file that starts DeepSpeed, and the trainer's own."""
     found = {
         "deepspeed_config.zero_stage": (str(plan.fsdp or int(plan.dist_opt)),),
@@ -66,9 +75,38 @@ def _settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]
     return {**found, **({"deepspeed_config.offload_optimizer_device": ("cpu",)} if plan.offload else {})}
 
 
-def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
+def from_launcher(words: Sequence[str], document: Document) -> Document | None:
+    """What `accelerate launch` is told, its options over its --config_file; None where it is not the launcher, and where its
+    file is not beside the script."""
+    names = [word.rsplit("/", 1)[-1] for word in words]
+    if "accelerate" not in names:
+        return None
+    options = options_of([plain_value(word) for word in words[names.index("accelerate") + 1 :]])
+    if (named := options.pop("config_file", None)) is not None:
+        beside = document.beside(str(named))
+        if beside is None:
+            return None
+        values = dict(beside.values) if isinstance(beside.values, dict) else {}
+    else:
+        values = {}
+    for name, value in options.items():
+        part = "fsdp_config" if name.startswith("fsdp_") else "deepspeed_config" if name in _OF_DEEPSPEED else ""
+        if name in _KINDS:
+            values["distributed_type"] = _KINDS[name]
+        elif name.startswith("parallelism_config_"):
+            values["parallelism_config"] = {**values.get("parallelism_config", {}), name: value}
+        elif part:
+            values[part] = {**(values.get(part) or {}), name: value}
+        else:
+            values[name] = value
+    return replace(document, format="accelerate", values=values, request=replace(document.request, settings={}))
+
+
+def layout(
+    section: Section, asked: int | None = None, beside: Callable[[str], Document | None] = lambda name: None
+) -> dict[str, Any]:
     """Fields of a TrainerRun: GPUs, software, sharding, tensor and context parallelism, recomputation; `asked`: how many GPUs
-    the caller said. Raises InputError."""
+    the caller said; `beside`: files that lie with this one. Raises InputError."""
     _refuse_copies(section, asked)
     kind = (section.word("distributed_type") or "NO").upper()
     if kind not in ("FSDP", "DEEPSPEED", "MULTI_GPU", "NO"):
@@ -79,7 +117,7 @@ def layout(section: Section, asked: int | None = None) -> dict[str, Any]:
         "tp": _size(section, "tp"),
         "cp": _size(section, "cp", "sp"),
         "recompute": _recompute(section),
-        **_sharding(section, kind),
+        **_sharding(section, kind, beside),
     }
 
 
@@ -126,10 +164,14 @@ def _size(section: Section, *names: str) -> int:
     return section.count(*paths) or 1
 
 
-def _sharding(section: Section, kind: str) -> dict[str, Any]:
+def _sharding(section: Section, kind: str, beside: Callable[[str], Document | None]) -> dict[str, Any]:
     if kind == "DEEPSPEED":
-        if section.word("deepspeed_config.deepspeed_config_file"):
-            raise InputError("deepspeed_config_file: the plan stands in that JSON file; check it instead")
+        if name := section.word("deepspeed_config.deepspeed_config_file"):
+            file = beside(name)
+            if file is None:
+                raise InputError(f"deepspeed_config_file: the plan stands in {name[:60]}, which is not beside it: check that")
+            zero = file.section()
+            return sharding_of(zero, zero.whole("zero_optimization.stage") or 0)
         stage = section.whole("deepspeed_config.zero_stage")
         found = sharding_of(section, 2 if stage is None else stage)  # DeepSpeedPlugin of accelerate/utils/dataclasses.py
         device = (section.word("deepspeed_config.offload_optimizer_device") or "none").lower()

@@ -12,6 +12,7 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.software.optimizers import other_state
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -94,8 +95,9 @@ def read(document: Document) -> CheckInput:
         raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")
     run.harmless = HARMLESS
     odd = _optimizer(section, run)
+    one_bit = any(one.effect is Effect.MORE_MEMORY for one in odd)
     run.not_modelled += [*not_modelled(section), *odd]
-    unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})} if odd else {}
+    unsharded = {"fsdp": frozenset({0}), "dist_opt": frozenset({False})} if one_bit else {}
     return record(document, run, section, settings, Constraints(fixed={**WISH.fixed, **unsharded}))
 
 
@@ -177,7 +179,7 @@ def _is_on(section: Section, key: str) -> bool:
 
 
 def _optimizer(section: Section, run: TrainerRun) -> list[Remark]:
-    """What of an optimizer other than Adam no formula reads. Raises UnsupportedError where its state is another one."""
+    """What of an optimizer other than Adam no formula reads. Raises UnsupportedError for a one-bit one beside ZeRO."""
     name = section.word("optimizer.type")
     if name is None or (plain := name.lower().replace("_", "")) in ADAM:
         return []
@@ -191,9 +193,7 @@ def _optimizer(section: Section, run: TrainerRun) -> list[Remark]:
             "as Adam (DeepSpeed 0.19.8 has it no more)"
         )
         return [Remark("optimizer.type", name, why, Effect.MORE_MEMORY)]
-    raise UnsupportedError(
-        f"optimizer.type {name[:40]}: another optimizer than Adam keeps other state, which no formula here prices"
-    )
+    return [other_state("optimizer.type", name)]
 
 
 def recompute_of(section: Section, assumed: list[Remark]) -> Recompute:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoconfig.formats.readers.deepspeed import not_modelled, sharding_of
-from autoconfig.formats.record import OTHER_STATE, Document, TrainerRun, needed, other_optimizer, record
+from autoconfig.formats.record import Document, TrainerRun, needed, other_optimizer, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.words import accumulation
 from autoconfig.megatron.check_input import CheckInput
@@ -15,6 +15,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.optimizers import other_state
 from autoconfig.training.space import Constraints
 
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
@@ -67,7 +68,7 @@ def read(document: Document) -> CheckInput:
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
     if other := other_optimizer(section, "optimizer.type"):
-        run.not_modelled.append(Remark("optimizer.type", other[:40], OTHER_STATE))
+        run.not_modelled.append(other_state("optimizer.type", other))
     if section.flag("partition_activations"):
         why = "checkpointed inputs are divided over tensor parallelism: less memory"
         run.not_modelled.append(Remark("partition_activations", None, why, Effect.LESS_MEMORY))

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoconfig.formats.projections import ALL_LINEAR
-from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, training
-from autoconfig.formats.readers.hugging_face import settings as trainer_settings
+from autoconfig.formats.readers.hugging_face.sharding import require_sharding
+from autoconfig.formats.readers.hugging_face.trainer import keep_type, training
+from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_settings
 from autoconfig.formats.readers.megatron_words import DEPTHS, spelled, words_of
 from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, from_words, model_named, record, with_lora, word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from autoconfig.formats.record import OTHER_STATE, Document, TrainerRun, model_named, needed, other_optimizer, record
+from autoconfig.formats.record import Document, TrainerRun, model_named, needed, other_optimizer, record
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.nanotron import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
@@ -14,6 +14,7 @@ from autoconfig.specs.models.huggingface import model_from_mapping
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Remark
+from autoconfig.specs.software.optimizers import other_state
 
 
 def read(document: Document) -> CheckInput:
@@ -44,7 +45,7 @@ def read(document: Document) -> CheckInput:
         recompute=Recompute("full", (), "uniform", 1) if section.flag("parallelism.recompute_layer") else NONE,
     )
     if other := other_optimizer(section, name := "optimizer.optimizer_factory.name"):
-        run.not_modelled.append(Remark(name, other[:40], OTHER_STATE))
+        run.not_modelled.append(other_state(name, other))
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
     return record(document, run, section, settings, WISH)
 

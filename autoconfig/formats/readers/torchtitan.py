@@ -16,6 +16,7 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark
+from autoconfig.specs.software.optimizers import is_adam, other_state
 from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.plan_rules import PipelineSplit
 
@@ -69,8 +70,7 @@ def read(document: Document) -> CheckInput:
             f"data_parallel_replicate_degree {replicate}: weights, gradients and optimizer are sharded over part of the GPUs "
             "only, with a copy in each such part, which plans cannot say; set it to 1 to check sharding over all"
         )
-    if (optimizer := section.word("optimizer.name") or "AdamW").lower() not in ("adam", "adamw"):
-        raise UnsupportedError(f"optimizer.name {optimizer[:40]}: another optimizer than Adam keeps other state; not priced")
+    optimizer = section.word("optimizer.name") or "AdamW"
     local = needed(section.count("training.local_batch_size", "training.batch_size"), section, "training.local_batch_size")
     micro = local if pp == 1 else section.count(f"{at}.pipeline_parallel_microbatch_size") or 1
     if local % micro:
@@ -89,6 +89,8 @@ def read(document: Document) -> CheckInput:
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
     run.not_modelled += _not_modelled(section, at)
+    if not is_adam(optimizer):
+        run.not_modelled.append(other_state("optimizer.name", optimizer))
     return record(document, run, section, settings, WISH)
 
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoconfig.formats.readers.hugging_face import keep_type, require_sharding, settings, training
+from autoconfig.formats.readers.hugging_face.sharding import require_sharding
+from autoconfig.formats.readers.hugging_face.trainer import keep_type, settings, training
 from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, record
 from autoconfig.megatron.check_input import CheckInput

@@ -1,0 +1,1 @@
+"""Programs around Hugging Face's Trainer: TRL, LLaMA-Factory, axolotl."""

@@ -1,0 +1,108 @@
+"""axolotl, whose trainer is Hugging Face's: its YAML, in its words of data/trainers.toml (axolotl 0.19)."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from autoconfig.formats.readers.hugging_face.header import header_of, on_its_gpu
+from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
+from autoconfig.formats.readers.hugging_face.trainer import HARMLESS, keep_type, settings, settings_of_fsdp, training
+from autoconfig.formats.record import Document, Spell, record
+from autoconfig.formats.trainers import words_of_trainer
+from autoconfig.formats.tree import Section
+from autoconfig.formats.writers import accelerate, trl
+from autoconfig.formats.writers.deepspeed import WISH as ZERO
+from autoconfig.megatron.check_input import CheckInput
+from autoconfig.specs.errors import UnsupportedError
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.scenario import Scenario
+
+LENGTH, MICRO_BATCH = 512, 1
+"""Defaults of sequence_len and micro_batch_size (utils/schemas/config.py, training.py)."""
+ADAPTERS = ("lora", "qlora")
+_REFUSED = {
+    "rl": "training on preferences or rewards compares samples and holds further models; read is supervised training",
+    "reward_model": "a reward model is trained; read is a language model",
+    "qat": "weights are quantised while they train, which is not priced",
+    "dp_replicate_size": "weights are sharded over part of the GPUs, with a copy in each such part, which plans cannot say",
+    "relora": "adapters are merged while they train, with an optimizer that is reset; not priced",
+}
+_NAMED = {
+    "activation_offloading": (Effect.LESS_MEMORY, "inputs of layers wait in CPU memory: less GPU memory, more time"),
+    "layer_offloading": (Effect.LESS_MEMORY, "layers wait in CPU memory: less GPU memory, more time"),
+    "selective_checkpointing": (Effect.MORE_MEMORY, "some operators' outputs are kept, priced as if none: more memory"),
+    "chunked_cross_entropy": (Effect.LESS_MEMORY, "the loss is computed in chunks: less memory"),
+    "cut_cross_entropy": (Effect.LESS_MEMORY, "the logits are never held: less memory"),
+    "tiled_mlp": (Effect.LESS_MEMORY, "the MLP runs in tiles: less memory"),
+    "torch_compile": (Effect.TIME, "compiled: less time"),
+}
+
+
+def read(document: Document) -> CheckInput:
+    """The record. GPUs: --gpus, else the header that `export` wrote. Raises InputError, UnsupportedError."""
+    head = header_of(document)
+    document = on_its_gpu(document, head)
+    section = document.section()
+    axolotl = words_of_trainer("axolotl")
+    section.rename(axolotl.words)
+    for key, why in _REFUSED.items():
+        if is_named(section, key) and str(section.get(key)) != "1":
+            raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")
+    kind = _translate(section)
+    run = training(
+        document,
+        section,
+        name=section.word("model_name_or_path") or (head.model if head else None),
+        kind=kind,
+        length=("max_length", LENGTH),
+        recompute=section.flag("gradient_checkpointing"),
+        gpus=head.gpus if head else None,
+    )
+    run.harmless = re.compile(f"{HARMLESS.pattern}|{axolotl.harmless}")
+    run.ways = {**run.ways, "adapters": "adapter: lora"}
+    run.not_modelled += [Remark(key, None, why, effect) for key, (effect, why) in _NAMED.items() if is_named(section, key)]
+    zero = names_deepspeed(section)
+    if not zero and not run.fsdp and not section.has("use_liger_kernel"):
+        run.software = trl.SOFTWARE
+    if head and head.packed_length and section.flag("packing"):
+        run.packed_length = head.packed_length
+        run.assumed.append(note(f"packed from sequences of {head.packed_length:,} tokens, as the header says"))
+    return record(document, run, section, _settings(zero=zero), keep_type(section, run, ZERO if zero else accelerate.WISH))
+
+
+def _settings(*, zero: bool) -> Spell:
+    """The Trainer's options that depend on the plan, in axolotl's words."""
+    theirs, words = settings if zero else settings_of_fsdp, words_of_trainer("axolotl").words
+
+    def spell(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+        return {words.get(name, name): texts for name, texts in theirs(scenario, plan).items()}
+
+    return spell
+
+
+def _translate(section: Section) -> str:
+    """Values that axolotl has another way, as the Trainer's; the kind of training."""
+    flat: dict[str, Any] = section.flat
+    for key in ("bf16", "fp16"):
+        if str(flat.get(key)).lower() in ("auto", "full"):
+            flat[key] = key == "bf16" or not section.flag("bf16")
+    if section.flag("bfloat16"):
+        flat["bf16"] = True
+    flat.setdefault("dtype", "bfloat16" if section.flag("bf16") else "float16" if section.flag("fp16") else "float32")
+    flat.setdefault("per_device_train_batch_size", MICRO_BATCH)
+    if isinstance(way := flat.get("gradient_checkpointing"), str) and way.lower() not in ("true", "false"):
+        flat |= {"gradient_checkpointing": True, "activation_offloading": way}
+    if section.flag("eager_attention"):
+        flat["attn_implementation"] = "eager"
+    adapter = (section.word("adapter") or "").lower()
+    if adapter not in ("", "none", *ADAPTERS):
+        raise UnsupportedError(f"{section.place('adapter')} is {adapter[:40]}: read are {', '.join(ADAPTERS)}")
+    if not adapter or adapter == "none":
+        return "full"
+    if adapter == "qlora":
+        flat |= {"load_in_4bit": not section.flag("load_in_8bit"), "use_bnb_nested_quant": True}
+    if section.flag("lora_target_linear"):
+        flat["lora_target_modules"] = "all-linear"
+    return "lora"
