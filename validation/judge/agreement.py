@@ -99,7 +99,7 @@ def neighbours(rng: random.Random, case: Case) -> Iterator[Case]:
         yield replace(case, plan=replace(new, dp=max(1, gpus // (new.tp * new.pp * new.cp))))
 
 
-MAX_DRAWN = 6000
+MAX_DRAWN = 9000
 BATCH = 100
 NEAR = 5
 """Plans wanted, per rule, that break this rule and no other."""

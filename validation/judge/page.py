@@ -130,6 +130,8 @@ def main() -> int:
         f"covered, agreement {len(recipes) - len(odd)} of {len(recipes)}; wrote {PAGE.relative_to(ROOT)}"
     )
     enough = accepted >= WANTED and len(grid) - accepted >= WANTED
+    if not enough:
+        print(f"fewer than {WANTED} plans that the judge accepts, or that it refuses, in {len(grid)} (MAX_DRAWN)")
     return int(bool(wrong or odd or unseen or not enough))
 
 
