@@ -296,13 +296,13 @@ WEIGHTS = "weights: "
 
 def short_source(source: str, room: int) -> str:
     """What a source says before it names a file, in `room` characters; the first piece is cut where it alone is longer."""
-    said = ""
-    for piece in re.findall(r".+?(?:[:;,] |$)", source):
-        if said and ("/" in piece or len(said + piece.rstrip(":;, ")) > room):
+    first, *pieces = re.split(r"(?<=[:;,]) ", source)
+    for piece in pieces:
+        if "/" in piece or len(f"{first} {piece.rstrip(':;,')}") > room:
             break
-        said += piece
-    said = said.rstrip(":;, ")
-    return said if len(said) <= room else f"{said[: max(room - 3, 0)].rstrip()}..."
+        first = f"{first} {piece}"
+    first = first.rstrip(":;,")
+    return first if len(first) <= room else f"{first[: max(room - 3, 0)].rstrip()}..."
 
 
 def _plan_text(answer: StartAnswer) -> str:

@@ -36,6 +36,9 @@ def test_public_scripts_are_improved_in_place(name):
     text = (SCRIPTS / f"{name}.sh").read_text()
     asked = CheckRequest(gpu="h100", **given)
     answer = check(read_check(text, asked))
+    if answer.source.undecided:  # an optimizer whose state is not known: no plan is said to be better, or to fit
+        assert "--optimizer ademamix" in text and answer.better is None
+        return
     assert answer.better is not None
     edited = improved_text(answer, asked)
     assert read_check(edited, asked).plan == answer.better.plan
