@@ -68,17 +68,19 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
 
 def _check_start(ctx: click.Context, file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
     """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: does not fit."""
-    from autoconfig.engines.check import check_start_file, start_request
+    from autoconfig.engines.check import check_start_file, start_request, write_better
     from autoconfig.engines.start_json import start_json
     from autoconfig.render.serving import show_start
 
-    if given["apply_to"] is not None:
-        raise click.UsageError("--apply-to edits training files; of a serving start `convert` writes a new one.")
-    answer = check_start_file(file, start_request(given))
+    answer, apply_to = check_start_file(file, start_request(given)), given["apply_to"]
+    if apply_to is not None:
+        write_better(answer, Path(apply_to), force=given["force"])
     if as_json:
         print_json(start_json(answer))
     else:
         show_start(console(), answer)
+        if apply_to is not None:
+            click.echo(f"The better start is in {apply_to}.")
     if answer.starts != "yes":
         ctx.exit(EXIT_NOTHING_FITS if answer.too_large else EXIT_BAD_INPUT)
 

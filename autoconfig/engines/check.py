@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from autoconfig.engines.better import with_better
+from autoconfig.engines.edit import diff_lines, edited, own_words
 from autoconfig.engines.fields import Filled, fill, matters
 from autoconfig.engines.flags import surely_refused
-from autoconfig.engines.load import Load, LoadAnswer, answer_load, check_load
+from autoconfig.engines.load import BetterStart, Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
 from autoconfig.engines.refusals import refusal, ways_out
 from autoconfig.formats.recognise import POST_TRAINING
@@ -22,7 +24,7 @@ from autoconfig.planning.work import MAX_CHARACTERS
 from autoconfig.specs.engines.releases import newest_release
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.files import read_text
+from autoconfig.specs.files import read_text, write_new
 from autoconfig.specs.remarks import Remark
 
 WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
@@ -158,8 +160,29 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     load = load_of(request)
     if not load.asked:
         return answer
-    every = read.value_or("scheduler-recv-interval", 1)
-    return replace(answer, load=answer_load(filled.start, memory, load, every, filled.model_name))
+    every, named = read.value_or("scheduler-recv-interval", 1), filled.model_name
+    found = answer_load(filled.start, memory, load, every, named)
+    found = with_better(found, filled.start, memory, load, every, named)
+    if found.better is not None:
+        found = replace(found, better=_in_own_words(found.better, text, read, request, path))
+    return replace(answer, load=found)
+
+
+def _in_own_words(better: BetterStart, text: str, read: ReadStart, request: StartRequest, path: Path | None) -> BetterStart:
+    """The better start with flags as the file spells them and, where the file so changed reads as that start, its diff."""
+    own = replace(better, changes=tuple(own_words(read, better.changes)))
+    new = edited(text, read, better.changes)
+    try:
+        if new is None or _again(new, request, path) != better.start.replace(checkpoint=None):
+            return own
+    except InputError:
+        return own
+    return replace(own, diff=diff_lines(text, new), text=new)
+
+
+def _again(text: str, request: StartRequest, path: Path | None) -> EngineStart:
+    """The start of a changed file, without its checkpoint, which no change of flags changes."""
+    return read_and_fill(text, request, path)[1].start.replace(checkpoint=None)
 
 
 def read_and_fill(text: str, request: StartRequest, path: Path | None = None) -> tuple[ReadStart, Filled]:
@@ -203,3 +226,18 @@ def _over_nodes(read: ReadStart) -> bool:
 def check_start_file(path: Path, request: StartRequest) -> StartAnswer:
     """Check the file at `path`. Raises as `check_start`, and FileError."""
     return check_start(read_text(path, WANTED), request, path)
+
+
+def write_better(answer: StartAnswer, path: Path, *, force: bool) -> None:
+    """Write the file with the flags of the better start. Raises InputError where there is none, or none that the file has a
+    place for, FileError where `path` is there already (without `force`) or cannot be written."""
+    if answer.load is None:
+        raise InputError(
+            f"{option('apply_to')} writes the better start at a load: say {option('concurrency')} or {option('rate')}"
+        )
+    if answer.load.better is None:
+        raise InputError(f"{option('apply_to')}: no other layout of these GPUs and no other flag does more at this load")
+    if not answer.load.better.text:
+        changes = "; ".join(" ".join(filter(None, change)) for change in answer.load.better.changes)
+        raise InputError(f"{option('apply_to')}: the file has no place for what changes ({changes}); change it by hand")
+    write_new(path, answer.load.better.text, force=force)

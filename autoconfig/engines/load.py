@@ -1,35 +1,27 @@
 """What a start does at a load: TTFT, TPOT and throughput by `predict --inference` of its row, percentiles of the same
-simulation, and the better start with its changed flags."""
+simulation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autoconfig.engines.refusals import refusal
-from autoconfig.engines.written import changed_flags, with_plan
-from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.runs.predict_serving import Setup, best_setup, closed, most_requests_per_s, open_loop, single_request, together
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
 from autoconfig.serving.closed_loop import bands_text, edge_text, rate_text
 from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
-from autoconfig.serving.space import expert_degrees
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
-from autoconfig.specs.errors import AutoconfigError, InputError, option
-from autoconfig.specs.layouts import divisors
+from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model_catalogue import model_names
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import checkpoint_named
 from autoconfig.time_model.serving.tables import shipped_calibration
 
 PERCENTILES = (50, 90, 95, 99)
-BETTER = 1.03
-"""Times as many tokens a second from which on another start is called better."""
 MOST_USERS = 100_000
 BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 
@@ -55,12 +47,31 @@ class Load:
 class BetterStart:
     """Another start on the same GPUs that does more at the same load."""
 
+    start: EngineStart
     changes: tuple[tuple[str, str, str], ...]
     """Flag, its value here, and there; empty where a flag is not given."""
     ttft_ms: float
     tpot_ms: float
     tokens_per_s: float
     kv_tokens: int
+    diff: tuple[str, ...] = ()
+    """Lines of the file that go (`-`) and come (`+`); empty where the file has no place for the changes. What is written is
+    read again, and is this start."""
+    text: str = ""
+    """The file with them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartHint:
+    """A change beyond the better start (else this one) that does more and is not for nothing."""
+
+    change: str
+    """Flags, or the checkpoint."""
+    why: str
+    """What it costs or rests on."""
+    ttft_ms: float
+    tpot_ms: float
+    tokens_per_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +92,7 @@ class LoadAnswer:
     """ttft_ms and tpot_ms: p50 to p99."""
     note: str = ""
     better: BetterStart | None = None
+    hints: tuple[StartHint, ...] = ()
 
 
 def check_load(load: Load) -> None:
@@ -115,7 +127,7 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
     plan, own = start.plan, start.checkpoint
     published = checkpoint_named(named) if named and own is not None else None
     same = published is not None and own is not None and published.formats(start.model) == own.formats(start.model)
-    chance = f"{start.draft_method} {start.draft_tokens}" if start.draft_tokens else ""
+    drafts = f"{start.draft_method} {start.draft_tokens}" if start.draft_tokens else ""
     row = {
         "model": start.model.name,
         "gpu": start.gpu.id,
@@ -137,24 +149,24 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
         "recv_interval": receive_every if receive_every > 1 else "",
         "kv_fraction": f"{memory.memory_fraction:g}" if memory.memory_fraction else "",
         "enforce_eager": "yes" if start.eager else "",
-        "speculative": chance,
+        "speculative": drafts,
         "checkpoint": named if same else "",
     }
     return {name: str(value) for name, value in row.items() if value not in (None, "")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Figures:
+class Figures:
     """Of one simulated row."""
 
     ttft_s: float
     tpot_s: float
     tokens_per_s: float
-    percentiles: dict[str, dict[str, float]]
-    note: str
+    percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str = ""
 
 
-def _case(start: EngineStart, row: Row) -> ServingCase:
+def case_of(start: EngineStart, row: Row) -> ServingCase:
     """The case of a row; a model or a checkpoint of a config.json is the start's own."""
     if start.model.name in model_names():
         return replace(read_case(row), checkpoint=start.checkpoint)
@@ -166,7 +178,7 @@ _ALIKE = "llama3-8b"
 """Stands in a row for a model of a config.json, which a table cannot hold; its own spec goes in its place."""
 
 
-def _simulated(case: ServingCase) -> _Figures | str:
+def simulated(case: ServingCase) -> Figures | str:
     """Figures of a case, or why there are none."""
     setup = best_setup(case, shipped_calibration())
     if not setup.fits:
@@ -174,14 +186,14 @@ def _simulated(case: ServingCase) -> _Figures | str:
     if case.load == "single":
         first, each = single_request(case, setup)
         total = first + (case.lengths.osl - 1.0) * each
-        return _Figures(ttft_s=first, tpot_s=each, tokens_per_s=case.lengths.osl / total, percentiles={}, note="")
+        return Figures(ttft_s=first, tpot_s=each, tokens_per_s=case.lengths.osl / total)
     if case.load == "closed":
         return _benchmark(case, setup)
     found = open_loop(case, setup) if case.load == "open" else together(case, setup)
     tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
     rate = found.requests_per_s * case.lengths.osl
     near = rate_text(case.rate, most_requests_per_s(case, setup)) if case.load == "open" else ""
-    return _Figures(
+    return Figures(
         ttft_s=found.ttft_s,
         tpot_s=found.tpot_s,
         tokens_per_s=rate,
@@ -190,13 +202,13 @@ def _simulated(case: ServingCase) -> _Figures | str:
     )
 
 
-def _benchmark(case: ServingCase, setup: Setup) -> _Figures:
+def _benchmark(case: ServingCase, setup: Setup) -> Figures:
     """Figures of users who each send their next request when one is answered."""
     found = closed(case, setup)
     tails = {"ttft_ms": _tails(found.stream.ttft_s), "tpot_ms": _tails(found.stream.tpot_s)}
     said = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
     notes = [said, bands_text(setup.job.constants.bands), edge_text(found.load)]
-    return _Figures(
+    return Figures(
         ttft_s=found.ttft_s,
         tpot_s=found.tpot_s,
         tokens_per_s=found.tokens_per_s,
@@ -210,7 +222,7 @@ def _tails(seconds: Any) -> dict[str, float]:
     return {f"p{point}": float(np.percentile(kept, point)) * 1e3 for point in PERCENTILES} if len(kept) else {}
 
 
-def _with_trace(load: Load) -> tuple[Load, str]:
+def by_means(load: Load) -> tuple[Load, str]:
     """A trace by its mean lengths and rate, and what is said of it."""
     if load.trace is None:
         return load, ""
@@ -223,8 +235,9 @@ def _with_trace(load: Load) -> tuple[Load, str]:
 
 
 def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_every: int = 1, named: str = "") -> LoadAnswer:
-    """What the start does at a load. Raises InputError where the load cannot be asked of it."""
-    load, said = _with_trace(load)
+    """What the start does at a load, a trace by its means (`by_means`). Raises InputError where the load cannot be asked of
+    it."""
+    load, said = by_means(load)
     row = row_of(start, memory, load, receive_every, named)
     answer = LoadAnswer(
         isl=float(load.isl or 0),
@@ -244,8 +257,8 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
     if memory.starts == "no":
         says = "the server does not start: no figures of a load"
         return replace(answer, note="; ".join(filter(None, (says, said))))
-    case = _case(start, row)
-    found = _simulated(case)
+    case = case_of(start, row)
+    found = simulated(case)
     if isinstance(found, str):
         return replace(answer, note="; ".join(filter(None, (found, said))))
     return replace(
@@ -255,51 +268,4 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
         tokens_per_s=found.tokens_per_s,
         percentiles=found.percentiles,
         note="; ".join(filter(None, (found.note, said))),
-        better=_better(start, load, receive_every, found),
     )
-
-
-def _others(start: EngineStart) -> Iterator[EngineStart]:
-    """The same start in every other layout of its GPUs on one node, and with CUDA graphs."""
-    model, gpus, plan = start.model, start.gpus, start.plan
-    if start.eager:
-        yield start.replace(eager=None)
-    for tp in divisors(gpus):
-        for adp in divisors(gpus // tp) if model.is_moe else [1]:
-            for ep in {1, tp * adp} & set(expert_degrees(model, tp, adp)):
-                other = plan.replace(tp=tp, pp=1, adp=adp, ep=ep, replicas=gpus // (tp * adp))
-                if gpus % (tp * adp) or (adp > 1 and other.replicas > 1) or str(other) == str(plan):
-                    continue
-                try:
-                    yield with_plan(start, other)
-                except AutoconfigError:
-                    continue
-
-
-def _better(start: EngineStart, load: Load, receive_every: int, here: _Figures) -> BetterStart | None:
-    """The start that gives most tokens (at a rate: the least time per token) at the same load; None where none is better."""
-    best: BetterStart | None = None
-    least = BETTER
-    for other in _others(start):
-        try:
-            if refusal(other):
-                continue
-            memory = engine_memory(other)
-            if memory.starts != "yes":
-                continue
-            found = _simulated(_case(other, row_of(other, memory, load, receive_every)))
-        except AutoconfigError:
-            continue
-        if isinstance(found, str):
-            continue
-        gain = here.tpot_s / found.tpot_s if load.rate and found.tpot_s else found.tokens_per_s / here.tokens_per_s
-        if gain > least and (not load.rate or found.ttft_s <= here.ttft_s * BETTER):
-            least = gain
-            best = BetterStart(
-                changes=changed_flags(start, other),
-                ttft_ms=found.ttft_s * 1e3,
-                tpot_ms=found.tpot_s * 1e3,
-                tokens_per_s=found.tokens_per_s,
-                kv_tokens=memory.kv_tokens,
-            )
-    return best

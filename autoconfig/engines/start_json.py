@@ -25,14 +25,30 @@ class FlagDifferenceJson:
 
 @dataclass(frozen=True, kw_only=True)
 class BetterStartJson:
-    """Another start on the same GPUs, which does more at the same load."""
+    """Another start on the same GPUs, which does more at the same load and answers the same."""
 
     changes: tuple[FlagDifferenceJson, ...]
+    """With flags as the file spells them."""
     ttft_ms: NotNegative
     tpot_ms: NotNegative
     tokens_per_s: NotNegative
     """Output tokens of the deployment."""
     kv_tokens: Natural
+    diff: tuple[str, ...]
+    """Lines of the file that go (-) and come (+), read again as this start; empty where the file has no place for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartHintJson:
+    """A change beyond the better start (else the file's) that does more and is not for nothing."""
+
+    change: str
+    """Flags, or the checkpoint."""
+    why: str
+    """What it costs, or rests on."""
+    ttft_ms: NotNegative
+    tpot_ms: NotNegative
+    tokens_per_s: NotNegative
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +73,9 @@ class LoadJson:
     """The row of `autoconfig predict --inference` that gives the same figures."""
     note: str
     better: BetterStartJson | None
-    """Null where no other layout does more."""
+    """Null where neither another layout nor another flag does more."""
+    hints: tuple[StartHintJson, ...]
+    """Best first: a cache in 8 bits, drafts of the checkpoint's own module, a quantised checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +198,9 @@ def _load_json(load: LoadAnswer) -> LoadJson:
             tpot_ms=better.tpot_ms,
             tokens_per_s=better.tokens_per_s,
             kv_tokens=better.kv_tokens,
+            diff=better.diff,
         ),
+        hints=tuple(StartHintJson(**vars(hint)) for hint in load.hints),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from autoconfig.engines.check import UNKNOWN, StartAnswer
 from autoconfig.engines.flags import NAMES
@@ -347,16 +348,29 @@ def _show_load(console: Console, load: LoadAnswer) -> None:
         console.print(f"  {'TTFT' if name == 'ttft_ms' else 'TPOT'} in ms: {shown}")
     if load.note:
         console.print(f"  {escape(load.note)}", style="dim")
+    _show_better(console, load)
+
+
+def _show_better(console: Console, load: LoadAnswer) -> None:
+    """The better start with its diff, or the flags that change, and what else does more."""
     better = load.better
     if better is None:
-        console.print("  No other layout of these GPUs does more at this load.")
-        return
-    console.print(
-        f"Better: TTFT {better.ttft_ms:,.0f} ms, TPOT {better.tpot_ms:,.1f} ms, {better.tokens_per_s:,.0f} output tokens/s, "
-        f"{better.kv_tokens:,} tokens of cache, by"
-    )
-    for flag, old, new in better.changes:
-        change = (
-            f"- {flag} {old}" if not new else f"+ {flag} {new}".replace(" on", "") if not old else f"  {flag} {old} -> {new}"
+        console.print("  No other layout of these GPUs and no other flag does more at this load.")
+    else:
+        console.print(
+            f"Better: TTFT {better.ttft_ms:,.0f} ms, TPOT {better.tpot_ms:,.1f} ms, {better.tokens_per_s:,.0f} output "
+            f"tokens/s, {better.kv_tokens:,} tokens of cache, by"
         )
-        console.print(f"  {escape(change)}")
+        for flag, old, new in better.changes if not better.diff else ():
+            change = (
+                f"- {flag} {old}" if not new else f"+ {flag} {new}" if not old else f"  {flag} {old} -> {new}"
+            ).removesuffix(" on")
+            console.print(f"  {escape(change)}")
+        for line in better.diff:
+            console.print(Text(f"  {line}", "green" if line.startswith("+") else "red"), soft_wrap=True)
+    said = [
+        f"{hint.change}: TTFT {hint.ttft_ms:,.0f} ms, TPOT {hint.tpot_ms:,.1f} ms, {hint.tokens_per_s:,.0f} tokens/s "
+        f"({hint.why})"
+        for hint in load.hints
+    ]
+    brief(console, "Would do more still" if better else "Would do more", said)

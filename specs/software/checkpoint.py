@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -83,17 +84,7 @@ class Checkpoint:
     def formats(self, model: ModelSpec) -> ModuleFormats:
         """By part the format that most of its weights have, and the mean bytes of one. The parts of a pipeline's stages are
         taken as alike."""
-        weights: dict[str, dict[str, float]] = {}
-        stored_bytes: dict[str, float] = {}
-        for part, count, stored in self.modules(model):
-            forms = weights.setdefault(part, {})
-            forms[stored.form] = forms.get(stored.form, 0.0) + count
-            stored_bytes[part] = stored_bytes.get(part, 0.0) + count * stored.bytes
-        main = {part: max(forms, key=lambda form: forms[form]) for part, forms in weights.items()}
-        exact = {part: stored_bytes[part] / sum(forms.values()) for part, forms in weights.items()}
-        attention = main.get("attention") or main.get("recurrent", "bf16")
-        mlp = main.get("mlp") or main.get("experts", "bf16")
-        return ModuleFormats(attention=attention, mlp=mlp, experts=main.get("experts", mlp), exact=tuple(exact.items()))
+        return _formats(self, model)
 
     def __str__(self) -> str:
         main = self.main
@@ -102,6 +93,23 @@ class Checkpoint:
         return f"{self.method}: {main.form}{groups}{blocks}, {main.bytes:.4g} bytes a weight"
 
 
+@lru_cache(maxsize=64)
+def _formats(checkpoint: Checkpoint, model: ModelSpec) -> ModuleFormats:
+    """`Checkpoint.formats`, which goes through every linear layer and is asked for by every plan."""
+    weights: dict[str, dict[str, float]] = {}
+    stored_bytes: dict[str, float] = {}
+    for part, count, stored in checkpoint.modules(model):
+        forms = weights.setdefault(part, {})
+        forms[stored.form] = forms.get(stored.form, 0.0) + count
+        stored_bytes[part] = stored_bytes.get(part, 0.0) + count * stored.bytes
+    main = {part: max(forms, key=lambda form: forms[form]) for part, forms in weights.items()}
+    exact = {part: stored_bytes[part] / sum(forms.values()) for part, forms in weights.items()}
+    attention = main.get("attention") or main.get("recurrent", "bf16")
+    mlp = main.get("mlp") or main.get("experts", "bf16")
+    return ModuleFormats(attention=attention, mlp=mlp, experts=main.get("experts", mlp), exact=tuple(exact.items()))
+
+
+@lru_cache(maxsize=256)
 def checkpoint_named(name: str) -> Checkpoint | None:
     """Of a published id, such as `Qwen/Qwen3-30B-A3B-FP8` or `nvidia/...-NVFP4` (specs/catalogue/published.json); None where
     it is in 16 bits or the table knows no such id. `Checkpoint.formats(model)` says the format of each kind of module."""
