@@ -23,7 +23,6 @@ from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
 from autoconfig.engines.check import check_start, is_start, refuse_serving_fields, start_request
 from autoconfig.engines.convert import convert_start
-from autoconfig.engines.start_json import start_json
 from autoconfig.formats.check import read_any
 from autoconfig.formats.convert import convert
 from autoconfig.formats.export import export_texts
@@ -36,6 +35,7 @@ from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.scaling import scaling_json
+from autoconfig.render.start_json import start_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.runs.predict import COLUMNS, TEXT_COLUMNS, predict_rows
 from autoconfig.serving import answer as serving

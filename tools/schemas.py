@@ -22,13 +22,13 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from pydantic_core import core_schema
 
 from autoconfig.engines.convert import ConvertedStartJson
-from autoconfig.engines.start_json import StartJson
 from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.post_training.answer_json import RlJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.model import ModelCountJson
 from autoconfig.render.scaling import ScalingJson
+from autoconfig.render.start_json import StartJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
 from autoconfig.render.validation import ValidationJson
 from autoconfig.serving.deployment_json import ServeJson

@@ -69,8 +69,8 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
 def _check_start(ctx: click.Context, file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
     """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: does not fit."""
     from autoconfig.engines.check import check_start_file, start_request, write_better
-    from autoconfig.engines.start_json import start_json
     from autoconfig.render.serving import show_start
+    from autoconfig.render.start_json import start_json
 
     answer, apply_to = check_start_file(file, start_request(given)), given["apply_to"]
     if apply_to is not None:

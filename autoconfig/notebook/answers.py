@@ -21,7 +21,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from autoconfig.engines.check import StartAnswer
-from autoconfig.engines.start_json import StartJson, start_json
 from autoconfig.megatron.check import CheckAnswer
 from autoconfig.notebook import html
 from autoconfig.post_training.answer import RlAnswer
@@ -29,6 +28,7 @@ from autoconfig.post_training.answer_json import PlacementJson, RlJson
 from autoconfig.post_training.answer_json import answer_json as rl_json
 from autoconfig.render.check import CheckJson, check_json
 from autoconfig.render.scaling import ScalingJson, ScalingPointJson, scaling_json
+from autoconfig.render.start_json import StartJson, start_json
 from autoconfig.render.training_json import ExplanationJson, RankedPlanJson, SearchJson, explain_json, search_json
 from autoconfig.runs.table import Cells
 from autoconfig.serving.answer import ServeAnswer

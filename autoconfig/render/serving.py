@@ -12,9 +12,9 @@ from rich.text import Text
 from autoconfig.engines.check import UNKNOWN, StartAnswer
 from autoconfig.engines.flags import NAMES
 from autoconfig.engines.load import LoadAnswer
-from autoconfig.engines.start_json import weights_text
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.render.screen import brief, show_assumptions, show_table
+from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.closed_loop import bands_text, edge_text
 from autoconfig.serving.deployment import BEYOND, DeploymentReport

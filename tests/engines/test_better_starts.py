@@ -10,7 +10,7 @@ from public_starts import FOLDER, STARTS
 from autoconfig.engines.check import check_start, read_and_fill, start_request
 from autoconfig.engines.edit import diff_lines, edited
 from autoconfig.engines.reading import read_start
-from autoconfig.engines.start_json import start_json
+from autoconfig.render.start_json import start_json
 
 QWEN = "vllm serve Qwen/Qwen3-30B-A3B"
 LOAD = {"isl": 500, "osl": 100, "concurrency": 32}

@@ -17,8 +17,8 @@ from rich.console import Console
 import autoconfig
 from autoconfig.engines.check import check_start, is_start, start_request
 from autoconfig.engines.load import row_of
-from autoconfig.engines.start_json import start_json
 from autoconfig.render.serving import show_start
+from autoconfig.render.start_json import start_json
 from autoconfig.runs.predict_serving import predict_row
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"

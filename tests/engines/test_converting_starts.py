@@ -11,8 +11,8 @@ from public_starts import FOLDER, STARTS
 import autoconfig
 from autoconfig.engines.check import check_start, read_and_fill, start_request
 from autoconfig.engines.convert import convert_start
-from autoconfig.engines.start_json import start_json
 from autoconfig.formats.convert import SERVERS
+from autoconfig.render.start_json import start_json
 
 LAYOUT = ("tp", "pp", "ep", "adp", "replicas", "weights", "kv")
 

@@ -6,7 +6,7 @@ import pytest
 from command_line import run_in_process
 
 from autoconfig.engines.check import check_start, start_request
-from autoconfig.engines.start_json import start_json
+from autoconfig.render.start_json import start_json
 
 QWEN = "vllm serve Qwen/Qwen3-8B"
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
