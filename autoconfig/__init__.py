@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         SearchFound,
         StartFound,
     )
-    from autoconfig.render.model import ModelCountJson
+    from autoconfig.render.listings import ModelCountJson
     from autoconfig.render.validation import ValidationJson
     from autoconfig.specs.scenario import Calibration
 
@@ -219,7 +219,7 @@ def scaling(**question: Unpack[ScalingKeywords]) -> ScalingFound:
 @_question()
 def model(model: str | Path | Mapping[str, Any], *, like: str | None = None, download: bool = False) -> ModelCountJson:
     """Family, exact parameters and what they leave out, of a name, a size, a config.json or its content: `autoconfig model`."""
-    from autoconfig.render.model import describe
+    from autoconfig.render.listings import describe
 
     return describe(model if isinstance(model, Mapping) else str(model), like=like, download=download)
 

@@ -26,7 +26,7 @@ from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.post_training.answer_json import RlJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
-from autoconfig.render.model import ModelCountJson
+from autoconfig.render.listings import ModelCountJson
 from autoconfig.render.scaling import ScalingJson
 from autoconfig.render.start_json import StartJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson

@@ -26,8 +26,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from autoconfig.render.html import INDEX, media_type, page_text, served_names
-from autoconfig.render.listings import gpu_rows, model_rows, software_rows
-from autoconfig.render.model import describe, model_json_text
+from autoconfig.render.listings import describe, gpu_rows, model_json_text, model_rows, software_rows
 
 CATALOGUES: dict[str, Callable[[], list[dict[str, Any]]]] = {"models": model_rows, "gpus": gpu_rows, "software": software_rows}
 

@@ -203,7 +203,7 @@ def model_command(model: str, as_json: bool, like: str | None, download: bool) -
 
     FILE_OR_NAME is a name of the catalogue, a size, or a Hugging Face config.json.
     """
-    from autoconfig.render.model import describe, model_text
+    from autoconfig.render.listings import describe, model_text
 
     found = describe(model, like=like, download=download)
     if as_json:

@@ -113,8 +113,8 @@ def _removed(text: str, name: str, value: str) -> str | None:
         start -= len(line)  # a line of its own
         last = not re.match(r"[ \t]*\\\n", text[end:])
         end = len(text) if (at := text.find("\n", end)) < 0 else at + 1
-        if last and (joint := re.search(r"[ \t]*\\\n$", text[:start])):
-            return text[: joint.start()] + "\n" + text[end:]
+        if last and text[:start].endswith("\\\n"):
+            return text[: start - 2].rstrip(" \t") + "\n" + text[end:]
     elif quote:
         comma = re.search(r",\s*$", text[:start])
         start = comma.start() if comma else start
