@@ -161,9 +161,9 @@ def _searched(given: dict[str, Any], *, whole: bool) -> SearchAnswer:
             what = f"{'adapters' if adapters else 'packed samples'} as Megatron-Bridge trains them{how}"
             click.echo(f"{what}; --format trl ranks what TRL and accelerate run", err=True)
         return found
-    from autoconfig.formats.narrow import narrowed, said
+    from autoconfig.formats.ways import search_format
 
-    answer, lines = said(search(request_of(narrowed(given, given["format"])), shown, whole=whole), given["format"])
+    answer, lines = search_format(given, given["format"], shown, whole=whole)
     click.echo("\n".join(lines), err=True)
     return answer
 
@@ -320,6 +320,11 @@ def _same_question(command: str, question: Question) -> str:
         kept += ["--gpus", str(question.scenario.cluster.num_gpus)]
     if question.request.software is not None and "--software" not in {argument.split("=")[0] for argument in kept}:
         kept += ["--software", question.request.software]  # of the trainer that --format names
+    numerics = question.request.numerics
+    if numerics.get("weights_are_masters") and "--weights-are-masters" not in kept:
+        kept.append("--weights-are-masters")  # what a search for a trainer's format found in place of fp32 copies
+    if numerics.get("optimizer") and "--optimizer" not in {argument.split("=")[0] for argument in kept}:
+        kept += ["--optimizer", str(numerics["optimizer"])]
     varied = names_to_vary(question.request.vary) if question.request.vary else ()
     for name, value in ((name, value) for name, value in question.request.switches.items() if name in varied):
         flag = name.replace("_", "-")

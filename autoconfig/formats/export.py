@@ -12,12 +12,13 @@ from autoconfig.formats.fine_tuning import (
     FINE_TUNING_FILES,
     fine_tuning_command,
     fine_tuning_texts,
+    trainer_texts,
     trl_differs,
     trl_texts,
     with_length,
 )
 from autoconfig.formats.writers.bridge import fine_tunes
-from autoconfig.formats.writers.trl import SFT
+from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.megatron.export import plan_text
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
@@ -28,7 +29,7 @@ from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, report_plan, violations
 from autoconfig.training.question import Request, understand
 
-FORMATS = ("megatron", "trl", "plan")
+FORMATS = ("megatron", "trl", FACTORY, AXOLOTL, "plan")
 PLAN_FILE = "plan.json"
 
 
@@ -85,6 +86,8 @@ def export_texts(
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "trl":
         texts |= trl_texts(scenario, plan)
+    elif form in (FACTORY, AXOLOTL):
+        texts |= trainer_texts(scenario, plan, form)
     elif form in ("megatron", "bridge") and fine_tunes(scenario):
         texts |= fine_tuning_texts(scenario, plan)
     elif form == "megatron":
@@ -131,7 +134,7 @@ def _command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
     """What starts the plan."""
     if set(texts) == {PLAN_FILE}:
         return f"autoconfig check {shlex.quote(str(folder / PLAN_FILE))}"
-    if fine_tunes(scenario) or SFT in texts:
+    if fine_tunes(scenario) or set(texts) & set(FINE_TUNING_FILES):
         return fine_tuning_command(scenario, folder, texts)
     if scenario.cluster.num_nodes == 1:
         return f"MEGATRON_PATH=/path/to/Megatron-LM bash {shlex.quote(str(folder / TORCHRUN_SCRIPT))}"

@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from autoconfig.formats.writers import accelerate, bridge, trl
+from autoconfig.formats.writers import accelerate, bridge, deepspeed, trainers, trl
+from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trl import LAUNCH, SFT
 from autoconfig.specs.errors import GIB, UnsupportedError
 from autoconfig.specs.models.model_catalogue import hub_id
@@ -19,7 +20,7 @@ from autoconfig.training.price import report_plan
 from autoconfig.training.rank import rank_plans
 
 OVERRIDES = "overrides.txt"
-FINE_TUNING_FILES = (OVERRIDES, SFT, LAUNCH)
+FINE_TUNING_FILES = (OVERRIDES, SFT, LAUNCH, "train.yaml", "axolotl.yaml")
 LIKELY = 0.9
 """The least chance to fit of what is written for TRL, as of what a search shows first."""
 
@@ -48,7 +49,19 @@ def trl_texts(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
     return _files_of_trl(scenario, plan)
 
 
-RUN_LENGTH = {OVERRIDES: "train.train_iters={}", SFT: "max_steps: {}"}
+def trainer_texts(scenario: Scenario, plan: TrainPlan, form: str) -> dict[str, str]:
+    """File name -> text of the plan itself for LLaMA-Factory, with the DeepSpeed file that it names, or for axolotl. Raises
+    UnsupportedError."""
+    writer = WRITERS[form]
+    if odd := writer.refused(scenario, plan):
+        raise UnsupportedError(f"{form} cannot say {', '.join(odd)}; plan.json holds the plan")
+    written = writer.write(scenario, plan)
+    beside = trainers.deepspeed_name(plan) if form == trainers.FACTORY else ""
+    return {written.file_name: written.text, **({beside: deepspeed.write(scenario, plan).text} if beside else {})}
+
+
+TRAINER_FILES = ("train.yaml", "axolotl.yaml")
+RUN_LENGTH = {OVERRIDES: "train.train_iters={}", SFT: "max_steps: {}", **dict.fromkeys(TRAINER_FILES, "max_steps: {}")}
 """File -> its line for a number of optimizer steps (TrainingConfig.train_iters; transformers.TrainingArguments.max_steps)."""
 
 
@@ -92,6 +105,9 @@ def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> 
 
 def fine_tuning_command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
     """What starts the plan: TRL where it can, else a recipe of Megatron-Bridge."""
+    for file, command in (("train.yaml", "llamafactory-cli train"), ("axolotl.yaml", "axolotl train")):
+        if file in texts:
+            return f"{command} {shlex.quote(str(folder / file))}"
     if SFT in texts:
         files = f"--config {shlex.quote(str(folder / SFT))} --accelerate_config {shlex.quote(str(folder / LAUNCH))}"
         known = "" if scenario.model.model_type else hub_id(scenario.model.name)

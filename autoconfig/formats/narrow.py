@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.writers import deepspeed
 from autoconfig.formats.writers.table import WRITERS
+from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.formats.writers.trl import unsharded
 from autoconfig.specs.errors import InputError, option
 from autoconfig.training.answer import SearchAnswer
 from autoconfig.training.space import Constraints
 
-EXPORTED = ("trl",)
-"""Formats that a search can export itself."""
+EXPORTED = ("trl", FACTORY, AXOLOTL)
+"""Formats that a search can export itself, of Hugging Face's Trainer."""
+ZERO = "deepspeed"
+"""As which TRL is priced where accelerate starts DeepSpeed: state that waits in CPU memory is DeepSpeed's."""
 
 
 def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
@@ -26,12 +30,15 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
             f"{option('export')} writes {written}; leave {option('format')} out, or take the plan to another format "
             "with autoconfig export PLAN and autoconfig convert plan.json --format NAME"
         )
-    wish = _wish(given, form)
     asked: dict[str, set[str]] = {}
     for text in given["fix"]:
         for part in text.split(","):
             key, _, value = part.partition("=")
             asked.setdefault(key.strip(), set()).add(value.strip())
+    software = given.get("software") or WRITERS[form].software
+    if form == "trl" and given.get("software") is None and asked.get("offload", set()) - {"0", "0.0"}:
+        software = ZERO
+    wish = _wish(given, form, software)
     fix = list(given["fix"])
     for key, allowed in wish.fixed.items():
         words = {str(int(value)) if isinstance(value, bool) else str(value) for value in allowed}
@@ -43,15 +50,19 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
         if key not in asked:
             fix += [f"{key}={word}" for word in sorted(words)]
     more = [f"{key}={value}" for key, values in wish.excluded.items() for value in sorted(map(str, values))]
-    software = given.get("software") or WRITERS[form].software
     return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
 
 
-def _wish(numerics: Mapping[str, object], form: str) -> Constraints:
+def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Constraints:
     """What the format's plans are held to, with these numerics."""
-    wish = WRITERS[form].wish
-    alone = form == "trl" and unsharded(numerics)
-    return replace(wish, fixed={**wish.fixed, "fsdp": frozenset({0})}) if alone else wish
+    wish = deepspeed.WISH if form == "trl" and software == ZERO else WRITERS[form].wish
+    if form not in EXPORTED:
+        return wish
+    if unsharded(numerics):
+        return replace(wish, fixed={**wish.fixed, "fsdp": frozenset({0}), "dist_opt": frozenset({False})})
+    if form == AXOLOTL and numerics.get("peft") in (None, "none") and numerics.get("precision") != "fp32":
+        return replace(wish, fixed={**wish.fixed, "fsdp": frozenset({2, 3})})  # whose shards are made fp32
+    return wish
 
 
 def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
@@ -59,12 +70,12 @@ def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
     writer, scenario = WRITERS[form], answer.question.scenario
     refused = {one.report.plan: writer.refused(scenario, one.report.plan) for one in answer.plans}
     kept = tuple(one for one in answer.plans if not refused[one.report.plan])
-    wish = _wish(vars(scenario.numerics), form)
+    wish = _wish(vars(scenario.numerics), form, scenario.software.name)
     keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]
     keys += [f"no {key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.excluded.items()]
     lines = [f"format {form}: searched are plans with {', '.join(keys)}" if keys else f"format {form} says every plan's keys"]
-    if writer.software == scenario.software.name:
-        lines.append(f"priced as software {writer.software}, as {form} runs its layers (--software names another)")
+    if scenario.software.name in (writer.software, ZERO):
+        lines.append(f"priced as software {scenario.software.name}, as {form} runs its layers (--software names another)")
     lines += [f"left out: {plan}: {form} cannot say {'; '.join(words)}" for plan, words in refused.items() if words]
     if kept and (unsaid := writer.write(scenario, kept[0].report.plan).unsaid):
         lines.append(f"not in the {form} file: {'; '.join(unsaid)}")

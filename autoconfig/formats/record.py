@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autoconfig.formats.header import header_of
 from autoconfig.formats.tree import Section, load_json, load_yaml
 from autoconfig.megatron.check_input import (
     CheckInput,
@@ -30,7 +31,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.optimizers import is_adam
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.training.plan_rules import PipelineSplit
-from autoconfig.training.question import Request, read_switches
+from autoconfig.training.question import Request, read_switches, usual_dropout
 from autoconfig.training.space import Constraints
 
 Flags = Mapping[str, tuple[str, ...]]
@@ -161,15 +162,12 @@ def record(
     request, assumed = document.request, run.assumed
     if request.core_release is not None:
         raise InputError(f"{option('core_release')} is for megatron-core, and this file is for another trainer; drop it")
-    gpus = request.gpus if request.gpus is not None else run.gpus
-    if gpus is None:
-        raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
-    if run.gpus is not None and run.gpus != gpus:
-        assumed.append(Remark("gpus", gpus, f"the file says {run.gpus:,}", Effect.EVERYTHING))
+    head = header_of(document.text)
+    gpus = _gpus(request.gpus, head.gpus if head is not None and run.gpus is None else run.gpus, assumed)
     asked = Request(
         model=run.model.name,
         gpus=gpus,
-        gpu=request.gpu,
+        gpu=head.gpu if head is not None and not (request.gpu or request.cluster) else request.gpu,
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
         memory_margin=request.memory_margin,
@@ -181,11 +179,13 @@ def record(
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
     model = with_positions(run.model.replace(mtp_num_layers=0), seq, assumed)  # no trainer but Megatron's has these layers
-    stack = with_options(load_stack(request.software or run.software), run.options)
+    stack = with_options(load_stack(request.software or _priced_as(document, run.software)), run.options)
     if request.software is None:
         assumed.append(Remark("software", stack.name, "", Effect.EVERYTHING))
     kept = stack.memory.default_fsdp_grad_dtype if run.fsdp else ""
-    usual = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "grad_reduce_dtype": kept or stack.memory.default_grad_dtype}
+    dropout = usual_dropout(model)
+    usual: dict[str, Any] = {"attention_dropout": dropout, "hidden_dropout": dropout}
+    usual["grad_reduce_dtype"] = kept or stack.memory.default_grad_dtype
     numerics = Numerics(**{**usual, **run.numerics})
     first, last = run.split.ends(model.num_layers) if run.split else (None, None)
     require_format(cluster.gpu, numerics)
@@ -212,6 +212,23 @@ def record(
         text=document.text,
         script=None, spelled=spell, wish=wish, ways=run.ways,
     )  # fmt: skip
+
+
+def _gpus(asked: int | None, written: int | None, assumed: list[Remark]) -> int:
+    """The number of GPUs: the caller's, else the file's. Raises InputError where neither says it."""
+    gpus = written if asked is None else asked
+    if gpus is None:
+        raise InputError(f"the number of GPUs is not known: the file does not say it; say {option('gpus')} N")
+    if written is not None and written != gpus:
+        assumed.append(Remark("gpus", gpus, f"the file says {written:,}", Effect.EVERYTHING))
+    return gpus
+
+
+def _priced_as(document: Document, software: str) -> str:
+    """The software in the header of a file of ours, where it shards as what the file says, else the file's."""
+    priced = priced_in(document.text)
+    same = priced is not None and load_stack(priced[0]).sharding == load_stack(software).sharding
+    return priced[0] if priced is not None and same else software
 
 
 def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:

@@ -185,7 +185,8 @@ def _savings(question: Question, words: Mapping[str, str] = OPTIONS) -> Iterator
     elif words.get("gradients") == OPTIONS["gradients"] and numerics.grad_reduce_dtype == "bf16":
         whole = replace(scenario, numerics=replace(numerics, grad_reduce_dtype="fp32"))
         yield "gradients in fp32", "--grad-reduce-dtype fp32", whole, question.constraints
-    wide = numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32" and not numerics.weights_are_masters
+    wide = numerics.exp_avg_dtype == "fp32" and numerics.precision != "fp32"
+    wide = wide and not (numerics.weights_are_masters or numerics.narrow_moments)
     if "moments" in words and wide:
         half = replace(scenario, numerics=replace(numerics, exp_avg_dtype="bf16", exp_avg_sq_dtype="bf16"))
         yield "optimizer moments in bf16", words["moments"], half, question.constraints

@@ -1,5 +1,5 @@
-"""What `rl --export` writes, judged by the real parsers of verl 0.9.1, TRL 1.16.0 and OpenRLHF 0.11.2, and of NeMo-RL where
-NEMO_RL_PATH names its source (v0.7.0; it has no wheel)."""
+"""What `rl --export` and fine-tuning write, judged by the real parsers of verl 0.9.1, TRL 1.16.0, OpenRLHF 0.11.2,
+LLaMA-Factory 0.9.5 and axolotl 0.19.0, and of NeMo-RL where NEMO_RL_PATH names its source (v0.7.0; it has no wheel)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 
 from autoconfig.formats.fine_tuning import trl_texts
 from autoconfig.formats.writers import trl
+from autoconfig.formats.writers.table import WRITERS
 from autoconfig.training.question import request_of, understand
 from autoconfig.training.rank import rank_plans
 
@@ -84,6 +85,40 @@ def test_fine_tuning_with_trl_is_parsed():
     assert [said for said in judged([("trl-sft", text) for text in texts]) if not said["ok"]] == []
     odd = texts[0].replace("max_length", "max_lenght")
     assert not judged([("trl-sft", odd)])[0]["ok"]
+
+
+WAYS = (
+    {"peft": "lora"},
+    {"peft": "lora", "frozen_dtype": "nf4"},
+    {"peft": "lora", "frozen_dtype": "int8", "optimizer": "adam8bit"},
+    {"weights_are_masters": True},
+    {"weights_are_masters": True, "optimizer": "paged_adam8bit"},
+    {},
+    {"packed_length": 300},
+)
+"""Adapters, QLoRA, 8-bit Adam, pure bf16, sharded weights, packed samples."""
+
+
+def trainer_files(form, seed):
+    """The YAML of random plans of every way that the format can say."""
+    rng, found = random.Random(seed), []
+    for way in WAYS:
+        asked = {"model": rng.choice(("llama3-8b", "qwen3-4b", "phi3-mini")), "gpus": 4, "gpu": "h200", **way}
+        asked |= {"global_batch_size": 32, "seq_length": 2048, "software": WRITERS[form].software}
+        scenario = understand(request_of(asked)).scenario
+        ranking = rank_plans(scenario, WRITERS[form].wish, 0.0)
+        rows = rng.sample(range(len(ranking.row)), len(ranking.row))
+        able = [plan for row in rows if not WRITERS[form].refused(scenario, plan := ranking.plan(row))]
+        found += [WRITERS[form].write(scenario, plan).text for plan in able[:3]]
+    return found
+
+
+@pytest.mark.parametrize(("form", "key"), [("llama-factory", "cutoff_len"), ("axolotl", "sequence_len")])
+def test_fine_tuning_with_others_is_parsed(form, key):
+    texts = trainer_files(form, 5)
+    assert len(texts) >= 8
+    assert [said for said in judged([(form, text) for text in texts]) if not said["ok"]] == []
+    assert not judged([(form, texts[0].replace(key, f"{key}gth"))])[0]["ok"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The real parsers of post-training frameworks: {"framework", "name", "text"} as JSON lines in, {"ok", "said"} out.
+"""The real parsers of post-training and of fine-tuning: {"framework", "name", "text"} as JSON lines in, {"ok", "said"} out.
 
 Runs in an environment of its own (`make judge`: .venv-judge-rl) with verl, trl and openrlhf; heavy imports are replaced.
 NeMo-RL has no wheel: its source is where NEMO_RL_PATH says.
@@ -74,6 +74,37 @@ def trl_sft(text: str) -> None:
     adapters = import_module("trl").get_peft_config(trl(text, "SFTConfig", model_name_or_path="checkpoint"))
     if adapters is not None and not adapters.target_modules:
         raise RuntimeError("no layers have adapters")
+
+
+FACTORY = ("ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments", "GeneratingArguments")
+
+
+def llama_factory(text: str) -> None:
+    """LLaMA-Factory's dataclasses as transformers reads them from `llamafactory-cli train FILE`; the DeepSpeed file that it
+    names has a judge of its own."""
+    import yaml
+
+    os.environ["DISABLE_VERSION_CHECK"] = "1"  # it pins an older transformers
+    hparams, transformers = import_module("llamafactory.hparams"), import_module("transformers")
+    values = {**yaml.safe_load(text), "use_cpu": True, "bf16": False, "deepspeed": None}
+    classes = tuple(getattr(hparams, name) for name in FACTORY)
+    model = transformers.HfArgumentParser(classes).parse_dict(values)[0]
+    if model.quantization_bit not in (None, 4, 8):
+        raise RuntimeError(f"quantization_bit {model.quantization_bit}")
+
+
+def axolotl(text: str) -> None:
+    """axolotl's own schema, which passes unknown keys over: these are refused here, those of fsdp_config, too."""
+    import yaml
+
+    schema, fsdp = import_module("axolotl.utils.schemas.config"), import_module("axolotl.utils.schemas.fsdp")
+    values = {"datasets": [{"path": "data", "type": "alpaca"}], "learning_rate": 1e-4, **yaml.safe_load(text)}
+    values.setdefault("base_model", "checkpoint")
+    unknown = set(values) - set(schema.AxolotlInputConfig.model_fields)
+    unknown |= set(values.get("fsdp_config", {})) - set(fsdp.FSDPConfig.model_fields)
+    if unknown:
+        raise KeyError(", ".join(sorted(unknown)))
+    schema.AxolotlInputConfig(**values)
 
 
 class _Module(types.ModuleType):
@@ -178,7 +209,15 @@ def nemo_rl(text: str) -> None:
     master(**import_module("omegaconf").OmegaConf.to_container(merged, resolve=True))
 
 
-JUDGES = {"verl": verl, "trl": trl, "trl-sft": trl_sft, "openrlhf": openrlhf, "nemo-rl": nemo_rl}
+JUDGES = {
+    "verl": verl,
+    "trl": trl,
+    "trl-sft": trl_sft,
+    "llama-factory": llama_factory,
+    "axolotl": axolotl,
+    "openrlhf": openrlhf,
+    "nemo-rl": nemo_rl,
+}
 
 
 def main() -> None:

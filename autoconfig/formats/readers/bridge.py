@@ -14,6 +14,7 @@ from itertools import pairwise
 
 from autoconfig.formats.argument_names import argument_name
 from autoconfig.formats.bridge_recipes import published_recipes
+from autoconfig.formats.header import header_of
 from autoconfig.formats.readers.megatron_words import SIZES, SWITCHES, with_sizes, words_of
 from autoconfig.formats.readers.options import OVERRIDE, overrides_of, read_command
 from autoconfig.formats.record import Document, from_words, model_named, other_optimizer, unknown_keys, with_lora, word
@@ -24,7 +25,7 @@ from autoconfig.megatron.shell.commands import Value, plain_value, reason_of, te
 from autoconfig.megatron.shell.script import Script
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.remarks import Remark
+from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.software.software import DEFAULT_STACK
 from autoconfig.training.question import usual_dropout
 
@@ -81,6 +82,9 @@ FURTHER = {
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: trainer.devices x trainer.num_nodes, else the launcher's, else the recipe's. Raises InputError."""
+    head = header_of(document.text)
+    if head is not None and not (document.request.gpu or document.request.cluster):
+        document = replace(document, request=replace(document.request, gpu=head.gpu))
     words, recipe, script = _words(document) if document.values is None else ([], None, None)
     said = {**_said(words), **overrides_of(words)} if document.values is None else document.values
     section = Section(said, document.text, document.request.settings)
@@ -114,12 +118,20 @@ def read(document: Document) -> CheckInput:
         given = section.number(f"model.{kind}_dropout")
         found += [word(f"--{kind}-dropout"), word(usual_dropout(model) if given is None else given)]
     devices, nodes = section.count("trainer.devices"), section.count("trainer.num_nodes")
-    gpus = devices * nodes if devices and nodes else _started(script) or (int(known["gpus"]) if known.get("gpus") else None)
+    recipes_own = head.gpus if head else int(known["gpus"]) if known.get("gpus") else None
+    gpus = devices * nodes if devices and nodes else _started(script) or recipes_own
     node = devices or (script.gpus_per_node if script is not None and _started(script) else None)
     answer = from_words(document, found, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
+    packed = head.packed_length if head and section.has("dataset.packed_sequence_specs.packed_sequence_size") else None
     question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
+    if packed is not None:
+        scenario = question.scenario
+        workload = replace(scenario.workload, packed_length=packed)
+        said_by_us = note(f"packed from sequences of {packed:,} tokens, as the header says")
+        scenario = replace(scenario, workload=workload)
+        question = replace(question, scenario=scenario, assumed=(*question.assumed, said_by_us))
     if recipe and not known:
         why = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
         question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, why)))

@@ -1,4 +1,5 @@
-"""accelerate's YAML for FSDP2 (judged by accelerate's `load_config_from_file`)."""
+"""accelerate's YAML for FSDP2, and for DeepSpeed where a plan is priced as it (judged by accelerate's
+`load_config_from_file`)."""
 
 from __future__ import annotations
 
@@ -33,10 +34,11 @@ KEYS = ("tp", "cp", "fsdp", "recompute")
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """The whole file."""
     cluster, precision = scenario.cluster, scenario.numerics.precision
+    zero = scenario.software.sharding == "deepspeed" and bool(plan.fsdp or plan.dist_opt)
     found: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
-        "distributed_type": "FSDP" if plan.fsdp else "MULTI_GPU",
+        "distributed_type": "DEEPSPEED" if zero else "FSDP" if plan.fsdp else "MULTI_GPU",
         "downcast_bf16": "no",
         "machine_rank": 0,
         "main_training_function": "main",
@@ -47,7 +49,16 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": False,
     }
-    if plan.fsdp:
+    if zero:
+        stage, device = plan.fsdp or 1, "cpu" if plan.offload else "none"
+        found["deepspeed_config"] = {
+            "zero_stage": stage,
+            "offload_optimizer_device": device,
+            "offload_param_device": "none",
+            "zero3_init_flag": stage == 3,
+            "zero3_save_16bit_model": stage == 3,
+        }
+    elif plan.fsdp:
         found["fsdp_config"] = {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -66,19 +77,24 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     """The values that depend on the plan, by path; the batch is the trainer's."""
     own = ("version", "reshard", "activation")
-    kept = ("distributed_type", "parallelism_config", *(f"fsdp_config.fsdp_{name}" for name in own))
+    zero = ("deepspeed_config.zero_stage", "deepspeed_config.offload_optimizer")
+    kept = ("distributed_type", "parallelism_config", *zero, *(f"fsdp_config.fsdp_{name}" for name in own))
     found = {path: texts for path, texts in flat(values(scenario, plan)).items() if path.startswith(kept)}
     return {**found, "per_device_train_batch_size (of the trainer)": (str(plan.mbs),)}
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """What a file has no words for."""
-    odd = (
-        [f"recompute={plan.recompute}"]
-        if plan.recompute not in (NONE, FULL) or (plan.recompute == FULL and not plan.fsdp)
+    """What a file has no words for; of DeepSpeed's checkpoints are the trainer's."""
+    zero = scenario.software.sharding == "deepspeed"
+    whole = plan.recompute == FULL and (plan.fsdp or zero)
+    odd = [] if plan.recompute == NONE or whole else [f"recompute={plan.recompute}"]
+    odd += (
+        [f"offload={plan.offload}"]
+        if plan.offload and not (zero and plan.offload == 1 and (plan.fsdp or plan.dist_opt))
         else []
     )
-    return [*foreign(scenario, plan, KEYS, NUMERICS, packs=True), *odd]
+    shown = plan.replace(offload=0.0, dist_opt=plan.dist_opt and not zero)
+    return [*foreign(scenario, shown, KEYS, NUMERICS, packs=True), *odd]
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

@@ -7,7 +7,7 @@ from typing import Any
 from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
-from autoconfig.megatron.write import overlap_arguments
+from autoconfig.megatron.write import CP_COMM_TYPES, overlap_arguments
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -85,6 +85,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "pipeline_model_parallel_size": plan.pp,
             "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else "null",
             "context_parallel_size": plan.cp,
+            "cp_comm_type": CP_COMM_TYPES[scenario.software.memory.cp_comm_type] if plan.cp > 1 else None,
             "expert_model_parallel_size": plan.ep,
             "expert_tensor_parallel_size": plan.etp,
             "sequence_parallel": plan.sp,

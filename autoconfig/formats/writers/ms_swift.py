@@ -45,7 +45,10 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What it has no arguments for."""
-    return foreign(scenario, plan, KEYS, NUMERICS) or refused_by_megatron(scenario, plan)
+    odd = foreign(scenario, plan, KEYS, NUMERICS)
+    if plan.cp > 1 and (scenario.model.window_size or scenario.model.attention_sinks):
+        odd.append(f"cp={plan.cp} of windows or sinks, whose exchange it does not say (--cp-comm-type)")
+    return odd or refused_by_megatron(scenario, plan)
 
 
 def _checkpoint(model: ModelSpec) -> str:

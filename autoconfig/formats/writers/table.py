@@ -14,6 +14,7 @@ from autoconfig.formats.writers import (
     nanotron,
     primus,
     torchtitan,
+    trainers,
     transformer_config,
     trl,
 )
@@ -74,4 +75,18 @@ WRITERS = {
         software="nanotron",
     ),
     "trl": Writer(write=trl.write, refused=trl.refused, settings=trl.settings, wish=trl.WISH, software=trl.SOFTWARE),
+    trainers.FACTORY: Writer(
+        write=trainers.write_factory,
+        refused=trainers.refused_by_factory,
+        settings=trainers.settings_of_factory,
+        wish=deepspeed.WISH,
+        software="deepspeed",
+    ),
+    trainers.AXOLOTL: Writer(
+        write=trainers.write_axolotl,
+        refused=trainers.refused_by_axolotl,
+        settings=trainers.settings_of_axolotl,
+        wish=accelerate.WISH,
+        software=trl.SOFTWARE,
+    ),
 }

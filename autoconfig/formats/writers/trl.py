@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from autoconfig.formats.projections import named_modules
 from autoconfig.formats.writers import accelerate
@@ -29,32 +30,44 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
     return {
         "per_device_train_batch_size": (str(plan.mbs),),
         "gradient_accumulation_steps": (str(accumulation(scenario, plan)),),
-        "gradient_checkpointing": (str(_checkpoints(plan)).lower(),),
+        "gradient_checkpointing": (str(_checkpoints(scenario, plan)).lower(),),
         **{f"{LAUNCH}: {path}": texts for path, texts in launch if not path.startswith("per_device")},
     }
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What TRL's trainer does not do, or accelerate has no words for."""
+    zero = scenario.software.sharding == "deepspeed"
+    recompute = NONE if plan.recompute == FULL else plan.recompute
+    shown = plan.replace(dist_opt=plan.dist_opt and zero, recompute=recompute)  # nothing to shard of adapters' state
+    return list(dict.fromkeys(refused_by_trainer(scenario, plan) + accelerate.refused(narrow(scenario, plan), shown)))
+
+
+def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
+    """What Hugging Face's Trainer with PEFT does not do, whatever shards it."""
     odd = [f"{key}={value}" for key in ("tp", "cp") if (value := getattr(plan, key)) > 1]
     if reason := _odd_model(scenario.model):
         odd.append(f"{reason} of {scenario.model.name}")
     modules = scenario.numerics.lora_target_modules
     if scenario.numerics.peft != "none" and not (reason or named_modules(scenario.model, modules)):
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
-    if plan.fsdp and (kept := unsharded(vars(scenario.numerics))):
-        odd.append(f"fsdp={plan.fsdp} with {kept}, which is not known to be kept in shards of FSDP2")
-    shown = plan.replace(dist_opt=False, recompute=NONE if plan.recompute == FULL else plan.recompute)
-    if scenario.numerics.precision == "bf16" and not plan.fsdp:  # `dtype: bfloat16` says it; sharded weights are made fp32
-        scenario = replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
-    return list(dict.fromkeys(odd + accelerate.refused(scenario, shown)))
+    if (plan.fsdp or plan.offload) and (kept := unsharded(vars(scenario.numerics))):
+        odd.append(f"{kept} in shards (fsdp={plan.fsdp}), which is not known to be kept there")
+    return odd
 
 
-def write(scenario: Scenario, plan: TrainPlan) -> Written:
-    """sft.yaml."""
+def narrow(scenario: Scenario, plan: TrainPlan) -> Scenario:
+    """The scenario without what `dtype: bfloat16` says of it: sharded weights are made fp32."""
+    if scenario.numerics.precision != "bf16" or plan.fsdp:
+        return scenario
+    return replace(scenario, numerics=replace(scenario.numerics, weights_are_masters=False))
+
+
+def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """The Trainer's settings, by TRL's words."""
     numerics, workload = scenario.numerics, scenario.workload
     known = "" if scenario.model.model_type else hub_id(scenario.model.name)
-    values = {
+    found: dict[str, Any] = {
         **({"model_name_or_path": known} if known else {}),
         "dtype": weights_dtype(scenario),
         "output_dir": "sft",
@@ -64,14 +77,35 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         "packing": workload.packed_length is not None,
         "per_device_train_batch_size": plan.mbs,
         "gradient_accumulation_steps": accumulation(scenario, plan),
-        "gradient_checkpointing": _checkpoints(plan),
+        "gradient_checkpointing": _checkpoints(scenario, plan),
         **({"optim": _OPTIM[numerics.optimizer]} if numerics.narrow_moments else {}),
     }
-    lines = [f"{name}: {str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
     if numerics.peft != "none":
         names = named_modules(scenario.model, numerics.lora_target_modules)
-        lines += ["use_peft: true", f"lora_r: {numerics.lora_rank}", f"lora_alpha: {LORA_ALPHA * numerics.lora_rank}"]
-        lines += [f"lora_target_modules: [{', '.join(names)}]", *_QUANTISED.get(numerics.frozen_dtype, ())]
+        found |= {"use_peft": True, "lora_r": numerics.lora_rank, "lora_alpha": LORA_ALPHA * numerics.lora_rank}
+        found |= {"lora_target_modules": names, **_QUANTISED.get(numerics.frozen_dtype, {})}
+    return found
+
+
+def lines_of(values: Mapping[str, Any]) -> list[str]:
+    """Lines of YAML."""
+
+    def text(value: Any) -> str:
+        return (
+            str(value).lower()
+            if isinstance(value, bool)
+            else f"[{', '.join(value)}]"
+            if isinstance(value, list)
+            else str(value)
+        )
+
+    return [f"{name}: {text(value)}" for name, value in values.items()]
+
+
+def write(scenario: Scenario, plan: TrainPlan) -> Written:
+    """sft.yaml."""
+    found = values(scenario, plan)
+    known = "model_name_or_path" in found
     asked = ["# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters"]
     if not known:
         asked.insert(0, f"# add model_name_or_path: the folder of {remark(scenario.model.name)}, or its id on the hub")
@@ -79,14 +113,15 @@ def write(scenario: Scenario, plan: TrainPlan) -> Written:
         "data: --dataset_name" if known else f"data and model {scenario.model.name}: --dataset_name, --model_name_or_path",
         f"{scenario.cluster.num_gpus} GPUs and their sharding: {LAUNCH} (--format accelerate)",
     )
-    return Written(file_name=SFT, text="\n".join([f"# {head(scenario, plan)}", *asked, *lines, ""]), unsaid=unsaid)
+    text = "\n".join([f"# {head(scenario, plan)}", *asked, *lines_of(found), ""])
+    return Written(file_name=SFT, text=text, unsaid=unsaid)
 
 
-_FOUR = ("load_in_4bit: true", "bnb_4bit_quant_type: nf4")
-_QUANTISED = {
-    "nf4": (*_FOUR, "use_bnb_nested_quant: true"),
-    "nf4_single": (*_FOUR, "use_bnb_nested_quant: false"),
-    "int8": ("load_in_8bit: true",),
+_FOUR = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+_QUANTISED: dict[str, dict[str, Any]] = {
+    "nf4": {**_FOUR, "use_bnb_nested_quant": True},
+    "nf4_single": {**_FOUR, "use_bnb_nested_quant": False},
+    "int8": {"load_in_8bit": True},
 }
 """trl 1.16, ModelConfig: bitsandbytes' formats."""
 
@@ -119,9 +154,9 @@ def weights_dtype(scenario: Scenario) -> str:
     return {"bf16": "bfloat16", "fp16": "float16"}.get(numerics.precision, "float32")
 
 
-def _checkpoints(plan: TrainPlan) -> bool:
+def _checkpoints(scenario: Scenario, plan: TrainPlan) -> bool:
     """Whether the trainer recomputes; under FSDP accelerate does, and transformers.Trainer raises where both are to."""
-    return plan.recompute == FULL and not plan.fsdp
+    return plan.recompute == FULL and not (plan.fsdp and scenario.software.sharding != "deepspeed")
 
 
 def _odd_model(model: ModelSpec) -> str:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from autoconfig.formats.readers.hugging_face.header import header_of, on_its_gpu
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
 from autoconfig.formats.readers.hugging_face.trainer import HARMLESS, keep_type, settings, settings_of_fsdp, training
-from autoconfig.formats.record import Document, Spell, record
+from autoconfig.formats.record import Document, record
 from autoconfig.formats.trainers import words_of_trainer
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import accelerate, trl
 from autoconfig.formats.writers.deepspeed import WISH as ZERO
+from autoconfig.formats.writers.trainers import settings_of_axolotl
+from autoconfig.formats.writers.words import Settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import UnsupportedError
 from autoconfig.specs.plan import TrainPlan
-from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
 
 LENGTH, MICRO_BATCH = 512, 1
@@ -42,8 +43,6 @@ _NAMED = {
 
 def read(document: Document) -> CheckInput:
     """The record. GPUs: --gpus, else the header that `export` wrote. Raises InputError, UnsupportedError."""
-    head = header_of(document)
-    document = on_its_gpu(document, head)
     section = document.section()
     axolotl = words_of_trainer("axolotl")
     section.rename(axolotl.words)
@@ -54,11 +53,11 @@ def read(document: Document) -> CheckInput:
     run = training(
         document,
         section,
-        name=section.word("model_name_or_path") or (head.model if head else None),
+        name=section.word("model_name_or_path"),
         kind=kind,
         length=("max_length", LENGTH),
         recompute=section.flag("gradient_checkpointing"),
-        gpus=head.gpus if head else None,
+        gpus=None,
     )
     run.harmless = re.compile(f"{HARMLESS.pattern}|{axolotl.harmless}")
     run.ways = {**run.ways, "adapters": "adapter: lora"}
@@ -66,20 +65,22 @@ def read(document: Document) -> CheckInput:
     zero = names_deepspeed(section)
     if not zero and not run.fsdp and not section.has("use_liger_kernel"):
         run.software = trl.SOFTWARE
-    if head and head.packed_length and section.flag("packing"):
-        run.packed_length = head.packed_length
-        run.assumed.append(note(f"packed from sequences of {head.packed_length:,} tokens, as the header says"))
-    return record(document, run, section, _settings(zero=zero), keep_type(section, run, ZERO if zero else accelerate.WISH))
+    spell = _of_zero if zero else _of_list if section.flat.get("fsdp") not in (None, True) else settings_of_axolotl
+    return record(document, run, section, spell, keep_type(section, run, ZERO if zero else accelerate.WISH))
 
 
-def _settings(*, zero: bool) -> Spell:
-    """The Trainer's options that depend on the plan, in axolotl's words."""
-    theirs, words = settings if zero else settings_of_fsdp, words_of_trainer("axolotl").words
+def _of_zero(scenario: Scenario, plan: TrainPlan) -> Settings:
+    return _in_its_words(settings(scenario, plan))
 
-    def spell(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
-        return {words.get(name, name): texts for name, texts in theirs(scenario, plan).items()}
 
-    return spell
+def _of_list(scenario: Scenario, plan: TrainPlan) -> Settings:
+    """Of a file that says `fsdp: [full_shard, auto_wrap]`, as axolotl before FSDP2."""
+    return _in_its_words(settings_of_fsdp(scenario, plan))
+
+
+def _in_its_words(found: Settings) -> Settings:
+    words = words_of_trainer("axolotl").words
+    return {words.get(name, name): texts for name, texts in found.items()}
 
 
 def _translate(section: Section) -> str:
@@ -94,6 +95,8 @@ def _translate(section: Section) -> str:
     flat.setdefault("per_device_train_batch_size", MICRO_BATCH)
     if isinstance(way := flat.get("gradient_checkpointing"), str) and way.lower() not in ("true", "false"):
         flat |= {"gradient_checkpointing": True, "activation_offloading": way}
+    if not is_named(section, "fsdp") and any(path.startswith("fsdp_config.") for path in flat):
+        flat["fsdp"] = True
     if section.flag("eager_attention"):
         flat["attn_implementation"] = "eager"
     adapter = (section.word("adapter") or "").lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from autoconfig.formats.header import header_of
 from autoconfig.formats.projections import ALL_LINEAR, LLAMA, modules_named, names_of
 from autoconfig.formats.readers.deepspeed import FUSED, SOFTWARE, is_fused
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed, sharding
@@ -110,7 +111,8 @@ def training(
 ) -> TrainerRun:
     """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default."""
     assumed: list[Remark] = []
-    model = model_named(document, name, assumed)
+    head = header_of(document.text)
+    model = model_named(document, name or (head.model if head else None), assumed)
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"training of kind {kind[:40]!r}: read are full and lora")
     seq = section.count(length[0])
@@ -142,6 +144,9 @@ def training(
         not_modelled=odd,
         **fields,
     )
+    if head is not None and head.packed_length and section.flag("packing"):
+        run.packed_length = head.packed_length
+        assumed.append(note(f"packed from sequences of {head.packed_length:,} tokens, as the header says"))
     name_liger(section, run)
     _quantise(section, run)
     _remark(section, run)

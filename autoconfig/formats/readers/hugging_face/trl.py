@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoconfig.formats.header import header_of
 from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
-from autoconfig.formats.readers.hugging_face.header import header_of, on_its_gpu
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.readers.options import options_of, read_command
@@ -98,8 +98,7 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
 
 
 def _read(document: Document, gpus: int | None) -> CheckInput:
-    head = header_of(document)
-    document = on_its_gpu(document, head)
+    head = header_of(document.text)
     if head is not None and document.launch is None:
         document = replace(document, launch=_written_with(document))
     section = document.section()
@@ -110,20 +109,17 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
     run = training(
         document,
         section,
-        name=section.word("model_name_or_path") or (head.model if head else None),
+        name=section.word("model_name_or_path"),
         kind="lora" if section.flag("use_peft") else "full",
         length=(length, LENGTH),
         recompute=section.flag("gradient_checkpointing", default=True),
-        gpus=head.gpus if head else gpus,
+        gpus=gpus,
     )
     run.ways = {**run.ways, "adapters": "use_peft: true"}
     if plain:
         run.assumed.append(
             Remark("precision", "bf16", "the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
         )
-    if head and head.packed_length and section.flag("packing"):
-        run.packed_length = head.packed_length
-        run.assumed.append(note(f"packed from sequences of {head.packed_length:,} tokens, as the header says"))
     wide = (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if names_deepspeed(section):
         return record(document, run, section, settings, keep_type(section, run, ZERO))

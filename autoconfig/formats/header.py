@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from autoconfig.formats.record import Document
 from autoconfig.planning.export_files import HEADER_CHARACTERS, MARK
 
 _HEAD = re.compile(
@@ -26,18 +25,10 @@ class Header:
     plan: str
 
 
-def header_of(document: Document) -> Header | None:
+def header_of(text: str) -> Header | None:
     """The header; None in files of others."""
-    found = _HEAD.search(document.text[:HEADER_CHARACTERS])
+    found = _HEAD.search(text[:HEADER_CHARACTERS])
     if found is None:
         return None
     gpus, packed = (None if text is None else int(text.replace(",", "")) for text in (found["gpus"], found["packed"]))
     return Header(model=found["model"], gpus=gpus or 1, gpu=found["gpu"], packed_length=packed, plan=found["plan"])
-
-
-def on_its_gpu(document: Document, header: Header | None) -> Document:
-    """The document with the GPU of the header, where the caller says none."""
-    request = document.request
-    if header is None or request.gpu or request.cluster:
-        return document
-    return replace(document, request=replace(request, gpu=header.gpu))
