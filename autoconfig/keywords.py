@@ -161,7 +161,7 @@ class DeploymentsKeywords(TypedDict, total=False):
     osl: int | str
     isl_stddev: float
     osl_stddev: float
-    trace: str
+    trace: str | Sequence[Mapping[str, Any]]
     ttft: float | str
     tpot: float | str
     ttft_p95: float | str
@@ -247,7 +247,7 @@ class CheckKeywords(_File, total=False):
     osl: int | str
     rate: float
     concurrency: int | str
-    trace: str
+    trace: str | Sequence[Mapping[str, Any]]
 
 
 class ConvertKeywords(_File, total=False):

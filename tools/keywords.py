@@ -36,11 +36,14 @@ FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
 BASES = (("_Common", "every question about training", COMMON), ("_File", "every file that is read", OF_FILES))
 """Classes of fields that several functions take: name, what has them, fields."""
 COMPARED = "str | Sequence[str]"
+REQUESTS = "str | Sequence[Mapping[str, Any]]"
 OWN = {
     ("SearchKeywords", "gpu"): COMPARED,
     ("SearchKeywords", "precision"): COMPARED,
     ("ScalingKeywords", "gpu"): COMPARED,
     ("ScalingKeywords", "gpus"): "int | str | Sequence[int]",
+    ("CheckKeywords", "trace"): REQUESTS,
+    ("DeploymentsKeywords", "trace"): REQUESTS,
 }
 HEAD = '''"""Keywords of the functions of `import autoconfig`, as types for editors; written by `python -m tools.keywords`.
 

@@ -120,9 +120,6 @@ _file: dict[str, Any] = {
     "settings": _said(dict[str, str], "Variables and keys that it does not set.", default_factory=dict, max_length=MAX_TEXTS),
     "model": _said(_Text | None, "Catalogue name, instead of its model.", default=None),
 }
-CheckBody = _body("CheckBody", fields.CHECK, fields.CHECK_SERVING, without=("model", "cluster", "trace"), **_file)
-_target = _said(Literal[CONVERTED], "What to write.", examples=["deepspeed"])
-ConvertBody = _body("ConvertBody", fields.CONVERT, without=("model", "cluster", "format"), **_file, format=_target)
 
 
 class TraceRow(BaseModel):
@@ -135,23 +132,30 @@ class TraceRow(BaseModel):
     output_length: int = PydanticField(description="Output tokens, from 1 to 2,000,000.")
 
 
-_limit: Any = None | _Text | float
 _rows = "Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival."
 _first, _next = (dict(zip(TraceRow.model_fields, row, strict=True)) for row in ((0, 900, 120), (350, 4000, 60)))
+_trace = _said(
+    Annotated[list[TraceRow], PydanticField(**_FIRST)] | None,
+    _rows,
+    default=None,
+    min_length=2,
+    max_length=MAX_TRACE_ROWS,
+    examples=[[_first, _next]],
+)
+
+CheckBody = _body("CheckBody", fields.CHECK, fields.CHECK_SERVING, without=("model", "cluster", "trace"), **_file, trace=_trace)
+_target = _said(Literal[CONVERTED], "What to write.", examples=["deepspeed"])
+ConvertBody = _body("ConvertBody", fields.CONVERT, without=("model", "cluster", "format"), **_file, format=_target)
+
+
+_limit: Any = None | _Text | float
 DeploymentsBody = _body(
     "DeploymentsBody",
     fields.SERVING,
     without=("ttft", "tpot", "trace", "gpus"),
     gpus=_said(_as_typed(fields.SERVING_GPUS, int), fields.SERVING_GPUS.help.replace("--goal", "goal")),
     ttft=_said(_limit, "Limit of the mean time to first token: seconds, or text like `2s`.", default=None),
-    trace=_said(
-        Annotated[list[TraceRow], PydanticField(**_FIRST)] | None,
-        _rows,
-        default=None,
-        min_length=2,
-        max_length=MAX_TRACE_ROWS,
-        examples=[[_first, _next]],
-    ),
+    trace=_trace,
     tpot=_said(_limit, "Limit of the mean time per output token, likewise.", default=None, examples=["50ms"]),
 )
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from autoconfig.api.answers import checked
+from autoconfig.api.answers import READERS, checked
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.time_model.serving.tables import shipped_calibration
 from command_line import run_in_process
@@ -214,6 +214,22 @@ def test_every_edge_gives_the_same_answer(tmp_path: Path):
     path.write_text(LLAMA, encoding="utf-8")
     refused = run_in_process("check", str(path), "--gpu", "l4", "--json")
     assert refused.exit_code == 3 and json.loads(refused.output)["starts"] == "no", "131,072 tokens take 16 GiB"
+
+
+def test_a_trace_is_taken_by_every_edge(tmp_path: Path):
+    path, requests = tmp_path / "serve.sh", tmp_path / "trace.jsonl"
+    path.write_text("vllm serve Qwen/Qwen3-8B\n", encoding="utf-8")
+    rows = [{"timestamp": 500 * n, "input_length": 900 + n, "output_length": 100} for n in range(40)]
+    requests.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    run = run_in_process("check", str(path), "--gpu", "h100", "--trace", str(requests), "--json")
+    assert run.exit_code == 0, run.output
+    said = json.loads(run.output)
+    assert said["load"]["osl"] == 100 and said["load"]["rate"] == pytest.approx(2.0, rel=0.05)
+    assert autoconfig.check(path, gpu="h100", trace=rows).to_dict() == said
+    body = {"text": path.read_text(), "gpu": "h100", "trace": rows}
+    assert json.loads(checked(READERS["check"](json.dumps(body).encode()))) == said
+    with pytest.raises(InputError, match="give the requests as a list"):
+        check_start(path.read_text(), start_request({"gpu": "h100", "trace": str(requests), "local_files": False}))
 
 
 def test_fields_of_a_start_are_refused_of_a_training_script(tmp_path: Path):
