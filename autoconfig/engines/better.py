@@ -17,7 +17,7 @@ from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.software.checkpoint import checkpoint_named
-from autoconfig.specs.software.engine import loads_checkpoint, supports
+from autoconfig.specs.software.engine import loads_checkpoint
 
 BETTER = 1.03
 """Times as much from which on another start is called better."""
@@ -198,7 +198,7 @@ def _hints(trial: _Trial, base: _Tried) -> Iterator[StartHint]:
     """What does more and is not for nothing, each alone."""
     start = base.start
     tried: list[tuple[EngineStart, str | None, str, str]] = []
-    if start.plan.kv == "bf16" and supports(start.gpu, "fp8"):
+    if start.plan.kv == "bf16":
         tried.append((start.replace(kv="fp8"), None, "", "the cache is rounded to 8 bits: measure the quality"))
     if start.model.mtp_num_layers and not start.draft_method:
         why = f"where a draft token is accepted with a chance of {ACCEPTANCE:g} (assumed: measure it)"

@@ -13,7 +13,7 @@ from autoconfig.engines.fields import Filled, fill, matters
 from autoconfig.engines.flags import surely_refused
 from autoconfig.engines.load import BetterStart, Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
-from autoconfig.engines.refusals import refusal, ways_out
+from autoconfig.engines.refusals import asserted, refusal, ways_out
 from autoconfig.formats.recognise import POST_TRAINING
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.launch import sbatch_words
@@ -153,6 +153,9 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     ignored = tuple(name for name in read.said if name not in matters(read.engine))
     if why := refusal(filled.start):
         out = tuple(ways_out(filled.start))
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
+    why, out = asserted(read, filled.start)
+    if why:
         return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
     memory = engine_memory(filled.start)
     starts, why = _verdict(read, filled, memory)

@@ -69,7 +69,7 @@ def dockerfile(text: str) -> Container:
     if not entry and not command:
         raise InputError("this Dockerfile has neither CMD nor ENTRYPOINT: give the command that `docker run` gets")
     started = f"{entry} {command}".strip() if json_entry else entry or command
-    started = started if entry or not started.startswith("-") else f"docker run {image} {started}"
+    started = started if entry or STARTED.search(started) else f"docker run {image} {started}"  # of the image's own program
     return Container(name="Dockerfile", text="\n".join([*lines, started, ""]), image=image)
 
 

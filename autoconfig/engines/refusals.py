@@ -6,12 +6,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from autoconfig.engines.reading import ReadStart
 from autoconfig.memory_model.engines.memory import FLAGS, engine_memory
+from autoconfig.memory_model.engines.vllm import limits
 from autoconfig.serving.space import refused
+from autoconfig.specs.engines.releases import newest_release, version_of
 from autoconfig.specs.engines.start import LONGER, EngineStart, derived_length
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
-from autoconfig.specs.software.engine import load_engine, loads_checkpoint, require_sparse_kernels, supports
+from autoconfig.specs.software.engine import cache_kernels, load_engine, loads_checkpoint, require_sparse_kernels, supports
 
+_KINDS = {"fp8": "fp8 fp8", "fp8_block": "fp8 fp8_block", "nvfp4": "modelopt nvfp4"}
+"""Kind of a checkpoint by the format under which a catalogue model is published."""
 _PRICED = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm-1.2"}
 """Generation whose arguments a plan must have."""
 
@@ -47,8 +52,11 @@ def _refusals(start: EngineStart) -> Iterator[str]:
     heads = model.num_attention_heads
     if model.encoder_num_layers:
         yield f"{model.name} has an encoder: what is reckoned here are decoders that generate"
-    if start.engine == "vllm" and heads % plan.tp:
-        yield f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({plan.tp})."
+    if heads % plan.tp:
+        yield {
+            "vllm": f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({plan.tp}).",
+            "sglang": f"{heads} is not divisible by {plan.tp}: {heads} attention heads over --tp-size",
+        }.get(start.engine, f"{heads} attention heads are not divisible by tp_size {plan.tp}")
     if start.pp > model.num_layers:
         yield f"pipeline parallel size ({start.pp}) is more than the {model.num_layers} layers"
     if start.ep > 1 and not model.is_moe:
@@ -59,6 +67,98 @@ def _refusals(start: EngineStart) -> Iterator[str]:
     per_node = start.gpus_per_node or start.gpu.gpus_per_node
     if why := refused(model, load_engine(_PRICED[start.engine]), plan, per_node, start.checkpoint):
         yield why
+
+
+def asserted(read: ReadStart, start: EngineStart) -> tuple[str, tuple[str, ...]]:
+    """(what the engine's own checks of its arguments say, flags that would pass them), of the first that fails; empty where all
+    pass. Read in vllm 0.8.5 to 0.32 and sglang 0.4.6 to 0.5.23, in the modules that each check names."""
+    checks = {"vllm": _asserted_by_vllm, "sglang": _asserted_by_sglang, "tensorrt-llm": _asserted_by_trtllm}[start.engine]
+    return next(checks(read, start), ("", ()))
+
+
+Check = tuple[str, tuple[str, ...]]
+QUANTISED_AS = {
+    "vllm": {
+        "awq": ("awq", "awq_marlin", "marlin", "moe_wna16", "auto_awq", "ipex", "inc"),
+        "gptq": ("gptq", "gptq_marlin", "gptq_marlin_24", "marlin", "moe_wna16", "gptq_bitblas", "bitblas", "auto_gptq", "inc"),
+        "modelopt": ("modelopt", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed", "petit_nvfp4"),
+        "mxfp4": ("mxfp4", "gpt_oss_mxfp4"),
+    },
+    "sglang": {
+        "awq": ("awq", "awq_marlin", "marlin", "moe_wna16"),
+        "gptq": ("gptq", "gptq_marlin", "marlin", "moe_wna16"),
+        "modelopt": ("modelopt", "modelopt_fp8", "modelopt_fp4", "modelopt_mixed", "petit_nvfp4", "nvfp4_online"),
+        "compressed-tensors": ("compressed-tensors", "compressed_tensors", "w8a8_int8", "w8a8_fp8", "auto-round-int8"),
+        "fp8": ("fp8", "modelopt_fp4", "nvfp4_online"),
+    },
+}
+"""--quantization that an engine takes beside a checkpoint of a method; else the method alone. vllm config/model.py and
+override_quantization_method of each method; sglang srt/configs/model_config.py, compatible_quantization_methods."""
+BLOCKS = (1, 8, 16, 32, 64, 128)
+"""--block-size of vLLM up to 0.19 (config/cache.py, BlockSize; 256 from 0.12); later ones ask the attention backend."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""vllm config/lora.py, MaxLoRARanks."""
+NO_FLOAT16 = ("gemma2", "gemma3")
+"""vllm config/model.py, _FLOAT16_NOT_SUPPORTED_MODELS."""
+
+
+def _quantised_otherwise(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    said, own = str(read.value("quantization") or "").lower(), start.checkpoint
+    if own is None or said in ("", "none", own.method):
+        return
+    if said not in QUANTISED_AS[start.engine].get(own.method, (own.method.replace("-", "_"),)):
+        yield (
+            f"Quantization method specified in the model config ({own.method}) does not match the quantization method "
+            f"specified in the `quantization` argument ({said}).",
+            (f"--quantization {own.method}",),
+        )
+
+
+def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    yield from _quantised_otherwise(read, start)
+    dtype, capability = str(read.value("dtype") or "auto"), start.gpu.compute_capability or 0.0
+    if dtype == "bfloat16" and start.gpu.vendor == "nvidia" and capability < 8.0:  # platforms/cuda.py, check_if_supports_dtype
+        why = "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
+        yield why + f"Your {start.gpu.name} GPU has compute capability {capability:g}.", ("--dtype half",)
+    if dtype in ("half", "float16") and start.model.name.startswith(NO_FLOAT16):
+        why = "does not support float16. Reason: Numerical instability. Please use bfloat16 or float32 instead."
+        yield f"The model type {start.model.name.partition('-')[0]!r} {why}", ("--dtype bfloat16",)
+    found = limits(start)
+    if found.tokens < found.seqs:  # config/scheduler.py, verify_max_model_len
+        why = f"max_num_batched_tokens ({found.tokens}) must be greater than or equal to max_num_seqs ({found.seqs})."
+        yield why, (f"--max-num-batched-tokens {found.seqs}", f"--max-num-seqs {found.tokens}")
+    whole = read.value("enable-chunked-prefill") is False and version_of(start.release or newest_release("vllm")) >= (0, 11, 1)
+    if whole and found.tokens < found.length and start.max_num_batched_tokens is not None:
+        why = (
+            f"max_num_batched_tokens ({found.tokens}) is smaller than max_model_len ({found.length}). This effectively limits "
+        )
+        why += "the maximum sequence length to max_num_batched_tokens and makes vLLM reject longer sequences."
+        yield why, (f"--max-num-batched-tokens {found.length}", f"--max-model-len {found.tokens}")
+    if read.value("enable-expert-parallel") is True and not start.model.is_moe:  # config/model.py
+        yield "Number of experts in the model must be greater than 0 when expert parallelism is enabled.", ()
+    old = version_of(start.release or newest_release("vllm")) < (0, 20)
+    if old and start.block_size is not None and start.block_size not in (*BLOCKS, 256):
+        yield f"argument --block-size: invalid choice: {start.block_size} (choose from {', '.join(map(str, BLOCKS))})", ()
+    if start.lora_slots and start.lora_rank not in (None, *LORA_RANKS):
+        more = next((rank for rank in LORA_RANKS if rank > (start.lora_rank or 0)), LORA_RANKS[-1])
+        yield f"max_lora_rank ({start.lora_rank}) must be one of {LORA_RANKS}.", (f"--max-lora-rank {more}",)
+
+
+def _asserted_by_sglang(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    yield from _quantised_otherwise(read, start)
+    nodes, gpus = read.value_or("nnodes", 1), start.tp * start.pp
+    if gpus % nodes:  # server_args.py, check_server_args
+        yield f"tp_size must be divisible by number of nodes (tp x pp = {gpus}, {nodes} nodes)", ()
+    chunk, page = read.value("chunked-prefill-size"), start.block_size or 1
+    if isinstance(chunk, int) and chunk > 0 and chunk % page:
+        yield f"chunked_prefill_size must be divisible by page_size ({chunk} and {page})", ()
+    if start.gpu.vendor == "nvidia" and (start.gpu.compute_capability or 0.0) < 7.5:  # model_executor/model_runner.py
+        yield "SGLang only supports sm75 and above.", ()
+
+
+def _asserted_by_trtllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    if start.gpu.vendor != "nvidia" or (start.gpu.compute_capability or 0.0) < 8.0:  # docs, support matrix: Ampere and later
+        yield f"TensorRT-LLM supports NVIDIA's GPUs from Ampere on (compute capability 8.0), which {start.gpu.id} is not", ()
 
 
 def _too_long(start: EngineStart) -> str:
@@ -87,9 +187,10 @@ def _formats(start: EngineStart) -> Iterator[str]:
         if why := loads_checkpoint(start.engine, start.checkpoint.kind, start.gpu):
             yield why
     elif not supports(start.gpu, start.plan.weights):
-        yield f"{start.gpu.id} does not multiply in {start.plan.weights}"
-    if start.kv in ("fp8", "nvfp4") and not supports(start.gpu, start.kv):
-        yield f"{start.gpu.id} has no kernels for a cache in {start.kv}"
+        yield from filter(None, [loads_checkpoint(start.engine, _KINDS.get(start.plan.weights, ""), start.gpu)])
+    release = version_of(start.release) if start.release else ()
+    if start.kv and (why := cache_kernels(start.engine, start.gpu, start.kv, start.model, release)):
+        yield why
     if start.model.is_sparse:
         try:
             require_sparse_kernels(start.model, start.gpu)

@@ -29,6 +29,7 @@ from autoconfig.specs.software.engine import (
     DEFAULT_ENGINE,
     WEIGHT_BYTES,
     EngineSpec,
+    cache_kernels,
     engine_names,
     load_engine,
     loads_checkpoint,
@@ -274,7 +275,7 @@ def _decided(
             able = ", ".join(name for name in WEIGHT_BYTES if supports(gpu, name))
             raise InputError(f"{option('fix')} weights={form}: {gpu.id} does not multiply in it; use {able} or leave it open")
     for form in constraints.get("kv", frozenset()):
-        if not supports(gpu, str(form)):
+        if cache_kernels(engine.framework, gpu, str(form)):
             raise InputError(
                 f"{option('fix')} kv={form}: no attention kernel of {gpu.id} reads a cache in {form}; use kv=bf16 or leave it "
                 "open"

@@ -111,6 +111,24 @@ def supports(gpu: GpuSpec, weights: str) -> bool:
     return (gpu.compute_capability or 0.0) >= MIN_CAPABILITY.get(weights, 0.0)
 
 
+def cache_kernels(
+    framework: str, gpu: GpuSpec, form: str, model: ModelSpec | None = None, release: tuple[int, ...] = ()
+) -> str:
+    """Why no attention kernel of the engine reads a cache in this format on this GPU; empty where one does.
+
+    Below compute capability 8.9 FlashInfer's kernels turn fp8 into 16 bits themselves, from 8.0 on: SGLang's usual ones there
+    (sgl-project/sglang#1204, measured on A100); vLLM takes them where the cache is in fp8 (v1/attention/backends/flashinfer.py
+    from 0.11.1; platforms/cuda.py of 0.11.0 refuses, engine V0 before it served such starts). They have neither multi-latent
+    attention nor sinks below 9.0.
+    """
+    if supports(gpu, form):
+        return ""
+    plain = model is None or not (model.multi_latent_attention or model.attention_sinks)
+    by_engine = framework == "sglang" or (framework == "vllm" and release[:3] not in ((0, 11), (0, 11, 0)))
+    converts = form == "fp8" and gpu.vendor == "nvidia" and (gpu.compute_capability or 0.0) >= 8.0
+    return "" if converts and by_engine and plain else f"{gpu.id} has no kernels for a cache in {form}"
+
+
 def module_formats(model: ModelSpec, weights: str, gpu: GpuSpec) -> ModuleFormats:
     """What a checkpoint published as `weights` stores where, as this GPU runs it."""
     return stored_formats(model, weights).on(gpu)

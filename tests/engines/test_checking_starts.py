@@ -72,13 +72,75 @@ def test_sglang_tokens_of_a_public_log():
     assert found.kv_tokens == pytest.approx(46_611, rel=0.08) and found.starts == "yes"
 
 
+SGLANG, SERVE = "python -m sglang.launch_server --model-path", "vllm serve"
+BLOCKS = "output_size = {} is not divisible by block_n = 128"
 REFUSED = [
     # vllm#25292: a slice of 192 columns is no multiple of the blocks of 128
-    ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "h100", "output_size = 192 is not divisible by block_n = 128"),
+    (f"{SERVE} Qwen/Qwen3-30B-A3B-FP8 -tp 4", "h100", BLOCKS.format(192)),
+    (f"{SERVE} Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 -tp 8", "h200", BLOCKS.format(320)),
+    (f"{SERVE} Qwen/Qwen3-Next-80B-A3B-Instruct-FP8 -tp 8", "h200", BLOCKS.format(64)),
+    (f"{SGLANG} Qwen/Qwen3-235B-A22B-FP8 --tp 8", "h200", BLOCKS.format(192)),
+    ("trtllm-serve Qwen/Qwen3-30B-A3B-FP8 --tp_size 4", "h100", BLOCKS.format(192)),
+    (f"{SGLANG} deepseek-ai/DeepSeek-V3 --tp 32 --nnodes 4", "h200", BLOCKS.format(576)),
+    # Qwen3#698: groups of 128 that a slice cuts
+    (f"{SERVE} Qwen/Qwen2.5-14B-Instruct-AWQ -tp 8", "a100-80gb", "not aligned with the quantized weight shape"),
     # AdaptThink#1: 28 heads on 8 ranks
-    ("vllm serve Qwen/Qwen2.5-7B-Instruct -tp 8", "h100", "attention heads (28) must be divisible by tensor parallel size (8)"),
-    ("python -m sglang.launch_server --model-path Qwen/Qwen3-8B --kv-cache-dtype fp8_e4m3", "a100-80gb", "cache in fp8"),
+    (f"{SERVE} Qwen/Qwen2.5-7B-Instruct -tp 8", "h100", "attention heads (28) must be divisible by tensor parallel size (8)"),
+    (f"{SERVE} openai/gpt-oss-120b -tp 3", "h100", "attention heads (64) must be divisible by tensor parallel size (3)"),
+    (f"{SGLANG} deepseek-ai/DeepSeek-R1-Distill-Qwen-7B --tp 8", "h100", "28 is not divisible by 8"),
+    ("trtllm-serve Qwen/Qwen2.5-32B-Instruct --tp_size 6", "h100", "40 attention heads are not divisible by tp_size 6"),
+    # a cache in fp8 where no kernel reads it
+    ("trtllm-serve Qwen/Qwen3-8B --config x.yml\ncat > x.yml << EOF\nkv_cache_config: {dtype: fp8}\nEOF", "a100-80gb", "fp8"),
+    (f"{SERVE} Qwen/Qwen3-8B --kv-cache-dtype fp8", "t4", "no kernels for a cache in fp8"),
+    (f"{SERVE} deepseek-ai/DeepSeek-V2-Lite --kv-cache-dtype fp8 --trust-remote-code", "a100-80gb", "a cache in fp8"),
+    # another method than the checkpoint's
+    (f"{SERVE} Qwen/Qwen3-8B-AWQ --quantization gptq", "h100", "model config (awq) does not match"),
+    (f"{SERVE} Qwen/Qwen3-30B-A3B-FP8 --quantization awq_marlin", "h100", "model config (fp8) does not match"),
+    (f"{SGLANG} Qwen/Qwen2.5-32B-Instruct-GPTQ-Int4 --quantization awq --tp 2", "h100", "model config (gptq) does not match"),
+    # formats and kernels that a GPU lacks
+    (f"{SERVE} Qwen/Qwen3-0.6B --dtype bfloat16", "t4", "Bfloat16 is only supported on GPUs with compute capability"),
+    (f"{SERVE} meta-llama/Llama-3.2-1B-Instruct --dtype bfloat16", "v100-32gb", "has compute capability 7."),
+    (f"{SERVE} google/gemma-3-27b-it --dtype half -tp 2", "h100", "'gemma3' does not support float16"),
+    (f"{SERVE} google/gemma-2-9b-it --dtype float16", "l4", "'gemma2' does not support float16"),
+    (f"{SGLANG} Qwen/Qwen3-0.6B", "v100-32gb", "SGLang only supports sm75 and above"),
+    ("trtllm-serve Qwen/Qwen3-0.6B", "t4", "from Ampere on"),
+    (f"{SGLANG} nvidia/DeepSeek-R1-FP4 --tp 8", "h200", "from compute capability 10"),
+    (f"{SERVE} openai/gpt-oss-20b", "t4", "from compute capability 8"),
+    (f"{SERVE} deepseek-ai/DeepSeek-V3.2 -tp 8", "a100-80gb", "kernels of sparse attention"),
+    # the scheduler's sizes
+    (f"{SERVE} Qwen/Qwen3-8B --max-num-batched-tokens 128 --max-num-seqs 256", "h100", "or equal to max_num_seqs (256)"),
+    (f"{SERVE} Qwen/Qwen3-8B --max-num-seqs 4096", "a100-80gb", "max_num_batched_tokens (2048) must be"),
+    (f"{SERVE} Qwen/Qwen3-8B --no-enable-chunked-prefill --max-num-batched-tokens 2048", "h100", "smaller than max_model_len"),
+    (f"{SGLANG} Qwen/Qwen3-8B --chunked-prefill-size 1000 --page-size 64", "h100", "must be divisible by page_size"),
+    # experts and stages that are not there
+    (f"{SERVE} Qwen/Qwen3-8B --enable-expert-parallel", "h100", "Number of experts in the model must be greater than 0"),
+    (f"{SERVE} meta-llama/Llama-3.3-70B-Instruct -tp 4 -dp 2 --enable-expert-parallel", "h100", "Number of experts"),
+    (f"{SERVE} Qwen/Qwen3-8B -pp 37", "h100", "more than the 36 layers"),
+    (f"{SGLANG} Qwen/Qwen3-8B --tp 8 --pp 2 --nnodes 3", "h100", "tp_size must be divisible by number of nodes"),
+    (f"{SERVE} Qwen/Qwen3-8B --enable-lora --max-lora-rank 24", "h100", "max_lora_rank (24) must be one of"),
+    (
+        'FROM vllm/vllm-openai:v0.11.0\nCMD ["--model", "Qwen/Qwen3-8B", "--block-size", "24"]',
+        "h100",
+        "--block-size: invalid choice",
+    ),
 ]
+RUNS = [
+    (f"{SERVE} Qwen/Qwen3.5-27B-FP8 -tp 2 --kv-cache-dtype fp8 --max-model-len 8192 --max-num-seqs 64", "rtx-3090"),  # A29
+    (f"{SGLANG} NousResearch/Llama-2-13b-chat-hf --kv-cache-dtype fp8_e5m2", "a100-80gb"),  # sglang#1204
+    (f"{SERVE} Qwen/Qwen2-72B-Instruct-AWQ -tp 4", "a100-80gb"),  # vllm#5675: padded to 29,696
+    (f"{SERVE} Qwen/Qwen3-8B-AWQ --quantization awq_marlin", "h100"),
+    (f"{SGLANG} nvidia/Llama-3.3-70B-Instruct-FP8 --quantization modelopt_fp8 --tp 2", "h100"),
+    (f"{SERVE} Qwen/Qwen3-8B --no-enable-chunked-prefill", "h100"),
+    (f"{SERVE} Qwen/Qwen3-0.6B --dtype half", "t4"),
+    ('FROM vllm/vllm-openai:v0.19.1\nCMD ["Qwen/Qwen3-8B", "--max-model-len", "8192"]', "h100"),
+    (f"{SERVE} deepseek-ai/DeepSeek-R1 -tp 16 --max-model-len 8192", "a100-80gb"),  # fp8 as weights only
+]
+
+
+@pytest.mark.parametrize(("text", "gpu"), RUNS)
+def test_what_looks_alike_and_runs(text, gpu):
+    found = start_json(answer(text, gpu=gpu))
+    assert found.starts == "yes", found.why
 
 
 @pytest.mark.parametrize(("text", "gpu", "says"), REFUSED)
@@ -86,6 +148,9 @@ def test_plans_that_engines_refuse(text, gpu, says):
     found = start_json(answer(text, gpu=gpu))
     assert found.starts == "no" and says in found.why
     assert found.kv_tokens is None and found.parts == ()
+    for flag in found.changes:
+        if " " in flag and "\n" not in text:  # each alone makes it start, or lifts this refusal at least
+            assert says not in start_json(answer(f"{text} {flag}", gpu=gpu)).why
 
 
 @pytest.mark.parametrize(
