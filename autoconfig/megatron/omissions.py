@@ -10,6 +10,10 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 MASK_BYTES, LARGE_MASK = 4, 1.0
 """Bytes of an element while GPTDataset makes it (torch.ones in megatron/core/datasets/gpt_dataset.py), and GiB of a sample from
 which on it is named."""
+APEX = (
+    "Apex: without its norms local layers refuse sequence parallelism (assertion of megatron-core 0.19.2, "
+    "transformer/torch_norm.py); the answer takes it to be installed"
+)
 SINCE = {FUSION: 2025, MASK: 2024}
 """Years of the software that first knows the arguments (data/megatron_arguments.csv)."""
 
@@ -19,10 +23,12 @@ def omissions(source: CheckInput) -> tuple[str, ...]:
     all, be it under a condition or with underscores (other trainers' files), counts as given."""
     script, scenario = source.script, source.question.scenario
     stack = scenario.software
-    if script is None or scenario.model.encoder_num_layers or stack.memory.attention_kernel != "flash":
+    if script is None or scenario.model.encoder_num_layers:
         return ()
+    found = [APEX] if source.plan.sp and not stack.memory.norms_fused and stack.sharding == "megatron" else []
+    if stack.memory.attention_kernel != "flash":
+        return tuple(found)
     said = source.text.replace("_", "-")
-    found = []
     gib = MASK_BYTES * scenario.workload.seq_length**2 / GIB
     if MASK.removeprefix("--") not in said and gib >= LARGE_MASK and stack.year >= SINCE[MASK]:
         found.append(f"{MASK}: without it the data loader builds a mask of {gib:,.3g} GiB a sample, which no kernel reads")

@@ -178,6 +178,11 @@ def routing_text(scenario: Scenario) -> str:
     return f", real routing (busiest expert rank {scenario.software.time.moe_imbalance:g} times its share)"
 
 
+def precision_text(numerics: Numerics) -> str:
+    """The precision, of fp8 with how it is scaled."""
+    return f"fp8 ({numerics.fp8_recipe} scaling)" if numerics.precision == "fp8" else numerics.precision
+
+
 def adapters_text(numerics: Numerics) -> str:
     """What of a model is trained, where it is not all of it."""
     if numerics.peft == "none":

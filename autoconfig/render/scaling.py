@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from autoconfig.render.plan_table import precision_text
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.render.training_json import PlanReportJson, report_json
@@ -119,7 +120,7 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     named = [name if len(software) == 1 else f"{name} ({gpu})" for name, gpu in reversed(software.items())]
     console.print(
         f"[bold]{escape(scenario.model.name)}[/bold], sequence {workload.seq_length:,}, global batch "
-        f"{workload.global_batch_size:,}, {scenario.numerics.precision}, {', '.join(named)}"
+        f"{workload.global_batch_size:,}, {precision_text(scenario.numerics)}, {', '.join(named)}"
     )
     for gpu, kept in answer.kept.items():
         if kept:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.render.plan_table import adapters_text, plan_table, show_included, show_varied, workload_text
+from autoconfig.render.plan_table import adapters_text, plan_table, precision_text, show_included, show_varied, workload_text
 from autoconfig.render.screen import brief, seconds_text, show_assumptions, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
@@ -94,7 +94,7 @@ def show_question(console: Console, question: Question) -> None:
         network = f"{cluster.hbm_bytes_per_s / 1e12:g} TB/s of memory, {network}"
     if cluster.power_limit_watts is not None:
         network = f"{cluster.power_limit_watts:g} W, {network}"
-    types = f"{numerics.precision}{adapters_text(numerics)}"
+    types = f"{precision_text(numerics)}{adapters_text(numerics)}"
     console.print(
         f"[bold]{escape(model.name)}[/bold] ({total_parameters(model) / 1e9:,.1f} B parameters) on "
         f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold] "

@@ -26,7 +26,7 @@ from autoconfig.specs.scenario import DOCUMENTED_DEFAULTS, Calibration, Numerics
 from autoconfig.specs.software.software import SoftwareStack
 from autoconfig.training.plan_rules import split_of_layout
 from autoconfig.training.price import CONVENTIONS
-from autoconfig.training.question import graphs_text, real_routing
+from autoconfig.training.question import graphs_text, real_routing, without_depths
 from autoconfig.training.space import Constraints
 
 _FULL_RECOMPUTE = re.compile(r"full\((uniform|block),(\d+)\)")
@@ -116,6 +116,7 @@ class _Run:
         if convention and convention.lower() not in CONVENTIONS:
             assumed.append(note(f"flops_convention causal ({convention[:40]!r} is none of {', '.join(CONVENTIONS)})"))
         numerics = read_numerics(row, model, stack, gpu, assumed)
+        model = without_depths(model, numerics, assumed)
         check_runs(gpu, numerics, stack, model)
         return cls(
             row=row,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,13 +20,14 @@ from autoconfig.runs.table import (
     overlap_words,
     whole,
 )
+from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.remarks import Remark, note
+from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import GivenSettings, read_graphs, usual_graphs
 from autoconfig.specs.scenario import FP8_RECIPES, Calibration, Numerics, Workload
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
-from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, with_options
+from autoconfig.specs.software.software import SoftwareStack, StackOptions, StackTime, load_stack, with_options
 from autoconfig.training import question
 from autoconfig.training.question import read_workload
 
@@ -36,7 +38,7 @@ ADAPTERS, FULL_TUNING = ("lora", "peft"), ("sft",)
 def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calibration) -> SoftwareStack:
     """Return the named software, else a question's, with what the row says of its kernels and overlap."""
     name = "megatron-local" if cell(row, "transformer_impl") == "local" else cell(row, "software")
-    stack = resolve.read_stack(name or None, gpu, assumed, calibration)
+    stack = resolve.read_stack(known_software(row, name, assumed) or None, gpu, assumed, calibration)
     compiled = flag(row, "compile")
     overlap = frozenset(overlap_words(cell(row, "overlap"))) - {EP_OVERLAP}
     options = StackOptions(
@@ -49,6 +51,33 @@ def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calib
     stack = with_options(stack, options)
     shard = cell(row, "optimizer_shard")
     return replace(stack, time=_broadcasts(stack.time, shard, whole(row, "dp", 0))) if shard.isdigit() else stack
+
+
+_KINDS = (
+    (r"deep-?speed|zero-?[123]|\bds\b", "deepspeed"),
+    (r"megatron|mcore|nemo|bridge|primus|swift|verl|mindspeed", ""),
+    (r"titan|torchtune|automodel|torchao", "torchtitan"),
+    (
+        r"torch|fsdp|ddp|trl|peft|hugging|\bhf\b|transformers|accelerate|axolotl|unsloth|llama-?factory|litgpt|open-?instruct",
+        "torch-eager",
+    ),
+)
+"""What a name of software holds -> the stack of its kind; empty: Megatron's that the GPU runs."""
+
+
+def known_software(row: Row, name: str, assumed: list[Remark]) -> str:
+    """The name, or where nobody knows it the generic stack of its kind, by its words, else by what shards the row's run; which
+    is said. Empty: what runs on the GPU. Raises UnknownNameError for a release that no calendar has."""
+    try:
+        return name and load_stack(name).name
+    except UnknownNameError:
+        if re.match(r"nemo-?[0-9]", name.lower()):
+            raise  # a date that is none
+        kinds = [stack for words, stack in _KINDS if re.search(words, name.lower().replace("_", "-"))]
+        generic = kinds[0] if kinds else "torch-eager" if cell(row, "fsdp") not in ("", "0") else ""
+        why = f"{name[:40]!r} is not known: priced as the generic {'stack of its kind' if kinds else 'stack'}"
+        assumed.append(Remark("software", generic or "Megatron's", why, Effect.EVERYTHING))
+        return generic
 
 
 def _broadcasts(time: StackTime, shard: str, data_parallel: int) -> StackTime:

@@ -178,6 +178,8 @@ def understand(request: Request) -> Question:
         assumed.append(raised_positions(model, longest))
         model = model.replace(max_position_embeddings=longest)
     numerics = read_numerics(request.numerics, model, cluster.gpu, stack, assumed)
+    if request.architecture.get("mtp_num_layers") is None:
+        model = without_depths(model, numerics, assumed)
     check_runs(cluster.gpu, numerics, stack, model)
     scenario = Scenario(
         model=model,
@@ -198,6 +200,15 @@ def understand(request: Request) -> Question:
         with _named("include", text):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
+
+
+def without_depths(model: ModelSpec, numerics: Numerics, assumed: list[Remark]) -> ModelSpec:
+    """The model without multi-token prediction where adapters are trained: PEFT puts none on its layers, and transformers does
+    not load them (modeling_deepseek_v3.py, modeling_qwen3_next.py: _keys_to_ignore_on_load_unexpected)."""
+    if numerics.peft == "none" or not model.mtp_num_layers:
+        return model
+    assumed.append(Remark("mtp_num_layers", 0, "fine-tuning does not train multi-token prediction"))
+    return model.replace(mtp_num_layers=0)
 
 
 def raised_positions(model: ModelSpec, longest: int) -> Remark:
@@ -255,7 +266,7 @@ def read_numerics(
         if recipe not in (None, precision):
             raise InputError(f"{option('precision')} {precision} is fp8 with this recipe; drop {option('fp8_recipe')} {recipe}")
         given |= {"precision": "fp8", "fp8_recipe": precision}
-    elif precision == "fp8" and recipe is None and stack.release:
+    elif precision == "fp8" and recipe is None and (stack.release or scales_by_tensor(stack)):
         given["fp8_recipe"] = usual_fp8_recipe(stack, gpu)
         assumed.append(Remark("fp8_recipe", given["fp8_recipe"], f"as {stack.name} runs fp8 on {gpu.id}"))
     if trains_adapters(given):
@@ -311,10 +322,16 @@ def software_for(software: str | None, numerics: Mapping[str, object], assumed: 
     return QUANTISED_STACK
 
 
+def scales_by_tensor(stack: SoftwareStack) -> bool:
+    """Whether its fp8 is torchao's, which has no delayed scaling any more (float8/README.md from 0.6 of September 2024 on)."""
+    return stack.sharding == "torch" and stack.year >= 2024
+
+
 def usual_fp8_recipe(stack: SoftwareStack, gpu: GpuSpec) -> str:
-    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it; of others delayed."""
+    """Scaling where nothing is said: of dated releases MXFP8 on Blackwell, by tensor before it and with torchao; of others
+    delayed."""
     if not stack.release:
-        return "delayed"
+        return "tensorwise" if scales_by_tensor(stack) else "delayed"
     return "mxfp8" if (gpu.compute_capability or 0.0) >= BLACKWELL else "tensorwise"
 
 

@@ -84,6 +84,14 @@ def query_groups(s: Scenario, c: Columns) -> Mask:
     return (groups % c["tp"] == 0) | (c["tp"] % groups == 0)
 
 
+@_rule("AC025", "tp")
+def whole_query_groups(s: Scenario, c: Columns) -> Mask:
+    """Torch's tensor parallelism divides keys and values by head: num_query_groups must be a multiple of tp."""
+    if s.software.sharding != "torch" or s.model.multi_latent_attention:
+        return np.ones(len(c["tp"]), bool)
+    return s.model.num_query_groups % c["tp"] == 0
+
+
 @_rule("NV018", "tp etp")
 def ffn_width(s: Scenario, c: Columns) -> Mask:
     """ffn_hidden_size must be a multiple of tp, moe_ffn_hidden_size of etp."""
@@ -112,7 +120,19 @@ def context_parallel_length(s: Scenario, c: Columns) -> Mask:
 @_rule("NV054", "cp")
 def context_parallel_kernel(s: Scenario, c: Columns) -> Mask:
     """Context parallelism needs Transformer Engine's attention."""
-    return (c["cp"] == 1) | s.software.supports_context_parallel
+    return (c["cp"] == 1) | s.software.supports_context_parallel | (s.software.sharding != "megatron")
+
+
+@_rule("AC026", "cp")
+def context_parallel_support(s: Scenario, c: Columns) -> Mask:
+    """This software stack has no context parallelism."""
+    return (c["cp"] == 1) | s.software.supports_context_parallel | (s.software.sharding == "megatron")
+
+
+@_rule("AC027", "cp fsdp")
+def context_parallel_beside_fsdp(s: Scenario, c: Columns) -> Mask:
+    """Context parallelism of this software stack divides sequences over ranks that FSDP shards over: fsdp must be 2 or 3."""
+    return (c["cp"] == 1) | (c["fsdp"] > 0) | (not s.software.context_parallel_needs_fsdp)
 
 
 @_rule("NV046", "sp tp")
@@ -271,6 +291,13 @@ def interleaved_microbatches(s: Scenario, c: Columns) -> Mask:
     return (c["vpp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) >= c["pp"])
 
 
+@_rule("AC028", "vpp pp mbs dp")
+def filled_stages(s: Scenario, c: Columns) -> Mask:
+    """This software stack's 1F1B schedule refuses fewer micro-batches than stages (nanotron: than one less)."""
+    missing = c["pp"] - c["global_batch_size"] // (c["mbs"] * c["dp"])
+    return (c["pp"] == 1) | (c["vpp"] > 1) | (missing <= s.software.stages_beyond_micro_batches)
+
+
 @_rule("NV042", "vpp pp mbs dp")
 def interleaved_groups(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""
@@ -284,15 +311,17 @@ def fsdp(s: Scenario, c: Columns) -> Mask:
         return (c["fsdp"] == 0) | ~c["dist_opt"]
     tied = not (s.model.untie_embeddings_and_output_weights or s.software.supports_fsdp_with_tied_embeddings)
     possible = not tied and s.numerics.precision != "fp16"
-    return (c["fsdp"] == 0) | ((c["pp"] == 1) & (c["ep"] == 1) & ~c["dist_opt"] & possible)
+    own = s.given.of_a_run and s.software.supports_fp8_param_gather_with_fsdp  # Megatron-FSDP shards experts, too
+    return (c["fsdp"] == 0) | ((c["pp"] == 1) & ((c["ep"] == 1) | own) & ~c["dist_opt"] & possible)
 
 
 @_rule("AC016", "fsdp pp ep")
 def zero_stages(s: Scenario, c: Columns) -> Mask:
-    """DeepSpeed's ZeRO-2 and ZeRO-3 need pp 1, and ZeRO-3 a model without experts."""
+    """DeepSpeed's ZeRO-2 and ZeRO-3 need pp 1, and ZeRO-3 a model without DeepSpeed's own layers of experts: ep must be 1."""
     if s.software.sharding != "deepspeed":
         return np.ones(len(c["fsdp"]), bool)
-    return (c["fsdp"] == 0) | ((c["pp"] == 1) & ((c["fsdp"] < 3) | (not s.model.is_moe)))
+    whole = (c["ep"] == 1) & ((not s.model.is_moe) | s.software.supports_zero3_with_experts)
+    return (c["fsdp"] == 0) | ((c["pp"] == 1) & ((c["fsdp"] < 3) | whole))
 
 
 @_rule("AC017", "tp cp")

@@ -138,6 +138,12 @@ class SoftwareStack:
     supports_pipeline_layout: bool = False
     """Stages by --pipeline-model-parallel-layout (megatron-core 0.13.0 and later)."""
     supports_context_parallel: bool = True
+    context_parallel_needs_fsdp: bool = False
+    """Its sequences are divided over ranks of FSDP only (accelerate's ParallelismConfig with torch's context_parallel)."""
+    stages_beyond_micro_batches: float = 1e9
+    """How many more stages than micro-batches its 1F1B schedule takes: Megatron's any, torch's none."""
+    supports_zero3_with_experts: bool = False
+    """Its experts are modules of torch (transformers'), which ZeRO-3 gathers layer by layer, not DeepSpeed's MoE layers."""
     supports_sequence_parallel: bool = True
     supports_model_parallel: bool = True
     """Tensor and pipeline parallelism; without it a stack shards data-parallel ranks only (rule AC018)."""

@@ -18,8 +18,8 @@ MODELS = (
     *("llama3-8b", "qwen2.5-7b", "qwen2.5-1.5b", "qwen3-4b", "mistral-7b", "phi3-mini", "llama3.2-1b", "qwen2.5-14b"),
     *("gemma2-9b", "falcon-7b", "opt-13b", "gpt-j-6b", "qwen2.5-32b", "llama3-70b", "olmo2-7b", "gpt-neox-20b"),
 )
-MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "glm4.5-air")
-"""Megatron-Bridge's alone."""
+MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite", "glm4.5-air", "qwen3-next-80b-a3b", "deepseek-v3")
+"""Megatron-Bridge's alone: with recurrent layers, CUDA graphs, multi-token prediction that adapters leave out."""
 GPUS = ("a100-80gb", "a100-40gb", "h100-sxm-80gb", "h200", "b200", "rtx-4090-24gb", "l40s", "a6000")
 LORA = {"peft": "lora", "lora_rank": 16}
 KINDS = {

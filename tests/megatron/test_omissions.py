@@ -50,3 +50,15 @@ def test_arguments_with_underscores_are_given(autoconfig, tmp_path, more, named)
     file.write_text(f"NPROC_PER_NODE=8 {command}{more}\n")
     answer = json.loads(autoconfig.run("check", str(file), "--gpu", "h200", "--json").stdout)
     assert len([text for text in answer["omitted"] if text.startswith(FUSION)]) == named
+
+
+@pytest.mark.parametrize(("layers", "parallel", "named"), [
+    ("local", "--sequence-parallel", True), ("local", "", False), ("transformer_engine", "--sequence-parallel", False),
+])  # fmt: skip
+def test_local_layers_need_apex_for_sequence_parallelism(autoconfig, tmp_path, layers, parallel, named):
+    file = tmp_path / "run.sh"
+    words = MODEL.replace(" --sequence-parallel", f" {parallel}").replace("transformer_engine", layers)
+    words = words.replace("--context-parallel-size 4", "").replace("--attention-backend flash", "")
+    file.write_text(f"torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py {words} --seq-length 4096\n")
+    answer = json.loads(autoconfig.run("check", str(file), "--json").stdout)
+    assert any(text.startswith("Apex: without its norms") for text in answer["omitted"]) == named

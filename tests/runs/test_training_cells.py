@@ -308,3 +308,17 @@ def test_what_offload_of_activations_leaves_out_is_said() -> None:
     one = sentences(case(offload="activations", offload_layers="20", pp="1", vpp="").assumed)
     assert any("host link assumed" in said for said in one) and not any("NV036" in said for said in one)
     assert not any("offload" in said for said in sentences(case().assumed))
+
+
+@pytest.mark.parametrize(("name", "fsdp", "stack"), [
+    ("Unsloth 2026.4", "", "torch-eager"), ("our-FSDP2-trainer", "", "torch-eager"), ("MyTrainer", "3", "torch-eager"),
+    ("zero3-runner", "", "deepspeed"), ("torchtitan-fork-x", "3", "torchtitan"), ("Megatron-SWIFT 9", "", newest_release()),
+    ("MyTrainer", "", newest_release()), ("deepspeed", "", "deepspeed"),
+])  # fmt: skip
+def test_software_that_nobody_knows_is_priced_as_the_generic_stack_of_its_kind(name, fsdp, stack):
+    row = {"model": "llama3-8b", "gpu": "h200", "gpus": "8", "tp": "1", "pp": "1", "mbs": "1", "gbs": "8", "seq": "4096"}
+    case = read_case({**row, "software": name, "fsdp": fsdp})
+    assert case.scenario.software.name == stack
+    named = [one for one in case.assumed if one.field == "software" and "is not known" in one.why]
+    assert len(named) == (name != stack)
+    assert all(repr(name) in one.why for one in named)

@@ -396,6 +396,18 @@ ROWS = [
     ("NV053", {"seq": 63}, {"cp": 3}, False), ("NV053", {"stack": DEEPSPEED}, {"cp": 64}, True),
     ("NV054", {"stack": {"supports_context_parallel": False}}, {"cp": 2}, False),
     ("NV054", {"stack": {"supports_context_parallel": False}}, {"cp": 1}, True),
+    ("NV054", {"stack": {"supports_context_parallel": False, **TORCH}}, {"cp": 2}, True),
+    *(("AC026", {"stack": {"supports_context_parallel": known, **TORCH}}, {"cp": cp}, legal)
+      for known, cp, legal in ((False, 1, True), (False, 2, False), (True, 2, True))),
+    ("AC026", {"stack": {"supports_context_parallel": False}}, {"cp": 2}, True),
+    *(("AC027", {"stack": {"context_parallel_needs_fsdp": needs}}, {"cp": cp, "fsdp": fsdp}, legal)
+      for needs, cp, fsdp, legal in ((True, 2, 0, False), (True, 2, 2, True), (True, 1, 0, True), (False, 2, 0, True))),
+    *(("AC025", {"stack": stack}, {"tp": tp}, legal)
+      for stack, tp, legal in ((TORCH, 4, True), (TORCH, 8, True), (TORCH, 24, False), (TORCH, 3, False), ({}, 24, True))),
+    ("AC025", {"name": "mla", "stack": TORCH}, {"tp": 24}, True),
+    *(("AC028", {"stack": {"stages_beyond_micro_batches": beyond}}, {"vpp": vpp, "pp": pp, "mbs": 1, "dp": 8}, legal)
+      for beyond, vpp, pp, legal in ((0, 1, 4, True), (0, 1, 5, False), (1, 1, 5, True), (1, 1, 6, False), (0, 2, 5, True),
+                                     (1e9, 1, 9, True))),
     ("NV046", {}, {"sp": True, "tp": 2}, True), ("NV046", {}, {"sp": True, "tp": 1}, False),
     ("NV046", {}, {"sp": False, "tp": 1}, True),
     ("AC001", {}, {"sp": True, "tp": 8, "cp": 8}, True), ("AC001", {}, {"sp": True, "tp": 8, "cp": 16}, False),
@@ -455,6 +467,9 @@ ROWS = [
     ("NV100", OWN, {**FSDP, "fsdp": 2, "ep": 2}, False), ("NV100", OWN, {**FSDP, "fsdp": 2, "dist_opt": True}, False),
     ("NV100", OWN | {"precision": "fp16"}, {**FSDP, "fsdp": 3}, False), ("NV100", {}, {**FSDP, "fsdp": 3}, False),
     ("NV100", {"stack": {"supports_fsdp_with_tied_embeddings": True}}, {**FSDP, "fsdp": 3}, True),
+    *(("NV100", {**OWN, "given": {"of_a_run": ran}, "stack": {"supports_fp8_param_gather_with_fsdp": own}},
+       {**FSDP, "fsdp": 3, "ep": 4}, legal)
+      for ran, own, legal in ((True, True, True), (False, True, False), (True, False, False))),
     ("NV100", {}, {"pp": 4, "ep": 2, "dist_opt": True, "fsdp": 0}, True),
     ("NV100", {"stack": TORCH}, {"pp": 4, "ep": 2, "dist_opt": False, "fsdp": 3}, True),
     ("NV100", {"stack": TORCH}, {"pp": 1, "ep": 1, "dist_opt": True, "fsdp": 3}, False),
@@ -462,6 +477,8 @@ ROWS = [
     ("AC016", {"stack": DEEPSPEED}, {"fsdp": 2, "pp": 2, "ep": 1}, False),
     ("AC016", {"stack": DEEPSPEED, "name": "moe"}, {"fsdp": 2, "pp": 1, "ep": 2}, True),
     ("AC016", {"stack": DEEPSPEED, "name": "moe"}, {"fsdp": 3, "pp": 1, "ep": 1}, False),
+    *(("AC016", {"stack": {**DEEPSPEED, "supports_zero3_with_experts": True}, "name": "moe"},
+       {"fsdp": 3, "pp": 1, "ep": ep}, legal) for ep, legal in ((1, True), (2, False))),
     ("AC016", {"stack": DEEPSPEED}, {"fsdp": 0, "pp": 2, "ep": 1}, True), ("AC016", {}, {"fsdp": 3, "pp": 2, "ep": 1}, True),
     ("AC017", {"stack": DEEPSPEED}, {"tp": 3, "cp": 8}, True), ("AC017", {"stack": DEEPSPEED}, {"tp": 2, "cp": 16}, False),
     ("AC017", {"stack": DEEPSPEED, "seq": 60}, {"tp": 1, "cp": 8}, False), ("AC017", {}, {"tp": 2, "cp": 16}, True),

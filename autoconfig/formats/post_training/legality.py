@@ -9,8 +9,8 @@ from autoconfig.specs.errors import AutoconfigError
 from autoconfig.training.plan_rules import broken_rules
 from autoconfig.training.rules import RULES
 
-OF_MEGATRON_ATTENTION = "NV054"
-"""Rule on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
+OF_CONTEXT_PARALLEL = {"NV054", "AC026", "AC027"}
+"""Rules on the attention of context parallelism: sharded trainers bring their own (ring_flash_attn of OpenRLHF, Ulysses)."""
 OF_LAYERS = {"NV024", "NV044"}
 """Rules on layers that divide over stages and chunks."""
 ASSERTING = ("verl", "nemo-rl")
@@ -85,7 +85,7 @@ def broken_of_model(run: RlRun, job: PostTrainingJob, placement: Placement) -> l
     except AutoconfigError as error:
         return [str(error)]
     if plan.fsdp:
-        rules -= {OF_MEGATRON_ATTENTION}
+        rules -= OF_CONTEXT_PARALLEL
     odd = plan.pp > 1 and plan.first is None and plan.last is None and model.num_layers % plan.pp
     rules -= OF_LAYERS if odd else set()
     found = [f"training plan {plan}: {rule.text}" for rule in RULES if rule.id in rules]

@@ -27,7 +27,7 @@ from autoconfig.specs.errors import InputError
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.software.software import DEFAULT_STACK
-from autoconfig.training.question import usual_dropout
+from autoconfig.training.question import Question, usual_dropout
 
 PASSED = frozenset(
     {
@@ -97,6 +97,8 @@ def read(document: Document) -> CheckInput:
         document = replace(document, request=replace(document.request, model=None, like=None))
     else:
         notes = []
+    if "model.mtp_num_layers" in section.flat and section.get("model.mtp_num_layers") is None:
+        model = model.replace(mtp_num_layers=0)
     found: list[Value] = []
     for key, column in {**NEEDED, **FURTHER}.items():
         paths = [f"{holder}{key}" for holder in _HOLDERS]
@@ -124,14 +126,9 @@ def read(document: Document) -> CheckInput:
     answer = from_words(document, found, gpus, node=node, model=model, spell=settings, software=DEFAULT_STACK)
     _require_experts(answer, section, recipe, known)
     answer = _with_adapters(answer, section, recipe or "", _scheme(words))
-    packed = head.packed_length if head and section.has("dataset.packed_sequence_specs.packed_sequence_size") else None
     question = replace(answer.question, assumed=(*notes, *source_of_it, *answer.question.assumed))
-    if packed is not None:
-        scenario = question.scenario
-        workload = replace(scenario.workload, packed_length=packed)
-        said_by_us = note(f"packed from sequences of {packed:,} tokens, as the header says")
-        scenario = replace(scenario, workload=workload)
-        question = replace(question, scenario=scenario, assumed=(*question.assumed, said_by_us))
+    if head and head.packed_length and section.has("dataset.packed_sequence_specs.packed_sequence_size"):
+        question = _packed(question, head.packed_length)
     if recipe and not known:
         why = "not known: what it sets and no override says (recomputation, stages, precision) counts as Megatron's defaults"
         question = replace(question, assumed=(*question.assumed, Remark("recipe", recipe, why)))
@@ -140,6 +137,14 @@ def read(document: Document) -> CheckInput:
     ignored = (*answer.ignored, *(path for path in unused if HARMLESS.fullmatch(path)))
     said_by_script = script.notes if script is not None else ()
     return replace(answer, question=question, notes=said_by_script, ignored=ignored, unknown=(*answer.unknown, *unknown))
+
+
+def _packed(question: Question, length: int) -> Question:
+    """The question of samples that are packed from sequences of this length, as the header of a file of ours says."""
+    scenario = question.scenario
+    scenario = replace(scenario, workload=replace(scenario.workload, packed_length=length))
+    said = note(f"packed from sequences of {length:,} tokens, as the header says")
+    return replace(question, scenario=scenario, assumed=(*question.assumed, said))
 
 
 def _megatrons(document: Document, section: Section, model: ModelSpec) -> tuple[list[Value], ModelSpec]:

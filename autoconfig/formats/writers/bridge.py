@@ -8,6 +8,7 @@ from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import CP_COMM_TYPES, overlap_arguments
+from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -62,16 +63,30 @@ def _turns_in_a_loop(scenario: Scenario) -> bool:
     return scenario.workload.packed_length is not None and not scenario.model.multi_latent_attention
 
 
-EXCHANGE = ("moe-token-dispatcher-type", "moe-flex-dispatcher-backend")
+NOT_FIELDS = ("--no-check-for-nan-in-loss-and-grad",)
+"""Arguments of Megatron-LM's program that are no fields of its configuration."""
 
 
-def _exchange(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
-    """Fields of a mixture's exchange of tokens, which bear the names of Megatron-LM's arguments."""
+def _switches(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
+    """Fields of CUDA graphs, of a mixture's exchange of tokens and of offload, which bear the names of Megatron-LM's
+    arguments."""
+    said = {one.flag: one.values for one in switch_arguments(scenario, plan) if one.flag not in NOT_FIELDS}
+    found: dict[str, Any] = {
+        flag.removeprefix("--").replace("-", "_"): f"[{','.join(map(str, values))}]"
+        if flag == "--cuda-graph-modules"
+        else values[0]
+        if values
+        else True
+        for flag, values in said.items()
+    }
     if not scenario.model.is_moe:
-        return {}
-    said = {argument.flag.removeprefix("--"): argument.values for argument in switch_arguments(scenario, plan)}
-    found: dict[str, Any] = {name.replace("-", "_"): said[name][0] for name in EXCHANGE if name in said}
+        return found
     return found | {"moe_permute_fusion": found["moe_token_dispatcher_type"] != "allgather"}
+
+
+def _published_depths(scenario: Scenario) -> int:
+    """Layers of multi-token prediction that the checkpoint has, and a recipe builds."""
+    return 0 if scenario.model.model_type else load_model(scenario.model.name).mtp_num_layers
 
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
@@ -97,7 +112,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
             "recompute_modules": f"[{','.join(recompute.modules)}]" if recompute.modules else None,
             "seq_length": scenario.workload.seq_length,
             "apply_rope_fusion": True if _turns_in_a_loop(scenario) else None,
-            **_exchange(scenario, plan),
+            "mtp_num_layers": "null" if scenario.numerics.peft != "none" and _published_depths(scenario) else None,
+            **_switches(scenario, plan),
         },
         "train": {"micro_batch_size": plan.mbs, "global_batch_size": scenario.workload.global_batch_size},
         "ddp": {
