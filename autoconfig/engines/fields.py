@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.engines.flags import NAMES, not_modelled, roles
+from autoconfig.engines.flags import NAMES, flag_of_older_releases, not_modelled, roles
 from autoconfig.engines.reading import ReadStart, unset_text
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
@@ -14,6 +14,7 @@ from autoconfig.specs.engines.releases import newest_release
 from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
+from autoconfig.specs.models.config_reader import ConfigReader, rope_scaling
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.checkpoint import Checkpoint, quantised_at_load
@@ -136,6 +137,7 @@ def fill(
     named = model if model is not None else read.model
     spec, notes = _model(named, local_files=local_files, like=like, in_file=model is None)
     taking = _Taking(read, assumed=list(notes))
+    spec = _overridden(taking, spec)
     card = _gpu(read, gpu, sbatch, taking.assumed)
     checkpoint = _checkpoint(taking, named, local_files=local_files)
     values = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _trtllm}[read.engine](taking, spec)
@@ -155,7 +157,8 @@ def fill(
         if name in read.said and _asks(read.said[name].value)
     ]
     if not read.release:
-        taking.assumed.append(Remark("release", newest_release(read.engine), "the newest that is known", Effect.EVERYTHING))
+        why = f"the newest that is known{flag_of_older_releases(read.engine, read.said)}"
+        taking.assumed.append(Remark("release", newest_release(read.engine), why, Effect.EVERYTHING))
     return Filled(
         start=start,
         not_modelled=tuple(taking.remarks),
@@ -268,6 +271,33 @@ def _longer(take: _Taking) -> bool:
     """Whether the command lets the server take longer sequences than the model's config has."""
     variable, *flags = LONGER[take.read.engine] or ("",)
     return bool(_switch(take, variable)) or any(take.read.value(name) not in (None, "auto", "hf", "") for name in flags)
+
+
+OVERRIDES = {"vllm": ("hf-overrides", "rope-scaling"), "sglang": ("json-model-override-args",), "tensorrt-llm": ()}
+"""Flags whose JSON changes the model's config; rope-scaling is one of its keys."""
+
+
+def _overridden(take: _Taking, model: ModelSpec) -> ModelSpec:
+    """The model with the length and the scaling of its rotary positions that the command puts into its config; other keys are
+    not read. Raises InputError for values that no config has."""
+    for flag in OVERRIDES[take.read.engine]:
+        said = take.mapping(flag)
+        said = {"rope_scaling": said} if flag == "rope-scaling" and said else said
+        values = ConfigReader({**said, **(said.get("text_config") or {})}, take.read.said[flag].source if said else flag)
+        length = values.integer("max_position_embeddings", model.max_position_embeddings)
+        scaling = model.rope_scaling
+        for key in ("rope_scaling", "rope_parameters"):
+            if key in values:
+                own = {"original_max_position_embeddings": length, **values.section(key).values()}
+                scaling = rope_scaling(ConfigReader(own, values.section(key).where))
+        model = model.replace(max_position_embeddings=length, rope_scaling=scaling)
+        if unread := [key for key in said if key not in (*_READ, "text_config")]:
+            why = f"{flag}: {', '.join(map(str, unread))[:80]} in the config (not modelled)"
+            take.remarks.append(Remark(flag, None, why, Effect.MEMORY_AND_TIME))
+    return model
+
+
+_READ = ("max_position_embeddings", "rope_scaling", "rope_parameters", "rope_theta", "architectures")
 
 
 def _switch(take: _Taking, name: str) -> bool | None:

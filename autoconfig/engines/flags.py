@@ -13,13 +13,13 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.specs.errors import InputError
+from autoconfig.specs.errors import InputError, option
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 LIKE = 0.72
@@ -153,6 +153,16 @@ def of_another_release(flag: EngineFlag, release: str) -> str:
     if behind < len(read) and asked >= release_key(read[behind]):
         return f"{flag.flag} is a flag of {NAMES[flag.engine]} up to {flag.last}, and this is {release}"
     return ""
+
+
+def flag_of_older_releases(engine: str, names: Iterable[str]) -> str:
+    """What is said of a start whose release nobody says, where one of its flags left the engine; empty where none did."""
+    known = known_flags(engine)
+    rows = [row for name in names if (row := known.get(f"--{name.replace('_', '-')}")) is not None]
+    oldest = min(rows, key=lambda row: release_key(row.last), default=None)
+    if oldest is None or oldest.last == releases_read(engine)[-1]:
+        return ""
+    return f"; but {oldest.flag} is a flag up to {oldest.last}: say {option('release')}"
 
 
 def find(engine: str, name: str) -> EngineFlag | None:

@@ -16,7 +16,7 @@ from autoconfig.serving.closed_loop import bands_text, edge_text, rate_text
 from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
-from autoconfig.specs.models.model_catalogue import model_names
+from autoconfig.specs.models.model_catalogue import load_model, model_names
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.checkpoint import checkpoint_named
 from autoconfig.time_model.serving.tables import shipped_calibration
@@ -129,7 +129,7 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
     same = published is not None and own is not None and published.formats(start.model) == own.formats(start.model)
     drafts = f"{start.draft_method} {start.draft_tokens}" if start.draft_tokens else ""
     row = {
-        "model": start.model.name,
+        "model": named if _by_id(start, named) else start.model.name,
         "gpu": start.gpu.id,
         "n_gpus": start.gpus,
         "backend": BACKENDS[start.engine],
@@ -155,6 +155,16 @@ def row_of(start: EngineStart, memory: EngineMemory, load: Load, receive_every: 
     return {name: str(value) for name, value in row.items() if value not in (None, "")}
 
 
+def _by_id(start: EngineStart, named: str) -> bool:
+    """Whether the model is another than the catalogue's of its name, and the published checkpoint's of this id."""
+    if start.model.name not in model_names() or start.model == load_model(start.model.name):
+        return False
+    try:
+        return bool(named) and load_model(named) == start.model
+    except InputError:
+        return False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """Of one simulated row."""
@@ -169,7 +179,7 @@ class Figures:
 def case_of(start: EngineStart, row: Row) -> ServingCase:
     """The case of a row; a model or a checkpoint of a config.json is the start's own."""
     if start.model.name in model_names():
-        return replace(read_case(row), checkpoint=start.checkpoint)
+        return replace(read_case(row), model=start.model, checkpoint=start.checkpoint)
     case = read_case({**row, "model": _ALIKE})
     return replace(case, model=start.model, checkpoint=start.checkpoint)
 

@@ -11,7 +11,7 @@ from autoconfig.memory_model.engines.memory import FLAGS, engine_memory
 from autoconfig.memory_model.engines.vllm import limits
 from autoconfig.serving.space import refused
 from autoconfig.specs.engines.releases import newest_release, version_of
-from autoconfig.specs.engines.start import LONGER, EngineStart, derived_length
+from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import AutoconfigError, UnsupportedError
 from autoconfig.specs.software.engine import cache_kernels, load_engine, loads_checkpoint, require_sparse_kernels, supports
 
@@ -29,6 +29,10 @@ def refusal(start: EngineStart) -> str:
 def ways_out(start: EngineStart) -> Iterator[str]:
     """Flags with values, each of which alone makes a refused start one that starts: the nearest tensor-parallel sizes that are
     smaller and larger, and experts shared out whole."""
+    if _too_long(start):
+        shorter = start.replace(max_model_len=start.own_length)
+        flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[start.engine]
+        yield from (f"{flag} {start.own_length}" for _ in filter(_starts, [shorter]))
     if start.attention_dp or start.dp > 1:
         return
     shared = start.engine == "vllm" and start.ep > 1
@@ -165,7 +169,7 @@ def _too_long(start: EngineStart) -> str:
     """What an engine says of a length above the model's own; empty where it takes it. vllm-project/vllm, config/model.py,
     _get_and_verify_max_len; sgl-project/sglang, srt/configs/model_config.py, _derive_context_length (read from 0.5 on).
     TensorRT-LLM only warns."""
-    asked, own = start.max_model_len or 0, derived_length(start.model)
+    asked, own = start.max_model_len or 0, start.own_length
     if asked <= own or start.longer:
         return ""
     if start.engine == "vllm":

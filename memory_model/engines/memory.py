@@ -15,7 +15,7 @@ from autoconfig.memory_model.engines.held import stages
 from autoconfig.memory_model.engines.vllm import GIB, PartBytes
 from autoconfig.memory_model.serving import StageWeights
 from autoconfig.specs.engines.releases import check_release, newest_release, settings, version_of
-from autoconfig.specs.engines.start import AUTO_LENGTH, EngineMemory, EngineStart, MemoryPart, derived_length
+from autoconfig.specs.engines.start import AUTO_LENGTH, EngineMemory, EngineStart, MemoryPart
 from autoconfig.specs.engines.towers import tower_of
 
 BAND_TEXT, BAND_OTHER = 0.6, 1.5
@@ -110,7 +110,7 @@ def _vllm(start: EngineStart) -> EngineMemory:
     if start.num_gpu_blocks is not None:
         blocks = start.num_gpu_blocks
     usable = blocks - int(release["null_block"].value)
-    most = max(found.length, start.model.max_position_embeddings)
+    most = max(found.length, start.own_length)
     longest = _longest(blocks, most, lambda length: bool(layout.blocks_of(length, flight) <= usable))
     length = max(longest, 1) if start.max_model_len == AUTO_LENGTH else found.length
     need = int(layout.blocks_of(length, flight))
@@ -219,7 +219,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
         tried.append((sglang.pool_tokens(start, stage, pool).tokens, pool, parts, stage))
     _, pool, parts, stage = min(tried, key=lambda one: one[:2])
     held = sglang.pool_tokens(start, stage, pool)
-    length = start.max_model_len or start.model.max_position_embeddings
+    length = start.max_model_len or start.own_length
     fraction = start.memory_fraction or sglang.default_fraction(start)[0]
     each = held.kv_bytes / held.tokens if held.tokens else 0.0
     message = (
@@ -253,7 +253,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
         kv_tokens=held.tokens * start.attention_ranks,
         max_concurrency=concurrency,
         max_model_len=length,
-        longest_max_model_len=min(held.tokens, max(length, derived_length(start.model))) if starts != "no" else 0,
+        longest_max_model_len=min(held.tokens, max(length, start.own_length)) if starts != "no" else 0,
         max_num_seqs=held.running,
         max_num_batched_tokens=found.chunk,
         memory_fraction=fraction,
@@ -268,7 +268,7 @@ def _sglang(start: EngineStart) -> EngineMemory:
 
 def _trtllm(start: EngineStart) -> EngineMemory:
     found = min((trtllm.pool(start, stage) for stage in stages(start)), key=lambda one: one.tokens)
-    length = start.max_model_len or start.model.max_position_embeddings
+    length = start.max_model_len or start.own_length
     message = "Impossible to fit in the KV cache: no free GPU memory is left for it (free_gpu_memory_fraction)"
     starts, margin, why = _verdict([Edge(margin=found.pool / GIB, message=message)], band_gib(start))
     concurrency = found.tokens / length
@@ -285,7 +285,7 @@ def _trtllm(start: EngineStart) -> EngineMemory:
         kv_tokens=found.tokens * start.attention_ranks,
         max_concurrency=concurrency,
         max_model_len=length,
-        longest_max_model_len=min(found.tokens, max(length, start.model.max_position_embeddings)),
+        longest_max_model_len=min(found.tokens, max(length, start.own_length)),
         max_num_seqs=found.seqs,
         max_num_batched_tokens=found.batched,
         memory_fraction=found.fraction,

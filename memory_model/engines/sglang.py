@@ -199,7 +199,7 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
     tokens = int(max(pool - held, 0.0) // cell) // page * page if cell else 0
     if start.max_total_tokens is not None:
         tokens = min(tokens, start.max_total_tokens // page * page)
-    length = start.max_model_len or model.max_position_embeddings
+    length = start.max_model_len or start.own_length
     least, most = release["max_running"].value
     running = start.max_num_seqs // ranks if start.max_num_seqs else min(max(int(tokens / length * 512), least), most)
     if recurrent:

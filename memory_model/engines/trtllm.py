@@ -43,7 +43,7 @@ def pool(start: EngineStart, stage: StageWeights) -> EnginePool:
     batched = start.max_num_batched_tokens or int(release["max_tokens"].value)
     fraction = start.memory_fraction or float(release["fraction"].value)
     plan, weights = start.plan, held_weights(start, stage)
-    length = start.max_model_len or start.model.max_position_embeddings
+    length = start.max_model_len or start.own_length
     active = float(activation_bytes(start.model, plan, engine, batched))
     slots = seqs * float(slot_bytes(start.model, plan, engine, length)) if engine.reserves_slots else 0.0
     held = sum(weights.values()) - start.cpu_offload_bytes

@@ -57,7 +57,7 @@ def limits(start: EngineStart) -> StartLimits:
     large = gib >= release["large_card_gib"].value and not small_a100
     sources = {}
     said = start.max_model_len if start.max_model_len not in (None, AUTO_LENGTH) else None
-    length = said or start.model.max_position_embeddings
+    length = said or start.own_length
     seqs, tokens = (1024, 8192) if large else (256, 2048)
     if gib >= release["huge_card_gib"].value:
         tokens = 16384

@@ -20,11 +20,11 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 AUTO_LENGTH = -1
 """max_model_len of vLLM's `--max-model-len auto` (-1): as long as fits."""
 LONGER = {
-    "vllm": ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "hf-overrides", "hf-config-path", "rope-scaling", "config-format"),
-    "sglang": ("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "json-model-override-args"),
+    "vllm": ("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "hf-config-path", "config-format"),
+    "sglang": ("SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",),
     "tensorrt-llm": (),
 }
-"""What lets a start have a longer max_model_len than the model: first an environment variable, then flags that change the
+"""What lets a start have a longer max_model_len than the model: first an environment variable, then flags that name another
 config. (Mistral's own config format names another length.)"""
 DRAFT_METHODS = ("model", "eagle", "mtp", "ngram")
 _COUNTS = ("tp", "pp", "dp", "ep")
@@ -34,15 +34,20 @@ _POSITIVE = (
 )
 
 
-def derived_length(model: ModelSpec) -> int:
-    """The most tokens of a sequence that an engine derives from the config: max_position_embeddings, of scaled rotary positions
-    times their factor where the config counts them unscaled (vllm-project/vllm, config/model.py, _get_and_verify_max_len)."""
+def derived_length(model: ModelSpec, engine: str) -> int:
+    """The most tokens of a sequence that an engine derives from the config: max_position_embeddings, which linear scaling of
+    the rotary positions makes longer; of YaRN the unscaled positions times the factor, which SGLang leaves at
+    max_position_embeddings. Gemma 3 counts scaled ones (vllm-project/vllm, config/model.py, _get_and_verify_max_len;
+    sgl-project/sglang, get_context_length)."""
     own, scaling = model.max_position_embeddings, model.rope_scaling
-    if scaling is None or scaling.type == "llama3":
+    if scaling is None or scaling.type == "llama3" or model.name.startswith("gemma3"):
         return own
-    if scaling.type == "yarn":
-        return max(own, int(scaling.original_max_position_embeddings * scaling.factor))
-    return int(own * max(scaling.factor, 1.0))
+    if scaling.type == "linear":
+        return int(own * max(scaling.factor, 1.0))
+    scaled = int(scaling.original_max_position_embeddings * scaling.factor)
+    if engine == "sglang":
+        return own
+    return scaled if scaling.type == "yarn" else max(own, scaled)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +84,7 @@ class EngineStart:
     max_model_len: int | None = None
     """--max-model-len (AUTO_LENGTH: as long as fits); --context-length; --max_seq_len. None: the model's own."""
     longer: bool = False
-    """max_model_len may pass the model's own length: an environment variable says so, or the command changes the config."""
+    """max_model_len may pass the model's own length: an environment variable says so, or the config is another."""
     max_num_seqs: int | None = None
     """--max-num-seqs (of each data-parallel rank); --max-running-requests (of all of them); --max_batch_size."""
     max_num_batched_tokens: int | None = None
@@ -164,6 +169,11 @@ class EngineStart:
     def replace(self, **changes: object) -> EngineStart:
         """A copy with some fields changed; checked again."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+    @property
+    def own_length(self) -> int:
+        """The most tokens of a sequence that the engine derives from the model's config."""
+        return derived_length(self.model, self.engine)
 
     @property
     def gpus(self) -> int:

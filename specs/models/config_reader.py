@@ -155,7 +155,7 @@ _YARN = {"beta_fast": 32.0, "beta_slow": 1.0}
 
 def rotary_fields(cfg: ConfigReader, base: int = 10_000, percent: float = 1.0) -> dict[str, Any]:
     """position_embedding_type, rotary_base, rotary_percent, rope_scaling; `base`, `percent`: the family's for absent keys."""
-    scaling = _scaling(cfg.section("rope_scaling") if "rope_scaling" in cfg else _rope_section(cfg))
+    scaling = rope_scaling(cfg.section("rope_scaling") if "rope_scaling" in cfg else _rope_section(cfg))
     return {
         "position_embedding_type": "yarn" if scaling is not None and scaling.type == "yarn" else "rope",
         "rotary_base": _base(cfg, base),
@@ -190,7 +190,8 @@ def _percent(cfg: ConfigReader, default: float) -> float:
     return value
 
 
-def _scaling(section: ConfigReader) -> RopeScaling | None:
+def rope_scaling(section: ConfigReader) -> RopeScaling | None:
+    """Of a config.json's rope_scaling or rope_parameters; None where positions are not scaled. Raises InputError."""
     kind = section.text("rope_type", section.text("type", "default"))
     if kind == "default":
         return None

@@ -28,7 +28,7 @@ from autoconfig.specs.errors import (
 from autoconfig.specs.models.model import PER_LAYER, ModelSpec
 from autoconfig.specs.models.model_numbers import numbers_of
 from autoconfig.specs.models.parameters import total_parameters
-from autoconfig.specs.models.published import Published, find_published
+from autoconfig.specs.models.published import Published, find_published, published_length
 from autoconfig.specs.remarks import Effect, Remark
 
 MIN_PARAMETERS = 10e6
@@ -215,13 +215,16 @@ def load_model(name: str) -> ModelSpec:
     if match and match[1].strip().lower() in _VARIANTS:
         text, changes = text[: match.start()].rstrip(), _VARIANTS[match[1].strip().lower()]
     canonical = _find(_normalised(text))
+    length = published_length(_normalised(text))
+    own: dict[str, Any] = {} if length is None else {"max_position_embeddings": length}
     if canonical is None and (published := published_checkpoint(text)):
-        return _load(published.model).replace(**dict(published.shape))
+        return _load(published.model).replace(**dict(published.shape), **own)
     if canonical is None:
         given = name if len(name) <= 80 else f"{name[:77]}..."
         known = model_names() if nearest(given, model_names()) else _index()
         raise UnknownNameError("model", given, known, HINT, field="model")
     model = _load(canonical)
+    model = model.replace(**own) if own else model
     return model.replace(name=f"{model.name}*", **changes) if changes else model
 
 

@@ -55,6 +55,13 @@ def find_published(name: str, index: Mapping[str, str]) -> Published | None:
     return Published(model=model, recipe="") if model else None
 
 
+def published_length(name: str) -> int | None:
+    """max_position_embeddings of the checkpoint of a normalised name, where it is another than its model's."""
+    own = name.rpartition("/")[2]
+    rows = _table()["lengths"]
+    return next((int(row["length"]) for row in rows if _matches(own, row["name"]) and not _matches(own, row["but"])), None)
+
+
 def _model(publisher: str, stem: str, index: Mapping[str, str]) -> str:
     """The catalogue's model that `publisher` publishes as `stem`: its maker, or one who keeps the makers' names; else empty."""
     for spelling in (f"{publisher}/{stem}", stem):

@@ -11,6 +11,7 @@ from autoconfig.render.start_json import start_json
 QWEN = "vllm serve Qwen/Qwen3-8B"
 SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B"
 YARN = """'{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'"""
+OLD_YARN = """'{"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32768}'"""
 
 
 def answer(text, **given):
@@ -24,20 +25,49 @@ def answer(text, **given):
         (f"{QWEN} --max-model-len 131072", "no"),
         (f"VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 {QWEN} --max-model-len 131072", "yes"),
         (f"{QWEN} --max-model-len 131072 --hf-overrides {YARN}", "yes"),
+        (f"{QWEN} --max-model-len 131073 --hf-overrides {YARN}", "no"),
+        (f"""{QWEN} --max-model-len 65536 --hf-overrides '{{"architectures": ["Qwen3ForCausalLM"]}}'""", "no"),
+        (f"{QWEN} --max-model-len 65536 --hf-overrides.max_position_embeddings 65536", "yes"),
+        (f"pip install vllm==0.10.2\n{QWEN} --max-model-len 65536 --rope-scaling {OLD_YARN}", "yes"),
+        (f"pip install vllm==0.10.2\n{QWEN} --max-model-len 65537 --rope-scaling {OLD_YARN}", "no"),
         (f"{SGLANG} --context-length 131072", "no"),
         (f"export SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1\n{SGLANG} --context-length 131072", "yes"),
-        (f"{SGLANG} --context-length 131072 --json-model-override-args {YARN}", "yes"),
+        (f"{SGLANG} --context-length 131072 --json-model-override-args {YARN}", "no"),  # SGLang counts positions before YaRN
+        (f"""{SGLANG} --context-length 81920 --json-model-override-args '{{"max_position_embeddings": 81920}}'""", "yes"),
         ("vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-model-len 163840 --enforce-eager", "yes"),
+        ("vllm serve moonshotai/Moonlight-16B-A3B-Instruct --trust-remote-code --max-model-len 16384", "no"),
+        ("vllm serve Qwen/Qwen2.5-7B --max-model-len 131072", "yes"),
+        ("vllm serve Qwen/Qwen2.5-7B-Instruct --max-model-len 65536", "no"),  # its config has 32,768, its base's 131,072
+        ("vllm serve Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4 --max-model-len 65536", "no"),
+        ("vllm serve Qwen/Qwen2.5-Coder-32B-Instruct-AWQ --max-model-len 65536", "no"),
+        ("vllm serve Qwen/QwQ-32B-AWQ --max-model-len 40960", "yes"),
+        ("vllm serve HuggingFaceTB/SmolLM3-3B --max-model-len 65536", "yes"),
     ],
 )
 def test_a_length_above_the_models_own_is_refused_unless_the_command_allows_it(text, starts):
     found = answer(text)
-    assert found.starts == starts
+    assert found.starts == starts, found.why
     assert ("is greater than the derived" in found.why) == (starts == "no")
+    if starts == "no":
+        shorter = next(one for one in found.changes if "-len" in one or "-length" in one)
+        assert answer(f"{text} {shorter}").starts == "yes"
 
 
 def test_the_longest_length_is_at_most_the_models_own():
     assert answer(SGLANG).longest_max_model_len == answer(QWEN).longest_max_model_len == 40_960
+    assert (
+        answer(f"{QWEN} --hf-overrides {YARN}").longest_max_model_len
+        == answer(f"{QWEN} --hf-overrides {YARN}").max_model_len
+        == 131_072
+    )
+
+
+def test_a_flag_that_a_release_removed_is_said():
+    text = f"{QWEN} --rope-scaling {OLD_YARN} --max-model-len 65536"
+    found = answer(text, release="0.19.1")
+    assert found.starts == "no" and "--rope-scaling is a flag of vLLM up to 0.11.0" in found.why
+    assumed = answer(text)
+    assert assumed.starts == "yes" and "--rope-scaling is a flag up to 0.11.0: say --release" in str(assumed.assumed)
 
 
 @pytest.mark.parametrize(
