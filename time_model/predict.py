@@ -13,7 +13,7 @@ from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.run_settings import RunSettings
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.job import TrainingJob, exposed_seconds, overlapped, shapes_of
-from autoconfig.time_model.operators.kernels import straggler_ratio, straggler_seconds
+from autoconfig.time_model.operators.kernels import step_launch_seconds, straggler_ratio, straggler_seconds
 from autoconfig.time_model.operators.layer_table import LayerTable, layer_table
 from autoconfig.time_model.operators.operator import Operator
 from autoconfig.time_model.step.offload import activation_offload_seconds
@@ -360,14 +360,23 @@ def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
     )
 
 
+def waiting_seconds(rows: Rows) -> Column:
+    """[n]: what the stage that waits longest for launches of its layers waits in a step."""
+    floor = [np.add(*extra)[rows.index] for extra in rows.table.floor]
+    stages = [sum(n * extra for n, extra in zip(layers, floor, strict=True)) for layers in rows.stage_layers]
+    return np.asarray(rows.num_microbatches * np.maximum.reduce(stages))
+
+
 def row_seconds(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Column:
-    """Seconds of one step, [n, R]: (m S_max + bubble + offload + sends + data parallelism + optimizer) x straggler growth."""
+    """Seconds of one step, [n, R]: (m S_max + bubble + offload + sends + data parallelism + optimizer + launches once a step)
+    x straggler growth."""
     timing = schedule(job, rows, costs)
     total = rows.num_microbatches[:, None] * timing.longest
     total += timing.bubble
     total += timing.offload
     total += timing.reduction
     total += timing.gather + (rows.p2p + rows.embedding_gradient + rows.optimizer)[:, None]
+    total += step_launch_seconds(total, waiting_seconds(rows)[:, None], job.software.step_host_seconds)
     result: Column = total * straggler_ratio(rows.num_gpus[:, None], job.software.straggler_growth)
     return result
 
@@ -410,6 +419,8 @@ def step_parts(job: TrainingJob, rows: Rows) -> dict[str, Column]:
         ("optimizer_seconds", rows.optimizer),
     ):
         add(name, column[:, None] + np.zeros_like(timing.bubble))
+    waiting = waiting_seconds(rows)[:, None]
+    add("step_launch_seconds", step_launch_seconds(sum(parts.values()), waiting, job.software.step_host_seconds))
     add("straggler_seconds", straggler_seconds(sum(parts.values()), rows.num_gpus[:, None], job.software.straggler_growth))
     return parts
 

@@ -18,7 +18,7 @@ from autoconfig.specs.scenario import MOST, NAMES, Calibration, Entry, Factors, 
 from autoconfig.time_model.hardware.efficiency import entry_of
 from autoconfig.time_model.predict import estimate_step_time
 
-PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.5}
+PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.3}
 """Width of each factor's prior."""
 MOE_LOG_SD = {"step": 0.07, "memory": 0.08, "communication": 0.1, "attention": 0.1, "moe": 0.08, "host": 0.08}
 """The same of mixtures of experts, whose own terms hold on every GPU and release alike (docs/time_model.md, Experts)."""

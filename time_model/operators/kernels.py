@@ -259,6 +259,10 @@ GRAPHED_S = 5e-5
 2026, section 3; set by hand there, not fitted)."""
 MLP_SHARE = 0.25
 """Of a dense layer's launches, those of its MLP (assumed; the prototype of those findings took 0.3 of attention's)."""
+LATENT_LAUNCHES = 1.75
+"""Launches of multi-latent attention over those of attention with one projection: down-projections and norms of the latents,
+up-projections, halves split, rotated and joined again (counted in megatron-core 0.19.2, transformer/multi_latent_attention.py:
+14 modules and copies where attention.py has 8)."""
 
 
 def layer_launch_seconds(
@@ -269,10 +273,13 @@ def layer_launch_seconds(
     overlapped: Number = 0.0,
     quantised: bool = False,
     sublayer: str = "",
+    latent: bool = False,
+    shared: bool = False,
 ) -> Number:
     """Forward time that the host needs to launch one layer: attention and MLP (c), or attention, routing and each local expert.
 
-    `experts`: local experts, 0 in a dense layer. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
+    `experts`: local experts, 0 in a dense layer; `latent`: attention is multi-latent; `shared`: shared experts beside the routed
+    ones, an MLP more. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
     bits have no quantised tensors: half. One launch serves fused experts. Under the combined 1F1B schedule every node
     runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
     experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
@@ -288,12 +295,15 @@ def layer_launch_seconds(
     if sublayer in ("attention", "gdn", "mamba", "mlp"):
         name = {"mamba": "mamba", "mlp": "mlp"}.get(sublayer, "attn")
         return 0.0 * experts + part(name, MLP_SHARE * c if sublayer == "mlp" else c)
-    dense = part("attn", (1.0 - MLP_SHARE) * c) + part("mlp", MLP_SHARE * c)
+    attention = (1.0 - MLP_SHARE) * c
+    more = (LATENT_LAUNCHES - 1.0) * attention if latent else 0.0
+    dense = part("attn", attention + more) + part("mlp", MLP_SHARE * c)
     single = stack.expert_host_seconds * (1.0 if quantised else 0.5)
     launches = np.minimum(experts, 1.0) if settings.fused_experts else experts
     routed = part("moe_router", stack.moe_host_seconds) + part("moe", single) * launches
     routed = routed * np.where(overlapped, stack.ep_overlap_host, 1.0)
-    return np.where(experts > 0.0, (0.0 if sublayer else part("attn", c)) + routed, dense)
+    beside = part("moe", MLP_SHARE * c) if shared else 0.0
+    return np.where(experts > 0.0, (0.0 if sublayer else part("attn", c + more)) + routed + beside, dense)
 
 
 def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, launches: Number) -> tuple[Number, Number]:
@@ -307,6 +317,37 @@ def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, la
     """
     host = launches * np.where(np.asarray(tp) > 1, WITH_TENSOR_PARALLELISM, 1.0)
     return np.hypot(gpu_forward, host) - gpu_forward, np.hypot(gpu_backward, BACKWARD_OVER_FORWARD * host) - gpu_backward
+
+
+CHECKPOINT_SHARE = 0.42
+"""Host time of one checkpointed part and micro-batch beside what runs again, over that of a layer's launches: states of the random generators fetched from the GPU,
+set and set back, and an autograd of its own. Differences of runs whose GPU waits for the host: Qwen3-4B on an H200 at 1,024 tokens,
+0.9 ms a layer for core attention, 0.8 beside the forward for whole layers (Megatron-Bridge course); Moonlight on 8 H100, 0.65 for
+core attention, 0.35 for the experts' activation, 0.6 a part for that and two norms (Megatron-Bridge, skill of activation
+recomputation, August 2026): 0.6 of the 1.43 ms of megatron-core."""
+CHECKPOINTED_PARTS = {"layernorm": 2.0}
+"""Parts of a layer that one name of --recompute-modules checkpoints, where it is not one."""
+
+
+def recompute_host_seconds(
+    gpu_backward: Number, host_backward: Number, gpu_again: Number, host_again: Number
+) -> Number:
+    """What running a part again adds to a layer's backward of `gpu_backward` and `host_backward` seconds: root of the squares of
+    the longer GPU and host times, less that of the shorter (host_floor_seconds)."""
+    return np.hypot(gpu_backward + gpu_again, host_backward + host_again) - np.hypot(gpu_backward, host_backward)
+
+
+def step_launch_seconds(step: Number, waiting: Number, host_s: float) -> Number:
+    """What the host's work once a step (batches, gradient norm and its wait, the optimizer's launches, logs) adds to a step in
+    which the GPU waits `waiting` seconds for launches of layers: with GPU time G = step - waiting and host time
+    H = sqrt(step^2 - G^2) it is sqrt(G^2 + (H + t0)^2) - step. A GPU that is never waited for hides nearly all of it.
+
+    t0: median of step time less launches of layers over launch-bound runs of Megatron-LM's CI, H100 50 ms, A100 81 ms (`python -m
+    validation.fit.host_floor`).
+    """
+    gpu = step - waiting
+    host = np.sqrt(np.maximum(step * step - gpu * gpu, 0.0))
+    return np.hypot(gpu, host + host_s) - step
 
 
 FIXED_SHARE = 0.2

@@ -31,7 +31,14 @@ from autoconfig.time_model.operators.ends import (
     mtp_operators,
     mtp_projection_shape,
 )
-from autoconfig.time_model.operators.kernels import clock_ratio, host_floor_seconds, layer_launch_seconds
+from autoconfig.time_model.operators.kernels import (
+    CHECKPOINT_SHARE,
+    CHECKPOINTED_PARTS,
+    clock_ratio,
+    host_floor_seconds,
+    layer_launch_seconds,
+    recompute_host_seconds,
+)
 from autoconfig.time_model.operators.layer import (
     BlockCollectives,
     attention_gemm_shapes,
@@ -125,7 +132,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         forward.append(fore)
         backward.append(back)
         floor.append(extra)
-        recompute.append(recompute_seconds(mine, fore, recomputes))
+        recompute.append(recompute_seconds(mine, (fore, back), extra, recomputes, CHECKPOINT_SHARE * job.software.host_floor_seconds))
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
@@ -190,6 +197,8 @@ def _with_host(
         overlapped=x.overlapped if settings.ep_overlap else 0.0,
         quantised=job.quantised,
         sublayer=kind if job.model.is_hybrid else "",
+        latent=job.model.multi_latent_attention,
+        shared=job.model.moe_shared_expert_intermediate_size > 0,
     )
     if kind == "decoder" and job.model.is_encoder_decoder:
         launches = CROSS_ATTENTION_LAUNCHES * launches
@@ -308,27 +317,41 @@ def _pair(operators: Sequence[Operator]) -> tuple[Number, Number]:
     return _sum(operators, "forward"), _sum(operators, "dgrad") + _sum(operators, "wgrad")
 
 
-def recompute_seconds(operators: Sequence[Operator], forward: Number, recomputes: Sequence[Recompute]) -> Number:
-    """[shapes, recomputes] of one layer: the forward time of what is run again. full:block columns are 0 here.
+def recompute_seconds(
+    operators: Sequence[Operator],
+    layer: tuple[Number, Number],
+    waiting: tuple[Number, Number],
+    recomputes: Sequence[Recompute],
+    checkpoint_s: float = 0.0,
+) -> Number:
+    """[shapes, recomputes] of one layer: what running a part again adds to its backward. full:block columns are 0 here.
 
-    Selective: the forward of every operator that belongs to a chosen module, once; by operator, of each operator its
-    `again`. full:uniform: the whole forward, its communication and host floor included.
-    Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
+    `layer`, `waiting`: forward and backward seconds, and what the host's launches are of them. Selective: the forward of every
+    operator that belongs to a chosen module, once, and the host's `checkpoint_s` for each checkpointed part; by operator, of each operator
+    its `again`. full:uniform: the whole forward, its communication and launches included. Where graphs replay everything the host
+    needs nothing. Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
     """
     by_modules: dict[tuple[str, ...], Number] = {}
     for op in operators:
         if op.modules:
             by_modules[op.modules] = by_modules.get(op.modules, 0.0) + op.forward
+    forward, backward = (np.asarray(seconds, dtype=np.float64) for seconds in layer)
+    gpu = forward - waiting[0], backward - waiting[1]
+    host = [np.sqrt(np.maximum(whole**2 - own**2, 0.0)) for whole, own in zip((forward, backward), gpu, strict=True)]
     table = np.zeros((*np.shape(forward), len(recomputes)))
     for r, recompute in enumerate(recomputes):
+        again, launches = 0.0 * forward, 0.0 * forward
         if recompute.granularity == "full" and recompute.method == "uniform":
-            table[..., r] = forward
+            again, launches = gpu[0], host[0] + np.where(host[0] > 0.0, checkpoint_s, 0.0)
         elif recompute.by_operator:
-            table[..., r] = sum((op.again * op.forward for op in operators), 0.0 * np.asarray(forward))
+            again = sum((op.again * op.forward for op in operators), again)
         elif recompute.granularity == "selective":
-            for modules, seconds in by_modules.items():
-                if not set(modules).isdisjoint(recompute.modules):
-                    table[..., r] += seconds
+            chosen = {modules: seconds for modules, seconds in by_modules.items() if not set(modules).isdisjoint(recompute.modules)}
+            again = sum(chosen.values(), again)
+            parts = {name for modules in chosen for name in modules if name in recompute.modules}
+            each = checkpoint_s * sum(CHECKPOINTED_PARTS.get(name, 1.0) for name in parts)
+            launches = np.where(host[1] > 0.0, each, 0.0)
+        table[..., r] = recompute_host_seconds(gpu[1], host[1], again, launches)
     return table
 
 
