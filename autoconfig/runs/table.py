@@ -108,6 +108,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "norm_kernel": (("torch", "fused-rms"), OF_SOFTWARE),
     "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
+    "master_weights": (("fp32", "bf16", "none"), "fp32"),
     "moe_routing": (("tokendrop", "dropless", "balanced"), "dropless"),
     "peft": (("none", "lora"), "none"),
     "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),

@@ -128,6 +128,10 @@ def trains_adapters(row: Row) -> bool:
     return quantised or cell(row, "peft").lower() == "lora" or cell(row, "task").lower() in ADAPTERS
 
 
+PURE_BF16 = ("none", "bf16")
+"""Words of the cell master_weights for a run that trains its 16-bit weights themselves; blank and fp32: copies in fp32."""
+
+
 def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec, assumed: list[Remark]) -> Numerics:
     """Return types, dropout and adapters. Raises CellError for cells that contradict each other, InputError for odd ones."""
     precision, recipe = format_of(cell(row, "precision").split("(")[0])
@@ -142,6 +146,7 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
         "fp8_recipe": recipe or None if precision == "fp8" else None,
         "grad_reduce_dtype": cell(row, "grad_dtype") or None,
         "optimizer": cell(row, "optimizer").lower() or None,
+        "weights_are_masters": cell(row, "master_weights").lower() in PURE_BF16 or None,
         "deterministic": bool(flag(row, "deterministic")),
         "moe_capacity_factor": 1.0 if cell(row, "moe_routing") == "tokendrop" else None,
         "moe_imbalance": 1.0 if cell(row, "moe_routing") == "balanced" and model.is_moe else number(row, "moe_imbalance"),

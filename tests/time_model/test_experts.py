@@ -105,10 +105,32 @@ def test_over_the_network_dispatchers_reach_the_rates_of_their_tables(
 
 
 def test_over_the_network_the_slower_of_links_and_cards_decides() -> None:
-    """DeepEP to two domains: its links are slower than the card, the time is theirs."""
-    copies = 16 * (1 - (15 / 16) ** 8)
+    """DeepEP on one board: its links; to two domains: the card, which is slower."""
+    copies = 8 * (1 - (7 / 8) ** 8)
+    deep = _exchange("deepep", "h100", 8, 8)[1]
+    assert deep == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.87 * 450e9) + 2.7e-9 * 4096 * copies + 60e-6))
+    over = 2 * (1 - 1 / 2**8) * (1 - 1 / 2)
     deep = _exchange("deepep", "h100", 16, 16)[1]
-    assert deep == pytest.approx(2 * (4096 * 2048 * 2 * copies / (0.45 * 450e9) + 11e-9 * 4096 * copies + 60e-6))
+    assert deep == pytest.approx(2 * (4096 * 2048 * 2 * over / (0.88 * 50e9) + 60e-6))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "ranks", "width", "gb_s"),
+    [
+        ("h100", 8, 2048, 312),
+        ("h100", 8, 7168, 365),
+        ("b200", 8, 2048, 241),
+        ("b200", 8, 7168, 416),
+        ("gb200", 4, 7168, 326),
+    ],
+)
+def test_deepep_on_one_board_takes_what_its_table_says(gpu: str, ranks: int, width: int, gb_s: float) -> None:
+    """GB/s of combine that arrive at a rank, 20 SMs (aiconfigurator-core 0.12.0, DeepEP tables): within the spread of GB200's and
+    B200's, which share links and constants."""
+    model = dataclasses.replace(QWEN, hidden_size=width)
+    one_way = _exchange("deepep", gpu, ranks, ranks, model)[1] / 2 - 60e-6
+    arrives = 4096 * width * 2 * ranks * (1 - (1 - 1 / ranks) ** 8)
+    assert arrives / one_way == pytest.approx(gb_s * 1e9, rel=0.02 if gpu == "h100" else 0.15)
     slower = max(_exchange(kind, "h100", 32, 32)[1] for kind in ("deepep", "hybridep"))
     assert _exchange("alltoall", "h100", 32, 32)[1] > 1.5 * slower
 

@@ -140,6 +140,10 @@ def attention_pointwise(job: TrainingJob, x: Shapes) -> list[Operator]:
     return result
 
 
+SINK_LENGTH = 4096.0
+"""Tokens of the runs with sinks that their slowdown was fitted on (gpt-oss-120b, NVIDIA's tables of 2026)."""
+
+
 def core_attention(job: TrainingJob, x: Shapes) -> Operator:
     """Core attention of the average layer: sliding-window and full layers weighted by how many there are."""
     share = float(np.mean(job.model.sliding_pattern)) if job.model.window_size is not None else 0.0
@@ -164,8 +168,19 @@ def _attention(job: TrainingJob, x: Shapes, seen: Number, all_pairs: float, s: f
     return _unfused_attention(job, x, all_pairs) if job.unfused_attention else _flash_attention(job, x, seen, s)
 
 
+def sink_slowdown(slowdown: float, length: float) -> float:
+    """Time of attention with learned sinks over plain attention of this length, `slowdown` at SINK_LENGTH.
+
+    A sink is one score more in each row, and its gradient a sum over rows (gpt-oss model card, arXiv:2508.10925, section 2): what it
+    costs counts rows, whose pairs grow with the length, 1 + (k - 1) SINK_LENGTH / s.
+    """
+    return 1.0 + (slowdown - 1.0) * SINK_LENGTH / length
+
+
 def _core_operator(job: TrainingJob, forward: Number, backward: Number, flops: Number) -> Operator:
-    factor = job.factors.attention * (job.software.sink_attention_slowdown if job.model.attention_sinks else 1.0)
+    length = float(job.scenario.workload.seq_length)
+    sinks = sink_slowdown(job.software.sink_attention_slowdown, length) if job.model.attention_sinks else 1.0
+    factor = job.factors.attention * sinks
     if job.settings.fp8_attention and job.quantised:
         factor *= FP8_ATTENTION
     return Operator(

@@ -84,9 +84,11 @@ def permute_bytes(dispatcher: str, local_experts: Number, *, padded: bool) -> Nu
 
 START_UP_S = {"alltoall": 60e-6, "deepep": 60e-6, "hybridep": 50e-6}
 """Start-up of one dispatch or combine, its metadata included."""
-DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = 0.45, 11e-9
-"""Share of the links' rate, and seconds beside it for each copied token: 20 SMs (DeepEP tables of aiconfigurator-core 0.12.0:
-combine over 8 ranks, H100 312 GB/s at width 2048 and 365 at 7168, B200 241 and 416)."""
+DEEPEP_LINKS = (450e9, 900e9)
+DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = (0.87, 0.61), (2.7e-9, 13e-9)
+"""Share of the links' rate, and seconds beside it for each copied token, by that rate: 20 SMs (DeepEP tables of aiconfigurator-core
+0.12.0, GB/s of combine at widths 2048 and 7168, two equations each: H100 over 8 ranks 312 and 365, 0.87 and 2.7 ns; B200 over 8
+ranks 241 and 416, 0.65 and 10 ns; GB200 over 4 ranks 170 and 326, 0.57 and 16 ns)."""
 NIC_SHARE = {"hybridep": (0.67, 0.86, 0.87), "deepep": (0.88, 0.88, 0.88)}
 """Share of the card's rate that copies to other link domains reach over 2, 4, and 8 or more of them: GB/s (1 - 1/D) over the
 card's 50, for the tables count copies of the own domain too (deepseek-ai/DeepEP, tests/test_internode.py, on branch hybrid-ep
@@ -161,8 +163,9 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
         per_copy = HYBRIDEP_S_PER_COPY
         with_weights = once + PROBABILITY_BYTES * rows * (job.model.num_moe_experts or 0) / group.domains
     else:
-        link, crossing = _link_rate(job) * DEEPEP_LINK_SHARE, copies
-        per_copy, with_weights = DEEPEP_S_PER_COPY, once
+        rate = job.cluster.link_bytes_per_s
+        link, crossing = _link_rate(job) * float(np.interp(rate, DEEPEP_LINKS, DEEPEP_LINK_SHARE)), copies
+        per_copy, with_weights = float(np.interp(rate, DEEPEP_LINKS, DEEPEP_S_PER_COPY)), once
     share = np.interp(np.log2(group.domains), (1.0, 2.0, 3.0), NIC_SHARE[kind])
 
     def one_way(sent: Number) -> Number:
