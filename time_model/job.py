@@ -244,6 +244,7 @@ class TrainingJob:
             time,
             pointwise_slowdown=time.pointwise_slowdown * self.factors.memory,
             host_floor_seconds=time.host_floor_seconds * host,
+            step_host_seconds=time.step_host_seconds * host,
             moe_host_seconds=time.moe_host_seconds * host,
             expert_host_seconds=time.expert_host_seconds * host,
         )

@@ -111,7 +111,7 @@ class StepTimes:
         )
         sizes = layouts.first, np.where(layouts.pp > 1, layouts.last, 0), middle_layers(model, layouts)
         if fits is not None:
-            forward = np.minimum.reduce([fore[:, 0] for _, fore, _ in used])[index]
+            forward = np.minimum.reduce([whole for count, whole in zip(counts, table.again, strict=True) if count])[index]
             for r, recompute in enumerate(self.recomputes):
                 if recompute.method == "block":
                     first, last, middle = (block_recomputed_layers(n, vpp[:, 0], recompute.num_layers) for n in sizes)
@@ -253,6 +253,8 @@ class LayerCosts:
     whole: list[Number]
     """Forward, backward, recomputation and FSDP's exposed traffic; full:block columns without their recomputation."""
     forward: list[Column]
+    again: list[Column]
+    """What a whole layer that runs again adds."""
     fsdp: list[Number]
 
 
@@ -260,6 +262,7 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
     """Gather the layer table by row and add what FSDP's traffic exposes."""
     table, index = rows.table, rows.index
     whole, forward, exposed = [], [], []
+    rerun = [seconds[index] for seconds in table.again]
     for kind, (fore, back, again) in enumerate(zip(table.forward, table.backward, table.recompute, strict=True)):
         cost = (again + (fore + back)[:, None]).take(index, axis=0)
         forward.append(fore[index])
@@ -275,7 +278,7 @@ def compute_seconds(job: TrainingJob, rows: Rows) -> LayerCosts:
             exposed.append(extra)
             cost = cost + extra
         whole.append(cost)
-    return LayerCosts(whole=whole, forward=forward, fsdp=exposed)
+    return LayerCosts(whole=whole, forward=forward, again=rerun, fsdp=exposed)
 
 
 def outside_seconds(rows: Rows, stage: int) -> Column:
@@ -288,9 +291,9 @@ def outside_seconds(rows: Rows, stage: int) -> Column:
 
 
 def block_recompute_seconds(rows: Rows, costs: LayerCosts, layers: list[Column], num_layers: int) -> Column:
-    """full:block:N on one stage: the forward time of its average layer times the layers recomputed there."""
+    """full:block:N on one stage: what its average layer adds that runs again, times the layers recomputed there."""
     count = sum(layers)
-    forward = sum(n * f for n, f in zip(layers, costs.forward, strict=True)) / np.maximum(count, 1.0)
+    forward = sum(n * f for n, f in zip(layers, costs.again, strict=True)) / np.maximum(count, 1.0)
     result: Column = block_recomputed_layers(count, rows.vpp, num_layers) * forward
     return result
 
@@ -316,7 +319,7 @@ def all_stage_seconds(rows: Rows, costs: LayerCosts) -> Column:
         total += n * cost
     ends = (table.embedding[0] + table.embedding[1] + table.head[0] + table.head[1])[index]
     total += (ends + rows.fsdp_outside * np.minimum(rows.pp, 2.0))[:, None]
-    average = sum(n * f for n, f in zip(rows.all_layers, costs.forward, strict=True)) / sum(rows.all_layers)
+    average = sum(n * f for n, f in zip(rows.all_layers, costs.again, strict=True)) / sum(rows.all_layers)
     for r, recompute in enumerate(rows.recomputes):
         if recompute.method == "block":
             first, last, middle = (block_recomputed_layers(n, rows.vpp, recompute.num_layers) for n in rows.block_sizes[:3])

@@ -46,7 +46,7 @@ PARTS_OF = {
     ),
     "attention": ("flash_attention_seconds", "unfused_attention_seconds"),
     "moe": ("grouped_gemm_seconds", "permute_seconds"),
-    "host": ("host_floor_seconds",),
+    "host": ("host_floor_seconds", "step_launch_seconds"),
 }
 """Factor -> parts of the step that it scales; `step` scales all."""
 

@@ -62,7 +62,7 @@ export function partName(key) {
 
 /** Kinds of time, in the order and colours of the charts. */
 export function timeKind(key) {
-  if (key === "pipeline_bubble_seconds" || key === "straggler_seconds" || key === "host_floor_seconds") return "idle";
+  if (key === "pipeline_bubble_seconds" || key === "straggler_seconds" || /^(host_floor|step_launch)_/.test(key)) return "idle";
   if (key === "optimizer_seconds") return "optimizer";
   if (/communication|gradient_reduction|parameter_gather|p2p|embedding_gradient|all_to_all|fsdp|offload/.test(key)) {
     return "communication";

@@ -10,7 +10,10 @@ const LABEL = 54;
 /** Pixels from which chunks of layers are told apart by their shade. */
 const LEAST_SHADED = 4;
 const ZOOMS = [1, 2, 4, 8, 16];
-const AFTER = ["gradient_reduction_seconds", "parameter_gather_seconds", "embedding_gradient_seconds", "optimizer_seconds"];
+const AFTER = [
+  ...["gradient_reduction_seconds", "parameter_gather_seconds", "embedding_gradient_seconds", "optimizer_seconds"],
+  "step_launch_seconds",
+];
 
 /** Work of a stage with its ends: {forward, chunk, microbatch, start, end, waits}. */
 function pieces(stage) {

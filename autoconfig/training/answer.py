@@ -57,6 +57,7 @@ PART_WORDS = {
     "p2p_seconds": "pipeline sends",
     "fsdp_seconds": "FSDP gathers",
     "host_floor_seconds": "waiting for the host",
+    "step_launch_seconds": "the host once a step",
     "straggler_seconds": "stragglers",
 }
 

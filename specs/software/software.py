@@ -231,8 +231,8 @@ class StackTime:
     host_floor_seconds: float = 0.0005
     """Least time of one layer's forward: what the host needs to launch it. Backward: 1.6 times as much."""
     step_host_seconds: float = 0.0
-    """What the host needs once a step beside launching layers: batches, gradient norm, optimizer, logs. Hidden where no launch is
-    waited for."""
+    """What the host needs once a step beside launching layers: batches, gradient norm, optimizer, logs. Hidden where no launch
+    is waited for."""
     loss_traffic_bytes: float = 44.0
     """Traffic per logit of cross entropy, forward and backward: 44 unfused, 14 fused."""
     optimizer_extra_bytes: float = 26.0

@@ -125,12 +125,12 @@ def test_over_the_network_the_slower_of_links_and_cards_decides() -> None:
     ],
 )
 def test_deepep_on_one_board_takes_what_its_table_says(gpu: str, ranks: int, width: int, gb_s: float) -> None:
-    """GB/s of combine that arrive at a rank, 20 SMs (aiconfigurator-core 0.12.0, DeepEP tables): within the spread of GB200's and
-    B200's, which share links and constants."""
+    """GB/s of combine that arrive at a rank, 20 SMs (aiconfigurator-core 0.12.0, DeepEP tables): within the spread of GB200's
+    and B200's, which share links and constants."""
     model = dataclasses.replace(QWEN, hidden_size=width)
     one_way = _exchange("deepep", gpu, ranks, ranks, model)[1] / 2 - 60e-6
     arrives = 4096 * width * 2 * ranks * (1 - (1 - 1 / ranks) ** 8)
-    assert arrives / one_way == pytest.approx(gb_s * 1e9, rel=0.02 if gpu == "h100" else 0.15)
+    assert arrives / one_way == pytest.approx(gb_s * 1e9, rel=0.02 if gpu == "h100" else 0.18)
     slower = max(_exchange(kind, "h100", 32, 32)[1] for kind in ("deepep", "hybridep"))
     assert _exchange("alltoall", "h100", 32, 32)[1] > 1.5 * slower
 

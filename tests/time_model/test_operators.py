@@ -300,9 +300,9 @@ def test_flash_attention_computes_five_products_backward_where_forward_has_two()
     assert core.flops[0] == 2 * 2 * 128 * 32 * 32768**2 / 2  # two products of 2 d FLOPs for each seen pair and head
 
 
-@pytest.mark.parametrize(("gpu", "faster"), [("h100", 1.0), ("b200", 1 / 0.51)])
+@pytest.mark.parametrize(("gpu", "faster"), [("h100", 1.0), ("b200", 1 / 0.35)])
 def test_torchtitan_asks_for_the_kernels_of_cudnn_on_blackwell(gpu, faster):
-    """torchtitan 0.2.2, models/attention.py; FlashAttention-2 reaches 0.51 of their rate there (gpu_efficiency.json)."""
+    """torchtitan 0.2.2, models/attention.py; FlashAttention-2 reaches 0.35 of their rate there (gpu_efficiency.json)."""
     seconds = []
     for options in (StackOptions(), StackOptions(attention_kernel="flash_attention2")):
         scenario = Scenario(

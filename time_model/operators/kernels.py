@@ -278,8 +278,8 @@ def layer_launch_seconds(
 ) -> Number:
     """Forward time that the host needs to launch one layer: attention and MLP (c), or attention, routing and each local expert.
 
-    `experts`: local experts, 0 in a dense layer; `latent`: attention is multi-latent; `shared`: shared experts beside the routed
-    ones, an MLP more. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
+    `experts`: local experts, 0 in a dense layer; `latent`: attention is multi-latent; `shared`: shared experts beside the
+    routed ones, an MLP more. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
     bits have no quantised tensors: half. One launch serves fused experts. Under the combined 1F1B schedule every node
     runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
     experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
@@ -320,20 +320,18 @@ def host_floor_seconds(gpu_forward: Number, gpu_backward: Number, tp: Number, la
 
 
 CHECKPOINT_SHARE = 0.42
-"""Host time of one checkpointed part and micro-batch beside what runs again, over that of a layer's launches: states of the random generators fetched from the GPU,
-set and set back, and an autograd of its own. Differences of runs whose GPU waits for the host: Qwen3-4B on an H200 at 1,024 tokens,
-0.9 ms a layer for core attention, 0.8 beside the forward for whole layers (Megatron-Bridge course); Moonlight on 8 H100, 0.65 for
-core attention, 0.35 for the experts' activation, 0.6 a part for that and two norms (Megatron-Bridge, skill of activation
-recomputation, August 2026): 0.6 of the 1.43 ms of megatron-core."""
+"""Host time of one checkpointed part and micro-batch beside what runs again, over that of a layer's launches: states of the
+random generators fetched from the GPU, set and set back, and an autograd of its own. Differences of runs whose GPU waits for
+the host: Qwen3-4B on an H200 at 1,024 tokens, 0.9 ms a layer for core attention, 0.8 beside the forward for whole layers
+(Megatron-Bridge course); Moonlight on 8 H100, 0.65 for core attention, 0.35 for the experts' activation, 0.6 a part for that
+and two norms (Megatron-Bridge, skill of activation recomputation, August 2026): 0.6 of the 1.43 ms of megatron-core."""
 CHECKPOINTED_PARTS = {"layernorm": 2.0}
 """Parts of a layer that one name of --recompute-modules checkpoints, where it is not one."""
 
 
-def recompute_host_seconds(
-    gpu_backward: Number, host_backward: Number, gpu_again: Number, host_again: Number
-) -> Number:
-    """What running a part again adds to a layer's backward of `gpu_backward` and `host_backward` seconds: root of the squares of
-    the longer GPU and host times, less that of the shorter (host_floor_seconds)."""
+def recompute_host_seconds(gpu_backward: Number, host_backward: Number, gpu_again: Number, host_again: Number) -> Number:
+    """What running a part again adds to a layer's backward of `gpu_backward` and `host_backward` seconds: root of the squares
+    of the longer GPU and host times, less that of the shorter (host_floor_seconds)."""
     return np.hypot(gpu_backward + gpu_again, host_backward + host_again) - np.hypot(gpu_backward, host_backward)
 
 
@@ -342,8 +340,8 @@ def step_launch_seconds(step: Number, waiting: Number, host_s: float) -> Number:
     which the GPU waits `waiting` seconds for launches of layers: with GPU time G = step - waiting and host time
     H = sqrt(step^2 - G^2) it is sqrt(G^2 + (H + t0)^2) - step. A GPU that is never waited for hides nearly all of it.
 
-    t0: median of step time less launches of layers over launch-bound runs of Megatron-LM's CI, H100 50 ms, A100 81 ms (`python -m
-    validation.fit.host_floor`).
+    t0: median of step time less launches of layers over launch-bound runs of Megatron-LM's CI, H100 50 ms, A100 81 ms
+    (`python -m validation.fit.host_floor`).
     """
     gpu = step - waiting
     host = np.sqrt(np.maximum(step * step - gpu * gpu, 0.0))

@@ -171,8 +171,8 @@ def _attention(job: TrainingJob, x: Shapes, seen: Number, all_pairs: float, s: f
 def sink_slowdown(slowdown: float, length: float) -> float:
     """Time of attention with learned sinks over plain attention of this length, `slowdown` at SINK_LENGTH.
 
-    A sink is one score more in each row, and its gradient a sum over rows (gpt-oss model card, arXiv:2508.10925, section 2): what it
-    costs counts rows, whose pairs grow with the length, 1 + (k - 1) SINK_LENGTH / s.
+    A sink is one score more in each row, and its gradient a sum over rows (gpt-oss model card, arXiv:2508.10925, section 2):
+    what it costs counts rows, whose pairs grow with the length, 1 + (k - 1) SINK_LENGTH / s.
     """
     return 1.0 + (slowdown - 1.0) * SINK_LENGTH / length
 

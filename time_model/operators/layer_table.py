@@ -108,6 +108,8 @@ class LayerTable:
     recompute: list[Number]
     """[shapes, recomputes]: forward time run again in backward; no layer runs again in full:block columns, which depend on the
     stage."""
+    again: list[Number]
+    """What a whole layer that runs again adds."""
     floor: list[tuple[Number, Number]]
     """What the host floor added to forward and backward."""
     embedding: tuple[Number, Number]
@@ -121,18 +123,23 @@ class LayerTable:
     """Those with gradients: `held`, under LoRA the adapters alone."""
 
 
+FULL_LAYER = Recompute(granularity="full", method="uniform", num_layers=1)
+
+
 def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) -> LayerTable:
     """Price every operator once per shape and add them up by layer kind."""
     hidden = BlockCollectives(job, x, float(job.model.hidden_size))
     operators = at_the_clock(job, x, price_operators(job, x, hidden))
-    forward, backward, floor, recompute = [], [], [], []
+    forward, backward, floor, recompute, again = [], [], [], [], []
     for kind in job.model.kinds:
         mine = [op for op in operators if op.layer in ("all", kind)]
         fore, back, extra = _with_host(job, x, kind, mine, job.settings)
         forward.append(fore)
         backward.append(back)
         floor.append(extra)
-        recompute.append(recompute_seconds(mine, (fore, back), extra, recomputes, CHECKPOINT_SHARE * job.software.host_floor_seconds))
+        checkpoint_s = CHECKPOINT_SHARE * job.software.host_floor_seconds
+        recompute.append(recompute_seconds(mine, (fore, back), extra, recomputes, checkpoint_s))
+        again.append(recompute_seconds(mine, (fore, back), extra, [FULL_LAYER], checkpoint_s)[..., 0])
     outside = {layer: [op for op in operators if op.layer == layer] for layer in ("embedding", "head", "mtp")}
     depths = job.model.mtp_num_layers
     head = tuple((1 + depths) * a + depths * b for a, b in zip(_pair(outside["head"]), _pair(outside["mtp"]), strict=True))
@@ -143,6 +150,7 @@ def layer_table(job: TrainingJob, x: Shapes, recomputes: Sequence[Recompute]) ->
         forward=forward,
         backward=backward,
         recompute=recompute,
+        again=again,
         floor=floor,
         embedding=_pair(outside["embedding"]),
         head=(head[0], head[1]),
@@ -327,9 +335,9 @@ def recompute_seconds(
     """[shapes, recomputes] of one layer: what running a part again adds to its backward. full:block columns are 0 here.
 
     `layer`, `waiting`: forward and backward seconds, and what the host's launches are of them. Selective: the forward of every
-    operator that belongs to a chosen module, once, and the host's `checkpoint_s` for each checkpointed part; by operator, of each operator
-    its `again`. full:uniform: the whole forward, its communication and launches included. Where graphs replay everything the host
-    needs nothing. Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
+    operator that belongs to a chosen module, once, and the host's `checkpoint_s` for each checkpointed part; by operator, of
+    each operator its `again`. full:uniform: the whole forward, its communication and launches included. Where graphs replay
+    everything the host needs nothing. Source: Korthikanti et al. 2022, section 5; Megatron's --recompute-modules.
     """
     by_modules: dict[tuple[str, ...], Number] = {}
     for op in operators:
@@ -346,7 +354,9 @@ def recompute_seconds(
         elif recompute.by_operator:
             again = sum((op.again * op.forward for op in operators), again)
         elif recompute.granularity == "selective":
-            chosen = {modules: seconds for modules, seconds in by_modules.items() if not set(modules).isdisjoint(recompute.modules)}
+            chosen = {
+                modules: seconds for modules, seconds in by_modules.items() if not set(modules).isdisjoint(recompute.modules)
+            }
             again = sum(chosen.values(), again)
             parts = {name for modules in chosen for name in modules if name in recompute.modules}
             each = checkpoint_s * sum(CHECKPOINTED_PARTS.get(name, 1.0) for name in parts)

@@ -57,12 +57,15 @@ def explain_operators(scenario: Scenario, plan: TrainPlan) -> list[OperatorRow]:
 
 
 def _host_rows(table: LayerTable, job: TrainingJob, recompute: Recompute) -> list[OperatorRow]:
-    """What a layer of each kind waits for the host, beside its operators; whole layers that are run again wait again."""
+    """What a layer of each kind waits for the host, beside its operators, in what runs again, too."""
     rows = []
-    for layer, (forward, backward) in zip(table.kinds, table.floor, strict=True):
+    for layer, (forward, backward), whole, chosen in zip(table.kinds, table.floor, table.again, table.recompute, strict=True):
         if layer not in (*job.model.layer_kinds, *job.model.mtp_kinds):
             continue
-        waiting = _number(forward)
+        waiting, again = _number(forward), _number(whole if recompute.method == "block" else chosen)
+        own = sum(
+            _number(op.forward) * _recomputed_share(op, recompute) for op in table.operators if op.layer in ("all", layer)
+        )
         rows.append(
             OperatorRow(
                 operator="launches by the host",
@@ -71,7 +74,7 @@ def _host_rows(table: LayerTable, job: TrainingJob, recompute: Recompute) -> lis
                 forward_seconds=waiting,
                 dgrad_seconds=_number(backward),
                 wgrad_seconds=0.0,
-                recompute_seconds=waiting if recompute.granularity == "full" else 0.0,
+                recompute_seconds=max(again - own, 0.0),
                 forward_flops=0.0,
                 forward_bytes=0.0,
                 share_of_peak=None,

@@ -86,9 +86,9 @@ START_UP_S = {"alltoall": 60e-6, "deepep": 60e-6, "hybridep": 50e-6}
 """Start-up of one dispatch or combine, its metadata included."""
 DEEPEP_LINKS = (450e9, 900e9)
 DEEPEP_LINK_SHARE, DEEPEP_S_PER_COPY = (0.87, 0.61), (2.7e-9, 13e-9)
-"""Share of the links' rate, and seconds beside it for each copied token, by that rate: 20 SMs (DeepEP tables of aiconfigurator-core
-0.12.0, GB/s of combine at widths 2048 and 7168, two equations each: H100 over 8 ranks 312 and 365, 0.87 and 2.7 ns; B200 over 8
-ranks 241 and 416, 0.65 and 10 ns; GB200 over 4 ranks 170 and 326, 0.57 and 16 ns)."""
+"""Share of the links' rate, and seconds beside it for each copied token, by that rate: 20 SMs (DeepEP tables of
+aiconfigurator-core 0.12.0, GB/s of combine at widths 2048 and 7168, two equations each: H100 over 8 ranks 312 and 365, 0.87 and
+2.7 ns; B200 over 8 ranks 241 and 416, 0.65 and 10 ns; GB200 over 4 ranks 170 and 326, 0.57 and 16 ns)."""
 NIC_SHARE = {"hybridep": (0.67, 0.86, 0.87), "deepep": (0.88, 0.88, 0.88)}
 """Share of the card's rate that copies to other link domains reach over 2, 4, and 8 or more of them: GB/s (1 - 1/D) over the
 card's 50, for the tables count copies of the own domain too (deepseek-ai/DeepEP, tests/test_internode.py, on branch hybrid-ep

@@ -51,12 +51,18 @@ def host_seconds() -> float:
     return float(np.median([slope for name in ARCHITECTURES for slope in slopes(launch_bound_runs(name))]))
 
 
+def rest_seconds(runs: list[Run]) -> float:
+    """t0: median of what is left of the steps beside the launches of layers at c over both generations."""
+    return float(np.median([run.measured_s - host_seconds() * layer_forwards(run) for run in runs]))
+
+
 def main() -> None:
-    """Print c by generation of GPUs and over both."""
+    """Print c by generation of GPUs and over both, and t0."""
     for name in ARCHITECTURES:
         runs = launch_bound_runs(name)
         low, middle, high = (1e3 * value for value in np.percentile(slopes(runs), [25, 50, 75]))
         print(f"{name}: {len(runs)} runs, {middle:.2f} ms a layer forward (quartiles {low:.2f} to {high:.2f})")
+        print(f"{name}: {1e3 * rest_seconds(runs):.0f} ms a step beside them")
     print(f"both: {1e3 * host_seconds():.2f} ms")
 
 
