@@ -173,7 +173,7 @@ def test_operator_table_counts_the_flops_of_a_layer() -> None:
     b, s, h = 2, 2048, 12288
     assert flops * 8 == pytest.approx(24 * b * s * h**2 + 2 * b * s**2 * h)
     assert all(row.share_of_peak is None or 0 < row.share_of_peak < 1 for row in rows)
-    assert [row.operator for row in rows if row.recompute_seconds] == ["core attention"]
+    assert [row.operator for row in rows if row.recompute_seconds] == ["core attention", "launches by the host"]
     assert {"router", "experts.linear_fc1", "expert exchange"} <= {
         row.operator for row in _explain("tp=1,pp=1,ep=8,mbs=1", model=load_model("qwen3-30b-a3b"), gpu="h100", gbs=2048)
     }
@@ -302,7 +302,8 @@ def test_two_stacks_share_one_output_layer_and_each_has_its_final_norm(model, st
     once = {"logits": 1, "cross entropy": 1, "head gradient accumulation": 1}
     assert Counter(row.operator for row in outside) == once | {"final norm": stacks, "embedding lookup": stacks}
     assert all(row.recompute_seconds == 0 for row in outside)  # full recomputation is of layers
-    assert all(row.recompute_seconds == row.forward_seconds for row in rows if row.layer not in ("head", "embedding"))
+    layers = [row for row in rows if row.layer not in ("head", "embedding")]
+    assert all(row.recompute_seconds == row.forward_seconds for row in layers if row.operator != "launches by the host")
 
 
 @tabled
