@@ -18,7 +18,15 @@ from autoconfig.render.training_json import explain_json, search_json
 from autoconfig.training.answer import explain, search
 from autoconfig.training.price import report_plan, violations
 from autoconfig.training.question import Request
-from autoconfig.training.rank import PARETO_POINTS, RESOLUTION, SLOWEST, pareto_positions, rank_plans, tie_groups
+from autoconfig.training.rank import (
+    PARETO_POINTS,
+    PLAINER,
+    RESOLUTION,
+    SLOWEST,
+    pareto_positions,
+    rank_plans,
+    tie_groups,
+)
 from autoconfig.training.space import Constraints
 
 LAYOUT = ("tp", "sp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs")
@@ -167,8 +175,10 @@ def test_answer_is_ranked_and_every_row_says_why(request_of):
     answer = search(request_of("dense", gpus=16, top=50, tokens=1e9, price=2.0))
     assert [p.rank for p in answer.plans] == list(range(1, 51))
     steps = [p.report.step_seconds for p in answer.plans]
-    assert steps == sorted(steps) and len({p.why for p in answer.plans}) > 45
-    assert answer.plans[0].why.startswith("fastest of") and "slower than the first" in answer.plans[-1].why
+    plainer = sum(step <= (1 + PLAINER) * min(steps) for step in steps)
+    assert max(steps[:plainer]) <= (1 + PLAINER) * min(steps) and steps[plainer:] == sorted(steps[plainer:])
+    assert len({p.why for p in answer.plans}) > 45
+    assert "of 5,268 plans that fit" in answer.plans[0].why and "slower than the first" in answer.plans[-1].why
     first, scenario = answer.plans[0].report, answer.question.scenario
     tokens = scenario.workload.tokens_per_step
     assert first.tokens_per_second_per_gpu == pytest.approx(tokens / first.step_seconds / 16)
@@ -194,13 +204,14 @@ def test_sorting_by_memory_keeps_the_ranks_by_time(request_of):
 
 def test_included_plans_stand_where_the_ranking_has_them(request_of):
     base = search(request_of("dense", gpus=16, top=10_000))
+    fastest = min(plan.report.step_seconds for plan in base.plans)
     asked = [base.plans[i] for i in (0, 1, 7, len(base.plans) // 2, len(base.plans) - 1)]
     answer = search(request_of("dense", gpus=16, include=tuple(str(p.report.plan) for p in asked)))
     for plan, included in zip(asked, answer.included, strict=True):
         assert included.legal and included.report.fits and included.plan == plan.report.plan
         assert included.layout_rank == plan.rank
         assert included.layout_percentile == pytest.approx(100 * plan.rank / len(base.plans))
-        assert included.step_ratio_to_first == pytest.approx(plan.report.step_seconds / base.plans[0].report.step_seconds)
+        assert included.step_ratio_to_first == pytest.approx(plan.report.step_seconds / fastest)
 
 
 def test_a_plan_outside_the_searched_space_takes_the_rank_it_would_have(request_of):
@@ -286,7 +297,8 @@ def test_gpus_at_most_takes_the_fastest_of_all_whole_nodes(request_of, scenario_
         if len(alone.best):
             best[gpus] = alone.step_seconds[0]
     tried = dict(answer.gpus_tried)
-    assert len(best) > 3 and answer.plans[0].report.step_seconds == pytest.approx(min(best.values()))
+    assert len(best) > 3
+    assert min(best.values()) <= answer.plans[0].report.step_seconds <= (1 + PLAINER) * min(best.values())
     assert answer.question.scenario.cluster.num_gpus == min(best, key=lambda n: best[n])
     assert set(tried) <= set(range(4, 32, 4))
     for gpus, step in tried.items():
@@ -358,7 +370,7 @@ def test_korthikantis_plan_fits_and_is_near_the_first(a100):
     (included,) = a100.included
     print(f"Korthikanti: {included.step_ratio_to_first:.4f} x the first, layout {included.layout_rank}")
     assert included.legal and included.report.fits
-    assert included.step_ratio_to_first <= 1.20
+    assert included.layout_percentile <= 2.0
 
 
 def test_nvidias_plan_is_among_the_first_on_512_h100():
