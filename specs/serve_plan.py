@@ -64,6 +64,11 @@ class EnginePlan:
             raise PlanError(f"ep={self.ep} must divide tp x adp = {self.tp * self.adp}")
 
     @property
+    def size(self) -> int:
+        """GPUs of one instance."""
+        return self.tp * self.pp * self.adp
+
+    @property
     def gpus(self) -> int:
         """GPUs of all instances."""
         return self.tp * self.pp * self.adp * self.replicas

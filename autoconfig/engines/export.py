@@ -63,7 +63,7 @@ def slurm_script(
 ) -> str:
     """`sbatch serve.sbatch`: an array of one job per instance, each on its own node share, with the text of its `files`;
     `slurm`: its further options; `beside`: the instances whose ports come first."""
-    gpus, per_node = plan.tp * plan.pp * plan.adp, question.gpus_per_node
+    gpus, per_node = plan.size, question.gpus_per_node
     nodes = -(-gpus // per_node)
     launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
     lines = [
@@ -95,7 +95,7 @@ def kubernetes_objects(question: ServeQuestion, kind: str, plan: EnginePlan, fil
 
     IMAGE and MODEL are filled in by `envsubst '$IMAGE $MODEL' < serve.kubernetes.yaml | kubectl apply -f -`.
     """
-    gpus = plan.tp * plan.pp * plan.adp
+    gpus = plan.size
     if gpus > question.gpus_per_node:
         return None
     name = f"{slug(question.model.name)}-{kind}".replace("_", "-").replace(".", "-").lower()
@@ -201,7 +201,7 @@ def _instances(question: ServeQuestion, plan: EnginePlan, start: Start, beside: 
 
     Instances in the background get their own GPUs and ports, after those of `beside` (decode instances after prefill ones).
     """
-    gpus = plan.tp * plan.pp * plan.adp
+    gpus = plan.size
     most = question.gpus_per_node // gpus
     first_gpu = beside.gpus if beside and beside.gpus + plan.gpus <= question.gpus_per_node else 0
     port = f"${{FIRST_PORT:-{_first_port(plan, beside)}}}"

@@ -103,6 +103,6 @@ def _fitting(question: ServeQuestion, plan: EnginePlan) -> EnginePlan:
     fixed = question.constraints.get("batch", frozenset())
     if len(fixed) == 1:
         return plan.replace(batch=int(str(next(iter(fixed)))))
-    own = plan.replace(replicas=max(question.num_gpus // (plan.tp * plan.pp * plan.adp), 1))
+    own = plan.replace(replicas=max(question.num_gpus // plan.size, 1))
     held = int(decode_memory(question, own).max_concurrency) * plan.adp
     return plan.replace(batch=max(min(plan.batch, held), plan.adp * plan.pp))

@@ -96,7 +96,7 @@ def whole_prompt_tokens(question: ServeQuestion, plan: EnginePlan) -> int:
 
 def nodes_of(question: ServeQuestion, plan: EnginePlan) -> int:
     """Nodes of one instance."""
-    return -(-plan.tp * plan.pp * plan.adp // question.gpus_per_node)
+    return -(-plan.size // question.gpus_per_node)
 
 
 def sequences(kind: str, plan: EnginePlan) -> int:

@@ -10,13 +10,15 @@ from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
-from autoconfig.serving.finalists import figure, finalists, kept, of_loads, one_per_layout, over_limits
+from autoconfig.serving.fewest import kept
+from autoconfig.serving.finalists import figure, finalists, of_loads
 from autoconfig.serving.question import ServeQuestion, understand
-from autoconfig.serving.rank import SPARE, Deployments, search, single
+from autoconfig.serving.rank import SPARE, Deployments, one_per_layout, search, single
 from autoconfig.serving.reasons import (
     exceeded,
     nearest_row,
     no_deployment,
+    over_limits,
     over_text,
     readable,
     refuted_text,
@@ -146,35 +148,24 @@ def _nearest(question: ServeQuestion, found: Deployments, request: ServeRequest)
     return report(question, found, row), shortfall(question, found, row, carrying)
 
 
-SIZES = 4
+SIZES = 6
 """Numbers of GPUs that are asked whether they carry a load."""
 
 
 def _gpus_that_carry(question: ServeQuestion, request: ServeRequest, most: float) -> int | None:
-    """GPUs that carry the load in closed form, as the same question with so many answers: first as many as `most` requests per
-    second of these GPUs suggest, or where these fill no nodes, so that few layouts use all of them, the next number that does;
-    then more, always whole nodes (less than one: 2, 4, 8). None where none of SIZES does."""
-    node = request.gpus_per_node or question.gpu.link_domain_size
-    gpus = question.num_gpus
-    if gpus == _whole(gpus, node):
-        gpus = math.ceil(gpus * question.rate / most)
+    """The fewest GPUs that carry the load in closed form, as the same question with so many answers: searched among at first
+    as many as `most` requests per second of these GPUs suggest. None where none of SIZES does."""
+    gpus = max(math.ceil(question.num_gpus * question.rate / most * 1.25), question.num_gpus + 1)
     for _ in range(SIZES):
-        gpus = _whole(gpus, node)
-        if gpus > MAX_SERVING_GPUS:
-            break
+        gpus = min(gpus, MAX_SERVING_GPUS)
         found = search(understand(replace(request, gpus=gpus)).in_means())
-        if found.carries and found.most_load > 0.0:
-            fewer = _whole(math.ceil(gpus / found.most_load), node)
-            enough = fewer < gpus and search(understand(replace(request, gpus=fewer)).in_means()).carries
-            return fewer if enough else gpus
-        gpus = math.ceil(gpus / min(max(found.most_load, 0.001), 0.99))
+        if found.carries:
+            rows = found.order if len(found.order) else slice(None)
+            return int(found.columns["gpus"][rows].min())
+        if gpus == MAX_SERVING_GPUS:
+            break
+        gpus *= 2
     return None
-
-
-def _whole(gpus: int, node: int) -> int:
-    """So many GPUs or more, that fill nodes of `node`, or a power of two of one."""
-    unit = min(node, 1 << (gpus - 1).bit_length())
-    return -(-gpus // unit) * unit
 
 
 def _nearest_simulated(question: ServeQuestion, reports: Sequence[DeploymentReport]) -> tuple[DeploymentReport, str]:
@@ -197,7 +188,7 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
     if plan.prefill is not None:
         return text, *_included_disaggregated(question, plan)
     own = plan.decode
-    own = own.replace(replicas=max(question.num_gpus // (own.tp * own.pp * own.adp), 1)) if own.replicas == 1 else own
+    own = own.replace(replicas=max(question.num_gpus // own.size, 1)) if own.replicas == 1 else own
     if own.gpus > question.num_gpus:
         return text, None, f"takes {own.gpus} GPUs, there are {question.num_gpus}"
     if question.model.num_attention_heads % own.tp:
@@ -233,19 +224,19 @@ def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[D
     if first.kv != plan.decode.kv:
         return None, f"prefill instances have kv={first.kv}, decode instances kv={plan.decode.kv}: no engine converts a cache"
     for own in (first, plan.decode):
-        size = own.tp * own.pp * own.adp
         constraints: dict[str, frozenset[object]] = {
             key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv")
         }
-        legal = question.layouts(constraints, size)
+        legal = question.layouts(constraints, own.size)
         why = refused(question.model, question.engine, own, question.gpus_per_node, question.checkpoint)
         if why or next(legal, None) is None:
             return None, why or f"{own}: no engine runs this combination (see docs/inference.md, the space)"
     lacks = disaggregated.prefill_lacks_bytes(question, first)
     if lacks > 0:
         return None, f"a prefill GPU lacks {lacks / GIB:.1f} GiB for the longest prompt, {question.longest_prompt:,.0f} tokens"
+    question = replace(question, num_gpus=plan.gpus, rate=0.0)
     columns = disaggregated.asked(question, Pricer(lengths=question.lengths), plan)
     if columns is None:
         return None, f"memory of a decode GPU does not hold batch {plan.decode.batch}"
-    alone = single(replace(question, num_gpus=plan.gpus, rate=0.0), (plan.decode, first), columns)
+    alone = single(question, (plan.decode, first), columns)
     return report(alone.question, alone, 0), ""

@@ -336,7 +336,7 @@ def _prefilled(question: ServeQuestion, one: DeploymentReport, arrival: Vector, 
     assert plan is not None
     job = question.job(plan)
     table = IterationTable(job, most_length=question.workload.longest_tokens)
-    sent = transfer_seconds(question, plan) * isl / question.lengths.isl
+    sent = transfer_seconds(question, plan, one.gpus) * isl / question.lengths.isl
     free = [0.0] * max(round(_prefill_ranks(one) * share), 1)
     slower = len(free) / (_prefill_ranks(one) * share)  # as busy as all are, where the share is no whole number of ranks
     lengths, which = np.unique(isl, return_inverse=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,7 @@ class Prefill:
 
     @property
     def size(self) -> int:
-        return self.plan.tp * self.plan.pp * self.plan.adp
+        return self.plan.size
 
     @property
     def at_once(self) -> int:
@@ -73,13 +73,14 @@ def prefill_lacks_bytes(question: ServeQuestion, plan: EnginePlan) -> float:
 def prefill(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int) -> Prefill:
     """The layout as a prefill instance; memory is not looked at."""
     each = float(pricer.prices(job).seconds(0.0, 1.0, 1.0, question.lengths.prompt)) + job.constants.request_s
-    return Prefill(index=index, plan=job.plan, prompt_s=each, sent_s=transfer_seconds(question, job.plan))
+    return Prefill(index=index, plan=job.plan, prompt_s=each, sent_s=transfer_seconds(question, job.plan, question.num_gpus))
 
 
-def transfer_seconds(question: ServeQuestion, plan: EnginePlan) -> float:
-    """KV cache of one prompt from prefill to decode GPUs: each rank sends its share through its own network card."""
+def transfer_seconds(question: ServeQuestion, plan: EnginePlan, gpus: int) -> float:
+    """KV cache of one prompt from prefill to decode GPUs of a deployment of so many: each rank sends its share through its own
+    network card."""
     moved = question.lengths.isl * kv_token_bytes(question.model, plan) + state_sequence_bytes(question.model, plan)
-    return moved / (question.nic_bytes_per_s * NIC_EFFICIENCY)
+    return moved / (question.sent_bytes_per_s(gpus) * NIC_EFFICIENCY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,32 +113,100 @@ def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Ve
 def pairs(
     question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[Prefill], batches: Vector
 ) -> list[dict[str, Vector]]:
-    """The best prefill layouts within --ttft with every decode layout, in the ratio that serves most requests."""
+    """The best prefill layouts within --ttft with every decode layout, in the ratio that serves most requests; GPUs that neither
+    side uses are not booked."""
     limit = question.ttft_s or np.inf
     within = [one for one in prefills if one.prompt_s + one.sent_s < limit]
     best = sorted(within, key=lambda one: (one.requests_per_s / one.size, one.prompt_s, one.index), reverse=True)
-    decodes: dict[int, Decode | None] = {}
     blocks = []
-    for first in best[:PREFILLS_KEPT]:
-        most = np.arange(1.0, question.num_gpus // first.size + 1.0)
-        utilisation = np.minimum(
-            MAX_UTILISATION, highest_utilisation_within((limit - first.sent_s) / first.prompt_s - 1.0, most * first.at_once)
-        )
+    for first, index, second in _matched(question, pricer, plans, best[:PREFILLS_KEPT], batches):
+        size = plans[index].size
+        counts = np.arange(1.0, (question.num_gpus - size) // first.size + 1.0)
+        utilisation = _utilisation(question, first, counts)
+        decoders = np.floor((question.num_gpus - counts * first.size) / size)
+        carried = (utilisation * counts * first.requests_per_s)[:, None]
+        served = np.minimum(carried, decoders[:, None] * second.requests_per_s[None, :])
+        pick = served.argmax(axis=0)
+        needed = np.ceil(served[pick, np.arange(len(second.batch))] / second.requests_per_s - 1e-9)
+        blocks.append(columns(question, first, second, index, plans[index], counts[pick], needed, utilisation[pick]))
+    return blocks
+
+
+MORE_PREFILLS = 2
+"""Numbers of prefill instances that are tried under a load: the fewest that carry it, and one more."""
+PREFILLS_OF_A_FORMAT = 2
+"""Prefill layouts under a load by formats of weights and cache, those of fewest GPUs."""
+
+
+def pairs_under_load(
+    question: ServeQuestion,
+    pricer: Pricer,
+    plans: Sequence[EnginePlan],
+    prefills: Sequence[Prefill],
+    batches: Vector,
+    wanted: float,
+) -> list[dict[str, Vector]]:
+    """Pairs of layouts whose prefill instances are the fewest that carry `wanted` requests/s within --ttft, or one more; a row's
+    requests are those of one decode instance, whose number the load decides. A deployment within a node sends over its link."""
+    blocks: list[dict[str, Vector]] = []
+    for most in sorted({min(question.num_gpus, question.gpus_per_node), question.num_gpus}):
+        asked = replace(question, num_gpus=most)
+        ready = []
+        for one in prefills:
+            first = replace(one, sent_s=transfer_seconds(question, one.plan, most))
+            counts = np.arange(1.0, (most - 1) // one.size + 1.0)
+            carried = _utilisation(question, first, counts) * counts * first.requests_per_s
+            if len(counts) and carried[-1] >= wanted:
+                fewest = float(counts[np.searchsorted(carried, wanted)])
+                ready.append((fewest * one.size, first.prompt_s + first.sent_s, one.index, fewest, first))
+        ready.sort(key=lambda each: each[:3])
+        kept: dict[tuple[str, str], list[tuple[float, Prefill]]] = {}
+        for *_, fewest, first in ready:
+            kept.setdefault((first.plan.weights, first.plan.kv), []).append((fewest, first))
+        chosen = {first.index: fewest for some in kept.values() for fewest, first in some[:PREFILLS_OF_A_FORMAT]}
+        firsts = [first for *_, first in ready if first.index in chosen]
+        for first, index, second in _matched(asked, pricer, plans, firsts, batches):
+            for counts in chosen[first.index] + np.arange(float(MORE_PREFILLS)):
+                if counts * first.size + plans[index].size <= most:
+                    blocks.append(_under_load(asked, first, second, index, plans[index], float(counts)))
+    return blocks
+
+
+def _utilisation(question: ServeQuestion, first: Prefill, counts: Vector) -> Vector:
+    """Share of their throughput that so many prefill instances may be asked for within --ttft."""
+    headroom = (question.ttft_s or np.inf) - first.sent_s
+    services = max(headroom / first.prompt_s - 1.0, 0.0)
+    return np.minimum(MAX_UTILISATION, highest_utilisation_within(services, counts * first.at_once))
+
+
+def _matched(
+    question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], firsts: Sequence[Prefill], batches: Vector
+) -> Iterator[tuple[Prefill, int, Decode]]:
+    """Every prefill layout with every decode layout of its formats that there is room for: (prefill, index, decode)."""
+    decodes: dict[int, Decode | None] = {}
+    for first in firsts:
         for index, plan in enumerate(plans):
-            size = plan.tp * plan.pp * plan.adp
-            if first.size + size > question.num_gpus or plan.kv != first.plan.kv or plan.weights != first.plan.weights:
+            alike = plan.kv == first.plan.kv and plan.weights == first.plan.weights
+            if first.size + plan.size > question.num_gpus or not alike:
                 continue
             if index not in decodes:
                 decodes[index] = decode(question, pricer, question.job(plan), batches)
             second = decodes[index]
-            if second is None:
-                continue
-            counts = np.arange(1.0, (question.num_gpus - size) // first.size + 1.0)
-            decoders = np.floor((question.num_gpus - counts * first.size) / size)
-            carried = (utilisation[: len(counts)] * counts * first.requests_per_s)[:, None]
-            pick = np.minimum(carried, decoders[:, None] * second.requests_per_s[None, :]).argmax(axis=0)
-            blocks.append(columns(question, first, second, index, plan, counts[pick], decoders[pick], utilisation[pick]))
-    return blocks
+            if second is not None:
+                yield first, index, second
+
+
+def _under_load(
+    question: ServeQuestion, first: Prefill, second: Decode, index: int, plan: EnginePlan, instances: float
+) -> dict[str, Vector]:
+    """Columns with `instances` of `first` under the load, and as many decode instances as there is room for."""
+    one = np.ones(len(second.batch))
+    beside = instances * first.size
+    busy = np.minimum(question.rate / (instances * first.requests_per_s), 1.0 - 1e-9)
+    decoders = np.floor((question.num_gpus - beside) / plan.size)
+    found = columns(question, first, second, index, plan, one * instances, one * decoders, one * MAX_UTILISATION)
+    ttft_s = one * first.ttft_s(one * busy, one * instances)
+    return {**found, "ttft_s": ttft_s, "random_ttft_s": ttft_s}
 
 
 def columns(
@@ -165,10 +234,12 @@ def columns(
         "ttft_s": ttft_s,
         "random_ttft_s": ttft_s,
         "tpot_s": second.step_s / question.lengths.tokens_per_step,
-        "gpus": one * question.num_gpus,
+        "gpus": instances * first.size + decoders * plan.size,
         "headroom": second.headroom,
         "prefill": one * first.index,
         "prefills": one * instances,
+        "size": one * plan.size,
+        "each": second.requests_per_s,
     }
 
 
@@ -185,8 +256,4 @@ def asked(question: ServeQuestion, pricer: Pricer, plan: ServePlan) -> dict[str,
     if second is None:
         return None
     counts, decoders = np.array([float(plan.prefill.replicas)]), np.array([float(plan.decode.replicas)])
-    headroom = (question.ttft_s or np.inf) - first.sent_s
-    utilisation = np.minimum(
-        MAX_UTILISATION, highest_utilisation_within(max(headroom / first.prompt_s - 1.0, 0.0), counts * first.at_once)
-    )
-    return columns(question, first, second, 0, plan.decode, counts, decoders, utilisation)
+    return columns(question, first, second, 0, plan.decode, counts, decoders, _utilisation(question, first, counts))

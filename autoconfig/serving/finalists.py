@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from autoconfig.planning.progress import Progress
-from autoconfig.serving.deployment import DeploymentReport, SimulatedJson, report, simulated
+from autoconfig.serving.deployment import DeploymentReport, report, simulated
+from autoconfig.serving.fewest import COUNTED, fewest, kept
 from autoconfig.serving.question import ServeQuestion
-from autoconfig.serving.rank import Deployments, search
-from autoconfig.serving.reasons import closed_over, simulated_figures
+from autoconfig.serving.rank import Deployments, one_per_layout, search
+from autoconfig.serving.reasons import closed_over, over_limits
 from autoconfig.serving.request import ServeRequest
-from autoconfig.specs.layouts import first_positions
 
 HEADROOM_STEP, MAX_SIZES, BISECTIONS = 1.5, 6, 3
 """Least factor between the loads that deployments are sized for, how many such loads are tried up to all GPUs, and how often
@@ -31,7 +31,9 @@ Found = tuple[Deployments, list[DeploymentReport], list[str], list[DeploymentRep
 def finalists(question: ServeQuestion, request: ServeRequest, progress: Progress | None) -> Found:
     """What of_loads finds. Where none of it is within the limits in the simulation, the deployments that are fastest in closed
     form are simulated too, and every tp of which one is within them is searched for itself."""
-    first = of_loads(question, request, progress)
+    first = (fewest(question, request, progress) if question.rate and question.goal in COUNTED else None) or of_loads(
+        question, request, progress
+    )
     found, reports, _, tried = first
     out_of_reach = not reports and (not question.tails or not found.carries)
     if not request.simulate or out_of_reach or any(kept(question, one) for one in reports):
@@ -174,23 +176,3 @@ def _simulated_reports(
             progress(f"simulating {reports[i].plan}")
         reports[i] = replace(reports[i], latency=simulated(question, reports[i]))
     return found, reports
-
-
-def kept(question: ServeQuestion, one: DeploymentReport) -> bool:
-    """Whether it was simulated and every limit held."""
-    return one.latency is not None and max(over_limits(question, one.latency).values()) <= 1.0
-
-
-def over_limits(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
-    """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
-    worst = {"ttft": 0.0, "tpot": 0.0}
-    for kind, _, seconds, limit in simulated_figures(question, found):
-        worst[kind] = max(worst[kind], seconds / limit)
-    return worst
-
-
-def one_per_layout(found: Deployments, most: int) -> list[int]:
-    """The best row of each of the first `most` layouts."""
-    decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
-    first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
-    return [int(row) for row in found.order[first[:most]]]

@@ -82,6 +82,7 @@ class ServeQuestion:
     goal: str
     chunked: bool
     disaggregated: bool
+    """Whether separate prefill and decode instances are searched."""
     constraints: Mapping[str, frozenset[object]]
     calibration: ServingCalibration
     imbalance: float | None
@@ -93,13 +94,14 @@ class ServeQuestion:
     """How the model's files store its weights, where they are quantised."""
     usual_limit: bool = False
     """`tpot_s` is reasons.READABLE_TPOT_S, as nobody asked for a limit."""
+    aggregated: bool = True
+    """Whether instances that prefill and decode are searched."""
     sized_for: float = 1.0
     """Times the mean load that a deployment must carry, where bursts ask for more than the mean."""
 
-    @property
-    def nic_bytes_per_s(self) -> float:
-        """Per GPU; within a node the link."""
-        return self.gpu.link_bytes_per_s if self.num_gpus <= self.gpus_per_node else self.gpu.nic_bytes_per_s
+    def sent_bytes_per_s(self, gpus: int) -> float:
+        """Per GPU between the instances of a deployment of so many GPUs: within a node the link, else the network card."""
+        return self.gpu.link_bytes_per_s if gpus <= self.gpus_per_node else self.gpu.nic_bytes_per_s
 
     def job(self, plan: EnginePlan) -> ServingJob:
         return ServingJob(
@@ -113,11 +115,13 @@ class ServeQuestion:
             checkpoint=self.checkpoint,
         )
 
-    def layouts(self, fixed: Mapping[str, frozenset[object]] | None = None, gpus: int = 0) -> Iterator[EnginePlan]:
+    def layouts(
+        self, fixed: Mapping[str, frozenset[object]] | None = None, gpus: int = 0, *, fill: bool = True
+    ) -> Iterator[EnginePlan]:
         """Every layout that fills the GPUs, or so many, within the constraints, or `fixed` (space.layouts)."""
         asked = self.constraints if fixed is None else fixed
         size = gpus or self.num_gpus
-        return layouts(self.model, self.gpu, self.engine, size, self.gpus_per_node, asked, self.checkpoint)
+        return layouts(self.model, self.gpu, self.engine, size, self.gpus_per_node, asked, self.checkpoint, fill=fill)
 
     def memory(self, job: ServingJob, batch: Number, tokens: Number, length: float | None = None) -> ServingMemory:
         """Memory of one GPU of `job` for sequences of `length` tokens (what this question's hold on average), at batch sizes

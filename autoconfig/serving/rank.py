@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from autoconfig.planning.progress import Progress
 from autoconfig.serving import disaggregated
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.space import least_tokens, loads
-from autoconfig.specs.layouts import pareto_front
+from autoconfig.specs.layouts import first_positions, pareto_front
 from autoconfig.specs.serve_plan import EnginePlan, ServePlan
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import policy_of
@@ -30,11 +30,11 @@ MIN_GAIN = 1e-4
 SPARE = 0.9
 """Share of its throughput that a deployment is asked for under a load: arrivals come in bursts."""
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "random_ttft_s", "gpus", "headroom",
-           "prefill", "prefills")  # fmt: skip
+           "prefill", "prefills", "size", "each")  # fmt: skip
 """layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment;
 random_ttft_s: where requests come at random; headroom: sequences that
-memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances. Under a load also
-most_batch and most_tokens: the limits that leave headroom for bursts."""
+memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances; size and each: GPUs and
+requests_per_s of one of the replicas. Under a load also most_batch and most_tokens: the limits that leave headroom for bursts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,8 @@ class Deployments:
     """False: under a load that no deployment carries; the one row is then the deployment that carries most of it."""
     most_load: float = 1.0
     """Times the mean load that a deployment within the limits carries on all GPUs."""
+    priced: Mapping[str, Vector] = field(default_factory=dict)
+    """Under a load: columns of full queues, of which the deployments that carry it are made."""
 
     def plan(self, row: int) -> ServePlan:
         c = {name: values[row] for name, values in self.columns.items()}
@@ -83,29 +85,34 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
     """Price every layout's deployments; rank."""
     start = time.perf_counter()
     pricer = Pricer(lengths=question.lengths)
-    plans = list(question.layouts())
+    plans = list(question.layouts(fill=not (question.rate or question.disaggregated)))
     blocks: list[dict[str, Vector]] = []
     prefills: list[disaggregated.Prefill] = []
     enumerated, combinations = 0, int(np.prod([len(axis) for axis in _grid(question)]))
     for index, plan in enumerate(plans):
-        enumerated += combinations
-        job = question.job(plan)
+        job, fills = question.job(plan), bool(question.rate) or question.num_gpus % plan.size == 0
+        enumerated += combinations * fills
         if not loads(job):
             continue
-        block = _aggregated(question, pricer, job, index)
+        block = _aggregated(question, pricer, job, index) if fills and question.aggregated else None
         if block is not None:
             blocks.append(block)
         if question.disaggregated and disaggregated.prefill_lacks_bytes(question, plan) <= 0:
             prefills.append(disaggregated.prefill(question, pricer, job, index))
         if progress is not None and index % 50 == 0:
             progress(f"{index + 1:,} of {len(plans):,} layouts")
-    if question.disaggregated and blocks:
-        blocks += disaggregated.pairs(question, pricer, plans, prefills, _grid(question)[0])
-    columns = {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
+    loaded = list(blocks)
+    if question.disaggregated:
+        batches = _grid(question)[0]
+        blocks += disaggregated.pairs(question, pricer, plans, prefills, batches)
+        if question.rate:
+            wanted = question.rate * question.sized_for / SPARE
+            loaded += disaggregated.pairs_under_load(question, pricer, plans, prefills, batches, wanted)
+    columns, priced = _joined(blocks), _joined(loaded)
     carries, most_load = True, 1.0
     if question.rate and blocks:
         most_load = float((columns["requests_per_s"] * within_limits(question, columns)).max()) * SPARE / question.rate
-        columns, carries = _for_rate(question, columns)
+        columns, carries = _for_rate(question, priced) or (_most_carried(question, columns), False)
     order = _order(question, plans, columns) if carries else np.zeros(0, dtype=np.int64)
     return Deployments(
         question=question,
@@ -118,7 +125,12 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         too_large=_nearest_to_fit(question, plans) if not blocks else None,
         carries=carries,
         most_load=most_load,
+        priced=priced,
     )
+
+
+def _joined(blocks: Sequence[Mapping[str, Vector]]) -> dict[str, Vector]:
+    return {name: np.concatenate([b[name] for b in blocks]) if blocks else np.zeros(0) for name in COLUMNS}
 
 
 def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
@@ -158,10 +170,12 @@ def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index:
         "ttft_s": found.ttft_s,
         "tpot_s": found.tpot_s,
         "random_ttft_s": found.random_ttft_s,
-        "gpus": np.full(n, float(question.num_gpus)),
+        "gpus": np.full(n, float(plan.replicas * plan.size)),
         "headroom": held / batch,
         "prefill": np.full(n, -1.0),
         "prefills": np.zeros(n),
+        "size": np.full(n, float(plan.size)),
+        "each": found.requests_per_s,
     }
 
 
@@ -170,36 +184,34 @@ def within_limits(question: ServeQuestion, columns: Mapping[str, Vector]) -> npt
     return (columns["ttft_s"] <= (question.ttft_s or np.inf)) & (columns["tpot_s"] <= (question.tpot_s or np.inf))
 
 
-def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict[str, Vector], bool]:
-    """(deployments that carry the load, True), or (the one that carries most of it, False).
+def _for_rate(
+    question: ServeQuestion, priced: Mapping[str, Vector], most_gpus: float = 0.0
+) -> tuple[dict[str, Vector], bool] | None:
+    """(deployments that carry the load, True); None where there is none. With `most_gpus`: on as many of so many GPUs as their
+    instances fill.
 
     Of the same instances with every token budget: as many replicas as each batch within --tpot would need at SPARE of its
     throughput (where none is enough, as any batch would). Their requests then run at the smallest batch whose throughput is the
     load, where a system that starts empty comes to rest; the larger ones of a closed loop carry it as well, but no load takes a
     system there. The limit of the batch leaves headroom for bursts: the largest that memory holds and that is within --tpot.
+    Separate prefill instances are as many as each row has of them.
     """
-    aggregated, wanted = columns["prefill"] < 0, question.rate * question.sized_for / SPARE
-    replicas = np.where(aggregated, np.maximum(columns["replicas"], 1.0), 1.0)
-    each, size = columns["requests_per_s"] / replicas, columns["gpus"] / replicas
-    alike = np.stack(
-        [
-            columns["layout"],
-            np.where(aggregated, columns["tokens"], -1.0),
-            columns["prefill"],
-            columns["prefills"],
-            np.where(aggregated, -1.0, columns["replicas"]),
-        ],
-        axis=1,
-    )
+    wanted = question.rate * question.sized_for / SPARE
+    aggregated, each, size = priced["prefill"] < 0, priced["each"], priced["size"]
+    beside = priced["gpus"] - priced["replicas"] * size
+    kinds = ("layout", "tokens", "prefill", "prefills")
+    alike = np.stack([np.where(aggregated, priced[name], -1.0) if name == "tokens" else priced[name] for name in kinds], axis=1)
     _, group = np.unique(alike, axis=0, return_inverse=True)
-    within = columns["tpot_s"] <= (question.tpot_s or np.inf)
-    by_batch = np.lexsort((columns["batch"], group))
+    within = priced["tpot_s"] <= (question.tpot_s or np.inf)
+    by_batch = np.lexsort((priced["batch"], group))
     rows, needed, widest = [], [], []
     for same in np.split(by_batch, np.flatnonzero(np.diff(group[by_batch])) + 1):
-        most = question.num_gpus / size[same[0]] if aggregated[same[0]] else 1.0
+        most = ((most_gpus or question.num_gpus) - beside[same[0]]) // size[same[0]] if len(same) else 0.0
         enough = np.ceil(wanted / each[same])
         good = within[same] & (enough <= most)
         counts = np.unique(enough[good if good.any() else enough <= most])
+        if most_gpus and len(counts):
+            counts = np.array([most])
         load = question.rate if good.any() else wanted
         at = np.searchsorted(np.maximum.accumulate(each[same]), load / counts)
         rows.append(same[at])
@@ -207,15 +219,26 @@ def _for_rate(question: ServeQuestion, columns: dict[str, Vector]) -> tuple[dict
         widest.append(same[np.maximum(at, np.flatnonzero(within[same]).max(initial=0))])
     kept, counts, last = (np.concatenate(parts) for parts in (rows, needed, widest))
     if not len(kept):
-        within = within_limits(question, columns)
-        best = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
-        return {name: values[best] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}, False
-    result = {name: values[kept] for name, values in columns.items()}
-    result["replicas"] = np.where(aggregated[kept], counts, result["replicas"])
-    result["gpus"] = np.where(aggregated[kept], counts * size[kept], result["gpus"])
+        return None
+    result = {name: values[kept] for name, values in priced.items()}
+    result["replicas"] = counts
+    result["gpus"] = counts * size[kept] + beside[kept]
     result["ttft_s"] = result["random_ttft_s"]
     result["requests_per_s"] = np.full(len(kept), question.rate)
-    return {**result, "most_batch": columns["batch"][last], "most_tokens": columns["tokens"][last]}, True
+    return {**result, "most_batch": priced["batch"][last], "most_tokens": priced["tokens"][last]}, True
+
+
+def at_most(found: Deployments, gpus: int) -> Deployments:
+    """The deployments of a load that is carried, on as many of so many GPUs as their instances fill."""
+    columns, _ = _for_rate(found.question, found.priced, float(gpus)) or ({n: x[:0] for n, x in found.columns.items()}, True)
+    return replace(found, columns=columns, order=_order(found.question, found.layouts, columns), fit=len(columns["layout"]))
+
+
+def _most_carried(question: ServeQuestion, columns: Mapping[str, Vector]) -> dict[str, Vector]:
+    """The one deployment that carries most, within the limits where one is."""
+    within = within_limits(question, columns)
+    best = [int(np.argmax(columns["requests_per_s"] * (within if within.any() else 1.0)))]
+    return {name: values[best] * (SPARE if name == "requests_per_s" else 1.0) for name, values in columns.items()}
 
 
 def _order(question: ServeQuestion, plans: Sequence[EnginePlan], columns: Mapping[str, Vector]) -> npt.NDArray[np.int64]:
@@ -253,3 +276,10 @@ def _nearest_to_fit(question: ServeQuestion, plans: Sequence[EnginePlan]) -> Eng
         if left > headroom:
             best, headroom = plan, left
     return best
+
+
+def one_per_layout(found: Deployments, most: int) -> list[int]:
+    """The best row of each of the first `most` layouts."""
+    decode, prefill = (found.columns[name][found.order].astype(np.int64) for name in ("layout", "prefill"))
+    first = first_positions(decode * (len(found.layouts) + 1) + prefill + 1)
+    return [int(row) for row in found.order[first[:most]]]

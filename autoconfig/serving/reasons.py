@@ -211,6 +211,14 @@ def simulated_figures(question: ServeQuestion, found: SimulatedJson) -> Iterator
         yield kind, name, getattr(getattr(found, f"{kind}_seconds"), figure), limit
 
 
+def over_limits(question: ServeQuestion, found: SimulatedJson) -> dict[str, float]:
+    """The worst of TTFT's and of TPOT's simulated figures, over its limit."""
+    worst = {"ttft": 0.0, "tpot": 0.0}
+    for kind, _, seconds, limit in simulated_figures(question, found):
+        worst[kind] = max(worst[kind], seconds / limit)
+    return worst
+
+
 def over_text(over: float) -> str:
     """A figure over its limit: `12%`, or `a factor of 40`."""
     return f"{over - 1.0:.0%}" if over < MAX_FACTOR else f"a factor of {over:,.0f}"

@@ -92,14 +92,17 @@ def layouts(
     per_node: int,
     fixed: Mapping[str, frozenset[object]],
     checkpoint: Checkpoint | None = None,
+    *,
+    fill: bool = True,
 ) -> Iterator[EnginePlan]:
-    """Layouts with replicas that fill `num_gpus`, in the order of the columns; memory is not looked at.
+    """Layouts with replicas that fill `num_gpus` (without `fill`: as many as there is room for), in the order of the columns;
+    memory is not looked at.
 
     tp divides the query heads, within a link domain or over whole nodes; ep divides the experts and the ranks of a stage;
     attention data parallelism is for mixtures of experts (their experts are shared by all ranks; a dense model's replicas do
     the same). What the engine has no arguments for or refuses (`refused`) is left out. `fixed` holds the values of --fix.
     """
-    for plan in arrangements(model, gpu, num_gpus, per_node, fixed):
+    for plan in arrangements(model, gpu, num_gpus, per_node, fixed, fill=fill):
         if not refused(model, engine, plan, per_node, checkpoint):
             yield plan
 
@@ -110,19 +113,30 @@ def arrangements(
     num_gpus: int,
     per_node: int,
     fixed: Mapping[str, frozenset[object]],
+    *,
+    fill: bool = True,
 ) -> Iterator[EnginePlan]:
-    """Every way to put the model on the GPUs with the values of `fixed`, whether an engine takes it or not."""
+    """Every way to put the model on the GPUs with the values of `fixed`, whether an engine takes it or not; without `fill` also
+    those that leave some of the GPUs unused."""
     weights = [str(w) for w in fixed.get("weights", ())]
     caches = [str(k) for k in fixed.get("kv", ())]
     formats = weight_formats(model, gpu, weights), cache_formats(gpu, caches)
-    for tp, pp, adp in product(divisors(model.num_attention_heads), PIPELINES, divisors(num_gpus) if model.is_moe else [1]):
+    ranks = divisors(num_gpus) if fill else _attention_ranks(model, num_gpus)
+    for tp, pp, adp in product(divisors(model.num_attention_heads), PIPELINES, ranks if model.is_moe else [1]):
         stage = tp * adp
-        if pp > model.num_layers or num_gpus % (stage * pp) or (adp > 1 and tp > 1 and stage > per_node):
+        left_over = num_gpus % (stage * pp) if fill else stage * pp > num_gpus
+        if pp > model.num_layers or left_over or (adp > 1 and tp > 1 and stage > per_node):
             continue
         for ep, form, kv in product(divisors(stage) if model.is_moe else [1], *formats):
             plan = EnginePlan(tp=tp, pp=pp, ep=ep, adp=adp, weights=form, kv=kv, replicas=num_gpus // (stage * pp))
             if all(getattr(plan, key) in values for key, values in fixed.items() if key not in ("batch", "tokens")):
                 yield plan
+
+
+def _attention_ranks(model: ModelSpec, most: int) -> list[int]:
+    """Every adp up to `most` that `expert_degrees` has an ep for: a stage divides the experts or, with ep 1, their width."""
+    degrees = {*divisors(model.num_moe_experts or 1), *divisors(model.moe_ffn_hidden_size or 1)}
+    return sorted(one for one in degrees if one <= most)
 
 
 def refused(model: ModelSpec, engine: EngineSpec, plan: EnginePlan, per_node: int, checkpoint: Checkpoint | None = None) -> str:
@@ -133,13 +147,14 @@ def refused(model: ModelSpec, engine: EngineSpec, plan: EnginePlan, per_node: in
 
 
 def over_nodes(engine: EngineSpec, plan: EnginePlan, per_node: int) -> str:
-    """Why tensor parallelism does not go over nodes as asked; empty where it does.
+    """Why the ranks of a stage do not go over nodes as asked; empty where they do.
 
     vLLM (docs/serving/parallelism_scaling.md: tensor parallel size of all GPUs of all nodes), SGLang (--nnodes) and
     TensorRT-LLM (trtllm-llmapi-launch) do, in whole nodes; megatron inference keeps it within a link domain.
     """
     if plan.tp <= per_node:
-        return ""
+        uneven_nodes = plan.tp * plan.adp > per_node and plan.tp * plan.adp % per_node
+        return f"attention data parallelism over nodes takes whole nodes of {per_node} GPUs" if uneven_nodes else ""
     if engine.framework == "megatron":
         return f"at most {per_node} GPUs of a link domain, --gpus-per-node"
     return f"tensor parallelism over nodes takes whole nodes of {per_node} GPUs" if plan.tp % per_node else ""

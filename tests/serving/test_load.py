@@ -131,7 +131,7 @@ def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
         assert refuted.tokens_per_s_per_gpu > found.reports[0].tokens_per_s_per_gpu
         assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 700 ms")
         assert f"of {all_of} simulated" in found.why[0]
-        assert f"closed form: {refuted.plan}, in the simulation TTFT p99" in found.why[1]
+        assert any(f"closed form: {refuted.plan}, in the simulation TTFT p99" in line for line in found.why)
 
 
 def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
@@ -139,17 +139,17 @@ def test_a_limit_is_out_of_reach_only_where_the_fastest_of_each_tp_breaks_it():
     asked_of = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300, "fix": ("kv=fp8", "weights=fp8")}
     found = answer(asked(**asked_of, rate=40.0, ttft_p95_s=0.09))
     assert found.reports and found.reports[0].latency.ttft_seconds.p95 <= 0.09
-    assert found.reports[0].plan.decode.tp > 1 and any("alone" in line for line in found.sensitivity)
+    assert found.reports[0].plan.decode.tp > 1 and any(one.plan.decode.tp == 1 for one in found.simulated)
 
 
 ONE_SIZE = {"model": "llama3-8b", "gpu": "h100", "gpus": 8, "isl": 2000, "osl": 300}
 
 
-def test_the_gap_between_two_loads_is_halved():
-    """Three GPUs break the limit and the next load takes all eight: seven keep it."""
+def test_the_fewest_gpus_that_keep_a_limit_in_the_simulation():
+    """One GPU carries the mean load, and bursts break the limit on fewer than seven."""
     found = answer(asked(**ONE_SIZE, fix=("tp=1", "pp=1", "weights=fp8", "kv=fp8"), rate=10.0, ttft_p99_s=0.09))
     assert found.reports[0].gpus == 7 and found.reports[0].latency.ttft_seconds.p99 <= 0.09
-    assert "sized for less, bursts break the limits" in found.sensitivity[0]
+    assert found.sensitivity[0].endswith("on fewer than 7 bursts break the limits in the simulation")
 
 
 @pytest.mark.parametrize(("tails", "least"), [({}, 8), ({"tpot_p95_s": 0.1}, 200), ({"ttft_p99_s": 100.0}, 1000)])
@@ -166,16 +166,16 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
 
 
-@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 296), (251, 1000.0, 296), (3, 1000.0, 304), (1, 8.0, 4)])
+@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 296), (251, 1000.0, 296), (3, 1000.0, 296), (1, 8.0, 4)])
 def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
-    """In proportion to the nearest deployment 8 GPUs name 254, which fill no node and carry less; 251 name 1,984."""
+    """The fewest that do, whether they fill nodes or not."""
     load = {"isl": 1000, "osl": 500, "rate": rate, "ttft_s": 1.0}
     ask = asked(gpu="h100", gpus=gpus, engine="vllm", simulate=0, fix=("weights=fp8",), **load)
     text = answer(ask).infeasible
     assert f"not carry {rate:,.0f} requests/s" in text
     named = int(re.search(r"GPUs carry it: --gpus ([\d,]+)", text)[1].replace(",", ""))
-    assert named % min(8, 1 << (named - 1).bit_length()) == 0 and named <= most
-    assert answer(replace(ask, gpus=named)).deployments.carries
+    assert named == most and answer(replace(ask, gpus=named)).deployments.carries
+    assert not answer(replace(ask, gpus=named - 1)).deployments.carries
 
 
 def test_no_rate_is_named_as_within_limits_that_were_not_judged_at_it():

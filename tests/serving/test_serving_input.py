@@ -231,7 +231,8 @@ def test_separate_prefill_queues_prompts():
 @pytest.mark.parametrize("rate", [0.0, 300.0])
 def test_of_a_thousand_ranks_a_share_is_simulated_with_its_share_of_the_prefill_ranks(rate):
     """Each of them sees four generations of its batch, and prompts wait for several prefill ranks."""
-    asked = ServeRequest(model="llama3-70b", gpus=1841, simulate=0, disaggregated=True, rate=rate, top=50)
+    fix = ("tp=1", "pp=1")
+    asked = ServeRequest(model="llama3-70b", gpus=1841, simulate=0, disaggregated=True, rate=rate, top=50, fix=fix)
     one = next(one for one in answer(asked).reports if one.plan.prefill)
     decode, prefill = one.plan.decode, one.plan.prefill.replicas
     assert (decode.adp, decode.pp) == (1, 1)
