@@ -14,8 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
+from benchmarks.made_traces import a_day, written
 from validation.published import published_rows
 
 QUESTION = [
@@ -164,6 +167,20 @@ def serving_rate() -> None:
         arguments = ["deployments", "--model", model, "--gpus", str(gpus), "--gpu", "h200-sxm-141gb", "--isl", "1000"]
         wall, megabytes = command([*arguments, "--osl", "500", "--ttft", "2s", "--tpot", "50ms", "--json"])
         print(f"  {model} on {gpus} H200, whole process: {wall:.2f} s, {megabytes:.0f} MB")
+    day_of_requests(20_000 if SMOKE else 5_000_000)
+
+
+def day_of_requests(count: int) -> None:
+    """A made day's trace, sized by its busiest part."""
+    with TemporaryDirectory() as folder:
+        busy = (46_800.0, 50_400.0)
+        path = written(Path(folder) / "day", a_day(requests=count, seed=7, isl=1500, osl=300, busy=busy, times=3.0))
+        asked = [
+            *("deployments", "--model", "llama3-70b", "--gpus", "256", "--gpu", "h100"),
+            *("--ttft", "2s", "--tpot", "50ms"),
+        ]
+        wall, megabytes = command([*asked, "--goal", "gpus", "--trace", str(path), "--json"])
+    print(f"  a day of {count:,} requests sized for llama3-70b on H100, whole process: {wall:.1f} s, {megabytes:.0f} MB")
 
 
 def main() -> None:

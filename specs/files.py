@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from autoconfig.specs.errors import FileError, option
 
@@ -14,28 +16,39 @@ MAX_TEXT_BYTES = 1_000_000
 """Of a script or a configuration."""
 
 
-def read_bytes(path: Path, wanted: str, most: int = MAX_TEXT_BYTES, *, head: bool = False) -> bytes:
-    """What an ordinary file of at most `most` bytes holds; with `head` its first `most` bytes, however long it is.
-
-    Pipes and devices are never waited for, nor files of /proc. Raises FileError for these, for folders, and for what is too
-    large or cannot be read, saying what is `wanted`.
-    """
-    name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+@contextmanager
+def opened(path: Path, wanted: str) -> Iterator[BinaryIO]:
+    """An ordinary file to read bytes from. Pipes and devices are never waited for, nor files of /proc. Raises FileError for
+    these, for folders, and for what cannot be read, saying what is `wanted`."""
+    name = shown_name(path)
     try:
         if path.is_dir():
             raise FileError(f"{name!r} is a folder; give {wanted}")
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG((found := os.fstat(handle)).st_mode):
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
-            if found.st_size > most and not head:
-                raise FileError(f"{name!r} has {found.st_size:,} bytes, more than {most:,}; give {wanted}")
-            data: bytes | None = file.read(most + 1)
-            if data is None:  # of /proc: there will be something to read later
-                raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
+            yield file
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise FileError(f"{name!r} cannot be read: {reason}; check the path") from error
+
+
+def shown_name(path: Path) -> str:
+    """A path in at most 200 characters."""
+    return str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
+
+
+def read_bytes(path: Path, wanted: str, most: int = MAX_TEXT_BYTES, *, head: bool = False) -> bytes:
+    """What an ordinary file of at most `most` bytes holds; with `head` its first `most` bytes, however long it is. Raises
+    FileError for what is too large and where `opened` does."""
+    name = shown_name(path)
+    with opened(path, wanted) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most and not head:
+            raise FileError(f"{name!r} has {size:,} bytes, more than {most:,}; give {wanted}")
+        data: bytes | None = file.read(most + 1)
+        if data is None:  # of /proc: there will be something to read later
+            raise FileError(f"{name!r} is no ordinary file; save it to one first, and give {wanted}")
     if len(data) > most and not head:
         raise FileError(f"{name!r} has more than {most:,} bytes; give {wanted}")
     return data[:most]

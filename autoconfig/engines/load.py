@@ -4,7 +4,6 @@ simulation."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ from autoconfig.runs.predict_serving import Setup, best_setup, closed, most_requ
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
 from autoconfig.serving.closed_loop import bands_text, edge_text, rate_text
-from autoconfig.serving.request import MAX_TOKENS, MIN_RATE, read_trace, trace_of
+from autoconfig.serving.question import recorded
+from autoconfig.serving.request import MIN_RATE
+from autoconfig.serving.traces import MAX_TOKENS
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.models.model_catalogue import load_model, model_names
@@ -236,11 +237,11 @@ def by_means(load: Load) -> tuple[Load, str]:
     """A trace by its mean lengths and rate, and what is said of it."""
     if load.trace is None:
         return load, ""
-    if isinstance(load.trace, str) and not load.local_files:
-        raise InputError("trace: give the requests as a list, not the name of a file", field="trace")
-    trace = read_trace(Path(load.trace)) if isinstance(load.trace, str) else trace_of(load.trace)
-    rate = load.rate or trace.rate
-    said = f"the trace by its mean lengths ({trace.isl:,.0f} and {trace.osl:,.0f} tokens) and its rate ({rate:.3g} requests/s)"
+    whole = recorded(load.trace, local_files=load.local_files)
+    trace = whole.trace
+    rate = trace.rate * load.rate / whole.rate if load.rate else trace.rate
+    part = f"the busiest part of the trace, {whole.window.clock}," if whole.window else "the trace"
+    said = f"{part} by its mean lengths ({trace.isl:,.0f} and {trace.osl:,.0f} tokens) and its rate ({rate:.3g} requests/s)"
     return Load(isl=round(trace.isl), osl=round(trace.osl), rate=rate, local_files=load.local_files), said
 
 

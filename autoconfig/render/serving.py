@@ -54,6 +54,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         if answer.nearest:
             _show_deployments(console, "Nearest", q, [answer.nearest])
             show_latency(console, answer.nearest, q)
+    if answer.hours:
+        _show_hours(console, answer)
     if answer.pareto:
         count = len(answer.pareto)
         shown = answer.pareto if whole else [answer.pareto[i] for i in spread(range(count), BRIEF_ROWS - 1)]
@@ -83,7 +85,7 @@ BRIEF_ROWS = 4
 """Rows of a table that is not asked for with --verbose: each may take two lines, and the first table ends by line twelve."""
 
 
-def _of(shown: Sequence[DeploymentReport], found: Sequence[DeploymentReport], title: str) -> str:
+def _of(shown: Sequence[object], found: Sequence[object], title: str) -> str:
     """The title, with how many rows are left out."""
     return title if len(shown) == len(found) else f"{title}, {len(shown)} of {len(found)} (--verbose: all)"
 
@@ -97,10 +99,18 @@ def load_text(question: ServeQuestion) -> str:
     if work.isl_stddev or work.osl_stddev:
         words.append(f"{work.longest_tokens:,.0f} at most")
     if isinstance(work, Trace):
-        words.append(f"trace of {len(work.arrival_s):,} requests in {work.arrival_s[-1]:,.0f} s")
+        day = question.day
+        words.append(
+            f"the busiest part, {day.window.clock}, of a trace of {day.requests:,} requests in {day.seconds:,.0f} s: "
+            f"{len(work.arrival_s):,} requests"
+            if day is not None and day.window
+            else f"trace of {len(work.arrival_s):,} requests in {work.arrival_s[-1]:,.0f} s"
+        )
     return ", ".join([*words, rate_text(question.rate) if question.rate else "full queue"])
 
 
+COST = "cost/M"
+"""Money for a million output tokens, at --price."""
 OVER = "!"
 """Behind a time over its limit."""
 
@@ -116,17 +126,48 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
             _limited(question, one, "ttft", one.ttft_s),
             _limited(question, one, "tpot", one.tpot_s) if one.tpot_s else "-",
             room_text(one.max_concurrency / max(one.concurrency, 1)),
+            *([f"{one.cost_per_million_tokens:.3g}"] if one.cost_per_million_tokens is not None else []),
             str(one.plan),
         ]
         for number, one in enumerate(reports, 1)
     ]
-    names = ("#", "GPUs", "users", "tok/s/GPU", "tok/s/user", "TTFT", "TPOT", "KV room", "deployment")
+    cost = (COST,) * bool(question.price)
+    names = ("#", "GPUs", "users", "tok/s/GPU", "tok/s/user", "TTFT", "TPOT", "KV room", *cost, "deployment")
     show_table(console, names, rows, left=("deployment",), below=("deployment",), title=title)
     if any(OVER in row[5] + row[6] for row in rows):
         there = ", a percentile in the simulation" * bool(question.tails)
         console.print(f"{OVER} over the limit that was asked for{there}", style="dim")
 
 
+def _show_hours(console: Console, answer: ServeAnswer) -> None:
+    """A trace hour by hour: what of the recommended deployment carries it."""
+    hours, best = answer.hours, answer.reports[0]
+    shown = hours if getattr(console, "verbose", False) else hours[:DAY]
+    pools = best.plan.prefill is not None
+    rows = [
+        [
+            one.clock,
+            f"{one.rate:,.4g}",
+            f"{one.isl:,.0f}",
+            f"{one.osl:,.0f}",
+            *([f"{one.prefill_replicas:,}"] if one.prefill_replicas is not None else []),
+            f"{one.replicas:,}",
+            f"{one.gpus:,}",
+            f"{one.gpu_hours:,.1f}",
+        ]
+        for one in shown
+    ]
+    names = ("from", "requests/s", "tokens in", "out", *(("prefill",) * pools), "replicas", "GPUs", "GPU hours")
+    title = "Hour by hour: instances of the recommended deployment for the busiest quarter of each, in closed form"
+    show_table(console, names, rows, title=_of(shown, hours, title))
+    together, always = sum(one.gpu_hours for one in hours), sum(best.gpus * one.seconds / 3600.0 for one in hours)
+    console.print(
+        f"{together:,.1f} GPU hours where instances come and go by the hour; all {best.gpus} GPUs all the time: {always:,.1f}"
+    )
+
+
+DAY = 24
+"""Rows of the table of hours that are shown unless all are asked for."""
 MOST_ROOM = 99.5
 """From which on how often the users' sequences would fit says nothing more."""
 
@@ -152,7 +193,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
     for line in answer.why:
         console.print(f"  {escape(line)}")
     if best.cost_per_million_tokens is not None:
-        console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price")
+        console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price ({COST})")
     if len(answer.reports) > 1:
         other = answer.reports[1]
         user = f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""

@@ -12,6 +12,7 @@ from autoconfig.serving import disaggregated
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
 from autoconfig.serving.fewest import kept
 from autoconfig.serving.finalists import figure, finalists, of_loads
+from autoconfig.serving.hours import Hour, busiest, hours
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, one_per_layout, search, single
 from autoconfig.serving.reasons import (
@@ -61,6 +62,8 @@ class ServeAnswer:
     sustained: float | None = None
     """Of a full queue: requests per second that the GPUs carry when requests come at random, within the limits in the
     simulation, as `rate` would find; None where a rate was asked, nothing is simulated, or none of SHARES is carried."""
+    hours: tuple[Hour, ...] = ()
+    """Of a trace that is sized by a part of it: what the recommended deployment needs of its instances hour by hour."""
 
 
 def _why(
@@ -89,6 +92,7 @@ SHARES = (SPARE, 0.8, 0.7, 0.6, 0.5)
 
 def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnswer:
     """Search, report the best ones, simulate the finalists. A limit that nobody asked for goes where none is within it."""
+    request = busiest(request)
     asked = understand(request)
     for question in (*readable(asked), asked):
         found, reports, lines, tried = finalists(question, request, progress)
@@ -114,6 +118,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         nearest=nearest,
         infeasible=infeasible,
         sustained=sustained,
+        hours=hours(question, reports[0]) if reports else (),
     )
 
 

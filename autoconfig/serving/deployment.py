@@ -213,7 +213,7 @@ SIMULATED = 400
 BEYOND = 10
 """Requests beyond a percentile that has a limit: where so few are expected, their number has a standard deviation of 3."""
 MAX_RECORDED = 20_000
-"""Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the first of one rank."""
+"""Requests of a trace that are simulated per finalist: whole ranks while they stay within it, else the busiest of one rank."""
 MAX_PREFILLED = 100_000
 """Requests of drawn ones that are prefilled per finalist, where that many ranks hold POOLED prefill ranks."""
 POOLED = 4
@@ -290,15 +290,28 @@ def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running
         osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
     if not disaggregated:
         return [
-            Stream(arrival_s=arrival[i::together][:most], isl=isl[i::together][:most], osl=osl[i::together][:most])
+            _stretch(Stream(arrival_s=arrival[i::together], isl=isl[i::together], osl=osl[i::together]), most)
             for i in range(chosen)
         ]
     ready = _prefilled(question, one, arrival, isl, together / ranks)
-    turn = [np.argsort(ready, kind="stable")[i::together][:most] for i in range(chosen)]
+    turn = [np.argsort(ready, kind="stable")[i::together] for i in range(chosen)]
     if not question.rate:
         begin = _spread(count, running, one.requests_per_s / ranks, rng)
-        return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in turn]
-    return [Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]) for t in turn]
+        first = [t[:most] for t in turn]
+        return [Stream(arrival_s=begin[: len(t)], isl=isl[t], osl=osl[t], early_s=(ready - arrival)[t]) for t in first]
+    return [_stretch(Stream(arrival_s=arrival[t], isl=isl[t], osl=osl[t], prefilled_s=ready[t]), most) for t in turn]
+
+
+def _stretch(stream: Stream, most: int) -> Stream:
+    """The `most` requests in a row with most tokens a second, from 0 s on."""
+    if len(stream.osl) <= most:
+        return stream
+    work = np.concatenate([[0.0], np.cumsum(stream.isl + stream.osl)])
+    spans = stream.arrival_s[most - 1 :] - stream.arrival_s[: len(stream.osl) - most + 1]
+    start = int(np.argmax((work[most:] - work[:-most]) / np.maximum(spans, 1e-9)))
+    part, begin = slice(start, start + most), stream.arrival_s[start]
+    ready = None if stream.prefilled_s is None else stream.prefilled_s[part] - begin
+    return Stream(arrival_s=stream.arrival_s[part] - begin, isl=stream.isl[part], osl=stream.osl[part], prefilled_s=ready)
 
 
 def _together(one: DeploymentReport, ranks: int, most: int) -> int:

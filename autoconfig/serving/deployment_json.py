@@ -9,11 +9,25 @@ from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.planning.request_fields import GOALS
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import BenchmarkJson, DeploymentReport, SimulatedJson, SummaryJson, summary
+from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, record_of
 from autoconfig.specs.remarks import AssumedJson, assumed_json
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.time_model.serving.workload import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceWindowJson:
+    """The busiest part of a trace, by which it is sized."""
+
+    start_seconds: NotNegative
+    """After the first request."""
+    end_seconds: AboveZero
+    clock: str
+    """From when to when by the trace's clock; hours after the first request where that has no date."""
+    requests: Annotated[int, Keywords(minimum=2)]
+    """That arrive in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +38,10 @@ class TraceSummaryJson:
     """Requests in the trace."""
     seconds: float
     """From the first arrival to the last; --rate stretches it."""
+    sized_by: TraceWindowJson | None
+    """The part whose requests are the load; null: all of them."""
     input_tokens: SummaryJson
+    """Of the requests that are the load."""
     output_tokens: SummaryJson
 
 
@@ -58,7 +75,7 @@ class ServeQuestionJson(AssumedJson):
     percentile_limits_seconds: dict[str, AboveZero]
     """Limits of percentiles in the simulation: ttft_p95, ttft_p99, tpot_p95, tpot_p99."""
     requests_per_second: float | None
-    """Load of the whole deployment (of a trace, its mean); null: a queue that is never empty."""
+    """Load of the whole deployment (of a trace, the mean of what it is sized by); null: a queue that is never empty."""
     goal: Annotated[str, Keywords(enum=GOALS)]
     chunked_prefill: bool
     """Prompts are split over iterations."""
@@ -190,6 +207,29 @@ class IncludedDeploymentJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HourJson:
+    """An hour of a trace, or two, four, ... of a long one: what of the first deployment carries it."""
+
+    start_seconds: NotNegative
+    """After the first request."""
+    clock: str
+    """When it starts, by the trace's clock; hours after the first request where that has no date."""
+    seconds: AboveZero
+    requests_per_second: NotNegative
+    isl: NotNegative
+    """Input tokens of a request, mean; 0 where there is none."""
+    osl: NotNegative
+    """Output tokens of a request, mean."""
+    replicas: Natural
+    """Instances, which carry its busiest quarter."""
+    prefill_replicas: Natural | None
+    """Separate prefill instances; null where there are none."""
+    gpus: Natural
+    gpu_hours: NotNegative
+    """GPUs times hours."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServeJson:
     """The ranked deployments of a model that is served. Sizes are GiB, times seconds; definitions in docs/inference.md."""
 
@@ -214,6 +254,8 @@ class ServeJson:
     sustained_requests_per_second: AboveZero | None = None
     """Of a full queue: the load of random arrivals that the GPUs carry within the limits, as a rate finds it; null where a rate
     was asked or nothing was simulated."""
+    hours: tuple[HourJson, ...] = ()
+    """Of a trace that is sized by a part of it, the whole hour by hour."""
 
 
 def serve_json(answer: ServeAnswer) -> ServeJson:
@@ -231,7 +273,7 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
             isl_stddev=q.workload.isl_stddev,
             osl_stddev=q.workload.osl_stddev,
             longest_tokens=q.workload.longest_tokens,
-            trace=_trace(q.workload) if isinstance(q.workload, Trace) else None,
+            trace=_trace(q, q.workload) if isinstance(q.workload, Trace) else None,
             ttft_limit_seconds=q.ttft_s,
             tpot_limit_seconds=q.tpot_s,
             percentile_limits_seconds=dict(q.tails),
@@ -252,13 +294,23 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
         nearest=deployment_json(answer.nearest) if answer.nearest else None,
         miss=answer.infeasible,
         sustained_requests_per_second=answer.sustained,
+        hours=tuple(
+            record_of(HourJson, one, start_seconds=one.start_s, requests_per_second=one.rate, gpu_hours=one.gpu_hours)
+            for one in answer.hours
+        ),
     )
 
 
-def _trace(trace: Trace) -> TraceSummaryJson:
+def _trace(question: ServeQuestion, trace: Trace) -> TraceSummaryJson:
+    requests, seconds, window = len(trace.arrival_s), float(trace.arrival_s[-1]), None
+    if question.day is not None and question.day.window is not None:
+        part = question.day.window
+        window = TraceWindowJson(start_seconds=part.start_s, end_seconds=part.end_s, clock=part.clock, requests=requests)
+        requests, seconds = question.day.requests, question.day.seconds / question.times
     return TraceSummaryJson(
-        requests=len(trace.arrival_s),
-        seconds=float(trace.arrival_s[-1]),
+        requests=requests,
+        seconds=seconds,
+        sized_by=window,
         input_tokens=summary(trace.input_tokens),
         output_tokens=summary(trace.output_tokens),
     )

@@ -113,8 +113,8 @@ def decode(question: ServeQuestion, pricer: Pricer, job: ServingJob, batches: Ve
 def pairs(
     question: ServeQuestion, pricer: Pricer, plans: Sequence[EnginePlan], prefills: Sequence[Prefill], batches: Vector
 ) -> list[dict[str, Vector]]:
-    """The best prefill layouts within --ttft with every decode layout, in the ratio that serves most requests; GPUs that neither
-    side uses are not booked."""
+    """The best prefill layouts within --ttft with every decode layout, in the ratio that serves most requests; GPUs that
+    neither side uses are not booked."""
     limit = question.ttft_s or np.inf
     within = [one for one in prefills if one.prompt_s + one.sent_s < limit]
     best = sorted(within, key=lambda one: (one.requests_per_s / one.size, one.prompt_s, one.index), reverse=True)
@@ -122,13 +122,13 @@ def pairs(
     for first, index, second in _matched(question, pricer, plans, best[:PREFILLS_KEPT], batches):
         size = plans[index].size
         counts = np.arange(1.0, (question.num_gpus - size) // first.size + 1.0)
-        utilisation = _utilisation(question, first, counts)
+        busy = utilisation(question, first, counts)
         decoders = np.floor((question.num_gpus - counts * first.size) / size)
-        carried = (utilisation * counts * first.requests_per_s)[:, None]
+        carried = (busy * counts * first.requests_per_s)[:, None]
         served = np.minimum(carried, decoders[:, None] * second.requests_per_s[None, :])
         pick = served.argmax(axis=0)
         needed = np.ceil(served[pick, np.arange(len(second.batch))] / second.requests_per_s - 1e-9)
-        blocks.append(columns(question, first, second, index, plans[index], counts[pick], needed, utilisation[pick]))
+        blocks.append(columns(question, first, second, index, plans[index], counts[pick], needed, busy[pick]))
     return blocks
 
 
@@ -146,8 +146,9 @@ def pairs_under_load(
     batches: Vector,
     wanted: float,
 ) -> list[dict[str, Vector]]:
-    """Pairs of layouts whose prefill instances are the fewest that carry `wanted` requests/s within --ttft, or one more; a row's
-    requests are those of one decode instance, whose number the load decides. A deployment within a node sends over its link."""
+    """Pairs of layouts whose prefill instances are the fewest that carry `wanted` requests/s within --ttft, or one more; a
+    row's requests are those of one decode instance, whose number the load decides. A deployment within a node sends over its
+    link."""
     blocks: list[dict[str, Vector]] = []
     for most in sorted({min(question.num_gpus, question.gpus_per_node), question.num_gpus}):
         asked = replace(question, num_gpus=most)
@@ -155,7 +156,7 @@ def pairs_under_load(
         for one in prefills:
             first = replace(one, sent_s=transfer_seconds(question, one.plan, most))
             counts = np.arange(1.0, (most - 1) // one.size + 1.0)
-            carried = _utilisation(question, first, counts) * counts * first.requests_per_s
+            carried = utilisation(question, first, counts) * counts * first.requests_per_s
             if len(counts) and carried[-1] >= wanted:
                 fewest = float(counts[np.searchsorted(carried, wanted)])
                 ready.append((fewest * one.size, first.prompt_s + first.sent_s, one.index, fewest, first))
@@ -172,7 +173,7 @@ def pairs_under_load(
     return blocks
 
 
-def _utilisation(question: ServeQuestion, first: Prefill, counts: Vector) -> Vector:
+def utilisation(question: ServeQuestion, first: Prefill, counts: Vector) -> Vector:
     """Share of their throughput that so many prefill instances may be asked for within --ttft."""
     headroom = (question.ttft_s or np.inf) - first.sent_s
     services = max(headroom / first.prompt_s - 1.0, 0.0)
@@ -256,4 +257,4 @@ def asked(question: ServeQuestion, pricer: Pricer, plan: ServePlan) -> dict[str,
     if second is None:
         return None
     counts, decoders = np.array([float(plan.prefill.replicas)]), np.array([float(plan.decode.replicas)])
-    return columns(question, first, second, 0, plan.decode, counts, decoders, _utilisation(question, first, counts))
+    return columns(question, first, second, 0, plan.decode, counts, decoders, utilisation(question, first, counts))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -14,8 +15,9 @@ from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.serving.calibration import serving_calibration
-from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, read_trace, tail_limits, trace_of
+from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, tail_limits
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
+from autoconfig.serving.traces import Recorded, read_trace, trace_of
 from autoconfig.specs.engines.releases import newest_release, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -44,19 +46,30 @@ from autoconfig.time_model.serving.tables import ServingCalibration, has_tables,
 from autoconfig.time_model.serving.workload import Drawn, Trace, Workload
 
 
-def read_workload(request: ServeRequest) -> tuple[Workload, float]:
-    """(what is asked, requests per second; 0: a queue that is never empty). --rate stretches a trace's times. Raises
-    InputError."""
+def recorded(trace: object, *, local_files: bool) -> Recorded:
+    """The trace of a file or of rows, read once through. Raises FileError, InputError."""
+    if isinstance(trace, Recorded):
+        return trace
+    if not isinstance(trace, str):
+        return trace_of(cast("Iterable[Mapping[str, object]]", trace))
+    if not local_files:
+        raise InputError("trace: give the requests as a list, not the name of a file", field="trace")
+    return read_trace(Path(trace))
+
+
+def read_workload(request: ServeRequest) -> tuple[Workload, float, Recorded | None, float]:
+    """(what is asked, requests per second; 0: a queue that is never empty, the trace of which the first is a part, how many
+    times as often as in it requests come: --rate is the mean of the whole). Raises InputError."""
     if request.trace is None:
         isl, osl = (float(DEFAULT_TOKENS if value is None else value) for value in (request.isl, request.osl))
-        return Drawn(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate
-    if not isinstance(request.trace, str):
-        trace = trace_of(request.trace)
-    elif request.local_files:
-        trace = read_trace(Path(request.trace))
-    else:
-        raise InputError("trace: give the requests as a list, not the name of a file")
-    return (trace.at_rate(request.rate), request.rate) if request.rate else (trace, trace.rate)
+        return Drawn(isl, osl, request.isl_stddev or 0.0, request.osl_stddev or 0.0), request.rate, None, 1.0
+    whole = recorded(request.trace, local_files=request.local_files)
+    trace = whole.trace
+    if not request.rate:
+        return trace, trace.rate, whole, 1.0
+    times = request.rate / whole.rate
+    rate = times * trace.rate if whole.window else request.rate
+    return trace.at_rate(rate), rate, whole, times
 
 
 NIC_EFFICIENCY = 0.8
@@ -92,6 +105,10 @@ class ServeQuestion:
     assumed: tuple[Remark, ...] = field(default=())
     checkpoint: Checkpoint | None = None
     """How the model's files store its weights, where they are quantised."""
+    day: Recorded | None = None
+    """The trace of whose busiest part `workload` has the requests."""
+    times: float = 1.0
+    """How many times as often as recorded they come."""
     usual_limit: bool = False
     """`tpot_s` is reasons.READABLE_TPOT_S, as nobody asked for a limit."""
     aggregated: bool = True
@@ -217,7 +234,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
     per_node = request.gpus_per_node or min(gpu.link_domain_size, max(request.gpus, 1))
     if not 1 <= per_node <= MAX_SERVING_GPUS:
         raise InputError(f"{option('gpus_per_node')} {per_node}: use 1 to {MAX_SERVING_GPUS}")
-    workload, rate = read_workload(request)
+    workload, rate, whole, times = read_workload(request)
     chunked = engine.chunked_prefill if request.chunked is None else request.chunked
     single = workload.osl <= 1.0
     if single and request.goal == "tpot":
@@ -253,6 +270,8 @@ def understand(request: ServeRequest) -> ServeQuestion:
         tpot_s=None if single else request.tpot_s,
         tails={name: value for name, value in tail_limits(request).items() if not (single and name.startswith("tpot"))},
         rate=rate,
+        day=whole if whole is not None and whole.window else None,
+        times=times,
         goal=request.goal,
         chunked=chunked,
         disaggregated=request.disaggregated and request.gpus > 1 and not single,

@@ -32,9 +32,9 @@ SPARE = 0.9
 COLUMNS = ("layout", "batch", "tokens", "replicas", "requests_per_s", "ttft_s", "tpot_s", "random_ttft_s", "gpus", "headroom",
            "prefill", "prefills", "size", "each")  # fmt: skip
 """layout: index; batch: sequences of an instance that run at once; requests_per_s: of the deployment;
-random_ttft_s: where requests come at random; headroom: sequences that
-memory holds over batch; prefill: index of the prefill layout (-1: aggregated), prefills: its instances; size and each: GPUs and
-requests_per_s of one of the replicas. Under a load also most_batch and most_tokens: the limits that leave headroom for bursts."""
+random_ttft_s: where requests come at random; headroom: sequences that memory holds over batch; prefill: index of the prefill
+layout (-1: aggregated), prefills: its instances; size and each: GPUs and requests_per_s of one of the replicas. Under a load
+also most_batch and most_tokens: the limits that leave headroom for bursts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def search(question: ServeQuestion, progress: Progress | None = None) -> Deploym
         enumerated += combinations * fills
         if not loads(job):
             continue
-        block = _aggregated(question, pricer, job, index) if fills and question.aggregated else None
+        block = instance_rows(question, pricer, job, index) if fills and question.aggregated else None
         if block is not None:
             blocks.append(block)
         if question.disaggregated and disaggregated.prefill_lacks_bytes(question, plan) <= 0:
@@ -142,7 +142,7 @@ def _grid(question: ServeQuestion) -> tuple[Vector, Vector]:
     return batches, tokens
 
 
-def _aggregated(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int) -> dict[str, Vector] | None:
+def instance_rows(question: ServeQuestion, pricer: Pricer, job: ServingJob, index: int) -> dict[str, Vector] | None:
     """Deployments of one layout that memory holds and whose batch fills every rank and stage."""
     plan, lengths = job.plan, question.lengths
     batch, tokens = (x.ravel() for x in np.meshgrid(*_grid(question), indexing="ij"))
@@ -191,10 +191,10 @@ def _for_rate(
     instances fill.
 
     Of the same instances with every token budget: as many replicas as each batch within --tpot would need at SPARE of its
-    throughput (where none is enough, as any batch would). Their requests then run at the smallest batch whose throughput is the
-    load, where a system that starts empty comes to rest; the larger ones of a closed loop carry it as well, but no load takes a
-    system there. The limit of the batch leaves headroom for bursts: the largest that memory holds and that is within --tpot.
-    Separate prefill instances are as many as each row has of them.
+    throughput (where none is enough, as any batch would), or more that come to rest at a smaller one. Their requests then run
+    at the smallest batch whose throughput is the load, where a system that starts empty comes to rest; the larger ones of a
+    closed loop carry it as well, but no load takes a system there. The limit of the batch leaves headroom for bursts: the
+    largest that memory holds and that is within --tpot. Separate prefill instances are as many as each row has of them.
     """
     wanted = question.rate * question.sized_for / SPARE
     aggregated, each, size = priced["prefill"] < 0, priced["each"], priced["size"]
@@ -210,9 +210,12 @@ def _for_rate(
         enough = np.ceil(wanted / each[same])
         good = within[same] & (enough <= most)
         counts = np.unique(enough[good if good.any() else enough <= most])
+        load = question.rate if good.any() else wanted
+        if len(counts):  # between these the fewest that come to rest at a smaller batch
+            calmer = np.ceil(load / each[same])
+            counts = np.union1d(counts, calmer[(calmer > counts[0]) & (calmer <= most)])
         if most_gpus and len(counts):
             counts = np.array([most])
-        load = question.rate if good.any() else wanted
         at = np.searchsorted(np.maximum.accumulate(each[same]), load / counts)
         rows.append(same[at])
         needed.append(counts)

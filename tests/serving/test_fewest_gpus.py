@@ -9,7 +9,7 @@ from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_wit
 from autoconfig.serving import disaggregated
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import SPARE, _aggregated
+from autoconfig.serving.rank import SPARE, instance_rows
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import loads
 
@@ -47,7 +47,7 @@ def exhaustive(request: ServeRequest) -> int | None:
     jobs = [job for job in jobs if loads(job)]
     best = MOST + 1
     for job in jobs:
-        rows = _aggregated(question, pricer, job, 0)
+        rows = instance_rows(question, pricer, job, 0)
         for tokens in np.unique(rows["tokens"]) if rows else ():
             some = {name: column[rows["tokens"] == tokens] for name, column in rows.items()}
             for count in range(1, MOST // job.plan.size + 1):

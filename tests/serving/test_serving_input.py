@@ -19,12 +19,18 @@ from jsonschema import Draft202012Validator
 from tables import tabled
 
 from autoconfig.planning.schemas import schema
-from autoconfig.serving import request as trace_module
+from autoconfig.serving import traces as trace_module
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment import MAX_PREFILLED, POOLED, _streams, _together, simulated
 from autoconfig.serving.question import understand
-from autoconfig.serving.request import ServeRequest, read_trace
+from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import weight_formats
+from autoconfig.serving.traces import read_trace as read_recorded
+
+
+def read_trace(path):
+    return read_recorded(path).trace
+
 
 SMALL = ServeRequest(model="llama3-8b", gpus=1, gpu="h100-sxm-80gb", simulate=1, top=3, disaggregated=False)
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -97,11 +103,8 @@ def test_traces_that_are_too_large_or_not_there(tmp_path, monkeypatch):
         read_trace(tmp_path / "none")
     with pytest.raises(FileError, match="is a folder"):
         read_trace(tmp_path)
-    monkeypatch.setattr(trace_module, "MAX_REQUESTS", 2)
-    with pytest.raises(InputError, match="line 4: a trace has at most 2 requests"):
-        read_trace(written(tmp_path, AZURE))
-    monkeypatch.setattr(trace_module, "MAX_FILE_BYTES", 10)
-    with pytest.raises(FileError, match="more than 10; give CSV"):
+    monkeypatch.setattr(trace_module, "CHUNK_BYTES", 20)
+    with pytest.raises(FileError, match=r"line \d has more than 20 bytes; give CSV"):
         read_trace(written(tmp_path, AZURE))
 
 

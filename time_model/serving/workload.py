@@ -8,7 +8,7 @@ sequences that run count a request by O (length-biased sampling).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import resources
 from typing import Any
@@ -157,6 +157,9 @@ class Trace:
     arrival_s: Vector
     input_tokens: Vector
     output_tokens: Vector
+    most_input: float = 0.0
+    most_tokens: float = 0.0
+    """Of a longer trace, of which these are a part: tokens of its longest prompt, and of its longest request."""
 
     @property
     def isl(self) -> float:
@@ -196,12 +199,12 @@ class Trace:
     @property
     def longest_input(self) -> float:
         """Tokens of the longest prompt."""
-        return float(self.input_tokens.max())
+        return max(float(self.input_tokens.max()), self.most_input)
 
     @property
     def longest_tokens(self) -> float:
         """Input and output tokens of the longest request."""
-        return float((self.input_tokens + self.output_tokens).max())
+        return max(float((self.input_tokens + self.output_tokens).max()), self.most_tokens)
 
     @property
     def p99_tokens(self) -> float:
@@ -210,9 +213,7 @@ class Trace:
 
     def at_rate(self, rate: float) -> Trace:
         """The same requests, arrival times stretched to a mean rate (requests per second)."""
-        return Trace(
-            arrival_s=self.arrival_s * (self.rate / rate), input_tokens=self.input_tokens, output_tokens=self.output_tokens
-        )
+        return replace(self, arrival_s=self.arrival_s * (self.rate / rate))
 
 
 @dataclass(frozen=True)
