@@ -10,7 +10,7 @@ from typing import Any
 from autoconfig.engines.better import with_better
 from autoconfig.engines.edit import diff_lines, edited, own_words
 from autoconfig.engines.fields import Filled, fill, matters
-from autoconfig.engines.flags import surely_refused
+from autoconfig.engines.flags import NO_SETTING, surely_refused
 from autoconfig.engines.load import BetterStart, Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
 from autoconfig.engines.refusals import asserted, refusal, ways_out
@@ -25,6 +25,8 @@ from autoconfig.specs.engines.releases import newest_release
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.files import read_text, write_new
+from autoconfig.specs.hardware.cluster import ClusterSpec
+from autoconfig.specs.hardware.cluster_file import cluster_from_mapping, load_cluster
 from autoconfig.specs.remarks import Remark
 
 WANTED = "a start command, a script, a Dockerfile, Kubernetes or compose YAML (docs/check.md)"
@@ -37,7 +39,9 @@ class StartRequest:
     model: str | Mapping[str, Any] | None = None
     like: str | None = None
     gpu: str | None = None
+    gpus: int | None = None
     gpus_per_node: int | None = None
+    cluster: str | Mapping[str, Any] | None = None
     release: str | None = None
     server: int | None = None
     isl: int | None = None
@@ -105,15 +109,19 @@ class StartAnswer:
 def start_request(given: Mapping[str, Any]) -> StartRequest:
     """A StartRequest from what any edge was given, by the names of the fields. Raises InputError."""
     names = [one.name for one in (*CHECK, *CHECK_SERVING) if one.name in StartRequest.__dataclass_fields__]
+    of_files = {*names, "set", "apply_to", "force"}
+    said = [one.name for one in CHECK if one.name not in of_files and given.get(one.name) not in (None, one.default)]
+    if said:
+        raise InputError(f"{option(said[0])} is of training, and this file starts a server", field=said[0])
     fields = [one for one in (*CHECK, *CHECK_SERVING) if one.name in names]
-    said = {name: value for name, value in field_values(fields, given).items() if value is not None}
+    found = {name: value for name, value in field_values(fields, given).items() if value is not None}
     settings = given.get("set") or ()
     pairs = (
         dict(zip(settings, map(str, settings.values()), strict=True))
         if isinstance(settings, Mapping)
         else read_settings(settings)
     )
-    request = StartRequest(settings=pairs, local_files=bool(given.get("local_files", True)), **said)
+    request = StartRequest(settings=pairs, local_files=bool(given.get("local_files", True)), **found)
     check_bounds(fields, request)
     check_load(load_of(request))
     return request
@@ -158,7 +166,7 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     if why:
         return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
     memory = engine_memory(filled.start)
-    starts, why = _verdict(read, filled, memory)
+    starts, why = _verdict(read, filled, memory, request.gpus)
     answer = StartAnswer(read=read, filled=filled, memory=memory, starts=starts, why=why, ignored=ignored)
     load = load_of(request)
     if not load.asked:
@@ -192,11 +200,12 @@ def read_and_fill(text: str, request: StartRequest, path: Path | None = None) ->
     """A start's settings, and its record. Raises as `check_start`."""
     beside = file_beside(path) if path is not None and request.local_files else lambda name: None
     read = read_start(text, request.settings, request.release, request.server, beside)
+    cluster = None if request.cluster is None else _cluster(request)
     filled = fill(
         read,
         model=request.model,
-        gpu=request.gpu,
-        gpus_per_node=request.gpus_per_node,
+        gpu=request.gpu if cluster is None else replace(cluster.gpu, memory_bytes=cluster.memory_bytes),
+        gpus_per_node=request.gpus_per_node if cluster is None else cluster.gpus_per_node,
         local_files=request.local_files,
         like=request.like,
         sbatch=list(sbatch_words(text)),
@@ -204,21 +213,35 @@ def read_and_fill(text: str, request: StartRequest, path: Path | None = None) ->
     return read, filled
 
 
-def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory) -> tuple[str, str]:
+def _cluster(request: StartRequest) -> ClusterSpec:
+    """The described hardware. Raises InputError, FileError."""
+    if request.gpu is not None or request.gpus_per_node is not None:
+        names = f"{option('gpu')} and {option('gpus_per_node')}"
+        raise InputError(f"give either {option('cluster')} or {names}: the file has keys for them", field="cluster")
+    if not isinstance(request.cluster, str):
+        return cluster_from_mapping(dict(request.cluster or {}), request.gpus)
+    if not request.local_files:
+        raise InputError("cluster must be a JSON object (the keys of docs/examples/cluster.json), not the name of a file")
+    return load_cluster(request.cluster, request.gpus)
+
+
+def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory, gpus: int | None = None) -> tuple[str, str]:
     """(yes, no or uncertain, why): settings that nobody has seen leave it open."""
     if read.missing:
         names = ", ".join(read.missing)
         return "uncertain", f"{names}, which the command names, is not here: settings in it may change everything"
     have, need = read.gpus, filled.start.gpus
+    if gpus is not None and need > gpus:
+        return "no", f"the command asks for {need} GPUs (tp x pp x dp), and there are {gpus}"
     if have is not None and need > have and not _over_nodes(read):
         return "no", f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
-    flags = [text for text in read.unknown if text.startswith("-")]
+    flags = [text for text in read.unknown if text.startswith("-") or NO_SETTING in text or " is a setting of " in text]
     if flags and memory.starts != "no":
         return "no" if any(map(surely_refused, flags)) else "uncertain", f"{UNKNOWN} {'; '.join(flags)}"
     return memory.starts, memory.why
 
 
-UNKNOWN = "The engine refuses flags that it does not know:"
+UNKNOWN = "The engine refuses what it does not know:"
 
 
 def _over_nodes(read: ReadStart) -> bool:

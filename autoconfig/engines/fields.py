@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoconfig.engines.flags import NAMES, flag_of_older_releases, not_modelled, roles
-from autoconfig.engines.reading import ReadStart, unset_text
+from autoconfig.engines.reading import MODEL_SETTINGS, SAME_ON_NODES, ReadStart, UnsetError, unset_text
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
-from autoconfig.specs.engines.releases import newest_release
+from autoconfig.specs.engines.releases import later_release, newest_release
 from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -123,7 +123,7 @@ def fill(
     read: ReadStart,
     *,
     model: str | Mapping[str, Any] | None = None,
-    gpu: str | None = None,
+    gpu: str | GpuSpec | None = None,
     gpus_per_node: int | None = None,
     local_files: bool = True,
     like: str | None = None,
@@ -131,16 +131,19 @@ def fill(
 ) -> Filled:
     """The EngineStart of a start that was read. `model` and `gpu`: what the caller says instead of the file. Raises InputError:
     no GPU, a model that is not known, a variable without a value, a value that no start has."""
-    unset = next((one for one in read.said.values() if one.unset and one.value == read.model), None)
-    if unset is not None and model is None:
-        raise InputError(unset_text(f"the model is {unset.value}", unset.unset), field="model")
+    unset = _unset(read, model)
+    if model is None and any(source.startswith("the model is ") for source, _ in unset):
+        raise InputError(unset_text(unset), field="model")
     named = model if model is not None else read.model
     spec, notes = _model(named, local_files=local_files, like=like, in_file=model is None)
     taking = _Taking(read, assumed=list(notes))
     spec = _overridden(taking, spec)
     card = _gpu(read, gpu, sbatch, taking.assumed)
     checkpoint = _checkpoint(taking, named, local_files=local_files)
-    values = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _trtllm}[read.engine](taking, spec)
+    try:
+        values = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _trtllm}[read.engine](taking, spec)
+    except UnsetError:
+        raise InputError(unset_text(unset)) from None
     start = EngineStart(
         engine=read.engine,
         release=read.release,
@@ -156,6 +159,8 @@ def fill(
         for name, why in not_modelled(read.engine).items()
         if name in read.said and _asks(read.said[name].value)
     ]
+    if why := later_release(read.engine, read.release):
+        taking.assumed.append(Remark("release", read.release, why, Effect.EVERYTHING))
     if not read.release:
         why = f"the newest that is known{flag_of_older_releases(read.engine, read.said)}"
         taking.assumed.append(Remark("release", newest_release(read.engine), why, Effect.EVERYTHING))
@@ -165,6 +170,21 @@ def fill(
         assumed=tuple(taking.assumed),
         model_name=named if isinstance(named, str) else spec.name,
     )
+
+
+def _unset(read: ReadStart, model: object) -> list[tuple[str, str]]:
+    """(where it stands, variables) of every setting that is reckoned with and holds a variable that nothing sets; the model's
+    only where nobody else names one."""
+    key, left_out = MODEL_SETTINGS[read.engine], {*not_modelled(read.engine), *SAME_ON_NODES}
+    found = []
+    for name, one in read.said.items():
+        if not one.unset:
+            continue
+        if name == key or one.value == read.model:
+            found += [(f"the model is {one.value}", one.unset)] if model is None else []
+        elif name in roles(read.engine) and name not in left_out:
+            found.append((one.source, one.unset))
+    return found
 
 
 def _model(
@@ -184,9 +204,9 @@ def _model(
         ) from error
 
 
-def _gpu(read: ReadStart, asked: str | None, sbatch: Sequence[tuple[str, str]], assumed: list[Remark]) -> GpuSpec:
+def _gpu(read: ReadStart, asked: str | GpuSpec | None, sbatch: Sequence[tuple[str, str]], assumed: list[Remark]) -> GpuSpec:
     if asked is not None:
-        return load_gpu(asked)
+        return asked if isinstance(asked, GpuSpec) else load_gpu(asked)
     if read.gpu:
         try:
             found = load_gpu(read.gpu)

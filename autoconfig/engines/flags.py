@@ -192,7 +192,7 @@ def unknown_flag(engine: str, name: str) -> str:
 def surely_refused(said: str) -> bool:
     """Whether what `unknown_flag` or `of_another_release` says is of a slip, or of a flag of another engine or release; else it
     may be one that came after the releases that were read."""
-    return LIKE_IT in said or " is a flag of " in said
+    return LIKE_IT in said or " is a flag of " in said or " is a setting of " in said
 
 
 def whole(text: str) -> int:
@@ -343,7 +343,7 @@ def of_yaml(engine: str, values: Mapping[str, Any], file: str, release: str = ""
     """The settings of the YAML that a start names: of vLLM and SGLang its flags, of TensorRT-LLM its LLM API's. Raises
     InputError."""
     if engine == "tensorrt-llm":
-        return _llm_api(values, file)
+        return _llm_api(values, file, release)
     words: list[FlagWord] = []
     skipped = []
     for key, value in values.items():
@@ -374,7 +374,7 @@ ALIASES_OF_YAML = {
 }
 
 
-def _llm_api(values: Mapping[str, Any], file: str) -> Settings:
+def _llm_api(values: Mapping[str, Any], file: str, release: str) -> Settings:
     said: dict[str, Said] = {}
     unknown = []
     known = yaml_settings()
@@ -382,16 +382,36 @@ def _llm_api(values: Mapping[str, Any], file: str) -> Settings:
 
     def keep(path: str, value: Any) -> None:
         top = path.partition(".")[0]
-        if isinstance(value, Mapping) and path not in not_modelled("tensorrt-llm") and value:
+        if (of_other := _of_another_llm_api(path, file, release)) is not None:
+            unknown.extend(filter(None, [of_other]))
+        elif isinstance(value, Mapping) and path not in not_modelled("tensorrt-llm") and value:
             for key, inner in value.items():
                 keep(f"{path}.{key}", inner)
             return
-        if path not in known and (top not in tops or "." in path):
+        elif path not in known and (top not in tops or "." in path):
             like = difflib.get_close_matches(path, known, n=1, cutoff=LIKE)
-            unknown.append(f"{path[:60]} in {file} is no setting that is known{f'; most like it: {like[0]}' if like else ''}")
+            unknown.append(f"{path[:60]} in {file}{NO_SETTING}{LIKE_IT + like[0] if like else ''}")
         unset = _unset(value) if isinstance(value, str) else ""
         said[path] = Said(value=value, source=f"{path} of {file}", unset=unset)
 
     for key, value in values.items():
         keep(ALIASES_OF_YAML.get(str(key), str(key)), value)
     return Settings(engine="tensorrt-llm", said=said, unknown=tuple(unknown))
+
+
+NO_SETTING = " is no setting of TensorRT-LLM"
+
+
+def _of_another_llm_api(path: str, file: str, release: str) -> str | None:
+    """What is said of a key that left the YAML, or came into it, at another release than this; empty where it is one of this
+    release, or of nobody knows which; None for keys that every release has."""
+    table = _roles()["tensorrt-llm"]["settings"]
+    asked = release_key(release)
+    if path in table["moved"]:
+        last, now = table["moved"][path]
+        gone = asked and asked > release_key(last)
+        return f"{path} in {file} is a setting of TensorRT-LLM up to {last}, and this is {release}: {now} since" if gone else ""
+    since = table["since"].get(path)
+    if since and asked and asked < release_key(since):
+        return f"{path} in {file} is a setting of TensorRT-LLM from {since} on, and this is {release}"
+    return None

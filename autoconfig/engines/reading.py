@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, 
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
 from autoconfig.formats.tree import load_yaml
 from autoconfig.planning.work import bounded
+from autoconfig.specs.engines.releases import first_release, newest_release
 from autoconfig.specs.errors import FileError, InputError, option
 from autoconfig.specs.files import read_text
 
@@ -28,7 +29,7 @@ _FILES = {"vllm": ("config",), "sglang": ("config",), "tensorrt-llm": ("config",
 MODEL_SETTINGS = {"vllm": "model", "sglang": "model-path", "tensorrt-llm": "model"}
 """Setting that names the model."""
 _NAMED = {"vllm": "vllm serve MODEL", "sglang": "--model-path MODEL", "tensorrt-llm": "trtllm-serve MODEL"}
-_SAME_ON_NODES = ("node-rank", "data-parallel-start-rank", "headless", "host", "port", "master-addr", "dist-init-addr")
+SAME_ON_NODES = ("node-rank", "data-parallel-start-rank", "headless", "host", "port", "master-addr", "dist-init-addr")
 """Settings that differ between the commands of one server on several nodes."""
 
 
@@ -68,15 +69,22 @@ class ReadStart:
         if one is None:
             return None
         if one.unset:
-            raise InputError(unset_text(one.source, one.unset))
+            raise UnsetError(unset_text([(one.source, one.unset)]))
         return one.value
 
 
-def unset_text(source: str, unset: str) -> str:
-    """What is said of a value that holds a variable that nothing sets."""
-    names = re.findall(r"\$([A-Za-z_]\w*)", unset)
-    says = f"{unset} is not set in the file" if names else unset
-    return f"{source}: {says}; say " + " ".join(f"--set {name}=VALUE" for name in names or ["NAME"])
+class UnsetError(InputError):
+    """A value holds a variable that nothing sets."""
+
+
+def unset_text(found: Sequence[tuple[str, str]]) -> str:
+    """What is said of values, each with where it stands, that hold variables that nothing sets."""
+    names = list(dict.fromkeys(name for _, unset in found for name in re.findall(r"\$([A-Za-z_]\w*)", unset)))
+    sources = "; ".join(source for source, _ in found)
+    odd = ", ".join(dict.fromkeys(unset for _, unset in found if "$" not in unset))
+    is_not = "is" if len(names) == 1 else "are"
+    said = f"{', '.join(f'${name}' for name in names)} {is_not} not set in the file" if names else odd
+    return f"{sources}: {said}; say " + " ".join(f"{option('set')} {name}=VALUE" for name in names or ["NAME"])
 
 
 def starts_server(text: str) -> bool:
@@ -130,7 +138,7 @@ def _containers(text: str) -> list[Container]:
 def _identity(command: Command) -> tuple[object, ...]:
     words = [word.text for word in split(command.engine, command.words).positional]
     said = split(command.engine, command.words).said
-    return (command.engine, *words, *sorted((name, str(one.value)) for name, one in said.items() if name not in _SAME_ON_NODES))
+    return (command.engine, *words, *sorted((name, str(one.value)) for name, one in said.items() if name not in SAME_ON_NODES))
 
 
 def _one_of_each(commands: list[tuple[Container, Command]]) -> list[tuple[Container, Command]]:
@@ -171,8 +179,10 @@ def _read(
     engine = command.engine
     release, source = _release(text, command, container, asked)
     if asked and not release_key(asked):
+        known = f"known are {first_release(engine)} to {newest_release(engine)}"
         raise InputError(
-            f"{option('release')} {asked!r}: a release of {NAMES[engine]} is like {_EXAMPLE[engine]}", field="release"
+            f"{option('release')} {asked[:40]!r}: a release of {NAMES[engine]} is like {_EXAMPLE[engine]}; {known}",
+            field="release",
         )
     settings = split(engine, command.words, release)
     said, unknown, missing = dict(settings.said), list(settings.unknown), []

@@ -18,7 +18,7 @@ from autoconfig.serving.calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, tail_limits
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
 from autoconfig.serving.traces import Recorded, read_trace, trace_of
-from autoconfig.specs.engines.releases import newest_release, settings
+from autoconfig.specs.engines.releases import later_release, newest_release, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -407,6 +407,8 @@ def _assumed_memory(request: ServeRequest, question: ServeQuestion) -> Iterator[
         yield note(f"{engine.runtime_bytes / 1e9:g} GB of a GPU for context, libraries and workspaces")
         return
     release = options.release or newest_release(engine.framework)
+    if why := later_release(engine.framework, options.release or ""):
+        yield Remark("release", release, why, Effect.EVERYTHING)
     if not options.release:
         yield Remark("release", release, f"memory of {engine.name} by its newest known release")
     if request.kv_memory_ratio is None:

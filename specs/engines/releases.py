@@ -46,6 +46,14 @@ def first_release(engine: str) -> str:
     return str(_DATA[engine]["first"])
 
 
+def later_release(engine: str, release: str) -> str:
+    """What is said of a release after the newest that is known; empty for others."""
+    newest = newest_release(engine)
+    if not release or version_of(release) <= (*version_of(newest), 999):
+        return ""
+    return f"later than the newest that is known, whose settings are taken: known are {first_release(engine)} to {newest}"
+
+
 def check_release(engine: str, release: str) -> None:
     """Raises UnsupportedError for a release before the first whose memory is modelled."""
     first = first_release(engine)

@@ -257,6 +257,10 @@ def load_engine(name: str) -> EngineSpec:
         spec = _load(candidate)
         if wanted == candidate or wanted in spec.aliases:
             return spec
+    if named := re.fullmatch(r"(vllm|sglang)[ @:=_-]{1,2}v?([0-9]+(?:\.[0-9]+)+)", wanted):
+        raise UnknownNameError(
+            "engine", name[:40], [named[1]], f"say {option('engine')} {named[1]} {option('release')} {named[2]}", field="engine"
+        )
     raise UnknownNameError("engine", name[:40], engine_names(), f"there are {', '.join(engine_names())}", field="engine")
 
 

@@ -160,6 +160,24 @@ def test_plans_that_engines_refuse(text, gpu, says):
         ("vllm serve nobody/new-model-7b", {}, "give its config.json as --model"),
         ("vllm serve /models/mine", {}, "a folder that the server sees"),
         ("vllm serve $MODEL", {}, "say --set MODEL=VALUE"),
+        (
+            "vllm serve $MODEL -tp ${TP} --max-model-len $LEN --port $PORT --node-rank $RANK",
+            {},
+            "$TP, $LEN, $MODEL are not set in the file; say --set TP=VALUE --set LEN=VALUE --set MODEL=VALUE",
+        ),
+        ("trtllm-serve Qwen/Qwen3-8B --tp_size $TP --max_batch_size $B", {}, "say --set TP=VALUE --set B=VALUE"),
+        (
+            f"{LLAMA}\nvllm serve Qwen/Qwen3-8B\nsglang serve --model-path a/b",
+            {},
+            "2: line 2: vLLM Qwen/Qwen3-8B; 3: line 3: SGLang",
+        ),
+        (LLAMA, {"release": "latest"}, "known are 0.6 to"),
+        (LLAMA, {"release": "0.5.3"}, "say --release 0.6 or later".replace("say", "Say")),
+        (LLAMA, {"gpu": "p100"}, "is an NVIDIA GPU without matrix units"),
+        (LLAMA, {"gpu": "ascend-910b"}, "is Huawei's Ascend"),
+        (LLAMA, {"gpu": "Gaudi 3"}, "is Intel's accelerator"),
+        (LLAMA, {"software": "megatron-0.19"}, "--software is of training, and this file starts a server"),
+        (LLAMA, {"cluster": {"gpu": "h100"}}, "give either --cluster or --gpu"),
         (f"{LLAMA} --tensor-parallel-size 0", {}, "a whole number of at least 1"),
         (f"{LLAMA} --gpu-memory-utilization 1.5", {}, "a share above 0, at most 1"),
         (f"{LLAMA} --kv-cache-dtype turbo", {}, "a cache in turbo is not modelled"),
@@ -186,6 +204,52 @@ def test_settings_that_nobody_has_seen_leave_it_open():
     assert found.starts == "uncertain" and "unseen.yml, which the command names, is not here" in found.why
     quantised = answer(f"{LLAMA} --quantization fp8")
     assert start_json(quantised).weights_gib < 0.65 * start_json(answer(LLAMA)).weights_gib
+
+
+SETTINGS = "cat > x.yml << EOF\n{}\nEOF\ntrtllm-serve Qwen/Qwen3-8B --extra_llm_api_options x.yml"
+
+
+@pytest.mark.parametrize(
+    ("settings", "release", "starts", "says"),
+    [
+        (
+            "kv_cache_config: {free_gpu_memory_fracton: 0.8}",
+            None,
+            "no",
+            "most like it: kv_cache_config.free_gpu_memory_fraction",
+        ),
+        ("moe_config:\n  backned: CUTLASS", "1.2", "no", "moe_config.backned in x.yml is no setting of TensorRT-LLM"),
+        ("cuda_graph_confg: {max_batch_size: 8}", None, "no", "most like it: cuda_graph_config.max_batch_size"),
+        ("frobnicate: true", None, "uncertain", "frobnicate in x.yml is no setting of TensorRT-LLM"),
+        ("use_cuda_graph: true", "1.0", "no", "a setting of TensorRT-LLM up to 0.21, and this is 1.0: cuda_graph_config since"),
+        ("pytorch_backend_config:\n  use_cuda_graph: true", "1.2", "no", "up to 0.19"),
+        ("cuda_graph_config: {max_batch_size: 8}", "0.20", "no", "from 1.0 on, and this is 0.20"),
+        ("use_cuda_graph: true", "0.20", "yes", ""),
+        ("moe_config: {backend: CUTLASS}\ncuda_graph_config: {max_batch_size: 8}", "1.0", "yes", ""),
+    ],
+)
+def test_settings_of_the_yaml_beside_a_command(settings, release, starts, says):
+    found = start_json(answer(SETTINGS.format(settings), release=release))
+    assert found.starts == starts, found.why
+    assert says in found.why and says in " ".join(found.unknown_arguments)
+
+
+def test_a_release_that_nobody_knows_is_taken_as_the_newest_and_said():
+    text = "vllm serve Qwen/Qwen3-8B"
+    later, newest = (start_json(answer(text, release=release)) for release in ("9.9", None))
+    assert (later.kv_tokens, later.release) == (newest.kv_tokens, "9.9")
+    assert "known are 0.6 to" in str(later.assumed) and "known are" not in str(newest.assumed)
+
+
+def test_gpus_and_cluster_are_said_of_a_start():
+    assert start_json(answer("vllm serve Qwen/Qwen3-8B -tp 4", gpus=4)).starts == "yes"
+    few = start_json(answer("vllm serve Qwen/Qwen3-8B -tp 4", gpus=2))
+    assert few.starts == "no" and "asks for 4 GPUs (tp x pp x dp), and there are 2" in few.why
+    described = {"gpu": "h100-sxm-80gb", "num_gpus": 8, "memory_gib": 70}
+    plain, less = (
+        start_json(answer("vllm serve Qwen/Qwen3-8B", **given)) for given in ({}, {"cluster": described, "gpu": None})
+    )
+    assert plain.kv_pool_gib - less.kv_pool_gib == pytest.approx(0.92 * (79.18 - 70), abs=0.2)
 
 
 def test_more_gpus_than_the_container_has():
