@@ -19,7 +19,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from autoconfig.specs.errors import InputError, option
+from autoconfig.specs.errors import InputError
 
 NAMES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 LIKE = 0.72
@@ -162,7 +162,7 @@ def flag_of_older_releases(engine: str, names: Iterable[str]) -> str:
     oldest = min(rows, key=lambda row: release_key(row.last), default=None)
     if oldest is None or oldest.last == releases_read(engine)[-1]:
         return ""
-    return f"; but {oldest.flag} is a flag up to {oldest.last}: say {option('release')}"
+    return f"; but {oldest.flag} is a flag up to {oldest.last}: name the release"
 
 
 def find(engine: str, name: str) -> EngineFlag | None:
@@ -376,7 +376,7 @@ ALIASES_OF_YAML = {
 
 def _llm_api(values: Mapping[str, Any], file: str, release: str) -> Settings:
     said: dict[str, Said] = {}
-    unknown = []
+    unknown: list[str] = []
     known = yaml_settings()
     tops = {name.partition(".")[0] for name in known}
 

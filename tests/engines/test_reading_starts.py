@@ -188,7 +188,7 @@ def test_yaml_of_the_llm_api_goes_before_the_flag():
     found = read_start(text + "trtllm-serve a/b --max_batch_size 4 --config x.yml\n")
     assert found.value("max_batch_size") == 9
     assert found.value("kv_cache_config.free_gpu_memory_fraction") == 0.7
-    assert found.unknown == ("kv_cash in x.yml is no setting that is known",)
+    assert found.unknown == ("kv_cash in x.yml is no setting of TensorRT-LLM",)
     vllm = "cat > x.yml << EOF\nmax-num-seqs: 9\nasync-scheduling: false\nEOF\nvllm serve a/b --max-num-seqs 4 --config x.yml\n"
     found = read_start(vllm)
     assert found.value("max-num-seqs") == 4, "vLLM: the command line goes before the file"

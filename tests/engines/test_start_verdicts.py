@@ -67,7 +67,7 @@ def test_a_flag_that_a_release_removed_is_said():
     found = answer(text, release="0.19.1")
     assert found.starts == "no" and "--rope-scaling is a flag of vLLM up to 0.11.0" in found.why
     assumed = answer(text)
-    assert assumed.starts == "yes" and "--rope-scaling is a flag up to 0.11.0: say --release" in str(assumed.assumed)
+    assert assumed.starts == "yes" and "--rope-scaling is a flag up to 0.11.0: name the release" in str(assumed.assumed)
 
 
 @pytest.mark.parametrize(
