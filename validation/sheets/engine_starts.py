@@ -1,4 +1,5 @@
-"""Memory of serving starts against boot logs: `python -m validation.sheets.engine_starts` prints every row and the figures.
+"""Memory of serving starts against boot logs: `python -m validation.sheets.engine_starts` prints the page of `make accuracy`,
+by engine and release and row by row.
 
 Rows are validation/tables/engine_starts.csv. seen: yes, those that the law was made from; partly, whose log gave a constant
 (graphs, communicators, loading); no, the others, which came later.
@@ -6,7 +7,7 @@ Rows are validation/tables/engine_starts.csv. seen: yes, those that the law was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,8 +18,10 @@ from autoconfig.specs.engines.towers import tower_of
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 
+from autoconfig.engines.refusals import refusal
 from autoconfig.runs.table import Row, cell, number
 from validation.published import published_rows
+from validation.sheets.figures import share, table
 
 NUMBERS = ("tp", "pp", "dp", "ep", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "kv_cache_bytes")
 MEASURED = {
@@ -79,11 +82,23 @@ class JudgedStart:
         return found
 
     @property
+    def starts(self) -> str:
+        """As `check` says it: yes, no or uncertain."""
+        return "no" if refusal(self.start) else self.memory.starts
+
+    @property
     def verdict(self) -> str:
         """right, wrong or uncertain."""
-        if self.memory.starts == "uncertain":
+        if self.starts == "uncertain":
             return "uncertain"
-        return "right" if self.memory.starts == cell(self.row, "starts") else "wrong"
+        return "right" if self.starts == cell(self.row, "starts") else "wrong"
+
+    @property
+    def cache_errors(self) -> list[float]:
+        """Of KV tokens where the log has them, else of the pool, the concurrency or the longest length that it prints."""
+        errors = self.errors()
+        names = ("kv_tokens", "kv_pool_gib", "max_concurrency", "longest_max_model_len")
+        return [errors[name] for name in names if name in errors][:1]
 
     def misses(self) -> list[str]:
         """What is beyond the tolerance that is asked of the row."""
@@ -101,26 +116,55 @@ def judged_starts() -> list[JudgedStart]:
     return found
 
 
-def lines() -> Iterator[str]:
-    """A line of each row, then the figures of seen and unseen rows."""
+def _series(one: JudgedStart) -> tuple[str, tuple[int, ...]]:
+    return one.start.engine, version_of(one.start.release)[:2]
+
+
+def _verdicts(some: list[JudgedStart]) -> tuple[str, ...]:
+    """Starts that ran and were called so, that did not and were called so, those that are uncertain, those called wrong."""
+    counts = {(one.starts if one.verdict == "right" else one.verdict): 0 for one in some}
+    for one in some:
+        counts[one.starts if one.verdict == "right" else one.verdict] += 1
+    return tuple(str(counts.get(name, 0)) for name in ("yes", "no", "uncertain", "wrong"))
+
+
+def _row_of(name: str, some: list[JudgedStart]) -> tuple[str, ...]:
+    cache = [error for one in some for error in one.cache_errors]
+    figures = (share(float(np.mean(np.abs(cache)))), share(max(cache, key=abs), "+.1%")) if cache else ("-", "-")
+    bars = " / ".join(dict.fromkeys(f"{tolerance(one.start):.0%}".replace("%", " %") for one in some if tolerance(one.start)))
+    misses = str(sum(bool(one.misses()) for one in some))
+    return name, str(len(some)), *figures, bars or "none", misses, *_verdicts(some)
+
+
+def page() -> str:
+    """Return the figures as Markdown: by engine and release, by what the law was made from, and row by row."""
     judged = judged_starts()
-    for one in judged:
-        errors = ", ".join(f"{name} {error:+.1%}" for name, error in one.errors().items())
-        missed = f"  MISSES {', '.join(one.misses())}" if one.misses() else ""
-        names = " ".join(cell(one.row, name) for name in ("id", "engine", "release", "model", "gpu"))
-        yield f"{names}: starts {one.memory.starts} ({one.verdict}); {errors or 'nothing measured'}{missed}"
-    for seen in ("yes", "partly", "no"):
-        mine = [one for one in judged if cell(one.row, "seen") == seen]
-        cache = [abs(error) for one in mine for name, error in one.errors().items() if name in ("kv_pool_gib", "kv_tokens")]
-        weights = [abs(one.errors()["weights_gib"]) for one in mine if "weights_gib" in one.errors()]
-        verdicts = [one.verdict for one in mine]
-        yield (
-            f"seen {seen}: {len(mine)} rows; weights mean {np.mean(weights):.1%}; cache mean "
-            f"{np.mean(cache):.1%}, median {np.median(cache):.1%}, worst {max(cache):.1%}; starts: {verdicts.count('right')} "
-            f"right, {verdicts.count('uncertain')} uncertain, {verdicts.count('wrong')} wrong; rows beyond their tolerance: "
-            f"{sum(bool(one.misses()) for one in mine)}"
+    groups = sorted({_series(one) for one in judged})
+    rows = [
+        _row_of(f"{engine} {'.'.join(map(str, release))}", [one for one in judged if _series(one) == (engine, release)])
+        for engine, release in groups
+    ]
+    rows += [_row_of(name, [one for one in judged if cell(one.row, "seen") == seen]) for name, seen in SEEN.items()]
+    head = "| rows | KV cache: mean | worst | asked | beyond it | starts: yes, right | no, right | uncertain | wrong"
+    each = [
+        (
+            cell(one.row, "id"),
+            f"{one.start.engine} {cell(one.row, 'release')}",
+            f"{cell(one.row, 'model')}, {one.start.gpus} x {one.start.gpu.id}",
+            *(share(errors[name], "+.1%") if name in (errors := one.errors()) else "-" for name in MEASURED),
+            f"{tolerance(one.start):.0%}".replace("%", " %") if tolerance(one.start) else "none",
+            f"{cell(one.row, 'starts')}: {one.starts}",
+            cell(one.row, "source"),
         )
+        for one in judged
+    ]
+    columns = "row | engine | start | weights | pool | KV tokens | concurrency | longest length | asked | starts, said | source"
+    return table(f"engine and release {head}", rows) + "\n" + table(columns, each)
+
+
+SEEN = {"those that the law was made from": "yes", "those that gave a constant": "partly", "those that came later": "no"}
+"""Rows by what the law knows of them -> their cell `seen`."""
 
 
 if __name__ == "__main__":
-    print("\n".join(lines()))
+    sys.stdout.write(page())

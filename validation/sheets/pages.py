@@ -21,6 +21,7 @@ from autoconfig.runs.table import cell
 from autoconfig.training.price import CLASSES, MIN_SOURCES
 from validation.sheets.bands import POOLED, band_lines, covered, stranger_lines
 from validation.sheets.encoders import encoder_lines
+from validation.sheets.engine_starts import page as engine_starts_page
 from validation.sheets.figures import Figures, Line, figures_of, group_table, line_table, missed_rows, share, table
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, record_of
 from validation.sheets.memory import memory_groups, peak_errors, verdict_lines
@@ -228,6 +229,7 @@ def write_pages(target: Path, release: str) -> None:
     classes = class_figures()
     pages = {"seen": seen_page(), "publisher_unknown": unknown_page(plans), "memory_and_fit": memory_page()}
     pages["strangers"] = f"{GENERATED}\n\n# Strangers\n\n{strangers_page()}"
+    pages["engine_starts"] = f"{GENERATED}\n\n# Starts of serving engines\n\n{engine_starts_page()}"
     for name, text in pages.items():
         write_text(target.parent / target.stem / f"{name}.md", text)
     write_text(target, front_page(classes, plans, target.stem))
