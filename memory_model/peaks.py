@@ -21,6 +21,7 @@ from autoconfig.memory_model.activations import (
     recomputed_layers_per_chunk,
     returning_layers,
 )
+from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
 from autoconfig.memory_model.tables import KindTable, LayerBytes, StageTerms, layer_tables, stage_terms
 from autoconfig.specs.layouts import Layouts, priced_together
 from autoconfig.specs.plan import Recompute
@@ -162,6 +163,11 @@ class _Stage:
     """The gradient of a tied weight."""
     last: Floats
     """The larger of the loss and the output layer's backward; -inf on other stages."""
+    layers: Floats
+    """FSDP's units beside the last layer's backward."""
+    next_layer: Floats
+    first_layer: Floats
+    """The same beside the first layer's, with the gradients that backward has made until then."""
     first: Floats
     """The embedding's backward; -inf on other stages."""
     optimizer: Floats
@@ -173,6 +179,8 @@ class _Stage:
         kinds = sum(((held > 0) * 2**bit for bit, held in enumerate(flight.values())), np.zeros(len(rows), np.int64))
         distinct, chunk = _numbered(terms.chunk_layers[rows, stage])
         absent = terms.absent_gradients[rows, stage]
+        released = terms.final_released[rows, stage]
+        units = {name: size[rows, stage] for name, size in terms.unit_bytes.items()}
         return cls(
             shape=layer.shape[at[rows]],
             kinds=kinds,
@@ -183,8 +191,17 @@ class _Stage:
             layer_input=layer.layer_input[at[rows]],
             state=terms.state[rows, stage] - absent,
             waiting=terms.tied_weight_gradient[rows, stage],
-            last=np.maximum(terms.loss[rows, stage], terms.output_layer_backward[rows, stage]),
-            first=terms.embedding_backward[rows, stage] + absent,
+            last=np.maximum.reduce(
+                [
+                    terms.loss[rows, stage] + units["loss"],
+                    terms.output_layer_backward[rows, stage] + units["output_layer_backward"],
+                    np.where(terms.has_output[rows, stage], units[OUTPUT], -np.inf),
+                ]
+            ),
+            layers=units[LAYERS] - released,
+            next_layer=np.where(terms.chunk_layers[rows, stage] > 2, units[NEXT_LAYER] - released, -np.inf),
+            first_layer=units[FIRST_LAYER] + absent - released,
+            first=terms.embedding_backward[rows, stage] + units["embedding_backward"] + absent - released,
             optimizer=terms.optimizer_step_bytes[rows, stage] + absent,
         )
 
@@ -248,6 +265,11 @@ class _Options:
             during = self._by_chunk(returning_layers, stage) * self.returning.take(at, axis=0) + during
         if np.any(stage.waiting):
             during += stage.waiting[:, None]
+        if np.any(stage.layers) or np.any(stage.first_layer):
+            share = 1.0 / np.maximum(stage.chunk_layers[stage.chunk], 1.0)
+            before = np.maximum(stage.next_layer[:, None] - held * (share / stage.chunks)[:, None], stage.layers[:, None])
+            behind = held * ((1.0 - share) / stage.chunks)[:, None]
+            during += np.maximum(before, stage.first_layer[:, None] - behind)
         if np.any(stage.last > -np.inf):
             np.maximum(during, stage.last[:, None], out=during)
         if np.any(stage.first > -np.inf):

@@ -22,6 +22,7 @@ from autoconfig.memory_model.activations import (
     recomputed_layers_per_chunk,
 )
 from autoconfig.memory_model.alike import alike_in_memory
+from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
 from autoconfig.memory_model.peaks import ROUNDING, PeakTables
 from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, least_state_bytes, stage_terms
 from autoconfig.specs.errors import GIB
@@ -32,7 +33,10 @@ from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
-MOMENTS = ("mlp_backward", "attention_backward", "loss", "output_layer_backward", "embedding_backward", "optimizer_step_bytes")
+MOMENTS = (
+    "mlp_backward", "attention_backward", "loss", "output_layer_backward", FIRST_LAYER, "embedding_backward",
+    "optimizer_step_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,15 +240,24 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
         for name in ("back_in_mlp", "back_in_attention")
     )
     released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))
-    base = terms.state - terms.absent_gradients + held
+    base, units = terms.state - terms.absent_gradients + held, terms.unit_bytes
+    during = {
+        "mlp_backward": back_mlp + fixed.mlp_backward + terms.tied_weight_gradient,
+        "attention_backward": back_attention - released + fixed.attention_backward + terms.tied_weight_gradient,
+    }
+    behind = chunk_behind(held, terms.chunks_in_flight, terms.chunk_layers)
+    layers, _ = _beside_layers(terms, held)
     moments = {
-        "mlp_backward": base + (back_mlp + fixed.mlp_backward + terms.tied_weight_gradient),
-        "attention_backward": base + (back_attention - released + fixed.attention_backward + terms.tied_weight_gradient),
-        "loss": base + terms.loss,
-        "output_layer_backward": base + terms.output_layer_backward,
+        **{name: base - terms.final_released + layers + size for name, size in during.items()},
+        "loss": base + units["loss"] + terms.loss,
+        "output_layer_backward": base
+        + np.where(units_reduced(terms), units[OUTPUT], units["output_layer_backward"] + terms.output_layer_backward),
+        FIRST_LAYER: terms.state - terms.final_released + held - behind + units[FIRST_LAYER] + np.maximum(*during.values()),
         "embedding_backward": terms.state
+        - terms.final_released
         + held
         - held / terms.chunks_in_flight
+        + units["embedding_backward"]
         + terms.embedding_backward
         + terms.tied_weight_gradient,
         "optimizer_step_bytes": terms.state + terms.optimizer_step_bytes,
@@ -253,11 +266,37 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
     return _Stages(held=held, inputs=inputs, back=back, released=released), moments
 
 
+def chunk_behind(held: Floats, chunks: Floats, layers: Floats) -> Floats:
+    """Of `held`: activations of a chunk whose first layer runs backward, without that layer's own."""
+    return held / chunks * (1.0 - 1.0 / np.maximum(layers, 1.0))
+
+
+def units_reduced(terms: StageTerms) -> npt.NDArray[np.bool_]:
+    """[n, S]: the reduction of the output layer's gradients holds more than its backward."""
+    moment = terms.unit_bytes["output_layer_backward"] + terms.output_layer_backward
+    return np.asarray(terms.has_output & (terms.unit_bytes[OUTPUT] > moment))
+
+
+def _beside_layers(terms: StageTerms, held: Floats) -> tuple[Floats, Floats]:
+    """(FSDP's units beside the backward of the last layer or of the one before it, whichever is more, less the activations that
+    are gone then; these)."""
+    one = held / terms.chunks_in_flight / np.maximum(terms.chunk_layers, 1.0)
+    last, following = terms.unit_bytes[LAYERS], terms.unit_bytes[NEXT_LAYER] - one
+    second = (terms.chunk_layers > 2) & (following > last)
+    return np.where(second, following, last), np.where(second, one, 0.0)
+
+
 def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment: npt.NDArray[np.int64]) -> dict[str, Floats]:
     """Every part [n, S] at each stage's largest moment; they sum to the peak."""
     terms, shape = fixed.terms, stages.held.shape
     share = 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
     at = {name: moment == number for number, name in enumerate(MOMENTS)}
+    in_first = at[FIRST_LAYER]
+    mlp = stages.back["mlp_backward"] + fixed.mlp_backward
+    in_mlp = mlp >= stages.back["attention_backward"] - stages.released + fixed.attention_backward
+    at["mlp_backward"], at["attention_backward"] = (
+        at["mlp_backward"] | (in_first & in_mlp), at["attention_backward"] | (in_first & ~in_mlp)
+    )  # fmt: skip
     parts = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
     for kind, table in fixed.layer.kinds.items():
         for name, column in table.parts_kept[r].items():
@@ -274,8 +313,20 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
         parts[name] = np.where(at[name], getattr(terms, name), 0.0)
     waiting = at["mlp_backward"] | at["attention_backward"] | at["embedding_backward"]
     parts["tied_weight_gradient"] = np.where(waiting, terms.tied_weight_gradient, 0.0)
-    parts["gradient_bytes"] -= np.where(at["embedding_backward"] | at["optimizer_step_bytes"], 0.0, terms.absent_gradients)
-    parts["chunk_released"] = -np.where(at["embedding_backward"], stages.held / terms.chunks_in_flight, 0.0)
+    late = at["embedding_backward"] | at["optimizer_step_bytes"] | in_first
+    parts["gradient_bytes"] -= np.where(late, 0.0, terms.absent_gradients)
+    behind = chunk_behind(stages.held, terms.chunks_in_flight, terms.chunk_layers)
+    layers, gone = _beside_layers(terms, stages.held)
+    released = {"embedding_backward": stages.held / terms.chunks_in_flight, FIRST_LAYER: behind, LAYERS: gone}
+    at[LAYERS] = ~in_first & (at["mlp_backward"] | at["attention_backward"])
+    parts["chunk_released"] = -sum((np.where(at[name], size, 0.0) for name, size in released.items()), np.zeros(shape))
+    reduced = units_reduced(terms)
+    parts["output_layer_backward"] = np.where(reduced, 0.0, parts["output_layer_backward"])
+    output = np.where(reduced, terms.unit_bytes[OUTPUT], terms.unit_bytes["output_layer_backward"])
+    for name, size in {**terms.unit_bytes, LAYERS: layers + gone, "output_layer_backward": output}.items():
+        if name in at:
+            parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at[name], size, 0.0)
+    parts["final_norm"] -= np.where(at[LAYERS] | in_first | at["embedding_backward"], terms.final_released, 0.0)
     return parts
 
 

@@ -51,9 +51,17 @@ class ParameterGroup:
 
 
 def weight_bytes(
-    group: ParameterGroup, numerics: Numerics, stack: StackMemory, gpu: GpuSpec, fsdp: Number, fp8_gather: Number
+    group: ParameterGroup,
+    numerics: Numerics,
+    stack: StackMemory,
+    gpu: GpuSpec,
+    fsdp: Number,
+    fp8_gather: Number,
 ) -> Number:
     """Weights: 2 bytes (4 in fp32), fp8 copies for GEMMs, divided over the group with FSDP (ZeRO-3).
+
+    The shards of torch's FSDP under a mixed-precision policy are the optimizer's fp32 weights: what is trained has 16 bits as
+    long as its unit is gathered (`fsdp.unit_bytes`) and none beside.
 
     Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`); linear layers frozen in nf4 0.516 with double
     quantisation and 0.5625 without, in int8 1 and 4 a row (FROZEN_BYTES of specs/scenario.py).
@@ -72,13 +80,23 @@ def weight_bytes(
         kept = numerics.format.weight_copy_bytes(gpu.compute_capability)
         alone, gathered = (kept, kept) if stack.caches_quantised_weights else (0.0, numerics.format.saved_bytes)
         total = total + group.gemm_weights * np.where(fp8_gather, gathered - 2, alone)
+    if stack.torch_fsdp:
+        own = wide * group.trainable if has_masters(numerics) else 0.0
+        return np.where(np.greater(fsdp, 0), (total - own) / group.shard, total)
     return np.where(np.equal(fsdp, 3), total / group.shard, total)
 
 
-def gradient_bytes(group: ParameterGroup, numerics: Numerics, fsdp: Number) -> Number:
-    """The gradient buffer: 4 bytes with fp32 reduction, 2 with bf16; divided over the group from ZeRO-2 (fsdp 2, 3) on."""
+def gradient_bytes(group: ParameterGroup, numerics: Numerics, stack: StackMemory, fsdp: Number) -> Number:
+    """The gradient buffer: 4 bytes with fp32 reduction, 2 with bf16; divided over the group from ZeRO-2 (fsdp 2, 3) on. Where
+    the shards are fp32 weights (`weight_bytes`) their gradients have that type, whatever they are reduced in (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce: orig_dtype)."""
     total = TYPE_BYTES[numerics.grad_reduce_dtype] * group.trainable
-    return np.where(np.greater(fsdp, 0), total / group.shard, total)
+    sharded = TYPE_BYTES["fp32"] * group.trainable if stack.torch_fsdp and has_masters(numerics) else total
+    return np.where(np.greater(fsdp, 0), sharded / group.shard, total)
+
+
+def has_masters(numerics: Numerics) -> bool:
+    """The optimizer keeps fp32 weights beside those of 16 bits."""
+    return numerics.precision != "fp32" and not numerics.weights_are_masters
 
 
 def optimizer_bytes_per_parameter(numerics: Numerics) -> float:
@@ -109,13 +127,22 @@ def optimizer_bytes(group: ParameterGroup, numerics: Numerics, dist_opt: Number,
     return np.where(np.logical_or(dist_opt, np.greater(fsdp, 0)), total / group.shard, total)
 
 
-def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics) -> Number:
-    """Temporary of the optimizer step: 16-bit gradients of the shard are cast to fp32 (findings: + 4 P / shard).
+def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics, stack: StackMemory, fsdp: Number) -> Number:
+    """Temporary of the optimizer step: 16-bit gradients of the shard are cast to fp32 (findings: + 4 P / shard); not where
+    weights and moments have 16 bits, too, nor where FSDP's shards are fp32.
 
-    Not where weights and moments have 16 bits, too: torch's fused Adam widens in registers."""
-    if numerics.grad_reduce_dtype == "fp32" or numerics.weights_are_masters:
-        return 0.0 * group.trainable
-    return 4.0 * group.trainable / group.shard
+    Of torch's plain optimizers, which run over lists of tensors, the square roots of all second moments in their type; torch's
+    own FSDP has tensors of a kind that these lists do not take, one after another. Source: torch/optim/adam.py,
+    _multi_tensor_adam (exp_avg_sq_sqrt), and optimizer.py, _foreach_supported_types; the fused ones have none.
+    """
+    if not stack.torch_fsdp:
+        cast = numerics.grad_reduce_dtype != "fp32" and not numerics.weights_are_masters
+        return (4.0 if cast else 0.0) * group.trainable / group.shard
+    cast = np.logical_and(numerics.grad_reduce_dtype != "fp32" and not numerics.weights_are_masters, np.equal(fsdp, 0))
+    total = np.where(cast, 4.0 * group.trainable / group.shard, 0.0 * group.trainable)
+    lists = stack.foreach_optimizer and numerics.optimizer == "adamw"
+    width = numerics.activation_bytes if numerics.weights_are_masters else TYPE_BYTES[numerics.exp_avg_sq_dtype]
+    return total + np.where(np.logical_and(lists, np.equal(fsdp, 0)), width * group.trainable, 0.0)
 
 
 def on_gpu(scenario: Scenario, pp: Number, in_flight: Mapping[str, Number]) -> dict[str, Number]:
@@ -204,7 +231,16 @@ def dummy_weight_gradients(stack: StackMemory, numerics: Numerics, gemm_weights:
 def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """2 T (G f / t + c h): gradient of fc1's output beside hidden-size buffers (findings: c = 1 with SP, 1.7 without)."""
     c = np.where(np.greater(shape.sp, 1), stack.mlp_backward_buffers, stack.mlp_backward_buffers_no_sp)
-    return numerics.activation_bytes * shape.tokens * (model.gate_factor * ffn / shape.tp + c * model.hidden_size)
+    total = numerics.activation_bytes * shape.tokens * (model.gate_factor * ffn / shape.tp + c * model.hidden_size)
+    return total + made_gradients(model, ffn, numerics, stack, shape.tp, 1)
+
+
+def made_gradients(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, tp: Number, matrices: int) -> Number:
+    """Where gradients are tensors that backward makes: 2 f h / t for each of the first `matrices` matrices of an MLP that it
+    has gone through; none of frozen ones."""
+    if not stack.frees_gradients or numerics.peft != "none":
+        return 0.0 * np.asarray(tp)
+    return numerics.activation_bytes * matrices * ffn * model.hidden_size / np.asarray(tp)
 
 
 def attention_backward(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
@@ -221,6 +257,9 @@ def attention_backward(model: ModelSpec, numerics: Numerics, stack: StackMemory,
         total = total + 4.0 * shape.tokens * heads * model.query_head_dim
     else:
         total = total + stack.score_backward_bytes * numerics.activation_bytes / 2 * shape.tokens * shape.sequence * heads
+    if not (model.is_moe or model.is_hybrid):
+        matrices = model.gate_factor + 1
+        total = total + made_gradients(model, model.ffn_hidden_size, numerics, stack, shape.tp, matrices)
     ring = stack.cp_comm_type == "p2p"
     blocks = 2 * numerics.activation_bytes * shape.tokens * kv * (model.query_head_dim + model.value_head_dim)
     return total + np.where(np.greater(shape.cp, 1), blocks if ring else shape.cp * blocks / 2, 0.0)
@@ -290,12 +329,17 @@ def end_parameters(model: ModelSpec, layouts: Layouts, stages: StageTable) -> Nu
     return stages.is_first * embedding_parameters(model, tp) + stages.is_last * last
 
 
-def final_norm(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:
-    """Input and output of the norm before the output layer, 4 T h / u; of each multi-token-prediction depth 10 T h / u more:
-    the embedding that its norm reads, both normed inputs of its projection, input and output of its own last norm
-    (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
+def output_unit(model: ModelSpec, tp: Number, table: Number) -> Number:
+    """Parameters of the output layer, unless its `table` is the embedding's, of its biases and of the norm before it."""
+    return table * output_layer_parameters(model, tp) + final_norm_parameters(model) + output_bias_parameters(model, tp)
+
+
+def final_norm(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """Input and output of the norm before the output layer, 4 T h / u, where the input is kept in fp32 8 T h / u; of each
+    multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both normed inputs of its projection, input
+    and output of its own last norm (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
     depth = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
-    return (2.0 + 5.0 * model.mtp_num_layers) * depth
+    return (1.0 + stack.norm_input_bytes / 2 + 5.0 * model.mtp_num_layers) * depth
 
 
 def masked_lm_head(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

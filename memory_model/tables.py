@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from autoconfig.memory_model import activations, cross, experts, recurrent, sparse, state, transients_unfused
+from autoconfig.memory_model import activations, cross, experts, fsdp, recurrent, sparse, state, transients_unfused
 from autoconfig.memory_model.activations import (
     MLP_PARTS,
     Number,
@@ -87,7 +87,7 @@ class KindTable:
     kept: Floats
     """[u, R] saved from forward to backward (full recomputation: of a layer that is left alone)."""
     whole: Floats
-    """[u] without recomputation."""
+    """[u] what full recomputation brings back."""
     mlp_kept: Floats
     """[u, R] the MLP's part of `kept`."""
     mlp_whole: Floats
@@ -136,6 +136,15 @@ class StageTerms:
     optimizer_step_bytes: Floats
     absent_gradients: Floats
     """Of the state: gradients that are not there before backward has made them."""
+    final_released: Floats
+    """Of the state: activations around the final norm, gone when the layers' backward starts."""
+    unit_bytes: dict[str, Floats]
+    """Moment -> what torch's FSDP holds beside the shards."""
+
+    @property
+    def has_output(self) -> npt.NDArray[np.bool_]:
+        """The stage has the output layer."""
+        return np.asarray(self.output_layer_backward > -np.inf)
 
     def take(self, rows: slice) -> StageTerms:
         """These rows; without the parts of the state."""
@@ -143,9 +152,10 @@ class StageTerms:
 
     def _each(self, change: Callable[[Floats], Floats]) -> StageTerms:
         arrays = {f.name: getattr(self, f.name) for f in dataclasses.fields(StageTerms)}
-        flight = {kind: change(held) for kind, held in arrays.pop("layers_in_flight").items()}
+        flight, units = ({k: change(v) for k, v in arrays.pop(name).items()} for name in ("layers_in_flight", "unit_bytes"))
         del arrays["state_parts"]
-        return StageTerms(layers_in_flight=flight, state_parts={}, **{name: change(array) for name, array in arrays.items()})
+        changed = {name: change(array) for name, array in arrays.items()}
+        return StageTerms(layers_in_flight=flight, unit_bytes=units, state_parts={}, **changed)
 
 
 def kinds_of(model: ModelSpec) -> tuple[str, ...]:
@@ -237,9 +247,11 @@ def _kind_table(
     def columns(values: Sequence[Floats]) -> Floats:
         return np.stack([v + zeros for v in values], axis=1)
 
+    # a layer that is back has its input, which the checkpoint keeps
+    own = activations.layer_input(model, numerics, shape) if memory.frees_gradients else 0.0
     return KindTable(
         kept=columns([sum(k.kept.values(), zeros) for k in kept]),
-        whole=sum(parts.values(), zeros),
+        whole=sum(parts.values(), zeros) - own,
         mlp_kept=columns([mlp(k.kept) for k in kept]),
         mlp_whole=mlp(parts),
         back_in_mlp=columns([k.back_in_mlp for k in kept]),
@@ -276,7 +288,7 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts, *, gradients: bool =
     total = np.zeros(share.shape)
     for group in _parameter_groups(model, numerics, layouts, mean):
         total = total + state.weight_bytes(group, numerics, scenario.software.memory, gpu, fsdp, fp8)
-        total = total + (state.gradient_bytes(group, numerics, fsdp) if gradients else 0.0)
+        total = total + (state.gradient_bytes(group, numerics, scenario.software.memory, fsdp) if gradients else 0.0)
         total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
     return np.asarray(total[number, 0])
 
@@ -290,12 +302,12 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
     chunks = chunks_in_flight(pp, vpp, stages.index, layouts.num_microbatches[:, None])
     in_flight = state.on_gpu(scenario, pp, _layers_in_flight(model, layouts, stages, chunks))
-    parts, optimizer_step = _state_terms(scenario, layouts, every)
+    parts, optimizer_step, units = _state_terms(scenario, layouts, every)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
     parts["retained_logits"] = state.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
-    parts["final_norm"] = sum(state.final_norm(model, numerics, x) for x in ends)[:, None] * stages.is_last
+    parts["final_norm"] = sum(state.final_norm(model, numerics, memory, x) for x in ends)[:, None] * stages.is_last
     if model.masked_lm_head:
         parts["masked_lm_head"] = state.masked_lm_head(model, numerics, shape)[:, None] * stages.is_last
     depths = state.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
@@ -304,7 +316,8 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         parts["gather_buffer"] = np.broadcast_to(
             np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
-    absent = np.logical_and(memory.frees_gradients, layouts.num_microbatches == 1)[:, None]
+    late = np.logical_and(scenario.software.memory.torch_fsdp, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
+    absent = np.logical_and(memory.frees_gradients, np.logical_or(layouts.num_microbatches == 1, late))[:, None]
     return StageTerms(
         state=sum(parts.values(), np.zeros_like(stages.index, float)),
         state_parts=parts,
@@ -317,16 +330,52 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         tied_weight_gradient=stages.is_first * tied[:, None],
         optimizer_step_bytes=optimizer_step,
         absent_gradients=absent * parts["gradient_bytes"],
+        final_released=parts["final_norm"] if memory.frees_gradients else np.zeros_like(parts["final_norm"]),
+        unit_bytes=_unit_bytes(scenario, layouts, units),
     )
 
 
-def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dict[str, Floats], Floats]:
-    """[n, S]: the parts of the state and what the optimizer's step needs, worked out once for rows alike in it."""
+def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dict[str, Floats], Floats, fsdp.Units]:
+    """[n, S]: the parts of the state, what the optimizer's step needs, and the parameters of FSDP's units, worked out once for
+    rows alike in it."""
     first, number = alike_in_state(layouts)
     rows, model = layouts.take(first), scenario.model
-    groups = _parameter_groups(model, scenario.numerics, rows, stage_table(model, rows, every=every))
-    parts = {name: part[number] for name, part in _state_parts(scenario, rows, groups).items()}
-    return parts, sum((state.optimizer_step_bytes(group, scenario.numerics) for group in groups), np.zeros(1))[number]
+    stages = stage_table(model, rows, every=every)
+    groups = _parameter_groups(model, scenario.numerics, rows, stages)
+    found, largest = _state_parts(scenario, rows, groups)
+    parts = {name: part[number] for name, part in found.items()}
+    table = np.logical_or(model.untie_embeddings_and_output_weights, rows.pp[:, None] > 1)
+    ends = [embedding_parameters(model, rows.tp[:, None]), state.output_unit(model, rows.tp[:, None], table)]
+    units = fsdp.Units(
+        layer=largest[0][number],
+        layer_trained=largest[1][number],
+        stage=sum(group.parameters for group in groups)[number],
+        stage_trained=sum(group.trainable for group in groups)[number],
+        embedding=(stages.is_first * ends[0])[number],
+        output=(stages.is_last * ends[1])[number],
+        shard=groups[0].shard[number],
+    )
+    steps = [
+        state.optimizer_step_bytes(group, scenario.numerics, scenario.software.memory, rows.fsdp[:, None]) for group in groups
+    ]
+    return parts, sum(steps, np.zeros(1))[number], units
+
+
+def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units) -> dict[str, Floats]:
+    """Moment -> [n, S]: what torch's FSDP holds beside the shards; 0 without it."""
+    columns = {name: getattr(layouts, name)[:, None] for name in ("fsdp", "pp", "num_microbatches")}
+    sharded = np.logical_and(scenario.software.memory.torch_fsdp, columns["fsdp"] > 0)
+    apart = scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
+    found = fsdp.unit_bytes(
+        units,
+        scenario.numerics,
+        apart=apart,
+        tied=not scenario.model.untie_embeddings_and_output_weights,
+        whole=columns["fsdp"] == 2,
+        syncs_late=columns["pp"] > 1,
+        several=columns["num_microbatches"] > 1,
+    )
+    return {name: np.where(sharded, size, 0.0) for name, size in found.items()}
 
 
 def _end_moments(
@@ -412,7 +461,10 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
     return groups
 
 
-def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.ParameterGroup]) -> dict[str, Floats]:
+def _state_parts(
+    scenario: Scenario, layouts: Layouts, groups: list[state.ParameterGroup]
+) -> tuple[dict[str, Floats], tuple[Floats, Floats]]:
+    """The parts of the state, and parameters of the largest layer with those of them that are trained."""
     model, numerics, stack, gpu = scenario.model, scenario.numerics, scenario.software, scenario.cluster.gpu
     fsdp, dist_opt, offload = layouts.fsdp[:, None], layouts.dist_opt[:, None], layouts.offload[:, None]
     zeros = np.zeros_like(groups[0].parameters)
@@ -426,11 +478,13 @@ def _state_parts(scenario: Scenario, layouts: Layouts, groups: list[state.Parame
         largest = np.maximum(largest, state.held_and_trained(model, numerics, kind, tp, layer.dense + layer.experts))
     dummies = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes))
     fp8 = gathers_fp8(numerics, stack, fsdp)
-    return {
+    unit, trained = gathered(largest[0]), gathered(largest[1])
+    parts = {
         "weight_bytes": sum((state.weight_bytes(g, numerics, stack.memory, gpu, fsdp, fp8) for g in groups), zeros),
-        "gradient_bytes": sum((state.gradient_bytes(g, numerics, fsdp) for g in groups), zeros),
+        "gradient_bytes": sum((state.gradient_bytes(g, numerics, stack.memory, fsdp) for g in groups), zeros),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
         "workspace_bytes": state.workspace_bytes(stack.memory) + zeros,
-        "fsdp_unit_bytes": state.fsdp_unit_bytes(gathered(largest[0]), gathered(largest[1]), numerics, fsdp) + zeros,
+        "fsdp_unit_bytes": zeros if stack.memory.torch_fsdp else state.fsdp_unit_bytes(unit, trained, numerics, fsdp) + zeros,
     }
+    return parts, (unit + zeros, trained + zeros)

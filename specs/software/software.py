@@ -90,6 +90,14 @@ class StackMemory:
     frees_gradients: bool = False
     """Gradients are tensors that backward makes and zero_grad drops (torch's set_to_none), not a buffer that stays: in a step
     of one micro-batch none is there before backward."""
+    torch_fsdp: bool = False
+    """fsdp is torch's FSDP: its shards are the fp32 weights that the optimizer steps, and what it holds beside them comes and goes
+    by the moment (memory_model/fsdp.py)."""
+    ends_are_units: bool = False
+    """torch's FSDP wraps the embedding and the output layer as units of their own; False: they are the root's, which stays
+    gathered from the start of forward to the end of backward."""
+    foreach_optimizer: bool = False
+    """torch.optim's plain AdamW, whose lists of tensors hold the roots of all second moments at once; False: a fused one."""
     default_grad_dtype: str = "fp32"
     default_fsdp_grad_dtype: str = ""
     """The same where its usual FSDP run differs."""

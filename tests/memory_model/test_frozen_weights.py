@@ -62,7 +62,7 @@ def test_linear_layers_of_the_blocks_alone_are_quantised() -> None:
     assert weights("nf4_single") == LAYERS * LINEAR * (1 / 2 + 4 / 64) + wide
     rows = 4 * H + 2 * F + H
     assert weights("int8") == LAYERS * (LINEAR + 4 * rows) + wide
-    assert weights("nf4", "mbs=1,fsdp=3") == weights("nf4") / 8
+    assert weights("nf4", "mbs=1,fsdp=3") == (weights("nf4") - 2 * ADAPTERS) / 8  # the adapters' shards are their fp32 weights
 
 
 def test_rows_and_largest_matrices_of_grouped_queries() -> None:
@@ -161,12 +161,13 @@ def test_an_update_reads_and_writes_moments_of_8_bits() -> None:
 )
 def test_peaks_that_lit_gpt_publishes(model: str, single: float, double: float) -> None:
     """LitGPT, tutorials/resource-tables.md (20 October 2023): reserved GB on one A100 of adapters of rank 8, micro-batch 1,
-    1,304 tokens, no checkpointing. What double quantisation saves is exact to their two digits."""
+    1,304 tokens, no checkpointing: more than the tensors, which are those that torch's own tracker counts of such modules. What
+    double quantisation saves is exact to their two digits."""
     found = []
     for frozen in ("nf4_single", "nf4"):
         asked = scenario(frozen, model, lora_target_modules=("linear_qkv",))
         asked = replace(asked, workload=Workload(seq_length=1304, global_batch_size=8))
         layouts = asked.layouts([parse_plan("mbs=1", 8, dist_opt=False)])
         found.append(float(estimate_memory(asked, layouts, [NONE]).peak_bytes[0, 0]) / 1e9)
-    assert found == pytest.approx([single, double], rel=0.1)
+    assert all(0.75 * reserved < held < reserved for held, reserved in zip(found, (single, double), strict=True))
     assert found[0] - found[1] == pytest.approx(single - double, abs=0.01)

@@ -36,7 +36,10 @@ GROUP = ParameterGroup(parameters=1000.0, gemm_weights=800.0, trainable=1000.0, 
 
 
 def total(numerics: Numerics, dist_opt: bool, fsdp: int = 0) -> float:
-    parts = (weight_bytes(GROUP, numerics, StackMemory(), H100, fsdp, False), gradient_bytes(GROUP, numerics, fsdp))
+    parts = (
+        weight_bytes(GROUP, numerics, StackMemory(), H100, fsdp, False),
+        gradient_bytes(GROUP, numerics, StackMemory(), fsdp),
+    )
     return float(sum(parts) + optimizer_bytes(GROUP, numerics, dist_opt, fsdp, 0.0))
 
 
@@ -94,9 +97,11 @@ def test_bytes_of_the_optimizers_state(numerics, each):
 
 def test_gradients_and_their_copies():
     half = Numerics(grad_reduce_dtype="bf16")
-    assert [float(gradient_bytes(GROUP, NUMERICS, fsdp)) for fsdp in (0, 2, 3)] == [4000, 500, 500]
-    assert gradient_bytes(GROUP, half, 0) == 2000
-    assert optimizer_step_bytes(GROUP, NUMERICS) == 0 and optimizer_step_bytes(GROUP, half) == 4 * 1000 / 8
+    assert [float(gradient_bytes(GROUP, NUMERICS, StackMemory(), fsdp)) for fsdp in (0, 2, 3)] == [4000, 500, 500]
+    assert gradient_bytes(GROUP, half, StackMemory(), 0) == 2000
+    plain = StackMemory()
+    assert float(optimizer_step_bytes(GROUP, NUMERICS, plain, 0)) == 0
+    assert float(optimizer_step_bytes(GROUP, half, plain, 0)) == 4 * 1000 / 8
     assert [float(fsdp_unit_bytes(100.0, 100.0, half, fsdp)) for fsdp in (3, 2)] == [100 * 2 * (2 + 2), 100 * 2 * 2]
 
 

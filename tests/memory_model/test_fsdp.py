@@ -1,0 +1,82 @@
+"""What torch's FSDP holds beside the shards, by hand, and the two sums over it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT, Units, unit_bytes
+from autoconfig.memory_model.predict import MOMENTS, estimate_memory
+from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
+from autoconfig.specs.models.model_catalogue import load_model
+from autoconfig.specs.scenario import Numerics, Scenario, Workload
+from autoconfig.specs.software.software import load_stack
+
+NUMERICS = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
+UNITS = Units(layer=100.0, layer_trained=100.0, stage=900.0, stage_trained=900.0, embedding=400.0, output=300.0, shard=8.0)
+ONE = {"whole": False, "syncs_late": False, "several": True}
+
+
+def found(units: Units = UNITS, **changes: object) -> dict[str, float]:
+    options = {"apart": True, "tied": False, **ONE, **changes}
+    return {name: float(size) for name, size in unit_bytes(units, NUMERICS, **options).items()}  # type: ignore[arg-type]
+
+
+def test_units_of_their_own() -> None:
+    """2 bytes of what is gathered, 4 of what is reduced; torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py."""
+    assert found() == {
+        "loss": 2 * 300,
+        "output_layer_backward": 2 * (300 + 100),
+        OUTPUT: (2 + 4) * 300 + 2 * 100,
+        LAYERS: 2 * 2 * 100 + 4 * 300,
+        NEXT_LAYER: 2 * 2 * 100 + 4 * 100,
+        FIRST_LAYER: 2 * (100 + 400) + 4 * 100,
+        "embedding_backward": 4 * 400,
+    }
+
+
+def test_of_a_single_micro_batch_no_gradient_is_there_before_its_layer() -> None:
+    several, single = found(), found(several=False)
+    changes = {name: single[name] - several[name] for name in several}
+    made = {OUTPUT: 4 * 300 / 8, LAYERS: 4 * 300 / 8, NEXT_LAYER: 4 * (300 + 100) / 8, FIRST_LAYER: -4 * (100 + 400) / 8}
+    assert changes == {name: made.get(name, 0.0) for name in several}
+
+
+def test_units_of_the_root_stay_gathered() -> None:
+    """The loss of Hugging Face models is made inside the root, whose backward gathers a layer first. A tied matrix has two
+    gradients and their sum."""
+    root = found(apart=False)
+    assert root["loss"] == 2 * (400 + 300 + 100) and root[LAYERS] == 2 * (400 + 300) + 2 * 300 + 2 * 2 * 100
+    one_matrix = replace(UNITS, output=1.0)  # the norm alone
+    tied = found(one_matrix, apart=False, tied=True)
+    assert tied["embedding_backward"] == 2 * 1 + 2 * 401 + 4 * 100 + 2 * 400
+
+
+def test_without_reshard_and_in_pipelines() -> None:
+    """All of the stage is gathered at the loss; in a pipeline as long as it runs, beside whole fp32 gradients."""
+    assert found(whole=True)["loss"] == 2 * 900 and found(whole=True)[NEXT_LAYER] == 2 * (900 - 300 - 100) + 4 * 100
+    assert found(syncs_late=True)[LAYERS] == (2 + 4) * 900 and found(syncs_late=True, several=False)[LAYERS] == 2 * 900
+
+
+@pytest.mark.parametrize("stack", ["torchtitan", "torch-eager", "prime-rl", "nanotron"])
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("model", ["llama3-8b", "qwen3-0.6b", "mixtral-8x7b"])
+def test_the_search_and_the_detailed_sum_agree(stack: str, count: int, model: str) -> None:
+    """Plans of every moment: with short sequences the embedding's and the first layer's decide."""
+    moments = set()
+    for length in (128, 8192):
+        asked = Scenario(
+            model=load_model(model), cluster=cluster_of(load_gpu("h100"), 8), numerics=NUMERICS, software=load_stack(stack),
+            workload=Workload(seq_length=length, global_batch_size=8 * count),
+        )  # fmt: skip
+        texts = ("mbs=1,fsdp=3", "mbs=1,fsdp=2", "mbs=1", "tp=2,mbs=2,fsdp=3", "pp=2,mbs=1,fsdp=3", "pp=4,mbs=1,fsdp=2")
+        layouts = asked.layouts([asked.read_plan(text) for text in texts])
+        recomputes = [
+            asked.read_plan(f"mbs=1,recompute={text}").recompute for text in ("none", "full:uniform:1", "selective:op")
+        ]
+        detailed, quick = (estimate_memory(asked, layouts, recomputes, detail=detail) for detail in (True, False))
+        assert np.allclose(detailed.peak_bytes, quick.peak_bytes, rtol=1e-12)
+        assert np.allclose(sum(detailed.parts.values()), detailed.per_stage_bytes, rtol=1e-12)
+        moments |= {MOMENTS[int(number)] for number in np.unique(detailed.moment)}
+    assert {"loss", "mlp_backward"} <= moments or stack == "nanotron"
