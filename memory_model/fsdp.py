@@ -5,7 +5,7 @@ A unit is what one call of `fully_shard` wraps: a layer; the embedding, and the 
 own or together the root's. Source: torch 2.13, torch/distributed/fsdp/_fully_shard: _fsdp_param_group.py (pre_backward gathers
 the next unit before it runs this one; post_backward frees the weights, then makes the reduce-scatter's input of the gradients,
 which stays until the next unit's), _fsdp_state.py (root units are not resharded after forward). Held to torch's own tracker:
-validation/judge/torch_plans.py.
+validation/judge/pytorch/plans.py.
 """
 
 from __future__ import annotations
@@ -42,77 +42,109 @@ class Units:
     """Ranks that gradients are divided over."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """Bytes of units: gathered; whole gradients in the type of their reduction; `made`: shards of gradients that a single
+    micro-batch has made, or has not."""
+
+    layer: Number
+    stage: Number
+    embedding: Number
+    output: Number
+    trained_output: Number
+    """Also of its gradients in 16 bits."""
+    trained_embedding: Number
+    reduced_layer: Number
+    reduced_output: Number
+    reduced_embedding: Number
+    reduced_stage: Number
+    made_layer: Number
+    made_output: Number
+    made_embedding: Number
+
+
+def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
+    wide, reduced = numerics.activation_bytes, TYPE_BYTES[numerics.grad_reduce_dtype]
+    frozen = FROZEN_BYTES.get(numerics.frozen_dtype, wide)
+    ends = 1.0 if numerics.peft == "none" else 0.0
+    alone = np.where(several, 0.0, SHARD_BYTES / units.shard)
+    return _Sizes(
+        layer=frozen * (units.layer - units.layer_trained) + wide * units.layer_trained,
+        stage=frozen * (units.stage - units.stage_trained) + wide * units.stage_trained,
+        embedding=wide * units.embedding,
+        output=wide * units.output,
+        trained_output=ends * wide * units.output,
+        trained_embedding=ends * wide * units.embedding,
+        reduced_layer=reduced * units.layer_trained,
+        reduced_output=ends * reduced * units.output,
+        reduced_embedding=ends * reduced * units.embedding,
+        reduced_stage=reduced * units.stage_trained,
+        made_layer=alone * units.layer_trained,
+        made_output=ends * alone * units.output,
+        made_embedding=ends * alone * units.embedding,
+    )
+
+
 def unit_bytes(
     units: Units, numerics: Numerics, *, apart: bool, tied: bool, whole: Number, syncs_late: Number, several: Number
 ) -> dict[str, Number]:
     """Moment -> bytes.
 
-    apart: embedding and output layer are units of their own; else the root's, whose backward gathers the last layer before the
-    loss. tied: they are one matrix, whose two gradients are added to a third. whole: units stay gathered from their forward to
-    their backward (no reshard after forward). syncs_late: gradients of all micro-batches add up whole, in the type of their
-    reduction, until the last one's are reduced, and weights stay gathered as long (torch's pipeline schedules:
-    pipelining/stage.py, backward_maybe_with_nosync and perform_reduce_grad). several: micro-batches; of a single one no
-    gradient is there before its backward. Let g, r be the bytes of a gathered weight and of a gradient in reduction, p, e, o
-    the parameters of a layer, of the embedding and of the output layer:
+    apart: embedding and output layer are units of their own (`ends_apart`); else the root's (`ends_of_root`). tied: they are
+    one matrix. whole: units stay gathered from their forward to their backward (no reshard after forward). syncs_late:
+    gradients of all micro-batches add up whole, in the type of their reduction, until the last one's are reduced, and weights
+    stay gathered as long (torch's pipeline schedules: pipelining/stage.py, backward_maybe_with_nosync and perform_reduce_grad).
+    several: micro-batches; of a single one no gradient is there before its backward.
+    """
+    sizes = _sizes(units, numerics, several)
+    found = ends_apart(sizes, whole) if apart else ends_of_root(sizes, whole, tied)
+    found[FIRST_LAYER] = found[FIRST_LAYER] - sizes.made_layer - sizes.made_embedding
+    late = sizes.stage + np.where(several, sizes.reduced_stage, 0.0)
+    reduction = {"embedding_backward": np.maximum(sizes.reduced_layer, sizes.reduced_embedding)}
+    return {name: np.where(syncs_late, late + reduction.get(name, 0.0), size) for name, size in found.items()}
 
-    loss                   g o
-    output_layer_backward  g (o + p)
-    output_reduced         (2 + r) o + g p, and 4 o / N of the shards' gradients
-    layers                 2 g p, the layer's own and the next one's, and r o of the reduce-scatter before it
-    next_layer             2 g p + r p
+
+def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:
+    """With g, r bytes of a gathered weight and of a gradient in reduction, p, e, o parameters of a layer, of the embedding, of
+    the output layer, P of the stage, N ranks:
+
+    loss                   g o, whole: g P
+    output_layer_backward  g (o + p), whole: g P
+    output_reduced         (2 + r) o + g p, and of a single micro-batch 4 o / N of the shards' gradients; whole: g P + r o
+    layers                 2 g p, its own and the next one's, and r o of the reduce-scatter before; whole: g (P - o) + r o
+    next_layer             2 g p + r p; whole: g (P - o - p) + r p
     first_layer_backward   g (p + e) + r p
     embedding_backward     g e + r p, and when it ends (2 + r) e: the larger; its 2 e are the moment's
     """
-    wide, reduced = numerics.activation_bytes, TYPE_BYTES[numerics.grad_reduce_dtype]
-    frozen = FROZEN_BYTES.get(numerics.frozen_dtype, wide)
-    trains = numerics.peft == "none"
-    layer = frozen * (units.layer - units.layer_trained) + wide * units.layer_trained
-    stage = frozen * (units.stage - units.stage_trained) + wide * units.stage_trained
-    embedding, output = wide * units.embedding, wide * units.output
-    ends = 1.0 if trains else 0.0
-    scattered, scattered_output = reduced * units.layer_trained, ends * reduced * units.output
-    scattered_embedding = ends * reduced * units.embedding
-    # of a single micro-batch: what of the shards' gradients is made, or is not made yet
-    alone = np.where(several, 0.0, SHARD_BYTES / units.shard)
-    made_output, made_layer = ends * alone * units.output, alone * units.layer_trained
-    if apart:
-        held, made = output, 0.0 * output
-        found = {
-            "loss": output,
-            "output_layer_backward": output + layer,
-            OUTPUT: ends * wide * units.output + scattered_output + layer + made_output,
-            LAYERS: 2.0 * layer + scattered_output,
-            NEXT_LAYER: 2.0 * layer + scattered,
-            FIRST_LAYER: layer + embedding + scattered,
-            "embedding_backward": np.maximum(embedding + scattered, scattered_embedding),
-        }
-    else:
-        held, made = 0.0 * output, ends * wide * units.output
-        root, sums = embedding + output, ends * wide * units.embedding if tied else 0.0
-        found = {
-            "loss": root + layer,
-            "output_layer_backward": root + layer,
-            OUTPUT: root + layer,
-            LAYERS: root + made + 2.0 * layer,
-            NEXT_LAYER: root + made + 2.0 * layer + scattered,
-            FIRST_LAYER: root + made + layer + scattered,
-            "embedding_backward": made + np.maximum(root + scattered + sums, scattered_embedding + scattered_output),
-        }
-    gathered = found | {
-        "loss": stage,
-        "output_layer_backward": stage,
-        OUTPUT: stage + scattered_output + made_output,
-        LAYERS: stage - ends * held + made + scattered_output * (1.0 if apart else 0.0),
-        NEXT_LAYER: stage - ends * held + made - layer + scattered,
+    s = sizes
+    end, rest = s.output + s.layer, s.stage - s.trained_output
+    return {
+        "loss": np.where(whole, s.stage, s.output),
+        "output_layer_backward": np.where(whole, s.stage, end),
+        OUTPUT: np.where(whole, s.stage, s.trained_output + s.layer) + s.reduced_output + s.made_output,
+        LAYERS: np.where(whole, rest, 2.0 * s.layer) + s.reduced_output + s.made_output,
+        NEXT_LAYER: np.where(whole, rest - s.layer, 2.0 * s.layer) + s.reduced_layer + s.made_output + s.made_layer,
+        FIRST_LAYER: s.layer + s.embedding + s.reduced_layer,
+        "embedding_backward": np.maximum(s.embedding + s.reduced_layer, s.reduced_embedding),
     }
-    found = {name: np.where(whole, gathered[name], size) for name, size in found.items()}
-    if apart:
-        found[LAYERS] = found[LAYERS] + made_output
-        found[NEXT_LAYER] = found[NEXT_LAYER] + made_output + made_layer
-    else:
-        found[NEXT_LAYER] = found[NEXT_LAYER] + made_layer
-    found[FIRST_LAYER] = found[FIRST_LAYER] - made_layer - ends * alone * units.embedding
-    biggest = np.maximum(scattered, scattered_embedding)
-    late = stage + np.where(several, reduced * units.stage_trained, 0.0)
-    reduction = {"embedding_backward": biggest}
-    return {name: np.where(syncs_late, late + reduction.get(name, 0.0), size) for name, size in found.items()}
+
+
+def ends_of_root(sizes: _Sizes, whole: Number, tied: bool) -> dict[str, Number]:
+    """As `ends_apart`, but g (e + o) stay gathered, 2 o of gradients wait from the output layer's backward to the end, and the
+    loss, which is made inside the root, finds the last layer gathered. Two gradients of a tied matrix are added to a third."""
+    s = sizes
+    root = s.embedding + s.output
+    end = np.where(whole, s.stage, root + s.layer)
+    layers = np.where(whole, s.stage, root + 2.0 * s.layer) + s.trained_output
+    following = np.where(whole, s.stage - s.layer, root + 2.0 * s.layer) + s.trained_output
+    sums = s.trained_embedding if tied else 0.0
+    last = np.maximum(root + s.reduced_layer + sums, s.reduced_embedding + s.reduced_output)
+    return {
+        "loss": end,
+        "output_layer_backward": end,
+        OUTPUT: np.where(whole, s.stage + s.reduced_output + s.made_output, root + s.layer),
+        LAYERS: layers,
+        NEXT_LAYER: following + s.reduced_layer + s.made_layer,
+        FIRST_LAYER: root + s.trained_output + s.layer + s.reduced_layer,
+        "embedding_backward": s.trained_output + last,
+    }

@@ -294,9 +294,8 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     in_first = at[FIRST_LAYER]
     mlp = stages.back["mlp_backward"] + fixed.mlp_backward
     in_mlp = mlp >= stages.back["attention_backward"] - stages.released + fixed.attention_backward
-    at["mlp_backward"], at["attention_backward"] = (
-        at["mlp_backward"] | (in_first & in_mlp), at["attention_backward"] | (in_first & ~in_mlp)
-    )  # fmt: skip
+    at["mlp_backward"] = at["mlp_backward"] | (in_first & in_mlp)
+    at["attention_backward"] = at["attention_backward"] | (in_first & ~in_mlp)
     parts = {name: np.broadcast_to(value, shape).copy() for name, value in terms.state_parts.items()}
     for kind, table in fixed.layer.kinds.items():
         for name, column in table.parts_kept[r].items():

@@ -87,8 +87,10 @@ def weight_bytes(
 
 
 def gradient_bytes(group: ParameterGroup, numerics: Numerics, stack: StackMemory, fsdp: Number) -> Number:
-    """The gradient buffer: 4 bytes with fp32 reduction, 2 with bf16; divided over the group from ZeRO-2 (fsdp 2, 3) on. Where
-    the shards are fp32 weights (`weight_bytes`) their gradients have that type, whatever they are reduced in (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce: orig_dtype)."""
+    """The gradient buffer: 4 bytes with fp32 reduction, 2 with bf16; divided over the group from ZeRO-2 (fsdp 2, 3) on.
+
+    Where the shards are fp32 weights (`weight_bytes`) their gradients have that type, whatever they are reduced in
+    (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce: orig_dtype)."""
     total = TYPE_BYTES[numerics.grad_reduce_dtype] * group.trainable
     sharded = TYPE_BYTES["fp32"] * group.trainable if stack.torch_fsdp and has_masters(numerics) else total
     return np.where(np.greater(fsdp, 0), sharded / group.shard, total)

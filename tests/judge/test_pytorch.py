@@ -5,11 +5,11 @@ import os
 import pytest
 
 DRAWN, SEED = 60, 35
-QUICK = 16
+QUICK = 12
 
 
 def errors(chosen: slice, seed: int) -> list[float]:
-    from validation.judge.torch_plans import compare, drawn, table
+    from validation.judge.pytorch.plans import compare, drawn, table
 
     results = [compare(plan) for plan in list(drawn(DRAWN, seed))[chosen]]
     print(table(results))

@@ -2,9 +2,9 @@
 MemTracker.
 
 What stands in, and why:
-- CUDA's kernels of RMSNorm and of flash attention's backward, where the CPU's have other tensors: the fused norm saves its input
-  and the deviations (ATen/native/native_functions.yaml, _fused_rms_norm: CUDA), flash attention keeps an fp32 accumulator of the
-  queries' gradient while it runs (Dao 2023, section 3.1).
+- CUDA's kernels of RMSNorm and of flash attention's backward, where the CPU's have other tensors: the fused norm saves its
+  input and the deviations (ATen/native/native_functions.yaml, _fused_rms_norm: CUDA), flash attention keeps an fp32 accumulator
+  of the queries' gradient while it runs (Dao 2023, section 3.1).
 - torchtitan's data loaders and loggers, which are not installed; its models and its parallelize functions are used as they are.
 - DTensor's propagation of shapes, which runs on tensors of whole size that no device holds.
 """

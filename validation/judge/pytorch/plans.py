@@ -1,9 +1,9 @@
 """PyTorch's own memory tracker before our memory model: plans of torchtitan and transformers, drawn by a seed.
 
-    .venv-judge/bin/python -m validation.judge.torch_plans --count 60 --seed 35
+    .venv-judge/bin/python -m validation.judge.pytorch.plans --count 60 --seed 35
 
-Real models of torchtitan 0.2.2 and transformers under its own parallelize functions, torch's fully_shard, activation checkpoints
-and AdamW run one step on fake tensors (torch_fake.py). The table has, for every plan and its worst rank, the tracker's peak and
+Models of torchtitan 0.2.2 and transformers under its own parallelize functions, torch's fully_shard, activation checkpoints and
+AdamW run one step on fake tensors (fake.py). The table has, for every plan and its worst rank, the tracker's peak and
 ours, both allocated bytes.
 """
 
@@ -24,7 +24,7 @@ from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-from validation.judge.torch_fake import Tracker, fake_rank, torchtitan
+from validation.judge.pytorch.fake import Tracker, fake_rank, torchtitan
 
 MIB = 2**20
 NEAR, FAR = 0.03, 0.08
