@@ -40,6 +40,8 @@ class Units:
     """The output layer and the norm before it; 0 but on the last stage."""
     shard: Number
     """Ranks that gradients are divided over."""
+    whole_table: Number = 0.0
+    """Bytes of the moment `embedding_backward` that are gone when the embedding's gradient is reduced."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,7 @@ class _Sizes:
     made_layer: Number
     made_output: Number
     made_embedding: Number
+    whole_table: Number
 
 
 def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
@@ -82,6 +85,7 @@ def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
         made_layer=alone * units.layer_trained,
         made_output=ends * alone * units.output,
         made_embedding=ends * alone * units.embedding,
+        whole_table=ends * units.whole_table,
     )
 
 
@@ -125,7 +129,7 @@ def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:
         LAYERS: np.where(whole, rest, 2.0 * s.layer) + s.reduced_output + s.made_output,
         NEXT_LAYER: np.where(whole, rest - s.layer, 2.0 * s.layer) + s.reduced_layer + s.made_output + s.made_layer,
         FIRST_LAYER: s.layer + s.embedding + s.reduced_layer,
-        "embedding_backward": np.maximum(s.embedding + s.reduced_layer, s.reduced_embedding),
+        "embedding_backward": np.maximum(s.embedding + s.reduced_layer - s.made_embedding, s.reduced_embedding - s.whole_table),
     }
 
 
@@ -138,7 +142,7 @@ def ends_of_root(sizes: _Sizes, whole: Number, tied: bool) -> dict[str, Number]:
     layers = np.where(whole, s.stage, root + 2.0 * s.layer) + s.trained_output
     following = np.where(whole, s.stage - s.layer, root + 2.0 * s.layer) + s.trained_output
     sums = s.trained_embedding if tied else 0.0
-    last = np.maximum(root + s.reduced_layer + sums, s.reduced_embedding + s.reduced_output)
+    last = np.maximum(root + s.reduced_layer + sums - s.made_embedding, s.reduced_embedding + s.reduced_output - s.whole_table)
     return {
         "loss": end,
         "output_layer_backward": end,

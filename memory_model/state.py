@@ -279,9 +279,8 @@ def retained_logits(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
 
 def loss(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
     """Logits at the loss: 6 T V / t (16-bit and fp32, softmax in place; findings: 33 % wrong with 2); by stack 0 to 20."""
-    per_logit: Number = stack.loss_bytes_per_logit
-    if not stack.logits_sharded:
-        per_logit = np.where(np.greater(shape.tp, 1), stack.gathered_loss_bytes_per_logit or per_logit, per_logit)
+    plain = stack.loss_bytes_per_logit
+    per_logit = np.where(np.greater(shape.tp, 1), stack.tp_loss_bytes_per_logit or plain, plain)
     return per_logit * logits_per_rank(stack, vocab, shape)
 
 
@@ -299,15 +298,25 @@ def output_layer_backward(
     return total + np.where(np.greater(pp, 1), 2.0 * hidden, 0.0)
 
 
-def embedding_backward(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
-    """First stage, when the last micro-batch's activations are gone: 2 V h / t + H, with PP the next gradient H_u (H = 2 T h).
+def embedding_backward(
+    model: ModelSpec, numerics: Numerics, stack: StackMemory, vocab: Number, shape: Shape, pp: Number
+) -> Number:
+    """First stage, when the last micro-batch's activations are gone: 2 V h / t + H, with PP the next gradient H_u (H = 2 T h);
+    of DTensors (stack) with TP 2 V h more, the whole table's gradient of which the rank copies its part.
 
     The gradient of the embedding's table is a whole tensor in every stack (torch's embedding_dense_backward): fused
     accumulation knows linear layers only. Read off traces of megatron-core 0.16.1 with both stacks.
     """
     hidden = numerics.activation_bytes * shape.tokens * model.hidden_size
-    table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
+    table = numerics.activation_bytes * vocab * model.hidden_size * (1.0 / np.asarray(shape.tp))
+    table = table + whole_table_gradient(model, numerics, stack, vocab, shape.tp)
     return table + hidden + np.where(np.greater(pp, 1), hidden / shape.sp, 0.0)
+
+
+def whole_table_gradient(model: ModelSpec, numerics: Numerics, stack: StackMemory, vocab: Number, tp: Number) -> Number:
+    """2 V h with TP where DTensors (stack) make the whole table's gradient on each rank; else 0."""
+    made = np.logical_and(stack.whole_table_gradient, np.greater(tp, 1))
+    return np.where(made, numerics.activation_bytes * vocab * model.hidden_size, 0.0)
 
 
 def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
@@ -337,11 +346,12 @@ def output_unit(model: ModelSpec, tp: Number, table: Number) -> Number:
 
 
 def final_norm(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input and output of the norm before the output layer, 4 T h / u, where the input is kept in fp32 8 T h / u; of each
-    multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both normed inputs of its projection, input
+    """Input and output of the norm before the output layer, 4 T h / u, where the input is kept in fp32 8 T h / u, where GEMMs save
+    their gathered input 2 T h / u + 2 T h; of each multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both normed inputs of its projection, input
     and output of its own last norm (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
     depth = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
-    return (1.0 + stack.norm_input_bytes / 2 + 5.0 * model.mtp_num_layers) * depth
+    output = np.asarray(shape.sp) if stack.saves_gathered_inputs else 1.0
+    return (output + stack.norm_input_bytes / 2 + 5.0 * model.mtp_num_layers) * depth
 
 
 def masked_lm_head(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

@@ -354,6 +354,12 @@ def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dic
         embedding=(stages.is_first * ends[0])[number],
         output=(stages.is_last * ends[1])[number],
         shard=groups[0].shard[number],
+        whole_table=(
+            stages.is_first
+            * state.whole_table_gradient(
+                model, scenario.numerics, scenario.software.memory, padded_vocab_size(model, rows.tp), rows.tp
+            )[:, None]
+        )[number],
     )
     steps = [
         state.optimizer_step_bytes(group, scenario.numerics, scenario.software.memory, rows.fsdp[:, None]) for group in groups
@@ -383,7 +389,7 @@ def _end_moments(
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """[n]: temporaries of the loss, of the output layer's and the embedding's backward; a tied weight's waiting gradient."""
     loss, pp = state.loss(memory, vocab, shape), layouts.pp
-    embedding = state.embedding_backward(model, numerics, vocab, shape, pp)
+    embedding = state.embedding_backward(model, numerics, memory, vocab, shape, pp)
     tied = state.tied_weight_gradient(model, numerics, vocab, shape, pp)
     if not memory.separate_weight_gradients:
         return loss, state.output_layer_backward(model, numerics, memory, vocab, shape, pp), embedding, tied

@@ -44,6 +44,8 @@ class StackMemory:
     """Saved per norm and token and statistic (one for RMSNorm, two for LayerNorm)."""
     saves_gathered_inputs: bool = False
     """With sequence parallelism, GEMMs save their gathered input (T h) rather than the local part, to be gathered again."""
+    whole_table_gradient: bool = False
+    """With tensor parallelism each rank makes the whole embedding table's gradient before it takes its part."""
     gated_activation_extra_bytes: float = 0.0
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
     fp8_gemm_inputs: bool = True
@@ -60,8 +62,8 @@ class StackMemory:
     """Logits stay divided over tensor-parallel ranks; False: gathered before the loss."""
     retained_logit_bytes: float = 0.0
     """Per logit of the last stage: outputs of earlier micro-batches that the schedule's buffers still hold."""
-    gathered_loss_bytes_per_logit: float = 0.0
-    """Alive per gathered logit instead, where logits are gathered and tp is above 1."""
+    tp_loss_bytes_per_logit: float = 0.0
+    """Alive per logit of a rank instead, where tp is above 1."""
     separate_weight_gradients: bool = False
     """Each weight's gradient is a tensor of its own before it is added to the gradient buffer, and gathered inputs live in one
     buffer that is kept (megatron-core without Transformer Engine): see `memory_model.transients_unfused`."""
@@ -413,7 +415,10 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         generation = FLASH_GENERATION.get(options.attention_kernel, time.attention_generation)
         time = replace(time, attention_generation=generation, attention_generation_blackwell="")
     if options.loss_fusion in LOSS_BYTES:
-        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion])
+        tp_loss = memory.tp_loss_bytes_per_logit if options.loss_fusion == "eager" else 0.0
+        memory = replace(
+            memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion], tp_loss_bytes_per_logit=tp_loss
+        )
     if options.compiled:
         memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
     if options.fused_rms_norm:

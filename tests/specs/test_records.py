@@ -76,7 +76,7 @@ DEFAULTS = [
         "norm_input_bytes": 2, "norm_statistics_bytes": 4, "loss_bytes_per_logit": 6, "logit_gradient_bytes": 2,
         "mlp_backward_buffers": 1, "mlp_backward_buffers_no_sp": 1.7, **dict.fromkeys((
             "attention_mask_bytes", "rope_copy_bytes", "gated_activation_extra_bytes", "retained_logit_bytes",
-            "gathered_loss_bytes_per_logit", "workspace_bytes", "model_parallel_reserved_gib"), 0)}),
+            "tp_loss_bytes_per_logit", "workspace_bytes", "model_parallel_reserved_gib"), 0)}),
     # docs/time_model.md, norm_bytes: norm 4 / 12, residual 4 / 6 and with dropout + 3 / + 4, GELU 4 / 8, SwiGLU 6 / 10, copies
     # 4 / 5.5, RoPE 4; cross entropy 44; optimizer 26 and 3 ms; refit_mixtures: 0.9 and 0.115 ms, 0.85, 2.2, 0.86, 3.6;
     # HybridEP's table: 0.87

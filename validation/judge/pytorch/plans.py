@@ -10,6 +10,7 @@ ours, both allocated bytes.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import load_stack
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import loss_parallel
 
 from validation.judge.pytorch.fake import Tracker, fake_rank, torchtitan
 
@@ -51,6 +53,7 @@ class TorchPlan:
     reduce: str = "fp32"
     reshard: bool = True
     tied: bool = False
+    tp: int = 1
 
     @property
     def ffn(self) -> int:
@@ -60,7 +63,7 @@ class TorchPlan:
     def __str__(self) -> str:
         name = f"{self.framework} {self.layers} x {self.hidden}, vocabulary {self.vocabulary}, {self.ranks} ranks"
         more = f", {self.micro_batch} x {self.sequence}, {self.accumulation} micro-batches, {self.recompute}, {self.reduce}"
-        return name + more + ("" if self.reshard else ", gathered") + (", tied" if self.tied else "")
+        return name + more + (f", tp {self.tp}" if self.tp > 1 else "") + ("" if self.reshard else ", gathered") + (", tied" if self.tied else "")
 
 
 def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
@@ -69,6 +72,7 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
     for number in range(count):
         hidden, heads, kv_heads = chance.choice(WIDTHS)
         framework = ("torchtitan", "transformers")[number % 2]
+        ranks, tp = chance.choice((2, 4, 8, 16, 64)), chance.choice((1, 1, 2, 4)) if framework == "torchtitan" else 1
         modes = ("none", "full", "selective") if framework == "torchtitan" else ("none", "full")
         yield TorchPlan(
             framework=framework,
@@ -79,11 +83,12 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
             vocabulary=chance.choice((2048, 8192, 32000, 65536, 128256)),
             sequence=chance.choice((256, 512, 1024, 2048, 4096)),
             micro_batch=chance.choice((1, 2, 4)),
-            ranks=chance.choice((2, 4, 8, 16, 64)),
+            ranks=ranks,
             accumulation=chance.choice((1, 1, 2)),
             recompute=modes[number // 2 % len(modes)],
             reduce=chance.choice(("fp32", "bf16")),
             reshard=chance.random() > 0.25,
+            tp=tp if ranks > tp and kv_heads % tp == 0 else 1,
             tied=framework == "transformers" and chance.random() > 0.5,
         )
 
@@ -106,7 +111,7 @@ def scenario_of(plan: TorchPlan) -> Scenario:
         cluster=cluster_of(load_gpu("h100"), plan.ranks),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=plan.reduce),
         software=load_stack("torchtitan" if plan.framework == "torchtitan" else "torch-eager"),
-        workload=Workload(seq_length=plan.sequence, global_batch_size=plan.micro_batch * plan.ranks * plan.accumulation),
+        workload=Workload(seq_length=plan.sequence, global_batch_size=plan.micro_batch * plan.ranks // plan.tp * plan.accumulation),
     )
 
 
@@ -128,7 +133,7 @@ class Compared:
 def compare(plan: TorchPlan) -> Compared:
     """Both peaks."""
     scenario = scenario_of(plan)
-    text = f"tp=1,mbs={plan.micro_batch},fsdp={3 if plan.reshard else 2},recompute={RECOMPUTE[plan.recompute]}"
+    text = f"tp={plan.tp},sp={int(plan.tp > 1)},mbs={plan.micro_batch},fsdp={3 if plan.reshard else 2},recompute={RECOMPUTE[plan.recompute]}"
     read = scenario.read_plan(text)
     found = estimate_memory(scenario, scenario.layouts([read]), [read.recompute], detail=True)
     assert found.moment is not None
@@ -154,7 +159,8 @@ def tracked(plan: TorchPlan) -> int:
             tokens, labels = (torch.randint(0, plan.vocabulary, shape) for _ in range(2))
             tracker = Tracker()
             tracker.track_external(model, optimizer, tokens, labels)
-            with tracker:
+            # as torchtitan's train.py: with tensor parallelism the loss runs on each rank's part of the vocabulary
+            with loss_parallel() if plan.tp > 1 else contextlib.nullcontext(), tracker:
                 for _ in range(plan.accumulation):
                     tracker.reset_mod_stats()
                     _loss(plan, model, tokens, labels).backward()
@@ -184,7 +190,7 @@ def _torchtitan_model(plan: TorchPlan) -> Any:
     job.activation_checkpoint.mode, job.activation_checkpoint.selective_ac_option = plan.recompute, "op"
     job.parallelism.fsdp_reshard_after_forward = "default" if plan.reshard else "never"
     dims = torchtitan("distributed").ParallelDims(
-        dp_shard=plan.ranks, dp_replicate=1, cp=1, tp=1, pp=1, ep=1, etp=1, world_size=plan.ranks
+        dp_shard=plan.ranks // plan.tp, dp_replicate=1, cp=1, tp=plan.tp, pp=1, ep=1, etp=1, world_size=plan.ranks
     )
     with torch.device("meta"):
         model = modules.Transformer(arguments)
