@@ -346,9 +346,10 @@ def output_unit(model: ModelSpec, tp: Number, table: Number) -> Number:
 
 
 def final_norm(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
-    """Input and output of the norm before the output layer, 4 T h / u, where the input is kept in fp32 8 T h / u, where GEMMs save
-    their gathered input 2 T h / u + 2 T h; of each multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both normed inputs of its projection, input
-    and output of its own last norm (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
+    """Input and output of the norm before the output layer, 4 T h / u; the input in fp32 is 4 T h / u more, the output where
+    GEMMs save it gathered 2 T h. Of each multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both
+    normed inputs of its projection, input and output of its own last norm (megatron-core 0.19.2,
+    transformer/multi_token_prediction.py)."""
     depth = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
     output = np.asarray(shape.sp) if stack.saves_gathered_inputs else 1.0
     return (output + stack.norm_input_bytes / 2 + 5.0 * model.mtp_num_layers) * depth

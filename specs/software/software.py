@@ -416,9 +416,7 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         time = replace(time, attention_generation=generation, attention_generation_blackwell="")
     if options.loss_fusion in LOSS_BYTES:
         tp_loss = memory.tp_loss_bytes_per_logit if options.loss_fusion == "eager" else 0.0
-        memory = replace(
-            memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion], tp_loss_bytes_per_logit=tp_loss
-        )
+        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion], tp_loss_bytes_per_logit=tp_loss)
     if options.compiled:
         memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
     if options.fused_rms_norm:

@@ -53,6 +53,13 @@ def test_units_of_the_root_stay_gathered() -> None:
     assert tied["embedding_backward"] == 2 * 1 + 2 * 401 + 4 * 100 + 2 * 400
 
 
+def test_the_whole_tables_gradient_is_gone_when_a_rank_s_part_is_reduced() -> None:
+    """The moment holds it: 900 bytes are not there beside the reduction of 4 * 400, and 2 * 400 + 4 * 100 come first."""
+    whole = replace(UNITS, whole_table=900.0)
+    assert found(whole)["embedding_backward"] == 2 * 400 + 4 * 100 > 4 * 400 - 900
+    assert found(whole, several=False)["embedding_backward"] == 2 * 400 + 4 * 100 - 4 * 400 / 8
+
+
 def test_without_reshard_and_in_pipelines() -> None:
     """All of the stage is gathered at the loss; in a pipeline as long as it runs, beside whole fp32 gradients."""
     assert found(whole=True)["loss"] == 2 * 900 and found(whole=True)[NEXT_LAYER] == 2 * (900 - 300 - 100) + 4 * 100

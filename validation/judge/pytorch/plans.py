@@ -60,10 +60,17 @@ class TorchPlan:
         """As torchtitan's Llama rounds it."""
         return 256 * -(-int(8 * self.hidden / 3) // 256)
 
+    @property
+    def text(self) -> str:
+        """In our words."""
+        sharding = f"tp={self.tp},sp={int(self.tp > 1)},fsdp={3 if self.reshard else 2}"
+        return f"{sharding},mbs={self.micro_batch},recompute={RECOMPUTE[self.recompute]}"
+
     def __str__(self) -> str:
         name = f"{self.framework} {self.layers} x {self.hidden}, vocabulary {self.vocabulary}, {self.ranks} ranks"
         more = f", {self.micro_batch} x {self.sequence}, {self.accumulation} micro-batches, {self.recompute}, {self.reduce}"
-        return name + more + (f", tp {self.tp}" if self.tp > 1 else "") + ("" if self.reshard else ", gathered") + (", tied" if self.tied else "")
+        options = (f", tp {self.tp}" * (self.tp > 1), ", gathered" * (not self.reshard), ", tied" * self.tied)
+        return name + more + "".join(options)
 
 
 def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
@@ -106,12 +113,13 @@ def scenario_of(plan: TorchPlan) -> Scenario:
         make_vocab_size_divisible_by=1,
         untie_embeddings_and_output_weights=not plan.tied,
     )
+    copies = plan.ranks // plan.tp
     return Scenario(
         model=model,
         cluster=cluster_of(load_gpu("h100"), plan.ranks),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=plan.reduce),
         software=load_stack("torchtitan" if plan.framework == "torchtitan" else "torch-eager"),
-        workload=Workload(seq_length=plan.sequence, global_batch_size=plan.micro_batch * plan.ranks // plan.tp * plan.accumulation),
+        workload=Workload(seq_length=plan.sequence, global_batch_size=plan.micro_batch * copies * plan.accumulation),
     )
 
 
@@ -133,8 +141,7 @@ class Compared:
 def compare(plan: TorchPlan) -> Compared:
     """Both peaks."""
     scenario = scenario_of(plan)
-    text = f"tp={plan.tp},sp={int(plan.tp > 1)},mbs={plan.micro_batch},fsdp={3 if plan.reshard else 2},recompute={RECOMPUTE[plan.recompute]}"
-    read = scenario.read_plan(text)
+    read = scenario.read_plan(plan.text)
     found = estimate_memory(scenario, scenario.layouts([read]), [read.recompute], detail=True)
     assert found.moment is not None
     moment = MOMENTS[int(found.moment[0, 0, 0])]
