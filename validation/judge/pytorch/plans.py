@@ -205,8 +205,8 @@ def _torchtitan_model(plan: TorchPlan) -> Any:
 
 
 def _transformers_model(plan: TorchPlan) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-    from transformers.models.llama import modeling_llama
+    from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-not-found]
+    from transformers.models.llama import modeling_llama  # type: ignore[import-not-found]
 
     # what it finds for sequences without padding by looking at values
     modeling_llama.create_causal_mask = lambda *_, **__: None
