@@ -40,7 +40,7 @@ help:
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
 	@echo "make accuracy     write docs/accuracy.md"
-	@echo "make inference-docs  write the examples of docs/inference.md (after a refit)"
+	@echo "make inference-docs  write the examples of docs/inference.md and docs/engine_memory.md (after a refit)"
 	@echo "make profiling-docs  replay recorded sweeps, write docs/profiling.md's table (with Optuna's GP where torch is installed)"
 	@echo "make gpu PART=kernels    measure on a GPU with torch's own Python (GPU_PYTHON=...); each part 8 minutes or less, resumable"
 	@echo "make mutants share of small mutations of the formulas that survive the tests (SAMPLE=50: a try)"
@@ -108,6 +108,7 @@ profiling-docs: $(DEV)
 
 inference-docs: $(DEV)
 	$(BIN)/python docs/generate_inference.py
+	$(BIN)/python docs/generate_engine_memory.py
 
 accuracy: $(DEV)
 	$(BIN)/python -m validation.sheets.pages

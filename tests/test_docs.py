@@ -262,6 +262,38 @@ def test_links_of_the_page_resolve(generator):
 
 
 @pytest.fixture(scope="module")
+def engine_memory_page():
+    return module_of("generate_engine_memory")
+
+
+@pytest.mark.parametrize("name", ["constants", "releases", "fractions", "start vllm", "start sglang", "start tensorrt-llm"])
+def test_the_tables_of_engine_memory_are_those_of_the_laws(engine_memory_page, name):
+    text = engine_memory_page.PAGE.read_text(encoding="utf-8")
+    assert engine_memory_page.block(name) in text, "stale: run python docs/generate_engine_memory.py"
+
+
+def test_a_table_of_engine_memory_that_changed_is_written_anew(engine_memory_page):
+    text = engine_memory_page.PAGE.read_text(encoding="utf-8")
+    assert engine_memory_page.page(text.replace("KV cache |", "cache |")) == text
+    with pytest.raises(ValueError, match="not one block fractions"):
+        engine_memory_page.page(text.replace("<!-- fractions", "<!-- fraction"))
+
+
+def test_the_reserve_of_sglang_is_the_formula_of_the_page(engine_memory_page):
+    """512 + 1.5 max(chunk, 2048) + 2 g + 1024 tp pp / 8 MiB, at least 10 GiB above 60 GiB: of 0.5.6, three digits."""
+    assert "512 + 1.5 max(chunk, 2048) + 2 g + 1024 tp pp / 8 MiB" in engine_memory_page.PAGE.read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in engine_memory_page.fractions().splitlines()[2:]]
+    of_card = {row[0]: [float(share) for share in row[4].split(" / ")] for row in rows}
+    reserved = {
+        "rtx-4090-24gb": (24564, 512 + 1.5 * 2048 + 2 * 24 + 128, 512 + 1.5 * 2048 + 2 * 80 + 1024),
+        "l40s-48gb": (46068, 512 + 1.5 * 4096 + 2 * 32 + 128, 512 + 1.5 * 4096 + 2 * 160 + 1024),
+        "h100-sxm-80gb": (81559, 512 + 1.5 * 8192 + 2 * 256 + 128, 512 + 1.5 * 8192 + 2 * 512 + 1024),
+    }
+    for card, (mib, *reserves) in reserved.items():
+        assert of_card[card] == [round(1 - max(one, 10240 if mib > 61440 else 0) / mib, 3) for one in reserves]
+
+
+@pytest.fixture(scope="module")
 def serving_examples():
     return module_of("generate_inference")
 
