@@ -1,5 +1,5 @@
-"""Start scripts of a deployment: its instances, alone, under Slurm and Kubernetes; the router in front of a disaggregated one
-(sglang-router 0.3.2, vllm-router 0.1.17, `trtllm-serve disaggregated`); the benchmark that repeats the predicted point."""
+"""Start scripts of a deployment: its instances, alone, under Slurm and Kubernetes; the router in front of a disaggregated one;
+the benchmark that repeats the predicted point. Every file names the release that it is written for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autoconfig.engines.start import FIRST_PORT, SGLANG_BOOTSTRAP_PORT, STARTS, WRITTEN_FOR, Start, benchmark, length
-from autoconfig.planning.export_files import MADE_BY, MARK, WrittenExport, filled_template, remark, slug, write_export
+from autoconfig.engines.start import (
+    FIRST_PORT,
+    SGLANG_BOOTSTRAP_PORT,
+    STARTS,
+    WRITTEN_FOR,
+    Start,
+    benchmark,
+    length,
+    written_for,
+)
+from autoconfig.planning.export_files import MADE_BY, WrittenExport, filled_template, remark, slug, write_export
 from autoconfig.serving.deployment import DeploymentReport
 from autoconfig.serving.deployment_json import deployment_json
 from autoconfig.serving.question import ServeQuestion
@@ -19,13 +28,20 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import stored_as
 
 ROUTER_PORT = 9000
+ROUTERS = {
+    "sglang": "sglang-router 0.3.2",
+    "vllm": "vllm-router 0.1.17",
+    "tensorrt-llm": f"trtllm-serve disaggregated, {WRITTEN_FOR['tensorrt-llm']}",
+}
+"""What runs in front of disaggregated instances, and its release."""
 
 
 def router_script(question: ServeQuestion, prefill: EnginePlan, decode: EnginePlan) -> str:
     """`router.sh`: on port 9000, in front of the instances of this machine or of those that PREFILL and DECODE name."""
     here = prefill.gpus + decode.gpus <= question.gpus_per_node
     first = {"PREFILL": FIRST_PORT, "DECODE": FIRST_PORT + prefill.replicas}
-    lines = ["#!/usr/bin/env bash", MARK, "set -euo pipefail", f"PORT=${{PORT:-{ROUTER_PORT}}}"]
+    mark = written_for(question.engine.framework, ROUTERS[question.engine.framework])
+    lines = ["#!/usr/bin/env bash", mark, "set -euo pipefail", f"PORT=${{PORT:-{ROUTER_PORT}}}"]
     for name, plan in (("PREFILL", prefill), ("DECODE", decode)):
         ours = " ".join(f"localhost:{first[name] + number}" for number in range(plan.replicas))
         given = f"${{{name}:-{ours}}}" if here else f"${{{name}:?set {name} to host:port of its {plan.replicas} instances}}"
@@ -68,7 +84,7 @@ def slurm_script(
     launched = nodes > 1 and question.engine.framework == "tensorrt-llm"  # trtllm-llmapi-launch: a task for each GPU
     lines = [
         "#!/usr/bin/env bash",
-        MARK,
+        written_for(question.engine.framework),
         f"#SBATCH --job-name={slug(question.model.name)}-{kind}",
         f"#SBATCH --array=0-{plan.replicas - 1}",
         f"#SBATCH --nodes={nodes}",
@@ -101,8 +117,8 @@ def kubernetes_objects(question: ServeQuestion, kind: str, plan: EnginePlan, fil
     name = f"{slug(question.model.name)}-{kind}".replace("_", "-").replace(".", "-").lower()
     data = "".join(f"  {file}: |\n" + "".join(f"    {line}\n" for line in text.splitlines()) for file, text in files.items())
     image = IMAGES.get(question.engine.framework, "an image with the engine")
-    values = {"MARK": MARK, "IMAGE": image, "KIND": kind, "NAME": name, "DATA": data, "REPLICAS": plan.replicas, "GPUS": gpus}
-    return filled_template("kubernetes.yaml", PORT=FIRST_PORT, **values)
+    values = {"IMAGE": image, "KIND": kind, "NAME": name, "DATA": data, "REPLICAS": plan.replicas, "GPUS": gpus}
+    return filled_template("kubernetes.yaml", PORT=FIRST_PORT, MARK=written_for(question.engine.framework), **values)
 
 
 def export_texts(question: ServeQuestion, one: DeploymentReport, slurm: Sequence[str] = ()) -> dict[str, str]:
@@ -127,9 +143,8 @@ def export_texts(question: ServeQuestion, one: DeploymentReport, slurm: Sequence
     if one.plan.prefill is not None:
         texts["router.sh"] = router_script(question, one.plan.prefill, one.plan.decode)
     texts["benchmark.sh"] = _script(question, one.plan.decode.weights, _benchmark(question, one), one)
-    texts["deployment.json"] = (
-        json_text({"made_by": MADE_BY, "engine": question.engine.name, **vars(deployment_json(one))}) + "\n"
-    )
+    said = {"made_by": MADE_BY, "engine": question.engine.name, "written_for": WRITTEN_FOR[framework]}
+    texts["deployment.json"] = json_text({**said, **vars(deployment_json(one))}) + "\n"
     return texts
 
 
@@ -183,7 +198,7 @@ def not_written(question: ServeQuestion) -> str:
 
 
 def _script(question: ServeQuestion, weights: str, body: str, one: DeploymentReport | None = None) -> str:
-    head = ["#!/usr/bin/env bash", f"{MARK} for {WRITTEN_FOR[question.engine.framework]}"]
+    head = ["#!/usr/bin/env bash", written_for(question.engine.framework)]
     if not_written(question):
         head.append(f"# {not_written(question)}")
     if one is not None:

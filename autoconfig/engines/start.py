@@ -36,6 +36,13 @@ WRITTEN_FOR = {
     "megatron": "megatron-core 0.19.2",
 }
 """Release whose arguments a script has."""
+
+
+def written_for(framework: str, what: str = "") -> str:
+    """First line of every file: who wrote it and for which release, or for `what`."""
+    return f"{MARK} for {what or WRITTEN_FOR[framework]}"
+
+
 KV_DTYPES = {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"}
 SGLANG_KV = {"bf16": "auto", "fp8": "fp8_e4m3", "nvfp4": "nvfp4"}
 """--kv-cache-dtype by our format, of vLLM and TensorRT-LLM, and of SGLang; auto is the model's own 16 bits."""
@@ -71,16 +78,26 @@ def length(question: ServeQuestion, plan: EnginePlan) -> int:
     """Longest sequence that the server takes: what --max-model-len says, else the model's own length where the cache holds one
     such sequence, else twice the 99th percentile, else the longest request with slack, else that request alone.
 
-    An engine that sizes its buffers by it (whole prompts, reserved slots, megatron-core) is told the longest request.
+    An engine that sizes its buffers by it (reserved slots, megatron-core) or computes any prompt of that length at once (whole
+    prompts, but of TensorRT-LLM, which refuses those beyond --max_num_tokens) is told the longest request.
     """
     if question.options.max_model_len:
         return question.options.max_model_len
     longest, own = int(question.workload.longest_tokens), question.model.max_position_embeddings
+    framework = question.engine.framework
     pool = float(question.memory(question.job(plan), float(plan.batch), float(plan.tokens)).kv_pool_bytes)
     wanted = [max(longest, min(longest + LENGTH_SLACK, own))]
-    if question.chunked and not question.engine.reserves_slots and question.engine.framework != "megatron":
-        wanted[:0] = [max(longest, own), max(longest, min(2 * round(question.workload.p99_tokens), own))]
+    whole = not question.chunked and framework != "tensorrt-llm"
+    if not whole and not question.engine.reserves_slots and framework != "megatron":
+        wanted[:0] = [max(longest, own), twice_p99(question)]
     return next((one for one in wanted if question.sequence_bytes(plan, one) <= pool), longest)
+
+
+def twice_p99(question: ServeQuestion) -> int:
+    """Twice the 99th percentile of requests, prompt and answer together, as far as the model has positions; at least the
+    longest."""
+    longest, own = int(question.workload.longest_tokens), question.model.max_position_embeddings
+    return max(longest, min(2 * round(question.workload.p99_tokens), own))
 
 
 def whole_prompt_tokens(question: ServeQuestion, plan: EnginePlan) -> int:
@@ -139,8 +156,11 @@ QUANTIZATION_OPTION = '${QUANTIZATION:+--quantization "$QUANTIZATION"}'
 def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
     """trtllm-serve with its options as YAML; batch limits are those of one attention rank and pipeline stage."""
     most = _seats(kind, plan, plan.adp * plan.pp)
+    longest = length(question, plan)
+    if kind != "serve":  # the buffer that caches cross through holds one such sequence
+        longest = min(longest, twice_p99(question))
     yaml = [
-        MARK,
+        written_for("tensorrt-llm"),
         f"enable_attention_dp: {'true' if plan.adp > 1 else 'false'}",
         f"enable_chunked_prefill: {'true' if question.chunked else 'false'}",
         "kv_cache_config:",
@@ -151,7 +171,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         f"  max_batch_size: {most}",
     ]
     if kind != "serve":
-        yaml += ["cache_transceiver_config:", "  backend: DEFAULT", f"  max_tokens_in_buffer: {length(question, plan)}"]
+        yaml += ["cache_transceiver_config:", "  backend: DEFAULT", f"  max_tokens_in_buffer: {longest}"]
     if kind == "prefill":
         yaml.append("disable_overlap_scheduler: true")
     options = {
@@ -163,7 +183,7 @@ def trtllm(question: ServeQuestion, kind: str, plan: EnginePlan) -> Start:
         "--ep_size": plan.ep if question.model.is_moe else None,
         "--max_batch_size": most,
         "--max_num_tokens": plan.tokens if kind == "decode" else whole_prompt_tokens(question, plan),
-        "--max_seq_len": length(question, plan),
+        "--max_seq_len": longest,
         "--extra_llm_api_options": f'"$(dirname "$0")/{kind}.yaml"',
     }
     words: tuple[str, ...] = ("trtllm-serve", '"$MODEL"')
@@ -299,7 +319,7 @@ def benchmark(port: int, options: Mapping[str, object]) -> str:
     """vLLM's serving benchmark against the server or router at `port` of this machine (all speak OpenAI's protocol)."""
     head: Sequence[tuple[str, object]] = (("--backend", "openai"), ("--model", '"$MODEL"'), ("--port", f'"${{PORT:-{port}}}"'))
     needs = (
-        "# The client is vLLM's, whatever engine serves: pip install vllm",
+        f"# The client is vLLM's, whatever engine serves (written for {WRITTEN_FOR['vllm']}): pip install vllm",
         "command -v vllm >/dev/null || { echo 'this needs vllm bench serve: pip install vllm' >&2; exit 127; }",
     )
     return "\n".join((*needs, Start(words=("vllm bench serve",), options={**dict(head), **options}).command))

@@ -1,6 +1,7 @@
 """Start scripts of served models: every kind of deployment as sound shell whose arguments say the plan."""
 
 import json
+import math
 import subprocess
 import sysconfig
 from dataclasses import replace
@@ -8,12 +9,16 @@ from pathlib import Path
 
 import pytest
 import yaml
+from autoconfig.specs.hardware.cluster import load_gpu
+from autoconfig.specs.serve_plan import EnginePlan
+from scipy import stats
 from tables import tabled
 
 from autoconfig.engines.export import export_texts
 from autoconfig.engines.start import megatron, sglang, trtllm, vllm
 from autoconfig.serving.answer import answer
-from autoconfig.serving.request import request_of
+from autoconfig.serving.question import understand
+from autoconfig.serving.request import ServeRequest, request_of
 from validation.judge.engine_arguments import arguments_of
 from validation.judge.serving_plans import deployments
 
@@ -239,6 +244,41 @@ def test_a_whole_prompt_with_slack_is_not_refused(exported, write, name, kind, c
     assert write(replace(question, chunked=True), kind, plan).options[name] == 512
     if write is trtllm:  # what a prefill instance has prefilled is not counted
         assert write(question, "decode", plan).options[name] == 512
+
+
+def test_every_file_names_the_release_that_it_is_written_for(exported):
+    releases = {"vllm": "vLLM 0.33", "sglang": "SGLang 0.5.23", "trtllm-1.2": "TensorRT-LLM 1.3"}
+    routers = {"vllm": "vllm-router 0.1.17", "sglang": "sglang-router 0.3.2", "trtllm-1.2": "TensorRT-LLM 1.3"}
+    seen = set()
+    for engine, cases in exported.items():
+        for _, _, folder in cases.values():
+            for path in folder.iterdir():
+                head = "\n".join(path.read_text(encoding="utf-8").splitlines()[:4])
+                router = path.name.startswith("router.")
+                assert (routers if router else releases)[engine] in head, (engine, path.name, head)
+                seen.add(path.name)
+    assert {"serve.sh", "decode.sbatch", "serve.kubernetes.yaml", "serve.yaml", "router.sh", "benchmark.sh"} <= seen
+
+
+LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length", "trtllm-1.2": "--max_seq_len"}
+
+
+@pytest.mark.parametrize("stddevs", [{}, {"isl_stddev": 1000.0, "osl_stddev": 500.0}])
+@pytest.mark.parametrize(("engine", "name"), [*LENGTHS.items()])
+def test_a_server_takes_the_models_own_length_or_twice_the_99th_percentile_and_never_the_mean(engine, name, stddevs):
+    """The 99th percentile of a gamma distribution is SciPy's; where the cache does not hold the model's own length."""
+    fix = ("tp=1", "weights=bf16", "kv=bf16")
+    question = understand(
+        ServeRequest(model="llama3.1-8b", gpus=1, gpu="h100", engine=engine, isl=1000, osl=500, fix=fix, **stddevs)
+    )
+    plan = EnginePlan(tp=1, weights="bf16", kv="bf16", batch=8, tokens=2048)
+    write = {"vllm": vllm, "sglang": sglang, "trtllm-1.2": trtllm}[engine]
+    roomy = write(replace(question, gpu=load_gpu("h200")), "serve", plan).options[name]
+    assert roomy == question.model.max_position_embeddings == 131_072
+    spread = math.hypot(*stddevs.values())
+    most = 1500.0 if not spread else 1500.0 * float(stats.gamma((1500.0 / spread) ** 2).ppf(0.99)) / (1500.0 / spread) ** 2
+    tight = write(replace(question, gpu=load_gpu("a10")), "serve", plan).options[name]
+    assert max(2.0 * most, question.workload.longest_tokens) == pytest.approx(tight, rel=0.01) and tight > 2 * 1500 - 1
 
 
 def test_a_script_names_its_release_and_takes_the_models_own_length(exported):

@@ -1,4 +1,5 @@
 {
+  sed -n 2p "$0"
   printf 'hostname: 0.0.0.0\nport: %s\nbackend: pytorch\n' "$PORT"
   printf 'context_servers:\n  num_instances: %s\n  urls:\n' "${#prefill[@]}"
   printf '    - "%s"\n' "${prefill[@]}"
