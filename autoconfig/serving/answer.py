@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
+from autoconfig.serving.beside import beside
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
 from autoconfig.serving.fewest import kept
 from autoconfig.serving.finalists import figure, finalists, of_loads
@@ -62,6 +63,10 @@ class ServeAnswer:
     sustained: float | None = None
     """Of a full queue: requests per second that the GPUs carry when requests come at random, within the limits in the
     simulation, as `rate` would find; None where a rate was asked, nothing is simulated, or none of SHARES is carried."""
+    alternative: DeploymentReport | None = None
+    """Without separate prefill instances where they are recommended, with them where not: the best of that kind."""
+    alternative_text: str = ""
+    """What it costs or saves, or why there is none."""
     hours: tuple[Hour, ...] = ()
     """Of a trace that is sized by a part of it: what the recommended deployment needs of its instances hour by hour."""
 
@@ -106,6 +111,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     if not reports:
         nearest, infeasible = _nearest_simulated(question, tried) if tried else _nearest(question, found, request)
     sustained = _sustained(question, request, reports[0]) if reports and request.simulate and not question.rate else None
+    alternative, said = beside(question, request, found, reports[0], progress) if reports else (None, "")
     return ServeAnswer(
         question=question,
         deployments=found,
@@ -118,6 +124,8 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         nearest=nearest,
         infeasible=infeasible,
         sustained=sustained,
+        alternative=alternative,
+        alternative_text=said,
         hours=hours(question, reports[0]) if reports else (),
     )
 

@@ -254,6 +254,10 @@ class ServeJson:
     sustained_requests_per_second: AboveZero | None = None
     """Of a full queue: the load of random arrivals that the GPUs carry within the limits, as a rate finds it; null where a rate
     was asked or nothing was simulated."""
+    alternative: DeploymentJson | None = None
+    """The best without separate prefill instances where the first deployment has them, and with them where not."""
+    alternative_text: str = ""
+    """What it costs or saves against the first; why there is none; empty where separate instances were not looked at."""
     hours: tuple[HourJson, ...] = ()
     """Of a trace that is sized by a part of it, the whole hour by hour."""
 
@@ -294,6 +298,8 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
         nearest=deployment_json(answer.nearest) if answer.nearest else None,
         miss=answer.infeasible,
         sustained_requests_per_second=answer.sustained,
+        alternative=deployment_json(answer.alternative) if answer.alternative else None,
+        alternative_text=answer.alternative_text,
         hours=tuple(
             record_of(HourJson, one, start_seconds=one.start_s, requests_per_second=one.rate, gpu_hours=one.gpu_hours)
             for one in answer.hours
