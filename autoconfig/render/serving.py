@@ -18,7 +18,7 @@ from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.closed_loop import bands_text, edge_text
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
-from autoconfig.serving.fewest import kept
+from autoconfig.serving.finalists import kept
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.engines.start import MemoryPart

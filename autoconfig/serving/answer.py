@@ -11,8 +11,7 @@ from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.beside import beside
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
-from autoconfig.serving.fewest import kept
-from autoconfig.serving.finalists import figure, finalists, of_loads
+from autoconfig.serving.finalists import figure, finalists, kept, of_loads
 from autoconfig.serving.hours import Hour, busiest, hours
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.rank import SPARE, Deployments, one_per_layout, search, single

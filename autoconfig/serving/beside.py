@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from autoconfig.planning.progress import Progress
 from autoconfig.serving.deployment import DeploymentReport, report, simulated
-from autoconfig.serving.fewest import COUNTED, kept
-from autoconfig.serving.finalists import finalists
+from autoconfig.serving.finalists import COUNTED, finalists, kept
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
 from autoconfig.serving.request import ServeRequest
