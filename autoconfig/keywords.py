@@ -23,6 +23,7 @@ class _Common(TypedDict, total=False):
     decoder_seq_length: int | str
     packed_length: int | str
     global_batch_size: int | str
+    zero_stage: int | str
     memory_margin: float | str
     tokens: float | str
     price: float
@@ -35,6 +36,12 @@ class _Common(TypedDict, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
+    activation_offload: bool
+    compile: bool
+    loss: str
+    async_tp: bool
+    zero_bucket: int | str
+    expandable_segments: bool
     fp8_recipe: str
     fp8_param_gather: bool
     grad_reduce_dtype: str
@@ -43,6 +50,8 @@ class _Common(TypedDict, total=False):
     exp_avg_dtype: str
     exp_avg_sq_dtype: str
     store_param_remainders: bool
+    master_weights: str
+    optimizer_in_backward: bool
     weights_are_masters: bool
     attention_dropout: float
     hidden_dropout: float
@@ -209,6 +218,7 @@ class RlKeywords(TypedDict, total=False):
     response_length: int | str
     max_response_length: int | str
     tokens_per_gpu: int | str
+    logprob_micro_batch: int | str
     staleness: int | str
     host_memory: float | str
     fit_chance: float | str
@@ -227,6 +237,12 @@ class PredictKeywords(_File, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
+    activation_offload: bool
+    compile: bool
+    loss: str
+    async_tp: bool
+    zero_bucket: int | str
+    expandable_segments: bool
 
 
 class CheckKeywords(_File, total=False):
@@ -241,6 +257,12 @@ class CheckKeywords(_File, total=False):
     fp8_attention: bool
     fp8_output: bool
     offload_layers: int | str
+    activation_offload: bool
+    compile: bool
+    loss: str
+    async_tp: bool
+    zero_bucket: int | str
+    expandable_segments: bool
     release: str
     server: int | str
     isl: int | str

@@ -135,7 +135,8 @@ def _limits(scenario: Scenario, layouts: Layouts, margin: float) -> Floats:
     if cluster.gpu.architecture == CPU_ARCHITECTURE:  # no driver context, no NCCL: jobs hold each rank to the limit itself
         return np.full(len(layouts), cluster.memory_bytes * (1.0 - margin))
     nccl = nccl + model_parallel_reserved_bytes(scenario.software.memory, layouts.tp, layouts.pp)
-    return np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin), float)
+    fragments = scenario.software.memory.fragments
+    return np.asarray(allocatable_bytes(cluster.memory_bytes, nccl, margin, fragments), float)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,9 +380,11 @@ def allocator_bytes(allocated: Number) -> Number:
     return ALLOCATOR_SHARE * np.asarray(allocated)
 
 
-def allocatable_bytes(device_bytes: Number, nccl: Number, margin: float = 0.0) -> Number:
-    """The most that tensors may take: what the driver reports less context, NCCL and the allocator's share, less the margin."""
-    return (np.asarray(device_bytes) * (1.0 - margin) - cuda_context_bytes() - nccl) / (1.0 + ALLOCATOR_SHARE)
+def allocatable_bytes(device_bytes: Number, nccl: Number, margin: float = 0.0, fragments: float = 0.0) -> Number:
+    """The most that tensors may take: what the driver reports less context, NCCL and the allocator's share, less the margin.
+    `fragments`: share that is lost besides without expandable segments (StackMemory.fragments)."""
+    lost = ALLOCATOR_SHARE + fragments
+    return (np.asarray(device_bytes) * (1.0 - margin) - cuda_context_bytes() - nccl) / (1.0 + lost)
 
 
 def fit_probability(predicted: Number, limit: Number, device_bytes: Number) -> Number:

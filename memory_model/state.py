@@ -29,6 +29,7 @@ from autoconfig.specs.models.parameters import (
 )
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
 from autoconfig.specs.software.bitsandbytes import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
+from autoconfig.specs.software.optimizers import MOMENTS_KEPT
 from autoconfig.specs.software.software import StackMemory
 
 
@@ -103,15 +104,18 @@ def has_masters(numerics: Numerics) -> bool:
 
 def optimizer_bytes_per_parameter(numerics: Numerics) -> float:
     """Master weight and two moments: 12 in fp32; less with the precision-aware optimizer; 8 when weights are fp32 already; 4
-    where the 16-bit weights are their own masters. Moments in 8 bits are 2.03 of it, wherever they are."""
+    where the 16-bit weights are their own masters. Moments in 8 bits are 2.03 of it, wherever they are; of Adafactor's factored
+    moment nothing counts, of Muon's matrices one moment."""
+    moments = MOMENTS_KEPT.get(numerics.optimizer, 2)
     if numerics.weights_are_masters:
-        return 2.0 * (MOMENT_BYTES + MOMENT_SCALE if numerics.narrow_moments else numerics.activation_bytes)
+        return moments * (MOMENT_BYTES + MOMENT_SCALE if numerics.narrow_moments else numerics.activation_bytes)
     master = 2 if numerics.store_param_remainders else TYPE_BYTES[numerics.main_params_dtype]
     if numerics.precision == "fp32":
         master = 0
     if numerics.narrow_moments:
         return master + 2.0 * (MOMENT_BYTES + MOMENT_SCALE)
-    return float(master + TYPE_BYTES[numerics.exp_avg_dtype] + TYPE_BYTES[numerics.exp_avg_sq_dtype])
+    kept = (TYPE_BYTES[numerics.exp_avg_dtype], TYPE_BYTES[numerics.exp_avg_sq_dtype])[:moments]
+    return float(master + sum(kept))
 
 
 def optimizer_bytes(group: ParameterGroup, numerics: Numerics, dist_opt: Number, fsdp: Number, offload: Number) -> Number:
@@ -125,6 +129,9 @@ def optimizer_bytes(group: ParameterGroup, numerics: Numerics, dist_opt: Number,
         total = total + 2.0 * (TYPE_BYTES["fp32"] - MOMENT_BYTES - MOMENT_SCALE) * group.embedding
     if numerics.optimizer == "paged_adam8bit":
         total = total - 2.0 * (MOMENT_BYTES * (group.trainable - group.embedding) + TYPE_BYTES["fp32"] * group.embedding)
+    if numerics.optimizer == "muon":  # AdamW of embedding, output layer, norms and biases
+        second = numerics.activation_bytes if numerics.weights_are_masters else TYPE_BYTES[numerics.exp_avg_sq_dtype]
+        total = total + second * np.maximum(group.trainable - group.gemm_weights, 0.0)
     total = total * (1 - np.asarray(offload))
     return np.where(np.logical_or(dist_opt, np.greater(fsdp, 0)), total / group.shard, total)
 
@@ -218,8 +225,8 @@ def dequantised_weight(model: ModelSpec, numerics: Numerics, tp: Number, part: s
 
 
 def workspace_bytes(stack: StackMemory) -> int:
-    """GEMM and attention workspaces that stay allocated among the tensors; a fact of the software stack."""
-    return stack.workspace_bytes
+    """GEMM and attention workspaces, and buckets of communication, that stay allocated among the tensors; of the software."""
+    return stack.workspace_bytes + stack.bucket_bytes
 
 
 def dummy_weight_gradients(stack: StackMemory, numerics: Numerics, gemm_weights: tuple[Number, ...]) -> Number:

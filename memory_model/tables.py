@@ -36,7 +36,7 @@ from autoconfig.specs.models.parameters import (
 )
 from autoconfig.specs.models.pattern import MIXERS
 from autoconfig.specs.plan import Recompute
-from autoconfig.specs.scenario import Numerics, Scenario, gathers_fp8
+from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario, gathers_fp8
 from autoconfig.specs.software.software import StackMemory
 
 Floats = npt.NDArray[np.float64]
@@ -288,7 +288,8 @@ def least_state_bytes(scenario: Scenario, layouts: Layouts, *, gradients: bool =
     total = np.zeros(share.shape)
     for group in _parameter_groups(model, numerics, layouts, mean):
         total = total + state.weight_bytes(group, numerics, scenario.software.memory, gpu, fsdp, fp8)
-        total = total + (state.gradient_bytes(group, numerics, scenario.software.memory, fsdp) if gradients else 0.0)
+        kept = gradients and not numerics.optimizer_in_backward
+        total = total + (state.gradient_bytes(group, numerics, scenario.software.memory, fsdp) if kept else 0.0)
         total = total + state.optimizer_bytes(group, numerics, dist_opt, fsdp, offload)
     return np.asarray(total[number, 0])
 
@@ -485,9 +486,11 @@ def _state_parts(
     dummies = gathered(state.dummy_weight_gradients(stack.memory, numerics, shapes))
     fp8 = gathers_fp8(numerics, stack, fsdp)
     unit, trained = gathered(largest[0]), gathered(largest[1])
+    most = TYPE_BYTES[numerics.grad_reduce_dtype] * trained if numerics.optimizer_in_backward else np.inf
+    kept = sum((state.gradient_bytes(g, numerics, stack.memory, fsdp) for g in groups), zeros)
     parts = {
         "weight_bytes": sum((state.weight_bytes(g, numerics, stack.memory, gpu, fsdp, fp8) for g in groups), zeros),
-        "gradient_bytes": sum((state.gradient_bytes(g, numerics, stack.memory, fsdp) for g in groups), zeros),
+        "gradient_bytes": np.minimum(kept, most),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
         "workspace_bytes": state.workspace_bytes(stack.memory) + zeros,

@@ -139,6 +139,8 @@ class Job:
             del content["generation"]
         if content["numerics"]["optimizer"] == "adamw":
             del content["numerics"]["optimizer"]
+        if not content["numerics"]["optimizer_in_backward"]:
+            del content["numerics"]["optimizer_in_backward"]
         if not content["numerics"]["weights_are_masters"]:  # likewise: results that were kept stay results
             del content["numerics"]["weights_are_masters"]
         content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}

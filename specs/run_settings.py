@@ -19,7 +19,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark, note
-from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, StackOptions, with_options
 
 FULL_ITERATION, FULL = "full_iteration", "full"
 GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
@@ -89,6 +89,12 @@ class GivenSettings:
     fp8_attention: bool | None = None
     fp8_output: bool | None = None
     offload_layers: int | None = None
+    compile: bool | None = None
+    loss: str | None = None
+    async_tp: bool | None = None
+    zero_bucket: int | None = None
+    expandable_segments: bool | None = None
+    """How the software runs its layers, loss, communication and allocator: StackOptions of the same names."""
     of_a_run: bool = False
     """They are those of a run that ran: no rule judges them."""
 
@@ -395,3 +401,26 @@ def without_ring(model: ModelSpec, software: SoftwareStack) -> SoftwareStack:
         return software
     kind = "a2a" if model.attention_sinks else "allgather"
     return replace(software, memory=replace(software.memory, cp_comm_type=kind))
+
+
+MOST_ELEMENTS = 10**11
+
+
+def with_run_options(stack: SoftwareStack, given: GivenSettings) -> SoftwareStack:
+    """The stack as the question runs it. Raises InputError for what the stack has not."""
+    if given.compile is not None and stack.sharding == "megatron":
+        raise InputError(f"{option('compile')} is of torch's trainers, and {stack.name} has kernels of its own: leave it out")
+    if given.zero_bucket is not None and stack.sharding != "deepspeed":
+        raise InputError(f"{option('zero_bucket')} is DeepSpeed's, and the software is {stack.name}: leave it out")
+    if given.zero_bucket is not None and not 1 <= given.zero_bucket <= MOST_ELEMENTS:
+        raise InputError(f"{option('zero_bucket')} {given.zero_bucket}: give 1 to {MOST_ELEMENTS:,} elements, like 500000000")
+    if given.loss not in (None, "plain", "chunked", "fused"):
+        raise InputError(f"{option('loss')} {given.loss[:20]!r}: use plain, chunked or fused")
+    options = StackOptions(
+        loss_fusion=given.loss or ("compiled" if given.compile else ""),
+        compiled=given.compile,
+        async_tp=given.async_tp,
+        bucket_elements=given.zero_bucket,
+        expandable_segments=given.expandable_segments,
+    )
+    return stack if options == StackOptions() else with_options(stack, options)

@@ -14,7 +14,15 @@ from autoconfig.specs.layouts import Layouts, layouts_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import TrainPlan, parse_plan
-from autoconfig.specs.run_settings import NOTHING_GIVEN, GivenSettings, RunSettings, Switches, resolve_settings, without_ring
+from autoconfig.specs.run_settings import (
+    NOTHING_GIVEN,
+    GivenSettings,
+    RunSettings,
+    Switches,
+    resolve_settings,
+    with_run_options,
+    without_ring,
+)
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 from autoconfig.specs.software.software import SoftwareStack
 
@@ -165,6 +173,8 @@ PRECISIONS = tuple(dict.fromkeys(precision for precision, _ in FORMATS))
 FP8_RECIPES = tuple(recipe for precision, recipe in FORMATS if precision == "fp8")
 PRECISION_WORDS = (*PRECISIONS, *reversed(FP8_RECIPES[1:]))
 """What a question may call a precision: those of FORMATS, and recipes of fp8 by their own names, but for the usual one."""
+NARROW = ("adam8bit", "paged_adam8bit")
+"""Optimizers whose moments are bitsandbytes' 8 bits."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
@@ -172,7 +182,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "peft": ("none", "lora"),
     "grad_reduce_dtype": ("fp32", "bf16"),
     "frozen_dtype": ("bf16", "fp32", *FROZEN_BYTES),
-    "optimizer": ("adamw", "adam8bit", "paged_adam8bit"),
+    "optimizer": ("adamw", *NARROW, "adafactor", "muon"),
     "main_params_dtype": ("fp32", "fp16"),
     **dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), ("fp32", "bf16", "fp16", "fp8")),
 }
@@ -195,12 +205,16 @@ class Numerics:
     main_params_dtype: Annotated[str, Keywords(enum=CHOICES["main_params_dtype"])] = "fp32"
     optimizer: Annotated[str, Keywords(enum=CHOICES["optimizer"])] = "adamw"
     """adamw; adam8bit and paged_adam8bit are bitsandbytes' AdamW8bit and PagedAdamW8bit, whose moments are in pages that
-    move to host memory."""
+    move to host memory. adafactor: a second moment as sums of rows and columns, no first one (transformers' Adafactor without
+    beta1); muon: one momentum of the layers' matrices, AdamW of all else (torch.optim.Muon)."""
     exp_avg_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_dtype"])] = "fp32"
     exp_avg_sq_dtype: Annotated[str, Keywords(enum=CHOICES["exp_avg_sq_dtype"])] = "fp32"
     """Types of the optimizer's master weights and moments; other than fp32 means the precision-aware optimizer."""
     store_param_remainders: bool = False
     """Master weights kept as the 16 bits that the bf16 weight lacks."""
+    optimizer_in_backward: bool = False
+    """Each weight steps as soon as its gradient is there, which is then freed (torchtune's optimizer_in_bwd): gradients of one
+    layer at most are alive."""
     weights_are_masters: bool = False
     """No copies: moments in the weights' own type, as torch.optim.AdamW of a model in 16 bits (zeros_like in optim/adam.py)."""
     attention_dropout: Dropout = 0.1
@@ -256,7 +270,7 @@ class Numerics:
     @property
     def narrow_moments(self) -> bool:
         """Both moments are bitsandbytes' 8 bits."""
-        return self.optimizer != "adamw"
+        return self.optimizer in NARROW
 
     @property
     def freezes_quantised(self) -> bool:
@@ -379,9 +393,10 @@ def userbuffers_run(
     """Whether userbuffers run in a plan (scalars), or in each of many (columns).
 
     With sequence parallelism (validate_args) and inside one link domain. Not with FSDP on GPUs before Blackwell: there
-    userbuffers want CUDA_DEVICE_MAX_CONNECTIONS to be 1, and FSDP wants it to be unset (validate_args).
+    userbuffers want CUDA_DEVICE_MAX_CONNECTIONS to be 1, and FSDP wants it to be unset (validate_args). torch's async TP
+    knows no such bond: its copies run on streams of their own (torch/distributed/_symmetric_memory).
     """
-    one_connection = one_connection_needed(cluster)
+    one_connection = one_connection_needed(cluster) and stack.sharding == "megatron"
     inside = (tp > 1) & (tp <= cluster.link_domain_size) & sp
     return userbuffers_know(model, numerics, stack) & inside & ((fsdp == 0) | (not one_connection))
 
@@ -407,7 +422,8 @@ class Scenario:
     """Switches of the run that the question gives."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "software", without_ring(self.model, self.software))
+        stack = with_run_options(self.software, self.given)
+        object.__setattr__(self, "software", without_ring(self.model, stack))
         model = self.model
         if self.numerics.freezes_quantised and (model.is_moe or model.is_hybrid or model.encoder_num_layers):
             odd = "experts" if model.is_moe else "recurrent layers" if model.is_hybrid else "an encoder"

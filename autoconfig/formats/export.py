@@ -27,7 +27,7 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.nearest import nearest_legal
 from autoconfig.training.price import Money, PlanReport, report_plan, violations
-from autoconfig.training.question import Request, understand
+from autoconfig.training.question import Request, plan_of, understand
 
 FORMATS = ("megatron", "trl", FACTORY, AXOLOTL, "plan")
 PLAN_FILE = "plan.json"
@@ -66,7 +66,7 @@ def export_named(
     not readable, not legal (with the nearest legal plan), not a format that is written."""
     question = understand(request)
     scenario = question.scenario
-    plan = scenario.read_plan(plan_text)
+    plan = plan_of(question, plan_text)
     broken = violations(scenario, plan)
     if broken:
         near = nearest_legal(scenario, plan)

@@ -85,6 +85,11 @@ class GivenJson:
     fp8_attention: bool | None = None
     fp8_output: bool | None = None
     offload_layers: int | None = None
+    compile: bool | None = None
+    loss: str | None = None
+    async_tp: bool | None = None
+    zero_bucket: int | None = None
+    expandable_segments: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,7 @@ ADDED_LATER = frozenset(
         "frozen_dtype",
         "optimizer",
         "weights_are_masters",
+        "optimizer_in_backward",
         "rotary_base",
         "rotary_percent",
         "rope_scaling",

@@ -110,6 +110,9 @@ def numerics_arguments(scenario: Scenario, plan: TrainPlan) -> list[Argument]:
         )
     if numerics.weights_are_masters:
         raise UnsupportedError("weights_are_masters: Megatron-LM's optimizer always keeps weights of its own")
+    if numerics.optimizer_in_backward or numerics.optimizer in ("adafactor", "muon"):
+        odd = "optimizer_in_backward" if numerics.optimizer_in_backward else f"optimizer {numerics.optimizer}"
+        raise UnsupportedError(f"{odd}: priced as torch's trainers have it, not written as arguments of Megatron-LM")
     if numerics.narrow_moments:
         raise UnsupportedError(
             f"optimizer {numerics.optimizer}: Megatron-LM's optimizer keeps no moments in bitsandbytes' 8 bits; "

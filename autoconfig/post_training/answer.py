@@ -288,6 +288,7 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
         longest_prompt=prompt_room(prompt),
         responses=responses,
         minibatch=_minibatch(given, prompts, group, framework, assumed),
+        logprob_micro_batch=0 if given.get("logprob_micro_batch") is None else _whole(given, "logprob_micro_batch", None, []),
         critic=policy if algorithm.critic else None,
         host_memory_bytes=host_memory_of(given),
     )

@@ -31,11 +31,17 @@ def require_decoder(policy: ModelSpec) -> None:
         raise UnsupportedError(f"{policy.name} has an encoder: post-training prices decoders that generate; use search")
 
 
+LEAST_TOKENS = 1024
+"""From here on the size of a micro-batch is a number of tokens, below one of samples."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PostTrainingJob:
     """One step: `prompts` x `group` samples are generated, scored, and trained on in mini-batches."""
 
     policy: ModelSpec
+    logprob_micro_batch: int = 0
+    """Of the policy's forward passes: samples, or from LEAST_TOKENS on tokens of one GPU; 0: that of training."""
     checkpoint: str = ""
     """Folder or hub's id that the caller gave as the policy; empty: a name of the catalogue, or neither."""
     algorithm: Algorithm

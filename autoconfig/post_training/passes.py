@@ -9,7 +9,7 @@ import numpy as np
 
 from autoconfig.planning.calibration_file import shipped
 from autoconfig.post_training.frameworks import section
-from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
+from autoconfig.post_training.job import AS_TRAINING, LEAST_TOKENS, PassBatch, Placement, PostTrainingJob
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.models.model import ModelSpec
@@ -147,12 +147,22 @@ def pass_plan(placement: Placement, batch: PassBatch) -> tuple[TrainPlan, int]:
     return replace(placement.train, mbs=batch.mbs), 0
 
 
+def asked_batch(job: PostTrainingJob, size: int, *, packs: bool) -> PassBatch:
+    """The micro-batch of a pass by its size in samples, or from LEAST_TOKENS on in tokens; a packed one holds a sample."""
+    if size < LEAST_TOKENS and not packs:
+        return PassBatch(mbs=size)
+    tokens = size if size >= LEAST_TOKENS else size * job.tokens / PACKED
+    return PassBatch(tokens_per_gpu=max(round(tokens), round(job.tokens)))
+
+
 def pass_seconds(
     job: PostTrainingJob, placement: Placement, model: ModelSpec | None = None, batch: PassBatch | None = None
 ) -> float:
     """One forward pass of `model` (the policy) over all samples: log-probabilities, values or scores; `batch`: its
     micro-batch, that of the policy's pass where None."""
     plan, tokens = pass_plan(placement, batch or placement.forward)
+    if batch is None and placement.forward == AS_TRAINING and (asked := job.logprob_micro_batch):
+        plan, tokens = pass_plan(placement, asked_batch(job, asked, packs=bool(placement.tokens_per_gpu)))
     cut = microbatches(job, plan, job.trained, tokens)
     plan = priced(cut, plan)
     scenario = scenario_of(job, plan, model or job.policy, cut)

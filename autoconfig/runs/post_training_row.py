@@ -11,9 +11,9 @@ from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.post_training.frameworks import OTHER_FRAMEWORK, Framework, load_algorithm, load_framework, section
 from autoconfig.post_training.generation import share_that_holds
-from autoconfig.post_training.job import PassBatch, Placement, PostTrainingJob
+from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
-from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, stage_ends
+from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, asked_batch, stage_ends
 from autoconfig.runs.post_training_model import read_policy
 from autoconfig.runs.table import Row, cell, number
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
@@ -32,7 +32,7 @@ NEVER_READ = frozenset({*(f"{name}_s" for name in SECONDS), *RATES, "id", "sourc
 NOTHING = ("n/a", "na", "nan", "?", "-", "null", "unknown")
 """Cells that say nothing."""
 THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
-TOKENS = 1024
+TOKENS = LEAST_TOKENS
 """A micro-batch of at least so many is one of tokens (verl's ppo_max_token_len_per_gpu), else of sequences."""
 USUAL_TOKENS_PER_GPU = 8192
 GRADIENT_STATE_BYTES = 6.0
@@ -256,6 +256,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
     engine = engine_plan(r, job, rollout if split and rollout else own)
     staleness, engine_name = _staleness(r.text("sync_mode")), r.text("rollout_engine").lower()
     tokens, forward = _micro_tokens(r, job)
+    logprobs = r.count("logprob_micro_batch")
     share = r.positive("gpu_mem_util")
     given = share if share is not None and share <= 1.0 else None
     placement = Placement(
@@ -265,7 +266,7 @@ def _placement(r: _RunRow, job: PostTrainingJob) -> Placement:
         staleness=staleness,
         critic_gpus=critic or 0,
         tokens_per_gpu=tokens,
-        forward=PassBatch(tokens_per_gpu=forward),
+        forward=asked_batch(job, logprobs, packs=bool(tokens)) if logprobs else PassBatch(tokens_per_gpu=forward),
         memory_share=given or job.framework.memory_share,
         offload=r.text("offload").lower() not in ("false", "none"),
         cuda_graphs=job.framework.graphs(r.text("framework"), engine_name) and engine_name not in EAGER_ENGINES,

@@ -27,7 +27,7 @@ from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import VARIANT
 from autoconfig.planning.resolve import field_names
 from autoconfig.runs.encoder_row import is_encoder_table, training_row_of
-from autoconfig.runs.table import CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
+from autoconfig.runs.table import CONFIG, CellError, Row, TableKind, cell, columns_of, flag, number_text, unread_columns
 from autoconfig.runs.training_row import Case, read_case, read_partial
 from autoconfig.specs.errors import GIB, AutoconfigError, InputError
 from autoconfig.specs.plan import TrainPlan
@@ -110,7 +110,7 @@ def known_columns() -> frozenset[str]:
 
 
 TRAINING_RUNS = TableKind(
-    needed=lambda columns: {"gpu"} if "model" in columns else {"gpu", "hidden", "heads", "layers", "seq"},
+    needed=lambda columns: {"gpu"} if {"model", CONFIG} & {*columns} else {"gpu", "hidden", "heads", "layers", "seq"},
     known=known_columns,
     other=(
         is_encoder_table,

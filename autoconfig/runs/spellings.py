@@ -9,7 +9,10 @@ from autoconfig.specs.run_settings import GRAPH_SCOPES, read_graphs
 
 LEFT_OUT = ("null", "nan", "n/a", "na", "-", "none")
 """What programs write into a cell that they leave empty."""
-NONE_IS_A_WORD = ("cuda_graph", "cuda_graph_scope", "loss_fusion", "offload", "optimizer_shard", "overlap", "peft", "recompute")
+NONE_IS_A_WORD = (
+    *("cuda_graph", "cuda_graph_scope", "loss_fusion", "master_weights", "offload"),
+    *("optimizer_shard", "overlap", "peft", "recompute"),
+)
 """Columns in which `none` is a choice, not an empty cell."""
 FREE_TEXT = ("id", "source", "model")
 _DATED = re.compile(r"(?:nemo|megatron[-_ ]bridge)?[-_: ]?v?([0-9]{2})\.([0-9]{1,2})((?:\.[0-9]{1,2})?)")
@@ -28,6 +31,8 @@ def in_our_words(row: Row) -> dict[str, str]:
         ours |= {"cuda_graph": on} | ({"cuda_graph_scope": scope} if scope and not cell(ours, "cuda_graph_scope") else {})
     if task := cell(ours, "task").lower():
         ours["task"] = _task(names_of("tasks").get(task, task))
+    if cell(ours, "zero_stage") and not cell(ours, "fsdp"):
+        ours["fsdp"] = cell(ours, "zero_stage")
     if dispatcher := cell(ours, "moe_dispatcher").lower():
         ours["moe_dispatcher"] = names_of("dispatchers").get(dispatcher, dispatcher)
     if cell(ours, "recompute").lower() in (*NO, "none"):

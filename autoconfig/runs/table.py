@@ -100,6 +100,9 @@ def count_of(row: Row, key: str) -> int | None:
 
 
 EP_OVERLAP = "overlap-moe-expert-parallel-comm"
+CONFIG = "config"
+"""Column of a config.json: its path beside the table, or its content."""
+LOSSES = ("plain", "chunked", "fused")
 OF_SOFTWARE = "as the software has it"
 WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "peak_rank": (("worst", "last"), "worst"),
@@ -109,6 +112,7 @@ WORDS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "loss_fusion": (tuple(LOSS_BYTES), OF_SOFTWARE),
     "transformer_impl": (("transformer_engine", "local"), OF_SOFTWARE),
     "master_weights": (("fp32", "bf16", "none"), "fp32"),
+    "loss": (LOSSES, OF_SOFTWARE),
     "moe_routing": (("tokendrop", "dropless", "balanced"), "dropless"),
     "peft": (("none", "lora"), "none"),
     "task": (("pretrain", "sft", "lora", "peft"), "pretrain"),
@@ -189,7 +193,7 @@ class TableKind:
         if self.megatron_names:
             columns, rows = with_short_names(columns, rows)
         check_columns(source, columns, self.needed(columns), self.said)
-        return columns, rows
+        return columns, [_with_config(row, source.parent) for row in rows]
 
     def predict(
         self, source: Path, target: Path, predict_rows: Callable[[list[dict[str, str]]], list[Answered]]
@@ -203,6 +207,18 @@ class TableKind:
         write_csv(target, list(predictions[0].cells()), (prediction.cells() for prediction in predictions))
         known = self.other[2] if self.other is not None and self.other[0](columns) else self.known()
         return predictions, unread_columns(columns, known)
+
+
+def _with_config(row: dict[str, str], folder: Path) -> dict[str, str]:
+    """The row with the content of the config.json that its cell names, seen from the table's folder; a file that cannot be read
+    stays a name, which the row's reader refuses."""
+    named = cell(row, CONFIG)
+    if not named or named.startswith("{"):
+        return row
+    try:
+        return {**row, CONFIG: read_text(folder / named, "a config.json", MAX_INPUT_BYTES)}
+    except FileError:
+        return row
 
 
 class Cells(Protocol):

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autoconfig.planning import resolve
 from autoconfig.runs.table import (
     CellError,
     Row,
@@ -104,6 +105,8 @@ def read_model(row: Row, assumed: list[Remark]) -> ModelSpec:
     """The architecture: the row's cells; what they lack from the catalogue model of that name, else its family.
 
     Raises InputError, of a name alone that no model has UnknownNameError."""
+    if config := cell(row, "config"):
+        return _changed(_of_config(config, assumed), row, assumed)
     known = _catalogue_model(cell(row, "model"))
     if known is None:
         known, row = _cut_model(row, assumed)
@@ -117,6 +120,19 @@ def read_model(row: Row, assumed: list[Remark]) -> ModelSpec:
     if blank := [key for key in ("layers", "hidden", "heads") if not cell(row, key)]:
         assumed.append(note(f"{', '.join(blank)} of {known.name}"))
     return _changed(known, row, assumed)
+
+
+def _of_config(text: str, assumed: list[Remark]) -> ModelSpec:
+    """The model of a config.json's content. Raises CellError where the cell holds no JSON object."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise CellError(f"cell config={text[:40]!r} is neither the JSON of a config.json nor the path of one beside the table")
+    model, notes = resolve.read_model(content, local_files=False)
+    assumed += notes
+    return model
 
 
 def _contradictions(row: Row, known: ModelSpec) -> list[str]:

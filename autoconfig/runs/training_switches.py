@@ -9,6 +9,7 @@ from typing import Any
 from autoconfig.planning import resolve
 from autoconfig.runs.table import (
     EP_OVERLAP,
+    LOSSES,
     CellError,
     Row,
     cell,
@@ -45,7 +46,7 @@ def read_stack(row: Row, gpu: GpuSpec, assumed: list[Remark], calibration: Calib
         attention_kernel=cell(row, "attention_kernel"),
         fused_rms_norm=cell(row, "norm_kernel") == "fused-rms",
         loss_fusion=cell(row, "loss_fusion") or ("compiled" if compiled else ""),
-        compiled=bool(compiled),
+        compiled=compiled,
         overlaps=overlap or None,
     )
     stack = with_options(stack, options)
@@ -107,14 +108,20 @@ def read_settings(row: Row, model: ModelSpec) -> GivenSettings:
         fp8_attention=flag(row, "fp8_attention"),
         fp8_output=flag(row, "fp8_output"),
         offload_layers=_offloaded(row, model.num_layers - 1),
+        loss=loss if (loss := cell(row, "loss").lower()) in LOSSES else None,
+        async_tp=flag(row, "async_tp"),
+        zero_bucket=count_of(row, "zero_bucket"),
+        expandable_segments=flag(row, "expandable_segments"),
     )
 
 
 def _offloaded(row: Row, most: int) -> int | None:
     """Return how many layers' activations wait in host memory: the number that the row says, all but one (NV123) where
-    `offload` says activations and no number, none where it says something else; None where the row says nothing. Raises
-    CellError."""
-    offload = cell(row, "offload").lower()
+    `activation_offload` is on, or `offload` says activations, without a number; none where it says something else; None where
+    the row says nothing. Raises CellError."""
+    offload, activations = cell(row, "offload").lower(), flag(row, "activation_offload")
+    if activations is not None and not cell(row, "offload_layers"):
+        return most if activations else 0
     if not cell(row, "offload_layers") and "activations" not in offload:
         return 0 if offload else None
     if (layers := whole(row, "offload_layers", most)) < 0:
@@ -146,7 +153,9 @@ def read_numerics(row: Row, model: ModelSpec, stack: SoftwareStack, gpu: GpuSpec
         "fp8_recipe": recipe or None if precision == "fp8" else None,
         "grad_reduce_dtype": cell(row, "grad_dtype") or None,
         "optimizer": cell(row, "optimizer").lower() or None,
+        "optimizer_in_backward": flag(row, "optimizer_in_backward"),
         "weights_are_masters": cell(row, "master_weights").lower() in PURE_BF16 or None,
+        "fp8_param_gather": flag(row, "fp8_param_gather"),
         "deterministic": bool(flag(row, "deterministic")),
         "moe_capacity_factor": 1.0 if cell(row, "moe_routing") == "tokendrop" else None,
         "moe_imbalance": 1.0 if cell(row, "moe_routing") == "balanced" and model.is_moe else number(row, "moe_imbalance"),

@@ -22,7 +22,7 @@ from autoconfig.training.price import (
     report_plans,
     violations,
 )
-from autoconfig.training.question import Question, Request, request_of, understand
+from autoconfig.training.question import Question, Request, plan_of, request_of, understand
 from autoconfig.training.rank import (
     RESOLUTION,
     Ranking,
@@ -213,7 +213,7 @@ def search(request: Request, progress: Callable[[str], None] | None = None, *, w
         switches=() if first is None else deciding_switches(scenario, first.plan),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
-        included=tuple(include(question.scenario.read_plan(text), question, ranking, money) for text in request.include),
+        included=tuple(include(plan_of(question, text), question, ranking, money) for text in request.include),
     )
 
 
@@ -263,7 +263,7 @@ class Explanation:
 def explain(request: Request, plan_text: str, *, binds: bool = True) -> Explanation:
     """One plan in full. Raises InputError when the plan's text cannot be read. `binds` re-ranks the space a few times."""
     question = understand(request)
-    return explain_plan(question, question.scenario.read_plan(plan_text), binds=binds)
+    return explain_plan(question, plan_of(question, plan_text), binds=binds)
 
 
 def explain_plan(

@@ -97,6 +97,8 @@ class Request:
     """ModelSpec fields to change: {"num_layers": 12}."""
     numerics: Mapping[str, object] = field(default_factory=dict)
     """Numerics fields that were given; None counts as not given."""
+    zero_stage: int | None = None
+    """Sharding of plans that say none: 0 nothing, 1 optimizer state, 2 gradients, 3 weights."""
     switches: Mapping[str, object] = field(default_factory=dict)
     """Dispatcher, CUDA graphs, overlap and fusion of experts, the same way."""
     fix: tuple[str, ...] = ()
@@ -163,7 +165,7 @@ class Question:
 def understand(request: Request) -> Question:
     """Resolve every name and default. Raises InputError (and its kinds) with what to change."""
     assumed: list[Remark] = []
-    software = software_for(request.software, request.numerics, assumed)
+    software = software_for(request.software, with_masters(request.numerics), assumed)
     _check(request)
     model, notes = read_model(request.model, local_files=request.local_files, like=request.like, download=request.download)
     assumed += notes
@@ -195,11 +197,40 @@ def understand(request: Request) -> Question:
     constraints = Constraints(
         fixed=_sets(request.fix, "fix"), at_most=_caps(request.max), excluded=_sets(request.exclude, "exclude")
     )
+    constraints = with_zero_stage(constraints, request.zero_stage)
     _check_constraints(scenario, constraints)
     for text in request.include:
         with _named("include", text):
             parse_plan(text, cluster.num_gpus)
     return Question(scenario=scenario, constraints=constraints, assumed=tuple(assumed), request=request)
+
+
+def with_zero_stage(constraints: Constraints, stage: int | None) -> Constraints:
+    """The wishes with this sharding, where they name none themselves. Raises InputError for a stage that there is not."""
+    if stage is None:
+        return constraints
+    if stage not in ZERO:
+        raise InputError(f"{option('zero_stage')} {stage}: use 0 (nothing is sharded) to 3 (weights, too)", field="zero_stage")
+    fixed = {key: frozenset({value}) for key, value in ZERO[stage].items()}
+    return replace(constraints, fixed={**fixed, **constraints.fixed})
+
+
+ZERO: dict[int, dict[str, object]] = {
+    0: {"dist_opt": False, "fsdp": 0},
+    1: {"dist_opt": True, "fsdp": 0},
+    2: {"dist_opt": False, "fsdp": 2},
+    3: {"dist_opt": False, "fsdp": 3},
+}
+"""DeepSpeed's stages in the keys of plans."""
+
+
+def plan_of(question: Question, text: str) -> TrainPlan:
+    """A plan in short form; what it leaves out is the question's sharding, and what people mean with the software. Raises
+    PlanError."""
+    stage = ZERO.get(-1 if question.request.zero_stage is None else question.request.zero_stage, {})
+    said = {part.partition("=")[0].strip() for part in text.split(",")}
+    more = "" if said & {"dist_opt", "fsdp"} else "".join(f",{key}={int(value)}" for key, value in stage.items())  # type: ignore[call-overload]
+    return question.scenario.read_plan(f"{text}{more}")
 
 
 def without_depths(model: ModelSpec, numerics: Numerics, assumed: list[Remark]) -> ModelSpec:
@@ -257,7 +288,7 @@ def read_numerics(
 ) -> Numerics:
     """Return the types, dropout and adapters that are given (None: not), else those that the stack and such models have. Raises
     InputError."""
-    given: dict[str, Any] = {key: value for key, value in numerics.items() if value is not None}
+    given: dict[str, Any] = {key: value for key, value in with_masters(numerics).items() if value is not None}
     if "precision" not in given:
         given["precision"] = "bf16" if "bf16" in gpu.flops_per_s else "fp16"
         assumed.append(Remark("precision", given["precision"], ""))
@@ -277,6 +308,8 @@ def read_numerics(
             f"under transformers: {option('software')} {QUANTISED_STACK}",
             field=name,
         )
+    if given.get("optimizer") == "muon":
+        assumed.append(Remark("optimizer", "muon", "its Newton-Schulz iterations are left out of the time", Effect.TIME))
     if given.get("weights_are_masters"):
         if trains_adapters(given) or given["precision"] != "bf16" or given.get("grad_reduce_dtype", "bf16") != "bf16":
             raise InputError(
@@ -301,6 +334,19 @@ def read_numerics(
     return Numerics(**given)
 
 
+def with_masters(numerics: Mapping[str, object]) -> dict[str, object]:
+    """The fields of numerics, master_weights in the word of Numerics. Raises InputError where both are said and differ."""
+    found = dict(numerics)
+    word = found.pop("master_weights", None)
+    if word is None:
+        return found
+    if word not in ("fp32", "none"):
+        raise InputError(f"{option('master_weights')} {str(word)[:20]!r}: use fp32 or none", field="master_weights")
+    if found.get("weights_are_masters") not in (None, word == "none"):
+        raise InputError(f"{option('master_weights')} {word} contradicts {option('weights_are_masters')}: drop one of them")
+    return {**found, "weights_are_masters": True} if word == "none" else found
+
+
 PAGED = "paged moments are counted in host memory and priced as fast as on the GPU, where they stay while there is room"
 QUANTISED_STACK = "torch-eager"
 """As which layers of transformers are priced, whose linear layers bitsandbytes quantises."""
@@ -308,7 +354,7 @@ QUANTISED_STACK = "torch-eager"
 
 def not_megatrons(numerics: Mapping[str, object]) -> str:
     """The given field of numerics that says something that no Megatron stack has; empty: none."""
-    names = ("frozen_dtype", "optimizer", "weights_are_masters")
+    names = ("frozen_dtype", "optimizer", "weights_are_masters", "optimizer_in_backward")
     return next((name for name in names if numerics.get(name) not in (None, getattr(Numerics, name))), "")
 
 
@@ -344,6 +390,12 @@ def read_switches(given: Mapping[str, Any], model: ModelSpec, numerics: Numerics
     """The switches of a question. Raises InputError for what megatron-core 0.19.2 has not for this model
     (transformer_config.py)."""
     said = {name: value for name, value in given.items() if value is not None}
+    if (offloads := said.pop("activation_offload", None)) is not None:
+        if said.get("offload_layers") not in (None, 0) and not offloads:
+            raise InputError(
+                f"{option('activation_offload')} is off, and {option('offload_layers')} is given: drop one of them"
+            )
+        said.setdefault("offload_layers", model.num_layers - 1 if offloads else 0)
     if not model.is_moe and (odd := [name for name in OF_EXPERTS if name in said]):
         raise InputError(f"{option(odd[0])} is for mixtures of experts, and {model.name} is dense: leave it out")
     if "cuda_graphs" in said:
@@ -443,7 +495,7 @@ def run_settings(scenario: Scenario) -> RunSettingsJson:
         found,
         dispatcher=found.dispatcher if scenario.model.is_moe else None,
         cuda_graphs=tuple(sorted(found.cuda_graphs)),
-        given=tuple(name for name in SWITCH_NAMES if getattr(given, name) is not None),
+        given=tuple(name for name in SWITCH_NAMES if getattr(given, name, None) is not None),
         priced_as=scenario.software.priced_as,
     )
 

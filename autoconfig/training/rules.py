@@ -298,6 +298,12 @@ def filled_stages(s: Scenario, c: Columns) -> Mask:
     return (c["pp"] == 1) | (c["vpp"] > 1) | (missing <= s.software.stages_beyond_micro_batches)
 
 
+@_rule("AC029", "mbs dp")
+def one_micro_batch(s: Scenario, c: Columns) -> Mask:
+    """Weights that step in backward (optimizer_in_backward) need a step of one micro-batch."""
+    return (c["global_batch_size"] == c["mbs"] * c["dp"]) | (not s.numerics.optimizer_in_backward)
+
+
 @_rule("NV042", "vpp pp mbs dp")
 def interleaved_groups(s: Scenario, c: Columns) -> Mask:
     """Interleaving needs the number of micro-batches to be a multiple of pp."""

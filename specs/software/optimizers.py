@@ -17,6 +17,10 @@ Megatron's --optimizer, options of LLaMA-Factory and ms-swift)."""
 _NARROW = ("8bit", "4bit", "_fp8", "mini")
 """Ends of names of Adam with moments in fewer bits, or fewer of them."""
 
+MOMENTS_KEPT = {"adafactor": 0, "muon": 1}
+"""Moments of a matrix as large as it is, where they are not Adam's two: transformers/optimization.py (Adafactor without beta1:
+sums of rows and columns), torch/optim/_muon.py (momentum_buffer)."""
+
 
 def is_adam(name: str) -> bool:
     """Whether a name is one of Adam's with two moments in full."""

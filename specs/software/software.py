@@ -89,6 +89,10 @@ class StackMemory:
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     score_dropped_bytes: float = 2.0
     """Unfused attention: saved bytes per score that are free again when those are alive."""
+    bucket_bytes: int = 0
+    """Of buckets of communication that stay allocated."""
+    fragments: float = 0.0
+    """Share of the allocated bytes that the allocator loses beside what every run loses."""
     frees_gradients: bool = False
     """Gradients are tensors that backward makes and zero_grad drops (torch's set_to_none), not a buffer that stays: in a step
     of one micro-batch none is there before backward."""
@@ -375,10 +379,29 @@ def _known(kind: type, values: dict[str, Any], name: str) -> dict[str, Any]:
     return values
 
 
-LOSS_BYTES = {"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0, "eager": 14.0, "compiled": 4.0}
+LOSS_BYTES = {
+    **{"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0},
+    **{"eager": 14.0, "compiled": 4.0, "chunked": 3.5, "fused": 0.0},
+}
 """Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`). eager: torch's cross entropy of 16-bit logits (2)
 that are cast to fp32: log-softmax (4), and in backward its gradient and that of its input (4 each). compiled: the partitioner
-keeps the 16-bit logits alone (torch._functorch.partitioners), beside which backward writes their gradient."""
+keeps the 16-bit logits alone (torch._functorch.partitioners), beside which backward writes their gradient. chunked: 16-bit
+logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss). fused: with the output layer, whose
+logits are never held (Liger, arXiv:2410.10989, section 3; Cut Cross-Entropy)."""
+OF_LOSS = ("loss_bytes_per_logit", "tp_loss_bytes_per_logit", "logit_gradient_bytes")
+"""What a loss over all logits in fp32 keeps, of the stack that has it: torch-eager, else Megatron's default."""
+FRAGMENTS = 0.023
+"""Share of the allocated bytes that the allocator loses more without expandable segments: 5.3 % reserved over allocated at the
+peak of a mixture's log (61.9 of 65.2 GiB), less the 3 % that are counted for every run."""
+CHAINS = {True: "torchtitan", False: "torch-eager"}
+"""Whether torch.compile runs -> the stack whose chains of small kernels are priced."""
+OF_CHAINS = (
+    *("pointwise_slowdown", "norm_forward_bytes", "norm_backward_bytes", "rope_bytes"),
+    *("gated_forward_bytes", "gated_backward_bytes"),
+)
+BUCKETS = 2 * 2
+"""Bytes of one element of DeepSpeed's buckets in 16 bits: one is filled while the other is reduced (overlap_comm;
+runtime/zero/stage_1_and_2.py, ipg_buffer)."""
 GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP = "overlap-grad-reduce", "overlap-param-gather", "tp-comm-overlap"
 USERBUFFERS_SHARE = 0.6
 """Share of tensor-parallel communication that userbuffers hide (docs/time_model.md, tp_overlap_share)."""
@@ -397,8 +420,14 @@ class StackOptions:
     fused_rms_norm: bool = False
     loss_fusion: str = ""
     """One of LOSS_BYTES."""
-    compiled: bool = False
-    """torch.compile of the layers: chains of norms, rotation and activation save what they read, in 16 bits."""
+    compiled: bool | None = None
+    """torch.compile of the layers: chains of norms, rotation and activation save what they read, in 16 bits, and read and
+    write it once; False: layers as torch-eager has them; None: as the software has them."""
+    async_tp: bool | None = None
+    """Tensor parallelism's communication runs beside its GEMMs."""
+    bucket_elements: int | None = None
+    """Of DeepSpeed's buckets."""
+    expandable_segments: bool | None = None
     overlaps: frozenset[str] | None = None
     """Those that are on, every other one is off: some of GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP."""
 
@@ -414,11 +443,24 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         memory = replace(memory, attention_kernel="flash")
         generation = FLASH_GENERATION.get(options.attention_kernel, time.attention_generation)
         time = replace(time, attention_generation=generation, attention_generation_blackwell="")
-    if options.loss_fusion in LOSS_BYTES:
-        tp_loss = memory.tp_loss_bytes_per_logit if options.loss_fusion == "eager" else 0.0
-        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[options.loss_fusion], tp_loss_bytes_per_logit=tp_loss)
+    loss = options.loss_fusion
+    if loss == "plain":
+        plain = StackMemory() if stack.sharding == "megatron" else load_stack(CHAINS[False]).memory
+        memory = replace(memory, **{name: getattr(plain, name) for name in OF_LOSS})
+    elif loss in LOSS_BYTES:
+        tp_loss = memory.tp_loss_bytes_per_logit if loss == "eager" else 0.0
+        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[loss], tp_loss_bytes_per_logit=tp_loss)
+        memory = replace(memory, logit_gradient_bytes=0.0 if loss == "fused" else StackMemory.logit_gradient_bytes)
     if options.compiled:
         memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
+    if options.compiled is not None:
+        time = replace(time, **{name: getattr(load_stack(CHAINS[options.compiled]).time, name) for name in OF_CHAINS})
+    if options.async_tp is not None:
+        time = replace(time, tp_overlap_share=USERBUFFERS_SHARE if options.async_tp else 0.0)
+    if options.bucket_elements is not None:
+        memory = replace(memory, bucket_bytes=BUCKETS * options.bucket_elements)
+    if options.expandable_segments is not None:
+        memory = replace(memory, fragments=0.0 if options.expandable_segments else FRAGMENTS)
     if options.fused_rms_norm:
         fused = StackTime()
         memory = replace(memory, norm_input_bytes=2.0)

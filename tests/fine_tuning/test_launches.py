@@ -178,7 +178,12 @@ def test_what_axolotl_has_that_no_formula_prices_is_named_or_refused():
             axolotl(f"{more}\n")
     assert "context_parallel_size" not in str(axolotl("context_parallel_size: 1\n").unknown)
     assert "wait in CPU memory" in str(sentences(axolotl("gradient_checkpointing: offload\n").not_modelled))
-    assert "never held" in str(sentences(axolotl("cut_cross_entropy: true\n").not_modelled))
+    adapters, losses = (
+        "adapter: lora\nlora_r: 8\nlora_target_linear: true\n",
+        ("cut_cross_entropy", "chunked_cross_entropy", "tf32"),
+    )
+    cut, chunks, whole = (check(axolotl(f"{adapters}{name}: true\n")).report.peak_bytes for name in losses)
+    assert cut < chunks < whole
 
 
 def test_a_better_plan_is_said_and_written_in_axolotls_words():
@@ -223,7 +228,7 @@ def test_an_unknown_optimizer_loss_or_quantisation_leaves_memory_open(case, auto
 
 
 def test_optimizers_that_are_known_to_keep_less_bound_the_memory():
-    for name in ("sgd", "lion_8bit", "adafactor", "paged_lion_32bit", "galore_adamw", "muon"):
+    for name in ("sgd", "lion_8bit", "adalomo", "paged_lion_32bit", "galore_adamw", "muon"):
         found = read_any(f"{HUGGING_FACE}optim: {name}\n", CheckRequest(gpu="b200", gpus=8))
         assert found.needs_less and not found.undecided, name
     script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 " \

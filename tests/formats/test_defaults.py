@@ -60,20 +60,21 @@ def test_torchtitan_checkpoints_by_operator():
 @pytest.mark.parametrize(
     ("said", "layers", "loss"),
     [
-        ("", False, 14.0),
+        ("", False, 12.0),
         ("[compile]\nenable = true", True, 4.0),
-        ('[compile]\nenable = true\ncomponents = ["model"]', True, 14.0),
+        ('[compile]\nenable = true\ncomponents = ["model"]', True, 12.0),
         ('[compile]\nenable = true\ncomponents = ["loss"]', False, 4.0),
         ("[training]\ncompile = true", True, 4.0),
     ],
 )
 def test_torchtitans_compiled_parts_keep_what_the_partitioner_keeps(said, layers, loss):
-    """torchtitan/config/job_config.py: compile.components is ["model", "loss"]; eager torch casts 16-bit logits (2), keeps
-    log-softmax (4) and makes two fp32 gradients (8); a compiled loss keeps its 16-bit logits and writes their gradient."""
+    """torchtitan/config/job_config.py: compile.components is ["model", "loss"]; eager torch keeps log-softmax (4) of logits
+    that nobody holds any more, and makes two fp32 gradients (8); a compiled loss keeps its 16-bit logits and writes their
+    gradient."""
     text = TITAN.replace("[training]\n", said + "\n") if said.startswith("[training]") else f"{TITAN}{said}\n"
     memory = read(text, model="qwen3-0.6b", gpus=8).question.scenario.software.memory
     assert memory.loss_bytes_per_logit == loss
-    assert (memory.norm_input_bytes, memory.gated_activation_extra_bytes) == ((2.0, 0.0) if layers else (6.0, 4.0))
+    assert (memory.norm_input_bytes, memory.gated_activation_extra_bytes) == ((2.0, 0.0) if layers else (2.0, 2.0))
 
 
 def test_torchtitans_foreign_keys_are_named():

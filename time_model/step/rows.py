@@ -14,6 +14,7 @@ from autoconfig.specs.models.parameters import Number, mtp_depths_held
 from autoconfig.specs.plan import Recompute
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.bitsandbytes import MOMENT_BYTES, MOMENT_SCALE
+from autoconfig.specs.software.optimizers import MOMENTS_KEPT
 from autoconfig.specs.software.software import StackTime
 from autoconfig.time_model.job import (
     Group,
@@ -143,8 +144,10 @@ def optimizer_bytes_per_parameter(numerics: Numerics, stack: StackTime) -> float
     fp32 states and 26 bytes beside: 50. Source: findings on public measurements, section 2 (about 50 bytes). Weights that are
     their own masters pass with their moments alone.
     """
-    states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
-    held: float = 3 * numerics.activation_bytes if numerics.weights_are_masters else sum(TYPE_BYTES[name] for name in states)
+    all_states = (numerics.main_params_dtype, numerics.exp_avg_dtype, numerics.exp_avg_sq_dtype)
+    states = all_states[: 1 + MOMENTS_KEPT.get(numerics.optimizer, 2)]
+    wide = numerics.activation_bytes
+    held: float = len(states) * wide if numerics.weights_are_masters else sum(TYPE_BYTES[name] for name in states)
     if numerics.narrow_moments:
         weight = numerics.activation_bytes if numerics.weights_are_masters else TYPE_BYTES[numerics.main_params_dtype]
         held = weight + 2.0 * (MOMENT_BYTES + MOMENT_SCALE)

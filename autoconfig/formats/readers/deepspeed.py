@@ -12,7 +12,9 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
+from autoconfig.specs.run_settings import MOST_ELEMENTS
 from autoconfig.specs.software.optimizers import other_state
+from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -38,7 +40,7 @@ HARMLESS = re.compile(
     r"use_data_before_expert_parallelism|graph_harvesting|load_universal_checkpoint|communication_data_type|"
     r"seq_parallel_communication_data_type|sequence_parallel_size"
 )
-"""Keys that change neither memory nor time of a step, or by as little as the size of a bucket."""
+"""Keys that change neither memory nor time of a step."""
 _NAMED = tuple(
     Remark(key, None, why, effect)
     for key, effect, why in (
@@ -138,8 +140,8 @@ def _length(document: Document) -> int:
 
 
 def sharding_of(section: Section, stage: int) -> dict[str, Any]:
-    """dist_opt, fsdp and offload of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for copies over
-    part of the GPUs (MiCS, hpZ)."""
+    """dist_opt, fsdp, offload and bucket of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for copies
+    over part of the GPUs (MiCS, hpZ)."""
     if not 0 <= stage <= 3:
         raise InputError(f"{section.place('zero_optimization.stage')} is {stage}: use 0 to 3")
     if (group := section.whole("zero_optimization.mics_shard_size") or -1) > 0:
@@ -154,7 +156,11 @@ def sharding_of(section: Section, stage: int) -> dict[str, Any]:
         )
     device = (section.word("zero_optimization.offload_optimizer.device") or "none").lower()
     offloaded = stage > 0 and (device in CPU or section.flag("zero_optimization.cpu_offload"))
-    return {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
+    found: dict[str, Any] = {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
+    bucket = str(section.flat.get("zero_optimization.reduce_bucket_size"))  # auto: the hidden size squared, a few MiB
+    if stage and re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", bucket) and 1.0 <= (size := float(bucket)) <= MOST_ELEMENTS:
+        found["options"] = StackOptions(bucket_elements=int(size))
+    return found
 
 
 def not_modelled(section: Section) -> list[Remark]:

@@ -7,6 +7,7 @@ torchtitan/distributed/pipeline_parallel.py): the first stages take one more whe
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.record import Document, TrainerRun, model_named, needed, record
@@ -44,7 +45,7 @@ HARMLESS = re.compile(
     r"(?:job|profiling|metrics|optimizer|lr_scheduler|checkpoint|validation|compile|comm|infra|memory_estimation|fault_tolerance|"
     r"experimental|debug|float8|mx|quantize|data\w*)\..*|model\.(?:hf_assets_path|tokenizer_path|norm_type|print_after_conversion)|"
     r"training\.(?:dataset\w*|max_norm|steps|warmup_steps|gc_\w+|seed|deterministic\w*|compile|enable_loss_parallel|tokenizer\w*)|"
-    r"parallelism\.(?:disable_loss_parallel|enable_(?:compiled_autograd|async_tensor_parallel)|context_parallel_rotate_method|"
+    r"parallelism\.(?:disable_loss_parallel|enable_compiled_autograd|context_parallel_rotate_method|"
     r"fsdp_reshard_after_forward|pipeline_parallel_expert_parallel_overlap)|"
     r"activation_checkpoint\.(?:per_op\w+|early_stop|memory_budget|visualize\w+|preserve_rng_state|determinism_check|debug)"
 )
@@ -84,7 +85,7 @@ def read(document: Document) -> CheckInput:
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, harmless=HARMLESS,
-        fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp), options=_compiled(section, assumed),
+        fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp), options=_options(section, at, assumed),
     )  # fmt: skip
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
@@ -149,6 +150,13 @@ def _schedule(section: Section, at: str) -> str:
         known = "1F1B, GPipe, Interleaved1F1B, InterleavedZeroBubble and LoopedBFS"
         raise InputError(f"pipeline_parallel_schedule {given[:40]!r}: read are {known}")
     return schedule
+
+
+def _options(section: Section, at: str, assumed: list[Remark]) -> StackOptions:
+    """How layers, loss and tensor parallelism run."""
+    name = "enable_async_tensor_parallel"
+    on = section.flag(f"{at}.{name}", f"experimental.{name}", default=False)
+    return replace(_compiled(section, assumed), async_tp=True if on else None)
 
 
 def _compiled(section: Section, assumed: list[Remark]) -> StackOptions:

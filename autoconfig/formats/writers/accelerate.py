@@ -25,7 +25,8 @@ NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp32"},
     "grad_reduce_dtype": {"fp32", "bf16"},
     "peft": {"none", "lora"},
-    **{name: {*CHOICES[name]} for name in ("frozen_dtype", "optimizer")},
+    "frozen_dtype": {*CHOICES["frozen_dtype"]},
+    "optimizer": {*CHOICES["optimizer"]} - {"muon"},
 }
 """Adapters and packing are the trainer's own."""
 KEYS = ("tp", "cp", "fsdp", "recompute")
@@ -84,7 +85,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
-    """What a file has no words for; of DeepSpeed's checkpoints are the trainer's."""
+    """What a file has no words for; of DeepSpeed's checkpoints are the trainer's, as are compile and loss."""
     zero = scenario.software.sharding == "deepspeed"
     whole = plan.recompute == FULL and (plan.fsdp or zero)
     odd = [] if plan.recompute == NONE or whole else [f"recompute={plan.recompute}"]
@@ -94,7 +95,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
         else []
     )
     shown = plan.replace(offload=0.0, dist_opt=plan.dist_opt and not zero)
-    return [*foreign(scenario, shown, KEYS, NUMERICS, packs=True), *odd]
+    return [*foreign(scenario, shown, KEYS, NUMERICS, packs=True, options=("compile", "loss")), *odd]
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

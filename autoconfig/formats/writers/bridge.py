@@ -8,6 +8,7 @@ from autoconfig.formats.bridge_recipes import recipe_of
 from autoconfig.formats.writers.words import NumericsWords, Settings, Written, catalogue_name, flat, foreign, head
 from autoconfig.megatron.switches import switch_arguments
 from autoconfig.megatron.write import CP_COMM_TYPES, overlap_arguments
+from autoconfig.specs.errors import UnknownNameError
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import OP, TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -85,8 +86,13 @@ def _switches(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
 
 
 def _published_depths(scenario: Scenario) -> int:
-    """Layers of multi-token prediction that the checkpoint has, and a recipe builds."""
-    return 0 if scenario.model.model_type else load_model(scenario.model.name).mtp_num_layers
+    """Layers of multi-token prediction that the checkpoint has, and a recipe builds; of a model that nobody published none."""
+    if scenario.model.model_type:
+        return 0
+    try:
+        return load_model(scenario.model.name).mtp_num_layers
+    except UnknownNameError:
+        return 0
 
 
 def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:

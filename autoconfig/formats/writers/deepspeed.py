@@ -27,6 +27,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """The whole file."""
     stage = plan.fsdp or int(plan.dist_opt)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
+    if stage and scenario.given.zero_bucket:
+        zero["reduce_bucket_size"] = scenario.given.zero_bucket
     if plan.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **({"ratio": plan.offload} if stage == 3 else {})}
     precision = scenario.numerics.precision
@@ -59,7 +61,7 @@ def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What a file has no words for."""
     partly = [f"offload={plan.offload}"] if 0 < plan.offload < 1 else []
     unsharded = [f"offload={plan.offload}"] if plan.offload and not (plan.fsdp or plan.dist_opt) else []
-    return [*foreign(scenario, plan, KEYS, NUMERICS), *(partly or unsharded)]
+    return [*foreign(scenario, plan, KEYS, NUMERICS, options=("zero_bucket",)), *(partly or unsharded)]
 
 
 def write(scenario: Scenario, plan: TrainPlan) -> Written:

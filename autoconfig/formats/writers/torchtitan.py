@@ -51,6 +51,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         "context_parallel_degree": plan.cp,
         "expert_parallel_degree": plan.ep,
     }
+    if scenario.given.async_tp:
+        parallel["enable_async_tensor_parallel"] = True
     if plan.etp > 1:
         parallel["expert_tensor_parallel_degree"] = plan.etp
     if plan.pp > 1:
@@ -71,6 +73,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         },
         "parallelism": parallel,
         "activation_checkpoint": _checkpoint(plan.recompute),
+        **({"compile": {"enable": True}} if scenario.given.compile else {}),
         **(
             {"float8": {"enable_fsdp_float8_all_gather": scenario.numerics.fp8_param_gather, "recipe_name": "tensorwise"}}
             if scenario.numerics.precision == "fp8"
@@ -93,7 +96,7 @@ def settings(scenario: Scenario, plan: TrainPlan) -> Settings:
 
 def refused(scenario: Scenario, plan: TrainPlan) -> list[str]:
     """What a file has no words for."""
-    found = foreign(scenario, plan, KEYS, NUMERICS)
+    found = foreign(scenario, plan, KEYS, NUMERICS, options=("compile", "async_tp"))
     if plan.recompute not in (NONE, FULL, BY_OPERATOR):
         found.append(f"recompute={plan.recompute}")
     if plan.tp > 1 and not plan.sp:

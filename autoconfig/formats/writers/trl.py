@@ -53,6 +53,8 @@ def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
     if (plan.fsdp or plan.offload) and (kept := unsharded(vars(scenario.numerics))):
         odd.append(f"{kept} in shards (fsdp={plan.fsdp}), which is not known to be kept there")
+    if (loss := scenario.given.loss) not in (None, "fused"):
+        odd.append(f"loss={loss}, for which the Trainer has no key (fused: Liger's kernels)")
     return odd
 
 
@@ -78,8 +80,12 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
         "per_device_train_batch_size": plan.mbs,
         "gradient_accumulation_steps": accumulation(scenario, plan),
         "gradient_checkpointing": _checkpoints(scenario, plan),
-        **({"optim": _OPTIM[numerics.optimizer]} if numerics.narrow_moments else {}),
+        **({"optim": _OPTIM[numerics.optimizer]} if numerics.optimizer in _OPTIM else {}),
     }
+    if scenario.given.compile:
+        found["torch_compile"] = True
+    if scenario.given.loss == "fused":
+        found["use_liger_kernel"] = True
     if numerics.peft != "none":
         names = named_modules(scenario.model, numerics.lora_target_modules)
         found |= {"use_peft": True, "lora_r": numerics.lora_rank, "lora_alpha": LORA_ALPHA * numerics.lora_rank}
@@ -126,7 +132,7 @@ _QUANTISED: dict[str, dict[str, Any]] = {
 """trl 1.16, ModelConfig: bitsandbytes' formats."""
 
 
-_OPTIM = {"adam8bit": "adamw_bnb_8bit", "paged_adam8bit": "paged_adamw_8bit"}
+_OPTIM = {"adafactor": "adafactor", "adam8bit": "adamw_bnb_8bit", "paged_adam8bit": "paged_adamw_8bit"}
 """transformers.TrainingArguments.optim."""
 
 

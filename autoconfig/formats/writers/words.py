@@ -23,6 +23,10 @@ _USUAL = Numerics(attention_dropout=0.0, hidden_dropout=0.0)
 _PRICED_ONLY = ("moe_imbalance", "deterministic", "attention_dropout", "hidden_dropout", "lora_rank", "lora_target_modules")
 
 
+OPTIONS = ("compile", "loss", "async_tp", "zero_bucket")
+"""Of GivenSettings: how the software runs, which a file must say or the run is another."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Written:
     """A plan in one format."""
@@ -34,10 +38,16 @@ class Written:
 
 
 def foreign(
-    scenario: Scenario, plan: TrainPlan, keys: Collection[str], numerics: NumericsWords, *, packs: bool = False
+    scenario: Scenario,
+    plan: TrainPlan,
+    keys: Collection[str],
+    numerics: NumericsWords,
+    *,
+    packs: bool = False,
+    options: Collection[str] = (),
 ) -> list[str]:
-    """What a format has no words for that knows these keys of a plan and values of numerics: `pp=4`, `precision=fp8`; `packs`:
-    it packs short sequences."""
+    """What a format has no words for that knows these keys of a plan, values of numerics and options of a run: `pp=4`,
+    `precision=fp8`, `compile=True`; `packs`: it packs short sequences."""
     found = [f"{key}={value}" for key, usual in _PLAIN.items() if key not in keys and (value := getattr(plan, key)) != usual]
     for name in (f.name for f in fields(Numerics)):
         value = getattr(scenario.numerics, name)
@@ -45,6 +55,8 @@ def foreign(
         if name not in _PRICED_ONLY and value not in allowed and (name != "fp8_recipe" or scenario.numerics.precision == "fp8"):
             more = f" (plan with {option(name)} {' or '.join(sorted(allowed))})" if name == "grad_reduce_dtype" else ""
             found.append(f"{name}={value}{more}")
+    given = {name: getattr(scenario.given, name) for name in OPTIONS}
+    found += [f"{name}={value}" for name, value in given.items() if value not in (None, False) and name not in options]
     if (packed := scenario.workload.packed_length) is not None and not packs:
         found.append(f"packed_length={packed}")
     return found

@@ -34,10 +34,7 @@ _NAMED = {
     "activation_offloading": (Effect.LESS_MEMORY, "inputs of layers wait in CPU memory: less GPU memory, more time"),
     "layer_offloading": (Effect.LESS_MEMORY, "layers wait in CPU memory: less GPU memory, more time"),
     "selective_checkpointing": (Effect.MORE_MEMORY, "some operators' outputs are kept, priced as if none: more memory"),
-    "chunked_cross_entropy": (Effect.LESS_MEMORY, "the loss is computed in chunks: less memory"),
-    "cut_cross_entropy": (Effect.LESS_MEMORY, "the logits are never held: less memory"),
     "tiled_mlp": (Effect.LESS_MEMORY, "the MLP runs in tiles: less memory"),
-    "torch_compile": (Effect.TIME, "compiled: less time"),
 }
 
 

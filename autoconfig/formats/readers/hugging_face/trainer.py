@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
@@ -19,6 +20,7 @@ from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.optimizers import other_state
+from autoconfig.specs.software.software import StackOptions
 from autoconfig.training.question import PAGED
 from autoconfig.training.space import Constraints
 
@@ -77,8 +79,13 @@ ADAM = frozenset(
         "adam",
     }
 )
-EIGHT_BITS = {"adamw_bnb_8bit": "adam8bit", "adamw_8bit": "adam8bit", "paged_adamw_8bit": "paged_adam8bit"}
-"""bitsandbytes' Adam in transformers.TrainingArguments.optim."""
+OTHERS = {
+    "adafactor": "adafactor",
+    "adamw_bnb_8bit": "adam8bit",
+    "adamw_8bit": "adam8bit",
+    "paged_adamw_8bit": "paged_adam8bit",
+}
+"""Optimizers of other state in transformers.TrainingArguments.optim: Adafactor, bitsandbytes' Adam."""
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
@@ -147,10 +154,19 @@ def training(
     if head is not None and head.packed_length and section.flag("packing"):
         run.packed_length = head.packed_length
         assumed.append(note(f"packed from sequences of {head.packed_length:,} tokens, as the header says"))
+    run.options = _options(section, run.options)
     name_liger(section, run)
     _quantise(section, run)
     _remark(section, run)
     return run
+
+
+def _options(section: Section, options: StackOptions) -> StackOptions:
+    """How layers and loss run: torch_compile; a loss that holds no logits (Liger's, Cut Cross-Entropy) or a part of them."""
+    compiled = True if is_named(section, "torch_compile") else None
+    fused = is_fused(section) or is_named(section, "cut_cross_entropy")
+    loss = "fused" if fused else "chunked" if is_named(section, "chunked_cross_entropy") else "compiled" if compiled else ""
+    return replace(options, compiled=compiled, loss_fusion=loss)
 
 
 def _quantise(section: Section, run: TrainerRun) -> None:
@@ -221,7 +237,7 @@ def _read_optimizer(section: Section, run: TrainerRun) -> None:
     """Adam with moments in 32 or 8 bits; others are named."""
     word = section.word("optim", "optimizer") or "adamw"
     odd = [other_state(key, "") for key in OTHER_OPTIMIZERS if is_named(section, key)]
-    if narrow := EIGHT_BITS.get(word.lower()):
+    if narrow := OTHERS.get(word.lower()):
         run.numerics = {**run.numerics, "optimizer": narrow}
         run.assumed += [note(PAGED)] if narrow == "paged_adam8bit" else []
     elif word.lower() not in ADAM:
@@ -231,7 +247,7 @@ def _read_optimizer(section: Section, run: TrainerRun) -> None:
 
 def name_liger(section: Section, run: TrainerRun) -> None:
     """Beside software whose loss holds the logits."""
-    said = Remark("Liger's kernels", None, "the logits are never held, less memory", LESS)
+    said = Remark("Liger's kernels", None, "norms, rotation and activation hold less than is priced: less memory", LESS)
     if is_fused(section) and run.software != FUSED and said not in run.not_modelled:
         run.not_modelled.append(said)
 
