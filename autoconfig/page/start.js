@@ -10,6 +10,8 @@ const FILLS = [["weights", "weights"], ["temporary", "profile run, activations"]
 const BINDS = { seqs: "number of sequences", pool: "size of the cache", states: "number of state blocks" };
 /** Users at once of the curves. */
 export const USERS = [1, 4, 16, 64, 256];
+/** Shares of the most requests a second of those, at which the curves over the rate stand. */
+const SHARES = [0.2, 0.4, 0.6, 0.8, 0.9];
 const HEIGHT = 150;
 
 /** The fill of a part by its name. */
@@ -54,34 +56,45 @@ function loadText({ load }) {
     h("p", null, `TTFT ${count(Math.round(load.ttft_ms))} ms, TPOT ${load.tpot_ms.toFixed(1)} ms, ${count(Math.round(load.tokens_per_s))} output tokens/s`),
     load.note ? h("p", { class: "quiet" }, load.note) : null,
     better ? h("p", null, `Better: TPOT ${better.tpot_ms.toFixed(1)} ms, ${count(Math.round(better.tokens_per_s))} output tokens/s, by `,
-      better.changes.map(({ flag, before, after }) => [h("code", null, `${flag} ${before || "–"} → ${after || "–"}`), " "])) : null);
+      better.changes.map(({ flag, before, after }) => [h("code", null, `${flag} ${before || "–"} → ${after || "–"}`), " "])) : null,
+    better && better.diff.length ? h("pre", { class: "diff", tabindex: 0 }, better.diff.join("\n")) : null,
+    load.hints.length ? h("ul", { class: "words" }, load.hints.map((hint) => h("li", null, "more still: ", h("code", null, hint.change),
+      `, TPOT ${hint.tpot_ms.toFixed(1)} ms, ${count(Math.round(hint.tokens_per_s))} output tokens/s (${hint.why})`))) : null);
 }
 
-/** One figure of several loads over users, both axes from zero; users by their place. */
-function curve(points, name, unit, text) {
+/** One figure of several loads over users or requests a second, both axes from zero; loads by their place. */
+function curve(points, name, unit, text, over = "users at once", of = "users") {
   const top = Math.max(...points.map(({ value }) => value)) * 1.1 || 1;
   const draw = (width) => {
     const x = (place) => 50 + (place / Math.max(1, points.length - 1)) * (width - 70);
     const y = (value) => 12 + (1 - value / top) * (HEIGHT - 36);
-    return s("svg", { width, height: HEIGHT, role: "img", "aria-label": `${name} by users at once` },
+    return s("svg", { width, height: HEIGHT, role: "img", "aria-label": `${name} by ${over}` },
       marks(0, top, 4).map((value) => s("g", null, s("line", { class: "grid", x1: 50, x2: width - 12, y1: y(value), y2: y(value) }),
         s("text", { class: "mark", x: 44, y: y(value) + 4, "text-anchor": "end" }, markText(value)))),
       s("polyline", { class: "frontier", points: points.map(({ value }, place) => `${x(place)},${y(value)}`).join(" "), fill: "none", stroke: "currentColor" }),
-      points.map(({ users, value }, place) => s("g", null, s("circle", { cx: x(place), cy: y(value), r: 3, fill: "currentColor" },
-        s("title", null, `${count(users)} users: ${text(value)}`)),
-        s("text", { class: "mark", x: x(place), y: HEIGHT - 6, "text-anchor": "middle" }, count(users)))));
+      points.map(({ load, value }, place) => s("g", null, s("circle", { cx: x(place), cy: y(value), r: 3, fill: "currentColor" },
+        s("title", null, `${markText(load)} ${of}: ${text(value)}`)),
+        s("text", { class: "mark", x: x(place), y: HEIGHT - 6, "text-anchor": "middle" }, markText(load)))));
   };
-  return h("figure", null, h("figcaption", null, `${name}, ${unit}, by users at once`), responsive(draw, { class: "chart" }));
+  return h("figure", null, h("figcaption", null, `${name}, ${unit}, by ${over}`), responsive(draw, { class: "chart" }));
 }
 
-/** Curves of answers to loads of several users: TTFT, TPOT, throughput. */
-export function loadCurves(answers) {
-  const served = answers.filter(({ load }) => load && load.ttft_ms !== null);
-  if (served.length < 2) return null;
-  const of = (key) => served.map(({ load }) => ({ users: load.concurrency, value: load[key] }));
-  return h("div", { class: "curves" }, curve(of("ttft_ms"), "TTFT", "ms", (value) => `${value.toFixed(0)} ms`),
-    curve(of("tpot_ms"), "TPOT", "ms", (value) => `${value.toFixed(1)} ms`),
-    curve(of("tokens_per_s"), "Output tokens", "per second", (value) => count(Math.round(value))));
+const MS = { ttft_ms: ["TTFT", (value) => `${value.toFixed(0)} ms`], tpot_ms: ["TPOT", (value) => `${value.toFixed(1)} ms`] };
+
+/** Requests a second at which curves are drawn, by answers to loads of several users; none where nothing is served. */
+export function ratesOf(answers) {
+  const most = Math.max(0, ...answers.filter(({ load }) => load && load.tokens_per_s).map(({ load }) => load.tokens_per_s / load.osl));
+  return most > 0 ? SHARES.map((share) => Number((share * most).toPrecision(2))) : [];
+}
+
+/** Curves of answers to loads of several users, and to several rates: TTFT, TPOT, throughput. */
+export function loadCurves(answers, open = []) {
+  const points = (served, key, by) => served.filter(({ load }) => load && load.ttft_ms !== null).map(({ load }) => ({ load: load[by], value: load[key] }));
+  const [users, rates] = [points(answers, "tokens_per_s", "concurrency"), points(open, "ttft_ms", "rate")];
+  if (users.length < 2) return null;
+  const times = (served, by, ...words) => Object.entries(MS).map(([key, [name, text]]) => curve(points(served, key, by), name, "ms", text, ...words));
+  return h("div", { class: "curves" }, times(answers, "concurrency"), curve(users, "Output tokens", "per second", (value) => count(Math.round(value))),
+    rates.length > 1 ? times(open, "rate", "requests per second", "requests/s") : null);
 }
 
 /** The answer to a pasted command; `curves`: a box that fills when the loads are known. */

@@ -4,7 +4,7 @@ import { h, replace } from "./dom.js";
 import { deploymentsView } from "./deployments.js";
 import { placementsView } from "./post_training.js";
 import { post } from "./service.js";
-import { USERS, loadCurves, startView } from "./start.js";
+import { USERS, loadCurves, ratesOf, startView } from "./start.js";
 
 const PAUSE = 300;
 
@@ -106,7 +106,7 @@ export class Tab {
     }
   }
 
-  /** The answer, then, where the lengths are given and no load is, that of several numbers of users. */
+  /** The answer, then, where the lengths are given and no load is, that of several numbers of users and of rates. */
   async askCurves(body, ask) {
     const several = body.isl && body.osl && !body.concurrency && !body.rate;
     const answer = await ask(several ? { concurrency: USERS[0] } : {});
@@ -118,6 +118,11 @@ export class Tab {
     for (const concurrency of USERS.slice(1)) {
       found.push(await ask({ concurrency }));
       replace(curves, loadCurves(found));
+    }
+    const open = [];
+    for (const rate of ratesOf(found)) {
+      open.push(await ask({ rate }));
+      replace(curves, loadCurves(found, open));
     }
   }
 }

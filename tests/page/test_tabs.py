@@ -143,10 +143,24 @@ def test_a_pasted_command_is_answered_with_bars_of_memory_and_curves(asked, page
     assert view.locator("figure.memory-of-start rect[class*=fill-]").count() >= sum(one["gib"] > 0 for one in answer["parts"])
     view.get_by_label("Tokens in").fill("1000")
     view.get_by_label("Tokens out").fill("100")
-    expect(view.locator("figure svg circle")).to_have_count(15)
+    expect(view.locator("figure svg circle")).to_have_count(25, timeout=120_000)
     one = ask(asked, "check", **given, isl=1000, osl=100, concurrency=16)["load"]
     assert f"16 users: {one['ttft_ms']:.0f} ms" in view.locator(".curves").text_content()
+    titles = view.get_by_role("img", name="TPOT by requests per second").locator("circle title").all_text_contents()
+    rate, _, said = titles[-1].partition(" requests/s: ")
+    open_load = ask(asked, "check", **given, isl=1000, osl=100, rate=float(rate.replace(",", "")))["load"]
+    assert len(titles) == 5 and said == f"{open_load['tpot_ms']:.1f} ms"
     assert "start_isl=1000" in page.url and not serious(page) and too_wide(page) <= 0
+
+
+def test_a_better_start_is_shown_as_a_diff(asked, pages):
+    text = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 8"
+    page = pages(start_link(asked.url, start_text=text, start_isl=1000, start_osl=100, start_concurrency=32))
+    view = page.locator("#view-start")
+    given = {"text": text, "release": "0.23", "gpu": "h100-sxm-80gb", "isl": 1000, "osl": 100, "concurrency": 32}
+    better = ask(asked, "check", **given)["load"]["better"]
+    expect(view.locator("pre.diff")).to_have_text("\n".join(better["diff"]))
+    assert "-vllm serve Qwen/Qwen3-8B --enforce-eager" in better["diff"][0] and not serious(page)
 
 
 def test_a_start_that_fails_and_a_flag_that_is_unknown_are_said(asked, pages):
