@@ -201,8 +201,8 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
             f"  runner-up {escape(str(other.plan))}: "
             f"{other.tokens_per_s_per_gpu / best.tokens_per_s_per_gpu - 1:+.1%} tokens/s/GPU{user}",
         )
-    if answer.alternative_text:
-        console.print(f"  {escape(answer.alternative_text)}")
+    for line in filter(None, (answer.alternative_text, answer.drafts.text if answer.drafts else "")):
+        console.print(f"  {escape(line)}")
     for line in answer.sensitivity:
         console.print(f"  {escape(line)}")
     _show_benchmark(console, best)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
-from autoconfig.serving.beside import beside
+from autoconfig.serving.beside import Drafts, beside, drafts
 from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
 from autoconfig.serving.finalists import figure, finalists, kept, of_loads
 from autoconfig.serving.hours import Hour, busiest, hours
@@ -66,6 +66,8 @@ class ServeAnswer:
     """Without separate prefill instances where they are recommended, with them where not: the best of that kind."""
     alternative_text: str = ""
     """What it costs or saves, or why there is none."""
+    drafts: Drafts | None = None
+    """What the checkpoint's own draft layer gives the recommended deployment."""
     hours: tuple[Hour, ...] = ()
     """Of a trace that is sized by a part of it: what the recommended deployment needs of its instances hour by hour."""
 
@@ -125,6 +127,7 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
         sustained=sustained,
         alternative=alternative,
         alternative_text=said,
+        drafts=drafts(question, request, reports[0]) if reports else None,
         hours=hours(question, reports[0]) if reports else (),
     )
 

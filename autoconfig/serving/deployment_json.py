@@ -11,7 +11,7 @@ from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment import BenchmarkJson, DeploymentReport, SimulatedJson, SummaryJson, summary
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, record_of
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share, record_of
 from autoconfig.specs.remarks import AssumedJson, assumed_json
 from autoconfig.specs.serve_plan import SHORT_TO_LONG, EnginePlan
 from autoconfig.time_model.serving.workload import Trace
@@ -207,6 +207,24 @@ class IncludedDeploymentJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DraftsJson:
+    """The first deployment's layouts with drafts of a layer that the checkpoint has (MTP; SGLang's EAGLE)."""
+
+    draft_tokens: Positive
+    """That a step checks: draft_tokens of a request."""
+    acceptance: Share
+    """Chance that one is accepted: acceptance of a request."""
+    tokens_per_step: float
+    """Tokens out of a step."""
+    source: str
+    """Who measured it."""
+    deployment: DeploymentJson
+    """In closed form, without the time of drafting."""
+    text: str
+    """What it gives against the same without drafts."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HourJson:
     """An hour of a trace, or two, four, ... of a long one: what of the first deployment carries it."""
 
@@ -258,6 +276,8 @@ class ServeJson:
     """The best without separate prefill instances where the first deployment has them, and with them where not."""
     alternative_text: str = ""
     """What it costs or saves against the first; why there is none; empty where separate instances were not looked at."""
+    drafts: DraftsJson | None = None
+    """What drafts would give; null where the checkpoint has no layer that drafts, or drafts were asked for."""
     hours: tuple[HourJson, ...] = ()
     """Of a trace that is sized by a part of it, the whole hour by hour."""
 
@@ -300,6 +320,9 @@ def serve_json(answer: ServeAnswer) -> ServeJson:
         sustained_requests_per_second=answer.sustained,
         alternative=deployment_json(answer.alternative) if answer.alternative else None,
         alternative_text=answer.alternative_text,
+        drafts=record_of(DraftsJson, answer.drafts, deployment=deployment_json(answer.drafts.report))
+        if answer.drafts
+        else None,
         hours=tuple(
             record_of(HourJson, one, start_seconds=one.start_s, requests_per_second=one.rate, gpu_hours=one.gpu_hours)
             for one in answer.hours

@@ -191,7 +191,7 @@ class ServeQuestion:
         )
 
 
-def start_options(request: ServeRequest, model: ModelSpec, workload: Workload) -> StartOptions:
+def start_options(request: ServeRequest, model: ModelSpec, engine: EngineSpec, workload: Workload) -> StartOptions:
     """What the request says of the engines' starts. Raises InputError where they could not take the longest request."""
     longest = request.max_model_len
     if longest is not None and longest < workload.longest_tokens:
@@ -199,7 +199,8 @@ def start_options(request: ServeRequest, model: ModelSpec, workload: Workload) -
             f"{option('max_model_len')} {longest:,}: the longest request has {workload.longest_tokens:,.0f} tokens, prompt and "
             "answer; say at least so many"
         )
-    method = request.draft_method or ("mtp" if request.draft_tokens and model.mtp_num_layers else "")
+    own = request.draft_tokens and model.mtp_num_layers and engine.framework in BY_START
+    method = request.draft_method or ("mtp" if own else "")
     return StartOptions(
         release=request.release,
         max_num_seqs=request.max_num_seqs,
@@ -242,7 +243,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
             f"{option('goal')} tpot with {option('osl')} 1: answers of one token have no time per output token; "
             f"use {option('goal')} ttft"
         )
-    options = start_options(request, model, workload)
+    options = start_options(request, model, engine, workload)
     check_options(engine, options)
     engine = replace(engine, eager_iterations="all") if options.eager else engine
     calibration = serving_calibration(request.calibration if request.local_files else None)

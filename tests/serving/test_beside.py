@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from autoconfig.serving.answer import answer
-from autoconfig.serving.beside import difference
+from autoconfig.serving.beside import acceptance_of, difference, published_drafts
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.finalists import finalists
 from autoconfig.serving.question import understand
@@ -62,3 +62,44 @@ def test_cost_is_price_over_tokens():
     """3.0 an hour a GPU: a million tokens take a million over tokens/s/GPU seconds of one."""
     for one in answer(replace(ASKED, **LOADS[2], simulate=0)).reports:
         assert one.cost_per_million_tokens == pytest.approx(3.0 * 1e6 / one.tokens_per_s_per_gpu / 3600.0)
+
+
+MTP = {"model": "deepseek-v3", "gpus": 64, "isl": 3000, "osl": 400, "rate": 20.0, "ttft_s": 2.0, "tpot_s": 0.05, "goal": "gpus"}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm-1.2"])
+def test_a_layer_that_drafts_is_offered_with_its_published_acceptance(engine):
+    """What the offer names, asked as a question of its own, is the deployment of the offer."""
+    request = replace(ASKED, **MTP, engine=engine, simulate=0, disaggregated=False, fix=())
+    found = answer(request)
+    offer = found.drafts
+    assert (offer.draft_tokens, offer.acceptance) == (1, 0.85) and offer.tokens_per_step == pytest.approx(1.85)
+    assert "arXiv:2412.19437" in offer.source
+    plan = offer.report.plan.decode
+    keys = ("tp", "pp", "ep", "adp", "weights", "kv")
+    pins = tuple(f"{key}={getattr(plan, key)}" for key in keys)
+    own = answer(replace(request, draft_tokens=1, acceptance=0.85, fix=pins))
+    assert own.drafts is None, "they were asked for"
+    assert (own.reports[0].plan, own.reports[0].tpot_s) == (offer.report.plan, offer.report.tpot_s)
+    assert offer.report.tpot_s < found.reports[0].tpot_s
+    assert "--draft-tokens 1 --acceptance 0.85" in offer.text and "without the time of drafting" in offer.text
+    assert serve_json(found).drafts.deployment.gpus == offer.report.gpus
+
+
+def test_no_drafts_are_offered_where_no_layer_drafts():
+    assert answer(replace(ASKED, **LOADS[2], simulate=0)).drafts is None
+
+
+def test_other_models_take_the_lowest_that_was_measured():
+    curve, source = published_drafts("glm-4.5")
+    assert curve == {1: 1.79} and source.startswith("none is public for this model")
+    named = [published_drafts(name)[0][1] for name in ("deepseek-v3.2", "qwen3.5-27b", "glm-5")]
+    assert min(named) > 1.79
+
+
+@pytest.mark.parametrize("drafted", [1, 2, 5])
+def test_an_acceptance_gives_its_tokens_back(drafted):
+    """1 + a + a^2 + ... of equation 1 of arXiv:2211.17192."""
+    for chance in (0.3, 0.79, 0.95):
+        tokens = sum(chance**i for i in range(drafted + 1))
+        assert acceptance_of(drafted, tokens) == pytest.approx(chance, abs=1e-4)
