@@ -18,7 +18,6 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from benchmarks.made_traces import a_day, written
 from validation.published import published_rows
 
 QUESTION = [
@@ -173,8 +172,8 @@ def serving_rate() -> None:
 def day_of_requests(count: int) -> None:
     """A made day's trace, sized by its busiest part."""
     with TemporaryDirectory() as folder:
-        busy = (46_800.0, 50_400.0)
-        path = written(Path(folder) / "day", a_day(requests=count, seed=7, isl=1500, osl=300, busy=busy, times=3.0))
+        path = str(Path(folder) / "day")
+        subprocess.run([sys.executable, "-m", "benchmarks.made_traces", path, str(count), "24"], check=True)
         asked = [
             *("deployments", "--model", "llama3-70b", "--gpus", "256", "--gpu", "h100"),
             *("--ttft", "2s", "--tpot", "50ms"),

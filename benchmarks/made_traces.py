@@ -1,5 +1,6 @@
 """Traces that are made: a day of requests with one busy part, drawn with a seed."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,3 +38,17 @@ def written(path: Path, rows: Rows, *, lines: bool = False) -> Path:
                 clock = f"{int(time) // 3600:02}:{int(time) // 60 % 60:02}:{time % 60:09.6f}"
                 file.write(f"2026-11-28 {clock},{isl:.0f},{osl:.0f}\n")
     return path
+
+
+def main(path: str, requests: str = "20000", hours: str = "6") -> None:
+    """`python -m benchmarks.made_traces day.csv`: the six hours of docs/inference.md, 20,000 requests, the middle hour busy;
+    further arguments: requests and hours."""
+    hour, middle = DAY_S / 24.0, int(hours) // 2
+    busy = (middle * hour, (middle + 1) * hour)
+    written(
+        Path(path), a_day(requests=int(requests), seed=1, isl=1500, osl=300, busy=busy, times=4.0, seconds=int(hours) * hour)
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

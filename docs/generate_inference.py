@@ -9,17 +9,21 @@ import io
 import os
 import re
 import shlex
+import tempfile
 import textwrap
 from pathlib import Path
 from unittest import mock
 
 from autoconfig.cli.main import cli
+from benchmarks import made_traces
 
 PAGE = Path(__file__).with_name("inference.md")
 WIDTH = "124"
 ONE_GPU = "--top 1 --isl 1024 --osl 1024"
 EXAMPLES = {
     "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
+    "sizing": "deployments --model llama3-70b --gpus 64 --gpu h200 --engine vllm --trace day.csv --rate 20 --ttft 2s "
+    "--tpot 50ms --goal gpus --price 3 --top 2",
     "falcon": f"deployments --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
 }
 PARETO_SHOWN = 3
@@ -31,12 +35,20 @@ def printed(command: str) -> str:
     """What a command prints on WIDTH columns without the later rows of the Pareto frontier and what stands below it: counts
     and seconds of the search, and what it assumed."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDTH):
-        cli.main(shlex.split(command), standalone_mode=False)
+    with tempfile.TemporaryDirectory() as folder:
+        if "day.csv" in command:
+            made_traces.main(path := f"{folder}/day.csv")
+            command = command.replace("day.csv", path)
+        _run(command, out)
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     last = next((i for i, line in enumerate(lines) if line.startswith("Pareto frontier")), len(lines))
     kept = lines[: last + PARETO_SHOWN]
     return "\n".join(kept)
+
+
+def _run(command: str, out: io.StringIO) -> None:
+    with contextlib.redirect_stdout(out), mock.patch.dict(os.environ, COLUMNS=WIDTH):
+        cli.main(shlex.split(command), standalone_mode=False)
 
 
 def block(name: str) -> str:

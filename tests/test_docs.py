@@ -298,7 +298,7 @@ def serving_examples():
     return module_of("generate_inference")
 
 
-@pytest.mark.parametrize("name", ["70b", "falcon"])
+@pytest.mark.parametrize("name", ["70b", "falcon", "sizing"])
 def test_the_examples_of_serving_are_what_the_commands_print(serving_examples, name):
     """`validate --inference` predicts every published row: 40 s."""
     text = serving_examples.PAGE.read_text(encoding="utf-8")
