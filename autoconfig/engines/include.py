@@ -12,6 +12,7 @@ from autoconfig.engines.fields import fill
 from autoconfig.engines.flags import NAMES
 from autoconfig.engines.load import running_plan
 from autoconfig.engines.reading import MODEL_SETTINGS, ReadStart, file_beside, read_start
+from autoconfig.engines.refusals import asserted, refusal
 from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.memory_model.engines.plan import BY_START
@@ -92,6 +93,8 @@ def _plan_text(path: Path, read: ReadStart, start: EngineStart, question: ServeQ
         raise InputError(says, field="include")
     if start.model.name != question.model.name:
         raise InputError(f"{option('include')} {path} serves {start.model.name}, and the question is of {question.model.name}")
+    if why := refusal(start) or asserted(read, start)[0]:
+        raise InputError(f"{option('include')} {path}: {NAMES[read.engine]} refuses this start: {why}", field="include")
     return str(_fitting(question, running_plan(start, engine_memory(start))))
 
 

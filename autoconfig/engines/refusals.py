@@ -150,7 +150,8 @@ def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
 
 def _asserted_by_sglang(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     yield from _quantised_otherwise(read, start)
-    nodes, gpus = read.value_or("nnodes", 1), start.tp * start.pp
+    said = read.said.get("nnodes")
+    nodes, gpus = (1 if said is None or said.unset else read.value_or("nnodes", 1)), start.tp * start.pp
     if gpus % nodes:  # server_args.py, check_server_args
         yield f"tp_size must be divisible by number of nodes (tp x pp = {gpus}, {nodes} nodes)", ()
     chunk, page = read.value("chunked-prefill-size"), start.block_size or 1

@@ -345,6 +345,18 @@ def test_every_edge_gives_the_same_answer(tmp_path: Path):
     assert refused.exit_code == 3 and json.loads(refused.output)["starts"] == "no", "131,072 tokens take 16 GiB"
 
 
+def test_a_start_that_the_engine_refuses_is_no_row_of_deployments(tmp_path: Path):
+    path = tmp_path / "serve.sh"
+    path.write_text("vllm serve Qwen/Qwen3-8B-AWQ --quantization gptq\n", encoding="utf-8")
+    run = run_in_process("deployments", "--gpu", "h100", "--include", str(path))
+    assert run.exit_code == 2 and "vLLM refuses this start: Quantization method" in run.output
+
+
+def test_a_number_of_nodes_that_nothing_sets_is_not_asked_for():
+    text = "python -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --nnodes $NNODES --node-rank $RANK"
+    assert start_json(answer(text)).starts == "yes"
+
+
 def test_a_trace_is_taken_by_every_edge(tmp_path: Path):
     path, requests = tmp_path / "serve.sh", tmp_path / "trace.jsonl"
     path.write_text("vllm serve Qwen/Qwen3-8B\n", encoding="utf-8")

@@ -42,6 +42,10 @@ def answer(text, **given):
         ("vllm serve Qwen/Qwen2.5-Coder-32B-Instruct-AWQ --max-model-len 65536", "no"),
         ("vllm serve Qwen/QwQ-32B-AWQ --max-model-len 40960", "yes"),
         ("vllm serve HuggingFaceTB/SmolLM3-3B --max-model-len 65536", "yes"),
+        ("vllm serve microsoft/Phi-3-mini-128k-instruct --max-model-len 131072", "yes"),
+        ("vllm serve microsoft/Phi-3-mini-4k-instruct --max-model-len 8192", "no"),
+        ("vllm serve mistralai/Mistral-7B-Instruct-v0.3 --max-model-len 32768", "yes"),
+        ("vllm serve lmsys/vicuna-7b-v1.5 --max-model-len 8192", "no"),
     ],
 )
 def test_a_length_above_the_models_own_is_refused_unless_the_command_allows_it(text, starts):
