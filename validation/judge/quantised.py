@@ -1,0 +1,81 @@
+"""bitsandbytes' own classes: {"kind", "shapes", ...} as JSON lines in, the bytes that they keep out.
+
+kind linear: `frozen` nf4, nf4_single or int8 and the shapes (rows, columns) of linear layers -> {"bytes", "tables"}: of the
+quantised weights with all that belongs to them, and of the tables that every matrix has alike. kind optimizer: `name` and
+numbers of elements -> {"gpu", "paged"}: of both moments with their scales. Runs where tests/judge/test_rl_exports.py finds its
+parsers (.venv-judge-rl), on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from importlib import import_module
+from typing import Any
+
+CLASSES = {"adam8bit": "AdamW8bit", "paged_adam8bit": "PagedAdamW8bit"}
+
+
+def size(tensor: Any) -> int:
+    """Its bytes."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def matrix(frozen: str, rows: int, columns: int) -> tuple[int, int]:
+    """(bytes of one linear layer's weight, those of them that every matrix has)."""
+    torch, bnb = import_module("torch"), import_module("bitsandbytes")
+    weight = torch.zeros(rows, columns, dtype=torch.bfloat16)
+    if frozen == "int8":
+        kept, scales, _ = bnb.functional.int8_vectorwise_quant(weight.to(torch.float16))
+        return size(kept) + size(scales), 0
+    words = {"compress_statistics": frozen == "nf4", "quant_type": "nf4"}
+    layer = bnb.nn.Linear4bit(columns, rows, bias=False, **words)
+    layer.weight = bnb.nn.Params4bit(weight, requires_grad=False, module=layer, **words)
+    layer = layer.to("cpu")
+    data, state = layer.weight.data, layer.weight.quant_state
+    common = size(state.code) + (size(state.offset) + size(state.state2.code) if state.nested else 0)
+    return size(data) + size(state.absmax) + common + (size(state.state2.absmax) if state.nested else 0), common
+
+
+def linear(frozen: str, shapes: list[list[int]]) -> dict[str, int]:
+    """Of all layers; those of one shape are alike."""
+    counts = Counter(map(tuple, shapes))
+    found = {shape: matrix(frozen, *shape) for shape in counts}
+    whole, tables = (sum(count * found[shape][place] for shape, count in counts.items()) for place in (0, 1))
+    return {"bytes": whole, "tables": tables}
+
+
+def state_of(name: str, count: int) -> tuple[int, int]:
+    """(bytes on the GPU, bytes in pages) of one tensor's moments."""
+    torch, bnb = import_module("torch"), import_module("bitsandbytes")
+    parameter = torch.nn.Parameter(torch.zeros(count))
+    found = getattr(bnb.optim, CLASSES[name])([parameter])
+    parameter.grad = torch.zeros(count)
+    if found.is_paged:  # pages need a driver: the tensor that would be one has the same size
+        found.get_state_buffer = lambda p, dtype=torch.float32: torch.zeros_like(p, dtype=dtype, requires_grad=False)
+    found.init_state(found.param_groups[0], parameter, 0, 0)
+    kept = {key: size(value) for key, value in found.state[parameter].items() if torch.is_tensor(value)}
+    paged = sum(count for key, count in kept.items() if found.is_paged and key in ("state1", "state2"))
+    return sum(count for key, count in kept.items() if not key.startswith("qmap")) - paged, paged
+
+
+def optimizer(name: str, elements: list[int]) -> dict[str, int]:
+    """Of all tensors; those of one size are alike."""
+    counts = Counter(elements)
+    found = {count: state_of(name, count) for count in counts}
+    gpu, paged = (sum(many * found[count][place] for count, many in counts.items()) for place in (0, 1))
+    return {"gpu": gpu, "paged": paged}
+
+
+def main() -> None:
+    """Answers line by line."""
+    for line in sys.stdin:
+        case = json.loads(line)
+        kind = case.pop("kind")
+        found = linear(**case) if kind == "linear" else optimizer(**case)
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
