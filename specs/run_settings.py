@@ -19,7 +19,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number
 from autoconfig.specs.plan import Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark, note
-from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, StackOptions, with_options
+from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, StackOptions, bucket_bytes, with_options
 
 FULL_ITERATION, FULL = "full_iteration", "full"
 GRAPH_SCOPES = ("attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba", FULL, FULL_ITERATION)
@@ -420,7 +420,7 @@ def with_run_options(stack: SoftwareStack, given: GivenSettings) -> SoftwareStac
         loss_fusion=given.loss or ("compiled" if given.compile else ""),
         compiled=given.compile,
         async_tp=given.async_tp,
-        bucket_elements=given.zero_bucket,
+        bucket_bytes=None if given.zero_bucket is None else bucket_bytes(given.zero_bucket, given.zero_bucket, overlaps=True),
         expandable_segments=given.expandable_segments,
     )
     return stack if options == StackOptions() else with_options(stack, options)

@@ -399,9 +399,17 @@ OF_CHAINS = (
     *("pointwise_slowdown", "norm_forward_bytes", "norm_backward_bytes", "rope_bytes"),
     *("gated_forward_bytes", "gated_backward_bytes"),
 )
-BUCKETS = 2 * 2
-"""Bytes of one element of DeepSpeed's buckets in 16 bits: one is filled while the other is reduced (overlap_comm;
-runtime/zero/stage_1_and_2.py, ipg_buffer)."""
+BUCKETS_IN_FLIGHT = 4.5
+"""Of DeepSpeed's buckets, as many are there at once where they are reduced beside the backward (overlap_comm): 9 GB at 5e8
+elements of both in 16 bits (transformers, docs/source/en/deepspeed.md, of overlap_comm)."""
+
+
+def bucket_bytes(reduce: float, allgather: float, *, overlaps: bool) -> int:
+    """Bytes of DeepSpeed's buckets of so many 16-bit elements; without overlap the one that gradients are gathered in
+    (runtime/zero/stage_1_and_2.py, ipg_buffer)."""
+    return round(2 * (BUCKETS_IN_FLIGHT * (reduce + allgather) if overlaps else reduce))
+
+
 GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP = "overlap-grad-reduce", "overlap-param-gather", "tp-comm-overlap"
 USERBUFFERS_SHARE = 0.6
 """Share of tensor-parallel communication that userbuffers hide (docs/time_model.md, tp_overlap_share)."""
@@ -425,7 +433,7 @@ class StackOptions:
     write it once; False: layers as torch-eager has them; None: as the software has them."""
     async_tp: bool | None = None
     """Tensor parallelism's communication runs beside its GEMMs."""
-    bucket_elements: int | None = None
+    bucket_bytes: int | None = None
     """Of DeepSpeed's buckets."""
     expandable_segments: bool | None = None
     overlaps: frozenset[str] | None = None
@@ -457,8 +465,8 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         time = replace(time, **{name: getattr(load_stack(CHAINS[options.compiled]).time, name) for name in OF_CHAINS})
     if options.async_tp is not None:
         time = replace(time, tp_overlap_share=USERBUFFERS_SHARE if options.async_tp else 0.0)
-    if options.bucket_elements is not None:
-        memory = replace(memory, bucket_bytes=BUCKETS * options.bucket_elements)
+    if options.bucket_bytes is not None:
+        memory = replace(memory, bucket_bytes=options.bucket_bytes)
     if options.expandable_segments is not None:
         memory = replace(memory, fragments=0.0 if options.expandable_segments else FRAGMENTS)
     if options.fused_rms_norm:

@@ -38,7 +38,7 @@ def module(name):
 
 def judged(cases):
     lines = "".join(json.dumps(case) + "\n" for case in cases)
-    program = [str(PYTHON), str(ROOT / "validation" / "judge" / "quantised.py")]
+    program = [str(PYTHON), str(ROOT / "validation" / "judge" / "pytorch" / "quantised.py")]
     done = subprocess.run(program, input=lines, capture_output=True, text=True, timeout=600)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(found) == len(cases), done.stderr[-2000:]

@@ -14,7 +14,7 @@ from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import MOST_ELEMENTS
 from autoconfig.specs.software.optimizers import other_state
-from autoconfig.specs.software.software import StackOptions
+from autoconfig.specs.software.software import StackOptions, bucket_bytes
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -157,10 +157,26 @@ def sharding_of(section: Section, stage: int) -> dict[str, Any]:
     device = (section.word("zero_optimization.offload_optimizer.device") or "none").lower()
     offloaded = stage > 0 and (device in CPU or section.flag("zero_optimization.cpu_offload"))
     found: dict[str, Any] = {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
-    bucket = str(section.flat.get("zero_optimization.reduce_bucket_size"))  # auto: the hidden size squared, a few MiB
-    if stage and re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", bucket) and 1.0 <= (size := float(bucket)) <= MOST_ELEMENTS:
-        found["options"] = StackOptions(bucket_elements=int(size))
+    if stage and (size := _bucket(section, stage)) is not None:
+        found["options"] = StackOptions(bucket_bytes=size)
     return found
+
+
+def _bucket(section: Section, stage: int) -> int | None:
+    """Bytes of the buckets of a file that says their size; None where it says none, or `auto`: the hidden size squared, a few
+    MiB. Stage 3 gathers weights by layers, not by buckets."""
+    said = [str(section.flat.get(f"zero_optimization.{name}_bucket_size")) for name in ("reduce", "allgather")]
+    if not re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", said[0]):
+        return None
+    sizes = [float(text) if re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", text) else 0.0 for text in said]
+    if said[1] == "None":
+        sizes[1] = USUAL_BUCKET
+    overlaps = section.flag("zero_optimization.overlap_comm", default=stage == 3)
+    return bucket_bytes(min(sizes[0], MOST_ELEMENTS), 0.0 if stage == 3 else min(sizes[1], MOST_ELEMENTS), overlaps=overlaps)
+
+
+USUAL_BUCKET = 5e8
+"""DeepSpeed's own (runtime/zero/config.py: allgather_bucket_size)."""
 
 
 def not_modelled(section: Section) -> list[Remark]:

@@ -28,7 +28,7 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     stage = plan.fsdp or int(plan.dist_opt)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if stage and scenario.given.zero_bucket:
-        zero["reduce_bucket_size"] = scenario.given.zero_bucket
+        zero |= dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size"), scenario.given.zero_bucket)
     if plan.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **({"ratio": plan.offload} if stage == 3 else {})}
     precision = scenario.numerics.precision
