@@ -21,6 +21,23 @@ function memoryParts(one) {
   return [weights, runtime, activations, used, Math.max(0, pool - used)];
 }
 
+/** What stands beside the first deployment: the other kind, drafts of the checkpoint's own layer, what wider limits give. */
+function beside(answer) {
+  const lines = [answer.alternative_text, answer.drafts?.text, ...answer.sensitivity].filter(Boolean);
+  return lines.length ? h("ul", { class: "quiet" }, lines.map((line) => h("li", null, line))) : null;
+}
+
+/** A long trace hour by hour: rate, instances, GPUs, GPU hours. */
+function hourTable(hours) {
+  if (!hours?.length) return null;
+  const pools = hours[0].prefill_replicas !== null;
+  const head = ["from", "requests/s", "tokens in", "out", ...(pools ? ["prefill"] : []), "replicas", "GPUs", "GPU hours"];
+  return h("div", { class: "scroll", tabindex: 0 }, table("Hour by hour, for the busiest quarter of each", head,
+    hours.map((one) => [one.clock, one.requests_per_second.toPrecision(4), count(one.isl), count(one.osl),
+      ...(pools ? [count(one.prefill_replicas)] : []), count(one.replicas), count(one.gpus), one.gpu_hours.toFixed(1)]),
+    { class: "figures" }));
+}
+
 /** Memory of a GPU in each deployment of a list, against the device. */
 function memoryChart(list) {
   const rows = list.map((one, index) => {
@@ -148,7 +165,8 @@ export function deploymentsView(answer, chosen, changed) {
           h("tbody", null, list.map((one, index) => row(one, index, columns, plan, choose)))), order)),
       list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null] : null,
       answer.why.length ? h("ul", { class: "quiet why" }, answer.why.map((line) => h("li", null, `#1: ${line}`))) : null,
-      answer.sensitivity.length ? h("ul", { class: "quiet" }, answer.sensitivity.map((line) => h("li", null, line))) : null,
+      beside(answer),
+      hourTable(answer.hours),
       plan ? h("section", { class: "detail", "aria-label": "Chosen deployment" }, h("article", null,
         h("header", null, h("h2", null, planText(plan))),
         h("div", { class: "columns even" }, memoryChart(list.some((one) => one.plan === plan) ? list : [all.get(plan)]),

@@ -106,7 +106,8 @@ def acceptance_of(drafted: int, tokens: float) -> float:
 
 def drafts(question: ServeQuestion, request: ServeRequest, best: DeploymentReport) -> Drafts | None:
     """What the recommended layouts do with drafts, as many as are best of those that were measured, against the same without,
-    both in closed form; None where the model has no such layer, the engine does not let it draft, or drafts were asked for."""
+    both in closed form; where these have pipeline stages, over which no layer drafts, the best ones without. None where the
+    model has no such layer, the engine does not let it draft, or drafts were asked for."""
     model = question.model
     if not model.mtp_num_layers or request.draft_tokens or question.engine.framework not in DRAFTING or not best.tpot_s:
         return None
@@ -114,6 +115,10 @@ def drafts(question: ServeQuestion, request: ServeRequest, best: DeploymentRepor
     keys = ("tp", "pp", "ep", "adp", "weights", "kv")
     pins = {**question.constraints, **{key: frozenset({getattr(plan, key) for plan in plans}) for key in keys}}
     before = _first(replace(question, constraints=pins))
+    if any(plan.pp > 1 for plan in plans):
+        if 1 not in question.constraints.get("pp", {1}):
+            return None
+        pins = {**question.constraints, "pp": frozenset({1})}
     curve, source = published_drafts(model.name)
     found: list[tuple[int, float, DeploymentReport]] = []
     for drafted, tokens in curve.items():

@@ -249,6 +249,8 @@ def understand(request: ServeRequest) -> ServeQuestion:
     calibration = serving_calibration(request.calibration if request.local_files else None)
     checkpoint = read_checkpoint(request.model, local_files=request.local_files)
     constraints = _decided(request, checkpoint, engine, gpu)
+    if options.draft_method == "mtp":
+        constraints = _one_stage(constraints, engine)
     lengths = Lengths(
         isl=workload.isl,
         osl=workload.osl,
@@ -325,6 +327,21 @@ def _of_checkpoint(
                 f"{', cache in ' + checkpoint.kv if checkpoint.kv else ''}); leave {key} out, or name a checkpoint in 16 bits"
             )
     return {**constraints, **{key: frozenset({form}) for key, form in decided.items()}}
+
+
+def _one_stage(constraints: Mapping[str, frozenset[object]], engine: EngineSpec) -> dict[str, frozenset[object]]:
+    """Without pipeline stages, over which a layer of the checkpoint cannot draft. Raises InputError where --fix asks for them.
+
+    vLLM 0.26 to 0.29: config/speculative.py asks SupportsPP of the draft model, which has it not, and the next stage takes one
+    token a sequence (vllm-project/vllm issues 52069, 57755); SGLang: server_args.py, PP with speculative decoding on prefill
+    instances alone.
+    """
+    if more := constraints.get("pp", frozenset({1})) - {1}:
+        raise InputError(
+            f"{option('fix')} pp={min(map(str, more))}: {engine.framework} does not draft with MTP over pipeline stages; "
+            f"use pp=1 or drop {option('draft_tokens')}"
+        )
+    return {**constraints, "pp": frozenset({1})}
 
 
 def _constraints(texts: Iterable[str]) -> dict[str, frozenset[object]]:

@@ -4,9 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
+from autoconfig.specs.errors import InputError
 
 from autoconfig.serving.answer import answer
-from autoconfig.serving.beside import acceptance_of, difference, published_drafts
+from autoconfig.serving.beside import acceptance_of, difference, drafts, published_drafts
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.finalists import finalists
 from autoconfig.serving.question import understand
@@ -103,3 +104,17 @@ def test_an_acceptance_gives_its_tokens_back(drafted):
     for chance in (0.3, 0.79, 0.95):
         tokens = sum(chance**i for i in range(drafted + 1))
         assert acceptance_of(drafted, tokens) == pytest.approx(chance, abs=1e-4)
+
+
+def test_no_layer_drafts_over_pipeline_stages():
+    """Of a recommended deployment with stages the offer has none; a question with drafts and stages is refused."""
+    asked = {"model": "qwen3.5-27b", "gpu": "h100", "gpus": 4, "engine": "vllm", "disaggregated": False, "fix": ("pp=2",)}
+    request = replace(ASKED, **asked, simulate=0)
+    found = answer(request)
+    assert found.reports[0].plan.decode.pp == 2 and found.drafts is None
+    with pytest.raises(InputError, match="pp=2: vllm does not draft with MTP over pipeline stages; use pp=1"):
+        answer(replace(request, draft_tokens=1, acceptance=0.8))
+    free = replace(request, fix=())
+    assert all(one.plan.decode.pp == 1 for one in answer(replace(free, draft_tokens=1, acceptance=0.8)).reports)
+    staged = replace(found, question=understand(free))
+    assert drafts(staged.question, free, staged.reports[0]).report.plan.decode.pp == 1

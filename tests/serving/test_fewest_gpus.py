@@ -9,7 +9,7 @@ from autoconfig.time_model.serving.steady import Pricer, highest_utilisation_wit
 from autoconfig.serving import disaggregated
 from autoconfig.serving.answer import answer
 from autoconfig.serving.question import understand
-from autoconfig.serving.rank import SPARE, instance_rows
+from autoconfig.serving.rank import SPARE, instance_rows, search
 from autoconfig.serving.request import ServeRequest
 from autoconfig.serving.space import loads
 
@@ -104,3 +104,13 @@ def test_on_one_gpu_fewer_no_deployment_keeps_the_limits_in_the_simulation(seed)
     found = answer(request)
     counts = [gpus for gpus in range(1, MOST + 1) if answer(replace(request, gpus=gpus)).reports]
     assert (found.reports[0].gpus if found.reports else None) == (counts[0] if counts else None)
+
+
+@pytest.mark.parametrize("rate", [0.0, 6.0])
+def test_every_deployment_books_the_gpus_of_its_plan(rate):
+    """Both pools, none of those that neither uses; seven GPUs, so that instances of two and four do not fill them."""
+    request = ServeRequest(model="llama3-70b", gpu="h200", gpus=7, isl=2000, osl=200, rate=rate, ttft_s=2.0, tpot_s=0.05)
+    found = search(replace(understand(request), aggregated=False).in_means())
+    plans = [found.plan(row) for row in range(0, len(found.columns["gpus"]), 7)]
+    assert {one.decode.size for one in plans} >= {1, 2, 4} and all(one.prefill for one in plans)
+    assert [one.gpus for one in plans] == found.columns["gpus"][::7].tolist()

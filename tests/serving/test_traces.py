@@ -72,6 +72,7 @@ def test_the_busiest_part_is_the_one_that_asks_most_of_the_gpus(osl, busiest):
 
 def test_a_file_is_the_same_in_pieces_of_any_size(tmp_path, monkeypatch):
     rows = a_day(requests=3000, seed=4, isl=400, osl=80, busy=(30_000.0, 33_600.0), times=5.0)
+    rows[5, 1] = 9000  # the longest comes long before the busy hour
     for lines in (False, True):
         path = written(tmp_path / f"trace{lines}", rows, lines=lines)
         monkeypatch.setattr(traces, "CHUNK_BYTES", 1 << 22)
@@ -84,7 +85,7 @@ def test_a_file_is_the_same_in_pieces_of_any_size(tmp_path, monkeypatch):
             assert np.allclose(getattr(whole.trace, name), getattr(pieces.trace, name), atol=1e-5)
         inside = rows[(rows[:, 0] - rows[0, 0] >= whole.window.start_s) & (rows[:, 0] - rows[0, 0] < whole.window.end_s)]
         assert len(pieces.trace.arrival_s) == len(inside) and pieces.trace.input_tokens.tolist() == inside[:, 1].tolist()
-        assert pieces.trace.longest_tokens == (rows[:, 1] + rows[:, 2]).max() >= (inside[:, 1] + inside[:, 2]).max()
+        assert pieces.trace.longest_tokens == (rows[:, 1] + rows[:, 2]).max() > (inside[:, 1] + inside[:, 2]).max()
         text = path.read_text().splitlines()
         text[2000] = text[2000].replace(":", ";") if lines else text[2000] + "x"
         path.write_text("\n".join(text) + "\n")
@@ -185,3 +186,19 @@ def test_five_million_requests_are_sized_within_a_minute_and_a_gibibyte(tmp_path
 def read_peak_growth() -> float:
     """GiB that this process has held at most; the rows that were written are in it."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def test_hours_keep_the_headroom_that_the_busiest_part_takes():
+    """Twice the instances of the closed form for the busiest hour: twice for every hour, in round numbers."""
+    rows = [
+        {"timestamp": 1e3 * (hour * HOUR + i * 3600 / each), "input_length": 3000, "output_length": 100}
+        for hour, each in enumerate([200, 500, 1000])
+        for i in range(each)
+    ]
+    found = answer(replace(ASKED, trace=rows, rate=60.0, ttft_s=None, simulate=0, fix=(*ASKED.fix, "tp=1", "pp=1")))
+    best = found.reports[0]
+    decode = best.plan.decode.replace(replicas=2 * best.plan.decode.replicas)
+    doubled = replace(best, plan=replace(best.plan, decode=decode), gpus=2 * best.gpus)
+    closed, more = ([one.replicas for one in hours(found.question, one)] for one in (best, doubled))
+    assert closed[2] == best.gpus and more[2] == 2 * best.gpus
+    assert all(2 * few - 2 <= many <= 2 * few for few, many in zip(closed, more, strict=True)) and more != closed
