@@ -248,9 +248,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
     engine = replace(engine, eager_iterations="all") if options.eager else engine
     calibration = serving_calibration(request.calibration if request.local_files else None)
     checkpoint = read_checkpoint(request.model, local_files=request.local_files)
-    constraints = _decided(request, checkpoint, engine, gpu)
-    if options.draft_method == "mtp":
-        constraints = _one_stage(constraints, engine)
+    constraints = _decided(request, checkpoint, engine, gpu, options)
     lengths = Lengths(
         isl=workload.isl,
         osl=workload.osl,
@@ -290,10 +288,12 @@ def understand(request: ServeRequest) -> ServeQuestion:
 
 
 def _decided(
-    request: ServeRequest, checkpoint: Checkpoint | None, engine: EngineSpec, gpu: GpuSpec
+    request: ServeRequest, checkpoint: Checkpoint | None, engine: EngineSpec, gpu: GpuSpec, options: StartOptions
 ) -> dict[str, frozenset[object]]:
-    """--fix by key, with what a quantised checkpoint decides. Raises InputError for a format that cannot run."""
+    """--fix by key, with what a quantised checkpoint and drafts decide. Raises InputError for what cannot run."""
     constraints = _constraints(request.fix)
+    if options.draft_method == "mtp":
+        constraints = _one_stage(constraints, engine)
     if checkpoint is not None:
         constraints = _of_checkpoint(checkpoint, engine, gpu, constraints)
     for form in () if checkpoint else constraints.get("weights", frozenset()):
