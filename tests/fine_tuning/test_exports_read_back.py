@@ -35,6 +35,10 @@ KINDS = {
     "fp16": {"precision": "fp16"},
     "on the CPU": {"fix": ("offload=1",)},
     "packed": {"packed_length": 300},
+    "compiled": {"compile": True},
+    "compiled adapters": {**LORA, "compile": True},
+    "Adafactor": {"optimizer": "adafactor"},
+    "bf16, Adafactor": {"weights_are_masters": True, "optimizer": "adafactor"},
     "packed adapters": {**LORA, "packed_length": 500},
 }
 OF_BRIDGE = ("adapters", "packed", "packed adapters")

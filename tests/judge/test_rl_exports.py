@@ -95,8 +95,10 @@ WAYS = (
     {"weights_are_masters": True, "optimizer": "paged_adam8bit"},
     {},
     {"packed_length": 300},
+    {"compile": True, "loss": "fused"},
+    {"weights_are_masters": True, "optimizer": "adafactor"},
 )
-"""Adapters, QLoRA, 8-bit Adam, pure bf16, sharded weights, packed samples."""
+"""Adapters, QLoRA, 8-bit Adam, pure bf16, sharded weights, packed samples, compiled layers and Liger's loss, Adafactor."""
 
 
 def trainer_files(form, seed):

@@ -7,6 +7,7 @@ NeMo-RL has no wheel: its source is where NEMO_RL_PATH says.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -101,10 +102,23 @@ def axolotl(text: str) -> None:
     values = {"datasets": [{"path": "data", "type": "alpaca"}], "learning_rate": 1e-4, **yaml.safe_load(text)}
     values.setdefault("base_model", "checkpoint")
     unknown = set(values) - set(schema.AxolotlInputConfig.model_fields)
+    if "axolotl.integrations.liger.LigerPlugin" in values.get("plugins", ()):
+        unknown -= set(_liger_arguments().model_fields)
     unknown |= set(values.get("fsdp_config", {})) - set(fsdp.FSDPConfig.model_fields)
     if unknown:
         raise KeyError(", ".join(sorted(unknown)))
     schema.AxolotlInputConfig(**values)
+
+
+def _liger_arguments() -> Any:
+    """The plugin's own schema, whose package imports kernels."""
+    place = Path(import_module("axolotl").__path__[0]) / "integrations" / "liger" / "args.py"
+    spec = importlib.util.spec_from_file_location("liger_arguments", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["liger_arguments"] = module  # pydantic looks the names of its annotations up there
+    spec.loader.exec_module(module)
+    return module.LigerArgs
 
 
 class _Module(types.ModuleType):

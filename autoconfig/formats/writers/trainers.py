@@ -98,6 +98,8 @@ def write_axolotl(scenario: Scenario, plan: TrainPlan) -> Written:
     values = _renamed(scenario, plan, AXOLOTL)
     values["gradient_checkpointing"] = plan.recompute != NONE and not plan.fsdp
     values.setdefault("optimizer", "adamw_torch_fused")
+    if scenario.given.loss == "fused":
+        values["plugins"] = ["axolotl.integrations.liger.LigerPlugin"]
     if numerics.peft != "none":
         values["adapter"] = "qlora" if numerics.frozen_dtype == "nf4" else "lora"
         if values["lora_target_modules"] == ["all-linear"]:
