@@ -97,15 +97,15 @@ def unit_bytes(
     apart: embedding and output layer are units of their own (`ends_apart`); else the root's (`ends_of_root`). tied: they are
     one matrix. whole: units stay gathered from their forward to their backward (no reshard after forward). syncs_late:
     gradients of all micro-batches add up whole, in the type of their reduction, until the last one's are reduced, and weights
-    stay gathered as long (torch's pipeline schedules: pipelining/stage.py, backward_maybe_with_nosync and perform_reduce_grad).
+    stay gathered as long (torch's pipeline schedules: pipelining/stage.py, backward_maybe_with_nosync and perform_reduce_grad,
+    which frees a unit's weights before it makes the input of its reduction).
     several: micro-batches; of a single one no gradient is there before its backward.
     """
     sizes = _sizes(units, numerics, several)
     found = ends_apart(sizes, whole) if apart else ends_of_root(sizes, whole, tied)
     found[FIRST_LAYER] = found[FIRST_LAYER] - sizes.made_layer - sizes.made_embedding
     late = sizes.stage + np.where(several, sizes.reduced_stage, 0.0)
-    reduction = {"embedding_backward": np.maximum(sizes.reduced_layer, sizes.reduced_embedding)}
-    return {name: np.where(syncs_late, late + reduction.get(name, 0.0), size) for name, size in found.items()}
+    return {name: np.where(syncs_late, late, size) for name, size in found.items()}
 
 
 def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:

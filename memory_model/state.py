@@ -81,7 +81,7 @@ def weight_bytes(
         kept = numerics.format.weight_copy_bytes(gpu.compute_capability)
         alone, gathered = (kept, kept) if stack.caches_quantised_weights else (0.0, numerics.format.saved_bytes)
         total = total + group.gemm_weights * np.where(fp8_gather, gathered - 2, alone)
-    if stack.torch_fsdp:
+    if stack.torch_native:
         own = wide * group.trainable if has_masters(numerics) else 0.0
         return np.where(np.greater(fsdp, 0), (total - own) / group.shard, total)
     return np.where(np.equal(fsdp, 3), total / group.shard, total)
@@ -93,7 +93,7 @@ def gradient_bytes(group: ParameterGroup, numerics: Numerics, stack: StackMemory
     Where the shards are fp32 weights (`weight_bytes`) their gradients have that type, whatever they are reduced in
     (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce: orig_dtype)."""
     total = TYPE_BYTES[numerics.grad_reduce_dtype] * group.trainable
-    sharded = TYPE_BYTES["fp32"] * group.trainable if stack.torch_fsdp and has_masters(numerics) else total
+    sharded = TYPE_BYTES["fp32"] * group.trainable if stack.torch_native and has_masters(numerics) else total
     return np.where(np.greater(fsdp, 0), sharded / group.shard, total)
 
 
@@ -144,7 +144,7 @@ def optimizer_step_bytes(group: ParameterGroup, numerics: Numerics, stack: Stack
     own FSDP has tensors of a kind that these lists do not take, one after another. Source: torch/optim/adam.py,
     _multi_tensor_adam (exp_avg_sq_sqrt), and optimizer.py, _foreach_supported_types; the fused ones have none.
     """
-    if not stack.torch_fsdp:
+    if not stack.torch_native:
         cast = numerics.grad_reduce_dtype != "fp32" and not numerics.weights_are_masters
         return (4.0 if cast else 0.0) * group.trainable / group.shard
     cast = np.logical_and(numerics.grad_reduce_dtype != "fp32" and not numerics.weights_are_masters, np.equal(fsdp, 0))
@@ -279,9 +279,22 @@ def logits_per_rank(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
     return shape.tokens * vocab / (shape.tp if stack.logits_sharded else 1.0)
 
 
-def retained_logits(stack: StackMemory, vocab: Number, shape: Shape) -> Number:
-    """Logits of earlier micro-batches that a schedule's output buffers still hold: 0 but for stacks that say so."""
-    return stack.retained_logit_bytes * logits_per_rank(stack, vocab, shape)
+def retained_logits(stack: StackMemory, vocab: Number, shape: Shape, pp: Number) -> Number:
+    """Logits of earlier micro-batches that a schedule's output buffers still hold: 0 but for stacks that say so.
+
+    A last stage of torch's pipelines holds 2 T V / t until the micro-batch's backward ends (pipelining/stage.py, fwd_cache and
+    backward_one_chunk); a compiled loss reads the same tensor, which is counted there."""
+    own = 2.0 * np.logical_and(stack.torch_native and stack.loss_bytes_per_logit > 4.0, np.greater(pp, 1))
+    return (stack.retained_logit_bytes + own) * logits_per_rank(stack, vocab, shape)
+
+
+def stage_buffers(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """2 T h / u: one input, or one gradient, that a stage of torch's pipelines receives; 0 with other software. It has a tensor
+    for every micro-batch of the step, made once; inputs in flight are counted as activations.
+
+    Source: torch/distributed/pipelining/stage.py, _setup_forward_recv_info and _setup_backward_recv_info."""
+    each = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
+    return each if stack.torch_native else 0.0 * each
 
 
 def loss(stack: StackMemory, vocab: Number, shape: Shape) -> Number:

@@ -307,18 +307,25 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
     parts["embedding_dropout"] = embedding * -(-chunks // vpp)
     vocab = padded_vocab_size(model, layouts.tp)
-    parts["retained_logits"] = state.retained_logits(memory, vocab, shape)[:, None] * stages.is_last
+    parts["retained_logits"] = state.retained_logits(memory, vocab, shape, layouts.pp)[:, None] * stages.is_last
     parts["final_norm"] = sum(state.final_norm(model, numerics, memory, x) for x in ends)[:, None] * stages.is_last
     if model.masked_lm_head:
         parts["masked_lm_head"] = state.masked_lm_head(model, numerics, shape)[:, None] * stages.is_last
+    if memory.torch_native:
+        received, returned = (np.where(pp > 1, vpp - end, 0) for end in (stages.is_first, stages.is_last))
+        waiting = (received + returned) * layouts.num_microbatches[:, None] - chunks * received / vpp
+        parts["stage_buffers"] = state.stage_buffers(model, numerics, memory, shape)[:, None] * np.maximum(waiting, 0.0)
     depths = state.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
     if memory.separate_weight_gradients:
         parts["gather_buffer"] = np.broadcast_to(
             np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
-    late = np.logical_and(scenario.software.memory.torch_fsdp, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
+    late = np.logical_and(scenario.software.memory.torch_native, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
     absent = np.logical_and(memory.frees_gradients, np.logical_or(layouts.num_microbatches == 1, late))[:, None]
+    unit_bytes = _unit_bytes(scenario, layouts, units)
+    for name in (fsdp.FIRST_LAYER, "embedding_backward"):  # moments after which the others' shards of gradients are there
+        unit_bytes[name] = unit_bytes[name] - late[:, None] * parts["gradient_bytes"]
     return StageTerms(
         state=sum(parts.values(), np.zeros_like(stages.index, float)),
         state_parts=parts,
@@ -332,7 +339,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         optimizer_step_bytes=optimizer_step,
         absent_gradients=absent * parts["gradient_bytes"],
         final_released=parts["final_norm"] if memory.frees_gradients else np.zeros_like(parts["final_norm"]),
-        unit_bytes=_unit_bytes(scenario, layouts, units),
+        unit_bytes=unit_bytes,
     )
 
 
@@ -371,7 +378,7 @@ def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dic
 def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units) -> dict[str, Floats]:
     """Moment -> [n, S]: what torch's FSDP holds beside the shards; 0 without it."""
     columns = {name: getattr(layouts, name)[:, None] for name in ("fsdp", "pp", "num_microbatches")}
-    sharded = np.logical_and(scenario.software.memory.torch_fsdp, columns["fsdp"] > 0)
+    sharded = np.logical_and(scenario.software.memory.torch_native, columns["fsdp"] > 0)
     apart = scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
     found = fsdp.unit_bytes(
         units,
@@ -494,6 +501,6 @@ def _state_parts(
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
         "workspace_bytes": state.workspace_bytes(stack.memory) + zeros,
-        "fsdp_unit_bytes": zeros if stack.memory.torch_fsdp else state.fsdp_unit_bytes(unit, trained, numerics, fsdp) + zeros,
+        "fsdp_unit_bytes": zeros if stack.memory.torch_native else state.fsdp_unit_bytes(unit, trained, numerics, fsdp) + zeros,
     }
     return parts, (unit + zeros, trained + zeros)

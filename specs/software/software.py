@@ -96,9 +96,9 @@ class StackMemory:
     frees_gradients: bool = False
     """Gradients are tensors that backward makes and zero_grad drops (torch's set_to_none), not a buffer that stays: in a step
     of one micro-batch none is there before backward."""
-    torch_fsdp: bool = False
+    torch_native: bool = False
     """fsdp is torch's FSDP: its shards are the fp32 weights that the optimizer steps; what it holds beside them comes and goes
-    by the moment (memory_model/fsdp.py)."""
+    by the moment (memory_model/fsdp.py). Pipelines are torch's (`state.stage_buffers`, `state.retained_logits`)."""
     ends_are_units: bool = False
     """torch's FSDP wraps the embedding and the output layer as units of their own; False: they are the root's, which stays
     gathered from the start of forward to the end of backward."""

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -144,3 +145,4 @@ def fake_rank(rank: int, world_size: int) -> Iterator[FakeTensorMode]:
             yield FakeTensorMode(allow_non_fake_inputs=True)
         finally:
             dist.destroy_process_group()
+            _clear_sharding_prop_cache()  # it names the groups that are gone
