@@ -232,6 +232,18 @@ Number = Any
 """int, float or NumPy array."""
 
 
+def rerun_end(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """6 T h + 6 T h / u beside a layer that has run again, when its forward ends under DTensor's sequence parallelism; else 0.
+
+    Whole: the gradient that backward has gathered before, the partial sum of the last GEMM and its copy by rank, which is
+    scattered. Local: the result, the incoming gradient and the output of the MLP's norm. Source: torch/distributed/tensor,
+    _redistribute.py and placement_types.py (_reduce_shard_tensor); torchtitan/distributed/activation_checkpoint.py lets the
+    forward run to its end (early_stop is off)."""
+    each = numerics.activation_bytes * shape.tokens * model.hidden_size
+    total = 3.0 * each * (1.0 + 1.0 / np.asarray(shape.sp))
+    return np.where(np.logical_and(stack.dtensor_parallel, np.greater(shape.sp, 1)), total, 0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What decides the tensors of one layer on one rank. Fields are scalars or arrays of one shape."""

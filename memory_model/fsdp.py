@@ -64,6 +64,8 @@ class _Sizes:
     made_output: Number
     made_embedding: Number
     whole_table: Number
+    reduced_rest: Number
+    """Of a whole table's gradient: what other ranks reduce."""
 
 
 def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
@@ -86,6 +88,7 @@ def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
         made_output=ends * alone * units.output,
         made_embedding=ends * alone * units.embedding,
         whole_table=ends * units.whole_table,
+        reduced_rest=ends * reduced * np.maximum(units.whole_table / wide - units.embedding, 0.0),
     )
 
 
@@ -104,8 +107,9 @@ def unit_bytes(
     sizes = _sizes(units, numerics, several)
     found = ends_apart(sizes, whole) if apart else ends_of_root(sizes, whole, tied)
     found[FIRST_LAYER] = found[FIRST_LAYER] - sizes.made_layer - sizes.made_embedding
-    late = sizes.stage + np.where(several, sizes.reduced_stage, 0.0)
-    return {name: np.where(syncs_late, late, size) for name, size in found.items()}
+    late = sizes.stage + np.where(several, sizes.reduced_stage + sizes.reduced_rest, 0.0)
+    copied = {"embedding_backward": np.where(np.greater(sizes.whole_table, 0.0), sizes.trained_embedding, 0.0)}
+    return {name: np.where(syncs_late, late - copied.get(name, 0.0), size) for name, size in found.items()}
 
 
 def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:
@@ -135,20 +139,21 @@ def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:
 
 def ends_of_root(sizes: _Sizes, whole: Number, tied: bool) -> dict[str, Number]:
     """As `ends_apart`, but g (e + o) stay gathered, 2 o of gradients wait from the output layer's backward to the end, and the
-    loss, which is made inside the root, finds the last layer gathered. Two gradients of a tied matrix are added to a third."""
+    loss, which is made inside the root, finds the last layer gathered. Two gradients of a tied matrix are added to a third.
+    output_reduced: before backward the root is gathered into one tensor and copied to those of its weights."""
     s = sizes
     root = s.embedding + s.output
     end = np.where(whole, s.stage, root + s.layer)
     layers = np.where(whole, s.stage, root + 2.0 * s.layer) + s.trained_output
     following = np.where(whole, s.stage - s.layer, root + 2.0 * s.layer) + s.trained_output
     sums = s.trained_embedding if tied else 0.0
-    last = np.maximum(root + s.reduced_layer + sums - s.made_embedding, s.reduced_embedding + s.reduced_output - s.whole_table)
+    last = np.maximum(root + s.reduced_layer + sums, s.reduced_embedding + s.reduced_output - s.whole_table)
     return {
         "loss": end,
         "output_layer_backward": end,
-        OUTPUT: np.where(whole, s.stage + s.reduced_output + s.made_output, root + s.layer),
+        OUTPUT: np.where(whole, end, 2.0 * root),
         LAYERS: layers,
         NEXT_LAYER: following + s.reduced_layer + s.made_layer,
         FIRST_LAYER: root + s.trained_output + s.layer + s.reduced_layer,
-        "embedding_backward": s.trained_output + last,
+        "embedding_backward": s.trained_output + last - s.made_embedding - s.made_output,
     }

@@ -335,7 +335,7 @@ def embedding_backward(
 
 def whole_table_gradient(model: ModelSpec, numerics: Numerics, stack: StackMemory, vocab: Number, tp: Number) -> Number:
     """2 V h with TP where DTensors (stack) make the whole table's gradient on each rank; else 0."""
-    made = np.logical_and(stack.whole_table_gradient, np.greater(tp, 1))
+    made = np.logical_and(stack.dtensor_parallel, np.greater(tp, 1))
     return np.where(made, numerics.activation_bytes * vocab * model.hidden_size, 0.0)
 
 

@@ -247,14 +247,19 @@ def _kind_table(
     def columns(values: Sequence[Floats]) -> Floats:
         return np.stack([v + zeros for v in values], axis=1)
 
+    again = activations.rerun_end(model, numerics, memory, shape)
+    # by operator the partial sum is the one that was kept; both reduced outputs, no part of a plain layer, are still there
+    beside = 2.0 * numerics.activation_bytes * shape.tokens * model.hidden_size
+    more = np.where(again > 0, np.maximum(again + beside / shape.sp - backward, 0.0), 0.0)
+    by_operator = [more if r.by_operator else zeros for r in recomputes]
     # a layer that is back has its input, which the checkpoint keeps
     own = activations.layer_input(model, numerics, shape) if memory.frees_gradients else 0.0
     return KindTable(
         kept=columns([sum(k.kept.values(), zeros) for k in kept]),
-        whole=sum(parts.values(), zeros) - own,
+        whole=sum(parts.values(), zeros) - own + np.maximum(again - backward, 0.0),
         mlp_kept=columns([mlp(k.kept) for k in kept]),
         mlp_whole=mlp(parts),
-        back_in_mlp=columns([k.back_in_mlp for k in kept]),
+        back_in_mlp=columns([k.back_in_mlp + more for k, more in zip(kept, by_operator, strict=True)]),
         back_in_attention=columns([k.back_in_attention for k in kept]),
         mlp_backward=backward + zeros,
         parts_kept=tuple(k.kept for k in kept),
@@ -326,6 +331,10 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     unit_bytes = _unit_bytes(scenario, layouts, units)
     for name in (fsdp.FIRST_LAYER, "embedding_backward"):  # moments after which the others' shards of gradients are there
         unit_bytes[name] = unit_bytes[name] - late[:, None] * parts["gradient_bytes"]
+    if memory.torch_native and not _ends_apart(scenario):
+        kept = np.minimum(memory.loss_bytes_per_logit, 4.0) * state.logits_per_rank(memory, vocab, shape)
+        sharded = np.logical_and(layouts.fsdp > 0, layouts.pp == 1)
+        unit_bytes[fsdp.OUTPUT] = unit_bytes[fsdp.OUTPUT] + stages.is_last * (sharded * kept)[:, None]
     return StageTerms(
         state=sum(parts.values(), np.zeros_like(stages.index, float)),
         state_parts=parts,
@@ -375,11 +384,15 @@ def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dic
     return parts, sum(steps, np.zeros(1))[number], units
 
 
+def _ends_apart(scenario: Scenario) -> bool:
+    return scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
+
+
 def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units) -> dict[str, Floats]:
     """Moment -> [n, S]: what torch's FSDP holds beside the shards; 0 without it."""
     columns = {name: getattr(layouts, name)[:, None] for name in ("fsdp", "pp", "num_microbatches")}
     sharded = np.logical_and(scenario.software.memory.torch_native, columns["fsdp"] > 0)
-    apart = scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
+    apart = _ends_apart(scenario)
     found = fsdp.unit_bytes(
         units,
         scenario.numerics,

@@ -44,8 +44,9 @@ class StackMemory:
     """Saved per norm and token and statistic (one for RMSNorm, two for LayerNorm)."""
     saves_gathered_inputs: bool = False
     """With sequence parallelism, GEMMs save their gathered input (T h) rather than the local part, to be gathered again."""
-    whole_table_gradient: bool = False
-    """With tensor parallelism each rank makes the whole embedding table's gradient before it takes its part."""
+    dtensor_parallel: bool = False
+    """Tensor parallelism by DTensors: each rank makes the whole embedding table's gradient before it takes its part, and
+    a partial sum is copied by rank before it is scattered."""
     gated_activation_extra_bytes: float = 0.0
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
     fp8_gemm_inputs: bool = True

@@ -60,6 +60,13 @@ def test_the_whole_tables_gradient_is_gone_when_a_rank_s_part_is_reduced() -> No
     assert found(whole, several=False)["embedding_backward"] == 2 * 400 + 4 * 100 - 4 * 400 / 8
 
 
+def test_a_table_that_each_rank_reduces_whole_waits_whole_in_pipelines() -> None:
+    """500 bytes of 16 bits are 250 parameters, 100 of them other ranks'; no part is copied before the reduction."""
+    whole = replace(UNITS, embedding=150.0, whole_table=500.0)
+    assert found(whole, syncs_late=True)[LAYERS] == (2 + 4) * 900 + 4 * (250 - 150)
+    assert found(whole, syncs_late=True)["embedding_backward"] == (2 + 4) * 900 + 4 * (250 - 150) - 2 * 150
+
+
 def test_without_reshard_and_in_pipelines() -> None:
     """All of the stage is gathered at the loss; in a pipeline as long as it runs, beside whole fp32 gradients."""
     assert found(whole=True)["loss"] == 2 * 900 and found(whole=True)[NEXT_LAYER] == 2 * (900 - 300 - 100) + 4 * 100

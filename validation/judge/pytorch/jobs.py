@@ -115,9 +115,15 @@ def _torchtitan_job(plan: TorchPlan, stage: int) -> tuple[Any, Any]:
     job.activation_checkpoint.mode, job.activation_checkpoint.selective_ac_option = plan.recompute, "op"
     job.parallelism.fsdp_reshard_after_forward = "default" if plan.reshard else "never"
     dims = torchtitan("distributed").ParallelDims(
-        dp_shard=plan.ranks // plan.tp // plan.pp, dp_replicate=1, cp=1, tp=plan.tp, pp=plan.pp, ep=1, etp=1,
+        dp_shard=plan.ranks // plan.tp // plan.pp,
+        dp_replicate=1,
+        cp=1,
+        tp=plan.tp,
+        pp=plan.pp,
+        ep=1,
+        etp=1,
         world_size=plan.ranks,
-    )  # fmt: skip
+    )
     with torch.device("meta"):
         model = modules.Transformer(arguments)
     if plan.pp == 1:
