@@ -24,8 +24,14 @@ from validation.judge.pytorch.fake import torchtitan
 from validation.judge.pytorch.jobs import TorchPlan
 from validation.judge.pytorch.plans import MIB, drawn, scenario_of
 
-ACTIVATIONS = tuple(
-    "norm_inputs norm_outputs norm_statistics query_key_value attention_scores attention_output mlp_inside".split()
+ACTIVATIONS = (
+    "norm_inputs",
+    "norm_outputs",
+    "norm_statistics",
+    "query_key_value",
+    "attention_scores",
+    "attention_output",
+    "mlp_inside",
 )
 GRADIENT = 2.0
 """Of a compiled loss's bytes a logit: those that backward writes."""
