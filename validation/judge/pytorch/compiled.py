@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.software.software import LOSS_BYTES, StackOptions, with_options
-from functorch.compile import aot_function, min_cut_rematerialization_partition  # type: ignore[import-not-found]
+from torch._functorch.aot_autograd import aot_function
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 
