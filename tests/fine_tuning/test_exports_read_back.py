@@ -140,3 +140,12 @@ def test_a_search_for_trl_answers_in_pure_bf16_where_copies_do_not_fit(autoconfi
     assert small.exit_code == 3
     said_so = autoconfig.run(*asked, "--gpus", "1", "--format", "trl", "--optimizer", "adamw")
     assert said_so.exit_code == 3 and "answered is" not in said_so.stderr
+
+
+@pytest.mark.parametrize("model", ["glm4.5-air", "qwen3-next-80b-a3b"])
+def test_overrides_leave_out_what_adapters_do_not_train_and_say_what_is_replayed(model, tmp_path):
+    asked = {"model": model, "gpu": "h200", "gpus": 64, "seq_length": 4096, "global_batch_size": 64, **LORA}
+    assert compared(asked, "bridge", tmp_path / "run")
+    said = (tmp_path / "run" / "0" / "overrides.txt").read_text()
+    assert "model.mtp_num_layers=null" in said
+    assert ("model.cuda_graph_impl=transformer_engine" in said) == (model == "qwen3-next-80b-a3b")

@@ -16,13 +16,28 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("AUTOCONFIG_RL_JUDGE", ROOT / ".venv-judge-rl" / "bin" / "python"))
 COMMON = {"num_hidden_layers": 2, "vocab_size": 1024, "max_position_embeddings": 4096, "tie_word_embeddings": False}
 MODELS = {
-    "grouped queries": {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-                        "intermediate_size": 8192},
-    "as many keys": {"model_type": "llama", "hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 40,
-                     "intermediate_size": 6144},
-    "biases": {"model_type": "qwen2", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 32,
-               "intermediate_size": 5120},
-}  # fmt: skip
+    "grouped queries": {
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 8192,
+    },
+    "as many keys": {
+        "model_type": "llama",
+        "hidden_size": 5120,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 40,
+        "intermediate_size": 6144,
+    },
+    "biases": {
+        "model_type": "qwen2",
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "intermediate_size": 5120,
+    },
+}
 """config.json of small models; every tensor has 4,096 elements or more, in whole blocks."""
 
 

@@ -52,9 +52,14 @@ def test_arguments_with_underscores_are_given(autoconfig, tmp_path, more, named)
     assert len([text for text in answer["omitted"] if text.startswith(FUSION)]) == named
 
 
-@pytest.mark.parametrize(("layers", "parallel", "named"), [
-    ("local", "--sequence-parallel", True), ("local", "", False), ("transformer_engine", "--sequence-parallel", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("layers", "parallel", "named"),
+    [
+        ("local", "--sequence-parallel", True),
+        ("local", "", False),
+        ("transformer_engine", "--sequence-parallel", False),
+    ],
+)
 def test_local_layers_need_apex_for_sequence_parallelism(autoconfig, tmp_path, layers, parallel, named):
     file = tmp_path / "run.sh"
     words = MODEL.replace(" --sequence-parallel", f" {parallel}").replace("transformer_engine", layers)

@@ -89,22 +89,35 @@ def test_passes_for_log_probabilities_have_a_micro_batch_of_their_own():
     assert small.phases.logprob > plain.phases.logprob
 
 
-@pytest.mark.parametrize(("field", "value", "rest", "said"), [
-    ("compile", True, {}, "torch's trainers"), ("zero_bucket", 5, TORCH, "DeepSpeed's"),
-    ("zero_bucket", 0, DEEPSPEED, "give 1 to"),
-    ("loss", "Fused CE", TORCH, "use plain, chunked or fused"), ("zero_stage", 4, DEEPSPEED, "0 (nothing is sharded) to 3"),
-    ("master_weights", "int4", TORCH, "use fp32 or none"), ("optimizer", "lion", TORCH, "is not one of adamw"),
-    ("optimizer_in_backward", True, {"software": "nemo-26.04"}, "is not Megatron's"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "value", "rest", "said"),
+    [
+        ("compile", True, {}, "torch's trainers"),
+        ("zero_bucket", 5, TORCH, "DeepSpeed's"),
+        ("zero_bucket", 0, DEEPSPEED, "give 1 to"),
+        ("loss", "Fused CE", TORCH, "use plain, chunked or fused"),
+        ("zero_stage", 4, DEEPSPEED, "0 (nothing is sharded) to 3"),
+        ("master_weights", "int4", TORCH, "use fp32 or none"),
+        ("optimizer", "lion", TORCH, "is not one of adamw"),
+        ("optimizer_in_backward", True, {"software": "nemo-26.04"}, "is not Megatron's"),
+    ],
+)
 def test_a_field_that_the_software_or_nobody_has_is_refused(field, value, rest, said):
     with pytest.raises(InputError, match=said.replace("(", r"\(").replace(")", r"\)")):
         figures({**rest, field: value}, ONE)
 
 
 CONFIG = {
-    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 16, "num_key_value_heads": 4,
-    "intermediate_size": 5632, "vocab_size": 50_000, "max_position_embeddings": 8192, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "intermediate_size": 5632,
+    "vocab_size": 50_000,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
 
 
 def test_a_cell_takes_a_config_beside_the_table_or_its_content(tmp_path):
@@ -124,10 +137,18 @@ def test_a_cell_takes_a_config_beside_the_table_or_its_content(tmp_path):
 
 def test_a_row_of_post_training_says_the_micro_batch_of_its_passes():
     row = {
-        "algorithm": "grpo", "framework": "verl", "policy_model": "Qwen2.5-7B", "gpu": "H100", "gpus": "8",
-        "placement": "colocated", "prompt_len_mean": "512", "response_len_mean": "1024", "response_len_max": "2048",
-        "prompts_per_step": "64", "group_size": "8",
-    }  # fmt: skip
+        "algorithm": "grpo",
+        "framework": "verl",
+        "policy_model": "Qwen2.5-7B",
+        "gpu": "H100",
+        "gpus": "8",
+        "placement": "colocated",
+        "prompt_len_mean": "512",
+        "response_len_mean": "1024",
+        "response_len_max": "2048",
+        "prompts_per_step": "64",
+        "group_size": "8",
+    }
     plain, small = (predict_post_training([{**row, "logprob_micro_batch": size}])[0] for size in ("", "2048"))
     assert small.step.seconds > plain.step.seconds, (plain.note, small.note)
 
@@ -160,7 +181,7 @@ FILES = {
     "loss": (TRAINER, "use_liger_kernel: true\n"),
     "optimizer": (TRAINER, "optim: adafactor\n"),
     "zero_bucket": (zero(reduce_bucket_size=5e8), zero(reduce_bucket_size=1e9)),
-}  # fmt: skip
+}
 """Field -> a file, and what says it in the file (of DeepSpeed the other file)."""
 
 

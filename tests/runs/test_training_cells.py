@@ -310,11 +310,19 @@ def test_what_offload_of_activations_leaves_out_is_said() -> None:
     assert not any("offload" in said for said in sentences(case().assumed))
 
 
-@pytest.mark.parametrize(("name", "fsdp", "stack"), [
-    ("Unsloth 2026.4", "", "torch-eager"), ("our-FSDP2-trainer", "", "torch-eager"), ("MyTrainer", "3", "torch-eager"),
-    ("zero3-runner", "", "deepspeed"), ("torchtitan-fork-x", "3", "torchtitan"), ("Megatron-SWIFT 9", "", newest_release()),
-    ("MyTrainer", "", newest_release()), ("deepspeed", "", "deepspeed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "fsdp", "stack"),
+    [
+        ("Unsloth 2026.4", "", "torch-eager"),
+        ("our-FSDP2-trainer", "", "torch-eager"),
+        ("MyTrainer", "3", "torch-eager"),
+        ("zero3-runner", "", "deepspeed"),
+        ("torchtitan-fork-x", "3", "torchtitan"),
+        ("Megatron-SWIFT 9", "", newest_release()),
+        ("MyTrainer", "", newest_release()),
+        ("deepspeed", "", "deepspeed"),
+    ],
+)
 def test_software_that_nobody_knows_is_priced_as_the_generic_stack_of_its_kind(name, fsdp, stack):
     row = {"model": "llama3-8b", "gpu": "h200", "gpus": "8", "tp": "1", "pp": "1", "mbs": "1", "gbs": "8", "seq": "4096"}
     case = read_case({**row, "software": name, "fsdp": fsdp})
