@@ -17,6 +17,9 @@ from autoconfig.memory_model.activations import Number
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 
+ACCUMULATED = "accumulated"
+"""Not a moment: whole gradients of earlier micro-batches, where a stage has none of them while it holds the activations of all
+micro-batches; they come when the first one's are gone."""
 LAYERS, NEXT_LAYER, FIRST_LAYER, OUTPUT = "layers", "next_layer", "first_layer_backward", "output_reduced"
 """Backward of a stage's last layer, of which most activations are held; of the layer before it; of the first one. The
 reduce-scatter of the output layer's gradients."""
@@ -93,7 +96,15 @@ def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
 
 
 def unit_bytes(
-    units: Units, numerics: Numerics, *, apart: bool, tied: bool, whole: Number, syncs_late: Number, several: Number
+    units: Units,
+    numerics: Numerics,
+    *,
+    apart: bool,
+    tied: bool,
+    whole: Number,
+    syncs_late: Number,
+    several: Number,
+    all_held: Number = False,
 ) -> dict[str, Number]:
     """Moment -> bytes.
 
@@ -102,14 +113,16 @@ def unit_bytes(
     gradients of all micro-batches add up whole, in the type of their reduction, until the last one's are reduced, and weights
     stay gathered as long (torch's pipeline schedules: pipelining/stage.py, backward_maybe_with_nosync and perform_reduce_grad,
     which frees a unit's weights before it makes the input of its reduction).
-    several: micro-batches; of a single one no gradient is there before its backward.
+    several: micro-batches; of a single one no gradient is there before its backward. all_held: activations of all of them are.
     """
     sizes = _sizes(units, numerics, several)
     found = ends_apart(sizes, whole) if apart else ends_of_root(sizes, whole, tied)
     found[FIRST_LAYER] = found[FIRST_LAYER] - sizes.made_layer - sizes.made_embedding
-    late = sizes.stage + np.where(several, sizes.reduced_stage + sizes.reduced_rest, 0.0)
+    accumulated = np.where(several, sizes.reduced_stage + sizes.reduced_rest, 0.0)
+    late = sizes.stage + np.where(all_held, 0.0, accumulated)
     copied = {"embedding_backward": np.where(np.greater(sizes.whole_table, 0.0), sizes.trained_embedding, 0.0)}
-    return {name: np.where(syncs_late, late - copied.get(name, 0.0), size) for name, size in found.items()}
+    moments = {name: np.where(syncs_late, late - copied.get(name, 0.0), size) for name, size in found.items()}
+    return moments | {ACCUMULATED: np.where(np.logical_and(syncs_late, all_held), accumulated, 0.0)}
 
 
 def ends_apart(sizes: _Sizes, whole: Number) -> dict[str, Number]:

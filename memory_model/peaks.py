@@ -21,7 +21,7 @@ from autoconfig.memory_model.activations import (
     recomputed_layers_per_chunk,
     returning_layers,
 )
-from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
+from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
 from autoconfig.memory_model.tables import KindTable, LayerBytes, StageTerms, layer_tables, stage_terms
 from autoconfig.specs.layouts import Layouts, priced_together
 from autoconfig.specs.plan import Recompute
@@ -170,6 +170,8 @@ class _Stage:
     """The same beside the first layer's, with the gradients that backward has made until then."""
     first: Floats
     """The embedding's backward; -inf on other stages."""
+    accumulated: Floats
+    """Whole gradients that come when a micro-batch's activations are gone."""
     optimizer: Floats
 
     @classmethod
@@ -202,6 +204,7 @@ class _Stage:
             next_layer=np.where(terms.chunk_layers[rows, stage] > 2, units[NEXT_LAYER] - released, -np.inf),
             first_layer=units[FIRST_LAYER] + absent - released,
             first=terms.embedding_backward[rows, stage] + units["embedding_backward"] + absent - released,
+            accumulated=units[ACCUMULATED],
             optimizer=terms.optimizer_step_bytes[rows, stage] + absent,
         )
 
@@ -274,6 +277,8 @@ class _Options:
             np.maximum(during, stage.last[:, None], out=during)
         if np.any(stage.first > -np.inf):
             np.maximum(during, (stage.first + stage.waiting)[:, None] - held / stage.chunks[:, None], out=during)
+        if np.any(stage.accumulated):
+            during += np.maximum(stage.accumulated[:, None] - held / stage.chunks[:, None], 0.0)
         during += held
         if np.any(stage.optimizer):
             np.maximum(during, stage.optimizer[:, None], out=during)

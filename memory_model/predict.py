@@ -22,7 +22,7 @@ from autoconfig.memory_model.activations import (
     recomputed_layers_per_chunk,
 )
 from autoconfig.memory_model.alike import alike_in_memory
-from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
+from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT
 from autoconfig.memory_model.peaks import ROUNDING, PeakTables
 from autoconfig.memory_model.tables import LayerBytes, StageTerms, layer_tables, least_state_bytes, stage_terms
 from autoconfig.specs.errors import GIB
@@ -246,6 +246,8 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
         "mlp_backward": back_mlp + fixed.mlp_backward + terms.tied_weight_gradient,
         "attention_backward": back_attention - released + fixed.attention_backward + terms.tied_weight_gradient,
     }
+    accumulated = accumulated_gradients(terms, held)
+    base = base + accumulated
     behind = chunk_behind(held, terms.chunks_in_flight, terms.chunk_layers)
     layers, _ = _beside_layers(terms, held)
     moments = {
@@ -253,8 +255,15 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
         "loss": base + units["loss"] + terms.loss,
         "output_layer_backward": base
         + np.where(units_reduced(terms), units[OUTPUT], units["output_layer_backward"] + terms.output_layer_backward),
-        FIRST_LAYER: terms.state - terms.final_released + held - behind + units[FIRST_LAYER] + np.maximum(*during.values()),
+        FIRST_LAYER: terms.state
+        + accumulated
+        - terms.final_released
+        + held
+        - behind
+        + units[FIRST_LAYER]
+        + np.maximum(*during.values()),
         "embedding_backward": terms.state
+        + accumulated
         - terms.final_released
         + held
         - held / terms.chunks_in_flight
@@ -270,6 +279,11 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
 def chunk_behind(held: Floats, chunks: Floats, layers: Floats) -> Floats:
     """Of `held`: activations of a chunk whose first layer runs backward, without that layer's own."""
     return held / chunks * (1.0 - 1.0 / np.maximum(layers, 1.0))
+
+
+def accumulated_gradients(terms: StageTerms, held: Floats) -> Floats:
+    """What of whole gradients in a pipeline exceeds the activations of a micro-batch, which are gone when they come."""
+    return np.maximum(terms.unit_bytes[ACCUMULATED] - held / terms.chunks_in_flight, 0.0)
 
 
 def units_reduced(terms: StageTerms) -> npt.NDArray[np.bool_]:
@@ -326,6 +340,8 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     for name, size in {**terms.unit_bytes, LAYERS: layers + gone, "output_layer_backward": output}.items():
         if name in at:
             parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at[name], size, 0.0)
+    late = accumulated_gradients(terms, stages.held)
+    parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at["optimizer_step_bytes"], 0.0, late)
     parts["final_norm"] -= np.where(at[LAYERS] | in_first | at["embedding_backward"], terms.final_released, 0.0)
     return parts
 

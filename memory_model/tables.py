@@ -328,7 +328,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         )
     late = np.logical_and(scenario.software.memory.torch_native, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
     absent = np.logical_and(memory.frees_gradients, np.logical_or(layouts.num_microbatches == 1, late))[:, None]
-    unit_bytes = _unit_bytes(scenario, layouts, units)
+    unit_bytes = _unit_bytes(scenario, layouts, units, chunks)
     for name in (fsdp.FIRST_LAYER, "embedding_backward"):  # moments after which the others' shards of gradients are there
         unit_bytes[name] = unit_bytes[name] - late[:, None] * parts["gradient_bytes"]
     if memory.torch_native and not _ends_apart(scenario):
@@ -388,7 +388,7 @@ def _ends_apart(scenario: Scenario) -> bool:
     return scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
 
 
-def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units) -> dict[str, Floats]:
+def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units, chunks: Number) -> dict[str, Floats]:
     """Moment -> [n, S]: what torch's FSDP holds beside the shards; 0 without it."""
     columns = {name: getattr(layouts, name)[:, None] for name in ("fsdp", "pp", "num_microbatches")}
     sharded = np.logical_and(scenario.software.memory.torch_native, columns["fsdp"] > 0)
@@ -401,6 +401,7 @@ def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units) -> dict
         whole=columns["fsdp"] == 2,
         syncs_late=columns["pp"] > 1,
         several=columns["num_microbatches"] > 1,
+        all_held=chunks >= columns["num_microbatches"] * layouts.vpp[:, None],
     )
     return {name: np.where(sharded, size, 0.0) for name, size in found.items()}
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.memory_model.fsdp import FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT, Units, unit_bytes
+from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT, Units, unit_bytes
 from autoconfig.memory_model.predict import MOMENTS, estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
@@ -33,6 +33,7 @@ def test_units_of_their_own() -> None:
         NEXT_LAYER: 2 * 2 * 100 + 4 * 100,
         FIRST_LAYER: 2 * (100 + 400) + 4 * 100,
         "embedding_backward": 4 * 400,
+        ACCUMULATED: 0,
     }
 
 
@@ -70,6 +71,8 @@ def test_a_table_that_each_rank_reduces_whole_waits_whole_in_pipelines() -> None
 def test_without_reshard_and_in_pipelines() -> None:
     """All of the stage is gathered at the loss; in a pipeline as long as it runs, beside whole fp32 gradients."""
     assert found(whole=True)["loss"] == 2 * 900 and found(whole=True)[NEXT_LAYER] == 2 * (900 - 300 - 100) + 4 * 100
+    all_held = found(syncs_late=True, all_held=True)
+    assert all_held[LAYERS] == 2 * 900 and all_held[ACCUMULATED] == 4 * 900 and found(syncs_late=True)[ACCUMULATED] == 0
     assert found(syncs_late=True)[LAYERS] == (2 + 4) * 900 and found(syncs_late=True, several=False)[LAYERS] == 2 * 900
 
 
