@@ -14,12 +14,19 @@ from autoconfig.runs.table import cell
 from validation.sources import source_of
 
 TABLES = Path(__file__).parent / "tables"
+SERVED_TABLES = ("served_measurements", "served_rates")
+"""Benchmarks of users, and of arrivals at a rate."""
 STEP_TABLES = ("training_measurements", "cloud_measurements", "nvidia_training_measurements", "nvidia_training_2026")
 
 
 def published_rows(name: str = "training_measurements") -> Iterator[dict[str, str]]:
     """Rows of a published table."""
     yield from csv.DictReader((TABLES / f"{name}.csv").read_text(encoding="utf-8").splitlines())
+
+
+def served_rows() -> list[dict[str, str]]:
+    """Rows of benchmarks of servers."""
+    return [row for table in SERVED_TABLES for row in published_rows(table)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from autoconfig.runs.predict_serving import Setup, best_setup, closed, most_requests_per_s, open_loop, single_request, together
+from autoconfig.runs.predict_serving import (
+    Setup,
+    best_setup,
+    closed,
+    near_capacity,
+    open_loop,
+    ranges_ms,
+    single_request,
+    together,
+)
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row
-from autoconfig.serving.closed_loop import bands_text, edge_text, rate_text
+from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text
 from autoconfig.serving.question import recorded
 from autoconfig.serving.request import MIN_RATE
 from autoconfig.serving.traces import MAX_TOKENS
@@ -92,6 +101,9 @@ class LoadAnswer:
     percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
     """ttft_ms and tpot_ms: p50 to p99."""
     note: str = ""
+    ttft_range_ms: tuple[float, float] | None = None
+    """Where the load is about the capacity; so for the next."""
+    tpot_range_ms: tuple[float, float] | None = None
     better: BetterStart | None = None
     hints: tuple[StartHint, ...] = ()
 
@@ -175,6 +187,7 @@ class Figures:
     tokens_per_s: float
     percentiles: dict[str, dict[str, float]] = field(default_factory=dict)
     note: str = ""
+    edge: EdgeRange | None = None
 
 
 def case_of(start: EngineStart, row: Row) -> ServingCase:
@@ -203,13 +216,14 @@ def simulated(case: ServingCase) -> Figures | str:
     found = open_loop(case, setup) if case.load == "open" else together(case, setup)
     tails = {"ttft_ms": _tails(found.served.ttft_s), "tpot_ms": _tails(found.served.tpot_s)}
     rate = found.requests_per_s * case.lengths.osl
-    near = rate_text(case.rate, most_requests_per_s(case, setup)) if case.load == "open" else ""
+    edge, near = near_capacity(case, setup, found) if case.load == "open" else (None, "")
     return Figures(
         ttft_s=found.ttft_s,
         tpot_s=found.tpot_s,
         tokens_per_s=rate,
         percentiles=tails,
-        note=near or bands_text(setup.job.constants.bands),
+        note="; ".join(filter(None, (near, bands_text(setup.job.constants)))),
+        edge=edge,
     )
 
 
@@ -218,13 +232,14 @@ def _benchmark(case: ServingCase, setup: Setup) -> Figures:
     found = closed(case, setup)
     tails = {"ttft_ms": _tails(found.stream.ttft_s), "tpot_ms": _tails(found.stream.tpot_s)}
     said = f"a benchmark of {case.requests:,} requests, lengths drawn from {case.range_ratio:g} of the longest to the longest"
-    notes = [said, bands_text(setup.job.constants.bands), edge_text(found.load)]
+    notes = [edge_text(found.load, found.edge), bands_text(setup.job.constants), said]
     return Figures(
         ttft_s=found.ttft_s,
         tpot_s=found.tpot_s,
         tokens_per_s=found.tokens_per_s,
         percentiles=tails,
         note="; ".join(filter(None, notes)),
+        edge=found.edge,
     )
 
 
@@ -272,6 +287,7 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
     found = simulated(case)
     if isinstance(found, str):
         return replace(answer, note="; ".join(filter(None, (found, said))))
+    ranges = ranges_ms(found.edge)
     return replace(
         answer,
         ttft_ms=found.ttft_s * 1e3,
@@ -279,4 +295,6 @@ def answer_load(start: EngineStart, memory: EngineMemory, load: Load, receive_ev
         tokens_per_s=found.tokens_per_s,
         percentiles=found.percentiles,
         note="; ".join(filter(None, (found.note, said))),
+        ttft_range_ms=ranges.get("ttft_range_ms"),
+        tpot_range_ms=ranges.get("tpot_range_ms"),
     )

@@ -16,7 +16,7 @@ from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.render.screen import brief, show_assumptions, show_table
 from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
-from autoconfig.serving.closed_loop import bands_text, edge_text
+from autoconfig.serving.closed_loop import EdgeRange, bands_text, edge_text, milliseconds
 from autoconfig.serving.deployment import BEYOND, DeploymentReport
 from autoconfig.serving.finalists import kept
 from autoconfig.serving.question import ServeQuestion
@@ -28,17 +28,12 @@ from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.serving.workload import Trace
 
 
-def milliseconds(value: float) -> str:
-    """Three significant digits below a second, two decimals above."""
-    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{value:,.2f} s"
-
-
 def show_answer(console: Console, answer: ServeAnswer) -> None:
     """The whole answer of `deployments`."""
     q, d = answer.question, answer.deployments
     limits = [f"{name} <= {milliseconds(limit)}" for _, _, name, limit in limits_of(q)]
     asked = ", ".join([load_text(q), f"goal {q.goal}", *limits])
-    bands = bands_text(q.calibration.constants(q.engine, q.gpu).bands)
+    bands = bands_text(q.calibration.constants(q.engine, q.gpu))
     console.print(f"{q.model.name} on {q.num_gpus} {q.gpu.name}, {asked}{bands and f' ({bands})'}")
     if borrowed := q.calibration.borrowed_by(q.engine):
         console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
@@ -222,7 +217,10 @@ def _show_benchmark(console: Console, one: DeploymentReport) -> None:
         f"of these on): TTFT {milliseconds(found.ttft_seconds)}, TPOT {milliseconds(found.tpot_seconds)}, "
         f"{found.tokens_per_second_per_gpu:,.0f} tok/s/GPU; users spread in time: TTFT {milliseconds(one.ttft_s)}"
     )
-    if said := edge_text(found.cache_load):
+    edge = None
+    if found.ttft_range_seconds and found.tpot_range_seconds:
+        edge = EdgeRange(ttft_s=found.ttft_range_seconds, tpot_s=found.tpot_range_seconds)
+    if said := edge_text(found.cache_load, edge):
         console.print(f"  {said}")
 
 
@@ -245,6 +243,9 @@ def show_latency(console: Console, one: DeploymentReport, question: ServeQuestio
         seconds: dict[str, float] = vars(getattr(found, f"{name.lower()}_seconds"))
         figures = "  ".join(f"{key} {milliseconds(value)}" for key, value in seconds.items())
         console.print(f"    {name:<4} {figures}")
+    if found.ttft_range_seconds and found.tpot_range_seconds:
+        edge = EdgeRange(ttft_s=found.ttft_range_seconds, tpot_s=found.tpot_range_seconds)
+        console.print(f"    a range: the rate is about the most that it takes, and a tenth less or more gives {edge.text}")
     for _, figure, name, _ in limits_of(question):
         if figure != "mean" and (beyond := found.requests * (100 - int(figure[1:])) // 100) < BEYOND:
             console.print(f"    {name} rests on the {max(beyond, 1)} slowest of {found.requests:,} requests")
@@ -380,9 +381,12 @@ def _show_load(console: Console, load: LoadAnswer) -> None:
     if load.ttft_ms is None or load.tpot_ms is None or load.tokens_per_s is None:
         console.print(f"{head} [yellow]{escape(load.note)}[/yellow]")
         return
+    first, between = f"{load.ttft_ms:,.0f}", f"{load.tpot_ms:,.1f}"
+    if load.ttft_range_ms and load.tpot_range_ms:
+        first = " to ".join(f"{one:,.0f}" for one in load.ttft_range_ms)
+        between = " to ".join(f"{one:,.1f}" for one in load.tpot_range_ms)
     console.print(
-        f"{head} TTFT [bold]{load.ttft_ms:,.0f} ms[/bold], TPOT [bold]{load.tpot_ms:,.1f} ms[/bold], "
-        f"{load.tokens_per_s:,.0f} output tokens/s"
+        f"{head} TTFT [bold]{first} ms[/bold], TPOT [bold]{between} ms[/bold], {load.tokens_per_s:,.0f} output tokens/s"
     )
     for name, tails in load.percentiles.items():
         shown = ", ".join(

@@ -65,6 +65,9 @@ class LoadJson:
     ttft_ms: NotNegative | None
     """Null where the load cannot be served; `note` says why."""
     tpot_ms: NotNegative | None
+    ttft_range_ms: tuple[float, float] | None
+    """Least and most of the mean where the load is 0.9 to 1.1 of the capacity; null elsewhere; so for the next."""
+    tpot_range_ms: tuple[float, float] | None
     tokens_per_s: NotNegative | None
     """Output tokens."""
     percentiles: dict[str, dict[str, float]]
@@ -186,6 +189,8 @@ def _load_json(load: LoadAnswer) -> LoadJson:
         concurrency=load.concurrency,
         ttft_ms=load.ttft_ms,
         tpot_ms=load.tpot_ms,
+        ttft_range_ms=load.ttft_range_ms,
+        tpot_range_ms=load.tpot_range_ms,
         tokens_per_s=load.tokens_per_s,
         percentiles=load.percentiles,
         row=dict(load.row),

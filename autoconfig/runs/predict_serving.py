@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,18 @@ from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.runs.serving_row import MEASURED, NEEDED, ServingCase, read_case
 from autoconfig.runs.table import Row, TableKind, columns_of, number_text
-from autoconfig.serving.closed_loop import Benchmark, LoopFigures, bands_text, closed_loop, edge_text, one_user
+from autoconfig.serving.closed_loop import (
+    Benchmark,
+    EdgeRange,
+    LoopFigures,
+    bands_text,
+    closed_loop,
+    edge_range,
+    edge_text,
+    one_user,
+    rate_text,
+)
+from autoconfig.specs.engines.releases import schedules_synchronously
 from autoconfig.specs.errors import GIB, AutoconfigError
 from autoconfig.specs.remarks import sentences
 from autoconfig.specs.roots import root
@@ -27,7 +38,7 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
-from autoconfig.time_model.serving.scheduler import default_tokens, scheduler_limits
+from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import (
     IterationTable,
     Requests,
@@ -44,7 +55,11 @@ SEED = 20
 LARGEST_FRACTION = 0.95
 """Of memory for a benchmark that was run and does not fit at the engine's own share: the most that published starts give."""
 STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
-"""Length of a simulated run whose requests are not counted (MLPerf LoadGen's least duration); requests per rank at most."""
+"""Length of a simulated run whose requests are not counted; requests per rank at most."""
+RATED_SECONDS, RATED_REQUESTS = 2400.0, 60_000
+"""The same of an MLPerf Server run, whose rate is the largest within its limits: min_duration of NVIDIA's code, which most
+submitters run (mlcommons/inference_results_v4.1, closed/NVIDIA/configs/llama2-70b/Server and mixtral-8x7b/Server: 2,400,000 ms;
+LoadGen's own least is 600 s). Near saturation a queue takes longer than 600 s to fill, and more than fits would pass."""
 FULL_BATCHES = 8
 """Batches of a queue that is never empty, after which the first and the last one change its rate by less than an eighth."""
 RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
@@ -83,14 +98,9 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
         engine=engine,
         constants=calibration.constants(engine, case.gpu),
         graph_sizes=engine.offline_graph_sizes if benchmark else (),
+        synchronous=schedules_synchronously(engine.framework, case.start.release),
         checkpoint=case.checkpoint,
     )
-    batch, tokens = _limits(case, job) if benchmark else (engine.max_batch_size, default_tokens(engine, case.gpu))
-    tokens = case.tokens or tokens
-    batch, chunked = _given_batch(case, plan) or batch, engine.chunked_prefill or (benchmark and engine.offline_chunked)
-    tokens = tokens if chunked else max(tokens, int(lengths.isl))
-    ranks = plan.adp * plan.pp
-    held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
     served = ServedPlan(
         model=case.model,
         plan=plan,
@@ -100,6 +110,12 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
         kv_memory_ratio=case.kv_fraction,
         options=replace(case.start, max_num_seqs=ceil(case.start.max_num_seqs / plan.adp) if case.start.max_num_seqs else None),
     )
+    batch, tokens = _limits(case, job) if benchmark else served.limits()
+    tokens = case.tokens or tokens
+    batch, chunked = _most_at_once(case, plan, batch), engine.chunked_prefill or (benchmark and engine.offline_chunked)
+    tokens = tokens if chunked else max(tokens, int(lengths.isl))
+    ranks = plan.adp * plan.pp
+    held = min(batch * ranks, case.requests) if case.requests and not engine.reserves_slots else batch * ranks
     memory = served.memory(length=lengths.isl + lengths.osl, batch=held, tokens=tokens)
     room = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence)
     spread = (lengths.isl + lengths.osl) / lengths.held_tokens(engine.scheduler_policy)
@@ -111,11 +127,12 @@ def set_up(case: ServingCase, plan: EnginePlan, calibration: ServingCalibration)
     return Setup(job=job, memory=memory, batch=batch, tokens=tokens, chunked=chunked, running=max(running, 1.0))
 
 
-def _given_batch(case: ServingCase, plan: EnginePlan) -> int | None:
-    """Sequences of an attention rank and micro-batch as the row says, which counts an instance (or the deployment's users)."""
-    given = [case.max_batch] if case.max_batch else []
-    given += [ceil(case.concurrency / plan.replicas)] if case.concurrency else []
-    return ceil(min(given) / (plan.adp * plan.pp)) if given else None
+def _most_at_once(case: ServingCase, plan: EnginePlan, usual: int) -> int:
+    """Sequences of an attention rank and micro-batch: as the row says, which counts an instance, else as the engine does
+    (`usual`); no more than the deployment's users."""
+    lanes = plan.adp * plan.pp
+    most = ceil(case.max_batch / lanes) if case.max_batch else usual
+    return min(most, ceil(ceil(case.concurrency / plan.replicas) / lanes)) if case.concurrency else most
 
 
 def _limits(case: ServingCase, job: ServingJob) -> tuple[int, int]:
@@ -186,8 +203,23 @@ def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoo
     iteration `slowdown` times as long as priced."""
     ranks = _ranks(setup.job.plan)
     rng = np.random.default_rng(SEED)
-    asked = case.requests / ranks if case.requests else min(STEADY_SECONDS * case.rate / ranks, MAX_REQUESTS)
+    lasts, most = (RATED_SECONDS, RATED_REQUESTS) if case.limits else (STEADY_SECONDS, MAX_REQUESTS)
+    asked = case.requests / ranks if case.requests else min(lasts * case.rate / ranks, most)
     return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
+
+
+def near_capacity(case: ServingCase, setup: Setup, found: OpenLoop) -> tuple[EdgeRange | None, str]:
+    """(range of the means, what is said) where a rate is about or above the most that the deployment takes."""
+    if np.isinf(case.rate):
+        return None, ""
+    most = most_requests_per_s(case, setup)
+
+    def means(share: float) -> tuple[float, float]:
+        other = found if share == 1.0 else open_loop(case, setup, found.slowdown / share)
+        return other.ttft_s, other.tpot_s
+
+    edge = edge_range(case.rate / most, means)
+    return edge, rate_text(case.rate, most, edge)
 
 
 def together(case: ServingCase, setup: Setup) -> OpenLoop:
@@ -216,7 +248,14 @@ def _simulated(
         osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
     )
     held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
-    limits = scheduler_limits(case.engine, batch=setup.batch, tokens=setup.tokens, kv_tokens=held, chunked=setup.chunked)
+    limits = scheduler_limits(
+        case.engine,
+        batch=setup.batch,
+        tokens=setup.tokens,
+        kv_tokens=held,
+        chunked=setup.chunked,
+        synchronous=setup.job.synchronous,
+    )
     constants = setup.job.constants
     served = simulate(
         IterationTable(setup.job).slowed(slowdown), requests, limits, constants.request_s, token_s=constants.request_token_s
@@ -278,6 +317,9 @@ class ServingPrediction:
     fits: bool | None = None
     max_concurrency: int | None = None
     note: str = ""
+    ttft_range_ms: tuple[float, float] | None = None
+    """Where the load is about the capacity; so for the next."""
+    tpot_range_ms: tuple[float, float] | None = None
     requests_per_s: float | None = None
     """Open loop only; not a column."""
     offered_tpot_ms: float | None = None
@@ -296,6 +338,8 @@ class ServingPrediction:
         }
         most = "" if self.max_concurrency is None else str(self.max_concurrency)
         texts = {name: number_text(value) for name, value in numbers.items()}
+        ranges = {"pred_ttft_range_ms": self.ttft_range_ms, "pred_tpot_range_ms": self.tpot_range_ms}
+        texts |= {name: "" if one is None else " to ".join(map(number_text, one)) for name, one in ranges.items()}
         return {"row": str(self.row), **texts, "pred_max_concurrency": most, "pred_note": self.note}
 
 
@@ -364,13 +408,15 @@ def predict_row(row: Row, calibration: ServingCalibration) -> ServingPrediction:
 
 
 def _answer(case: ServingCase, setup: Setup) -> ServingPrediction:
-    notes = [f"assumed: {'; '.join(sentences(case.assumed))}"] if case.assumed else []
     job = setup.job
+    notes = [said] if (said := bands_text(job.constants)) else []
+    if case.assumed:
+        notes.append(f"assumed: {'; '.join(sentences(case.assumed))}")
     if len(case.plans) > 1:
         notes.append(f"plan {job.plan}")
     notes.append(job.constants.origin)
     notes.extend(sentences(borrowed_shares(job.tables, job.model, job.gpu, [job.plan.weights], [job.plan.kv])))
-    figures: dict[str, float] = {}
+    figures: dict[str, Any] = {}
     if not setup.fits:
         free, each = (float(x) / GIB for x in (setup.memory.kv_pool_bytes, setup.memory.kv_bytes_per_sequence))
         notes.insert(0, f"does not fit: {free:.1f} GiB for the cache, a sequence takes {each:.2f}")
@@ -418,24 +464,33 @@ def closed(case: ServingCase, setup: Setup) -> LoopFigures:
     )
 
 
-def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, float]:
+def ranges_ms(edge: EdgeRange | None) -> dict[str, tuple[float, float]]:
+    """ttft_range_ms and tpot_range_ms where there is a range."""
+    found = {} if edge is None else {"ttft_range_ms": edge.ttft_s, "tpot_range_ms": edge.tpot_s}
+    return {name: (1e3 * low, 1e3 * high) for name, (low, high) in found.items()}
+
+
+def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
     found = closed(case, setup)
-    if said := bands_text(setup.job.constants.bands):
+    if said := edge_text(found.load, found.edge):
         notes.insert(0, said)
-    if said := edge_text(found.load):
-        notes.append(said)
     return {
+        **ranges_ms(found.edge),
         "out_tok_s_gpu": found.tokens_per_s / case.num_gpus,
         **_latency(found.ttft_s, found.tpot_s, found.e2e_s),
     }
 
 
-def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, float]:
+def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
     offered = open_loop(case, setup)
     found = rated_loop(case, setup, case.limits) if case.limits else offered
+    edge, near = (None, "") if case.limits else near_capacity(case, setup, found)
+    if near:
+        notes.insert(0, near)
     if case.limits:
         notes.append(f"rate read as the largest within the limits: iterations {found.slowdown:.2f} times as long as priced")
     return {
+        **ranges_ms(edge),
         "out_tok_s_gpu": found.requests_per_s * case.lengths.osl / case.num_gpus,
         **_latency(found.ttft_s, found.itl_s if case.requests else found.tpot_s, found.e2e_s),
         "requests_per_s": found.requests_per_s,

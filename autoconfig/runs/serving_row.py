@@ -205,12 +205,14 @@ def _release(engine: EngineSpec, version: str, assumed: list[Remark]) -> str:
 
 def _lengths(row: Row, model: ModelSpec, assumed: list[Remark]) -> DataSet:
     if cell(row, "isl"):
-        return data_set_of_lengths(_length(row, "isl"), _length(row, "osl"))
+        isl, osl = _length(row, "isl"), _length(row, "osl")
+        drawn = cell(row, "data_set").lower()
+        return replace(data_set(drawn), isl=isl, osl=osl) if drawn else data_set_of_lengths(isl, osl)
+    if cell(row, "kind") != "mlperf":
+        raise InputError("cell isl is empty: how many input tokens does a request have on average?")
     try:
         lengths = replace(data_set(f"mlperf-{model.name}"), osl=_length(row, "osl"))
     except UnknownNameError as error:
-        if cell(row, "kind") != "mlperf":
-            raise InputError("cell isl is empty: how many input tokens does a request have on average?") from None
         known = ", ".join(name.removeprefix("mlperf-") for name in error.known if name.startswith("mlperf-"))
         raise InputError(f"cell isl is empty, and MLPerf's input lengths are known for {known} only") from None
     assumed.append(note(f"input lengths of {lengths.name}"))

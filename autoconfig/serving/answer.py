@@ -10,7 +10,7 @@ from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.beside import Drafts, beside, drafts
-from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, report
+from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, near_capacity, report
 from autoconfig.serving.finalists import figure, finalists, kept, of_loads
 from autoconfig.serving.hours import Hour, busiest, hours
 from autoconfig.serving.question import ServeQuestion, understand
@@ -116,7 +116,10 @@ def answer(request: ServeRequest, progress: Progress | None = None) -> ServeAnsw
     return ServeAnswer(
         question=question,
         deployments=found,
-        reports=tuple(benchmarked(question, one) for one in reports),
+        reports=tuple(
+            near_capacity(question, benchmarked(question, one)) if i == 0 else benchmarked(question, one)
+            for i, one in enumerate(reports)
+        ),
         pareto=tuple(_judged(report(question, found, row), known) for row in spread(found.pareto(), PARETO_POINTS)),
         simulated=tuple(known.values()),
         included=tuple(_included(question, found, text) for text in request.include),

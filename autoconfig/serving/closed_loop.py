@@ -3,9 +3,11 @@ scheduler; what `predict --inference` and `deployments` print of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +16,16 @@ from autoconfig.time_model.serving.costs import iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SimulatedStream, simulate, uniform_lengths
+from autoconfig.time_model.serving.tables import EngineConstants
 
 SEED = 20
 REQUESTS_A_USER, RANGE_RATIO = 10, 0.8
 """Of a benchmark that does not say: requests over users, and the least length over the longest (InferenceX's scripts,
 --num-prompts and --random-range-ratio, in its releases of October 2025 to August 2026)."""
-EDGE, EDGE_TTFT = (0.9, 1.1), "0.1 to 20"
-"""Load of the cache, whole sequences over what it holds, from which and up to which the rounding of the pool decides whether
-requests wait; and what a mean TTFT then was over what was said (measured 0.15 s where 3 s were said, and the reverse)."""
+EDGE = (0.9, 1.1)
+"""Load over capacity from which and up to which a tenth of the capacity decides whether requests wait: whole sequences over
+those that the cache holds, or requests a second over the most that are served (measured 0.15 s of TTFT where 3 s were said, and
+the reverse). The answer is then a range, of a capacity that much smaller and larger."""
 MOST_REQUESTS = 6000
 """Of one instance and micro-batch; a benchmark of more has long been in its steady state."""
 
@@ -39,6 +43,33 @@ class Benchmark:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EdgeRange:
+    """Least and most of the means where the capacity is a tenth smaller or larger."""
+
+    ttft_s: tuple[float, float]
+    tpot_s: tuple[float, float]
+
+    @property
+    def text(self) -> str:
+        """For a sentence."""
+        parts = (("TTFT", self.ttft_s), ("TPOT", self.tpot_s))
+        return ", ".join(f"{name} {milliseconds(low)} to {milliseconds(high)}" for name, (low, high) in parts)
+
+
+def edge_range(load: float, means: Callable[[float], tuple[float, float]]) -> EdgeRange | None:
+    """The range where the load is within EDGE; `means`: (TTFT, TPOT) at a share of the capacity. None elsewhere."""
+    if not EDGE[0] <= load <= EDGE[1]:
+        return None
+    ttft, tpot = zip(*(means(share) for share in (EDGE[0], 1.0, EDGE[1])), strict=True)
+    return EdgeRange(ttft_s=(min(ttft), max(ttft)), tpot_s=(min(tpot), max(tpot)))
+
+
+def milliseconds(value: float) -> str:
+    """Three significant digits below a second, two decimals above."""
+    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{value:,.2f} s"
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoopFigures:
     """What a benchmark prints: means over its requests, tokens of the whole run."""
 
@@ -50,9 +81,23 @@ class LoopFigures:
     load: float
     """Whole sequences that the users ask for at once, over those that the cache holds."""
     stream: SimulatedStream
+    edge: EdgeRange | None = None
+    """Where `load` is near 1."""
 
 
-def closed_loop(
+def closed_loop(job: ServingJob, memory: ServingMemory, asked: Benchmark, **how: Any) -> LoopFigures:
+    """Simulate a benchmark (`how`: as simulated_loop's); a range where the users ask for about all of the KV cache."""
+    again = partial(simulated_loop, job, memory, asked, **how)
+    found = again()
+
+    def means(share: float) -> tuple[float, float]:
+        other = found if share == 1.0 else again(room=share)
+        return other.ttft_s, other.tpot_s
+
+    return replace(found, edge=edge_range(found.load, means))
+
+
+def simulated_loop(
     job: ServingJob,
     memory: ServingMemory,
     asked: Benchmark,
@@ -64,11 +109,12 @@ def closed_loop(
     drafted: float = 0.0,
     receive_every: int = 1,
     cached: float = 0.0,
+    room: float = 1.0,
 ) -> LoopFigures:
-    """Simulate one instance and one micro-batch of it, all attention ranks together, with its share of the users.
+    """One instance and one micro-batch of it, all attention ranks together, with its share of the users.
 
-    `batch`: sequences of an attention rank and micro-batch at most; `cached`: share of a prompt that is in the cache. Users and
-    requests of an instance are those of the busiest.
+    `batch`: sequences of an attention rank and micro-batch at most; `cached`: share of a prompt that is in the cache; `room`:
+    share of the KV cache that is there. Users and requests of an instance are those of the busiest.
     """
     plan = job.plan
     lanes = plan.replicas * plan.pp
@@ -83,12 +129,13 @@ def closed_loop(
         job.engine,
         batch=batch * plan.adp,
         tokens=tokens,
-        kv_tokens=sequences * (asked.isl + asked.osl),
+        kv_tokens=room * sequences * (asked.isl + asked.osl),
         chunked=chunked,
         steps_per_token=steps_per_token,
         checked=1.0 + drafted,
         receive_every=receive_every,
         ranks=plan.adp,
+        synchronous=job.synchronous,
     )
     c = job.constants
     table = IterationTable(job, most_length=asked.isl + asked.osl)
@@ -98,7 +145,7 @@ def closed_loop(
         tpot_s=float(np.nanmean(served.tpot_s)) if np.isfinite(served.tpot_s).any() else 0.0,
         e2e_s=float(np.mean(served.e2e_s)),
         tokens_per_s=float(osl.sum()) / served.duration_s * lanes,
-        load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens, 1.0),
+        load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens / room, 1.0),
         stream=served,
     )
 
@@ -109,26 +156,29 @@ def one_user(job: ServingJob, isl: float, osl: float) -> tuple[float, float]:
     return first, float(iteration_seconds(job, 1.0, isl + osl / 2.0, 0.0, 1.0))
 
 
-def edge_text(load: float) -> str:
+def edge_text(load: float, edge: EdgeRange | None = None) -> str:
     """What a load of the cache near 1 or beyond does to the answer; empty below."""
     if load < EDGE[0]:
         return ""
-    if load <= EDGE[1]:
-        return f"users ask for {load:.2f} of the KV cache: TTFT may be {EDGE_TTFT} times what is said"
+    if edge is not None:
+        return f"a range: users ask for {load:.2f} of the KV cache, which a tenth smaller or larger gives {edge.text}"
     return f"users ask for {load:.2f} times the KV cache: requests wait for it"
 
 
-def rate_text(rate: float, most: float) -> str:
+def rate_text(rate: float, most: float, edge: EdgeRange | None = None) -> str:
     """What a rate near or above the most that a server takes, both in requests/s, does to the answer; empty below."""
     load = rate / most
     if load < EDGE[0]:
         return ""
-    if load <= EDGE[1]:
-        return f"{load:.2f} of the {most:.3g} requests/s that the server takes at most: TTFT depends on how long the run is"
+    if edge is not None:
+        said = f"a range: {load:.2f} of the {most:.3g} requests/s that the server takes at most, and a tenth less or more gives"
+        return f"{said} {edge.text}"
     return f"the server takes {most:.3g} requests/s at most: the queue grows without end, and TTFT with it"
 
 
-def bands_text(bands: Mapping[str, tuple[float, float]]) -> str:
+def bands_text(constants: EngineConstants) -> str:
     """What nine in ten measured runs were over predictions; empty where it is not known."""
-    said = [f"{name.upper()} {band[0]:.2f} to {band[1]:.2f}" for name, band in bands.items()]
-    return f"nine in ten measured {' and '.join(said)} times what is said" if said else ""
+    said = [f"{name.upper()} {band[0]:.2f} to {band[1]:.2f}" for name, band in constants.bands.items()]
+    text = f"nine in ten measured {' and '.join(said)} times what is said" if said else ""
+    unseen = f"no measured run on a GPU of this generation ({constants.unseen}): " if constants.unseen else ""
+    return unseen + text

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop, one_user
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop, edge_range, one_user
 from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
@@ -60,6 +60,10 @@ class SimulatedJson:
     """Output tokens."""
     goodput_ratio: Share
     """Share of requests within both limits."""
+    ttft_range_seconds: tuple[float, float] | None = None
+    """Least and most of the mean where the rate is 0.9 to 1.1 of the most that the first deployment takes; else null; so the
+    next."""
+    tpot_range_seconds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +84,9 @@ class BenchmarkJson:
     """Output tokens."""
     cache_load: float
     """Whole sequences of all users over what the KV cache holds: near 1 and beyond, requests wait for it."""
+    ttft_range_seconds: tuple[float, float] | None = None
+    """Least and most of the mean where cache_load is 0.9 to 1.1; null elsewhere; so for the next."""
+    tpot_range_seconds: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +204,8 @@ def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentRep
         tpot_seconds=found.tpot_s,
         tokens_per_second_per_gpu=found.tokens_per_s / one.gpus,
         cache_load=found.load,
+        ttft_range_seconds=found.edge.ttft_s if found.edge else None,
+        tpot_range_seconds=found.edge.tpot_s if found.edge else None,
     )
     return replace(one, benchmark=benchmark)
 
@@ -268,6 +277,36 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     skipped = 0.0 if isinstance(question.workload, Trace) else 0.25
     seen = [_run(question, one, table, stream, running, skipped) for stream in streams]
     return _latency(question, one, seen, ranks * decode.replicas / len(seen))
+
+
+QUEUE_BATCHES, QUEUE = 8, 4000
+"""Of a queue that is never empty: batches, after which the first and the last change its rate by little; requests at most."""
+
+
+def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
+    """With a range where Poisson arrivals are about the most that the deployment takes, of a tenth less and more of that."""
+    decode, latency, work = one.plan.decode, one.latency, question.workload
+    if latency is None or not question.rate or one.plan.prefill is not None or isinstance(work, Trace):
+        return one
+    ranks = decode.adp * decode.pp
+    running = max(decode.batch // ranks, 1)
+    (stream,) = _streams(question, one, ranks * decode.replicas, running)
+    table = IterationTable(question.job(decode), most_length=work.longest_tokens)
+    count, rng = min(QUEUE_BATCHES * running, QUEUE), np.random.default_rng(SEED)
+    isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
+    osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
+    full = _run(question, one, table, Stream(arrival_s=np.zeros(count), isl=isl, osl=osl), running, 0.0)
+    most = full.tokens / float(osl.mean()) / full.seconds * ranks * decode.replicas
+
+    def means(share: float) -> tuple[float, float]:
+        seen = _run(question, one, table.slowed(1.0 / share), stream, running, 0.25)
+        found = latency if share == 1.0 else _latency(question, one, [seen], ranks * decode.replicas)
+        return found.ttft_seconds.mean, found.tpot_seconds.mean
+
+    edge = edge_range(question.rate / most, means)
+    if edge is None:
+        return one
+    return replace(one, latency=replace(latency, ttft_range_seconds=edge.ttft_s, tpot_range_seconds=edge.tpot_s))
 
 
 def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:
@@ -379,6 +418,7 @@ def _run(
         chunked=question.chunked,
         steps_per_token=1.0 / question.lengths.tokens_per_step,
         checked=1.0 + question.lengths.drafted,
+        synchronous=question.job(decode).synchronous,
     )
     disaggregated, constants = one.plan.prefill is not None, question.job(decode).constants
     prompt = (

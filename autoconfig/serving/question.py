@@ -18,7 +18,7 @@ from autoconfig.serving.calibration import serving_calibration
 from autoconfig.serving.request import DEFAULT_TOKENS, ServeRequest, check_request, tail_limits
 from autoconfig.serving.space import cache_formats, layouts, weight_formats
 from autoconfig.serving.traces import Recorded, read_trace, trace_of
-from autoconfig.specs.engines.releases import later_release, newest_release, settings
+from autoconfig.specs.engines.releases import later_release, newest_release, schedules_synchronously, settings
 from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.models.model import ModelSpec
@@ -129,6 +129,7 @@ class ServeQuestion:
             constants=self.calibration.constants(self.engine, self.gpu),
             gpus_per_node=self.gpus_per_node,
             imbalance=self.imbalance,
+            synchronous=schedules_synchronously(self.engine.framework, self.options.release),
             checkpoint=self.checkpoint,
         )
 

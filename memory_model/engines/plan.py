@@ -85,6 +85,15 @@ class ServedPlan:
             draft_tokens=self.options.draft_tokens,
         )
 
+    def limits(self) -> tuple[int, int]:
+        """(sequences of an attention rank, tokens of its iteration) that the engine's scheduler takes by default."""
+        if self.engine.framework == "vllm":
+            found = vllm.limits(self.start)
+            return found.seqs, found.tokens
+        if self.engine.framework == "sglang":
+            return self.engine.max_batch_size, sglang.capacity(self.start).chunk
+        return self.engine.max_batch_size, self.engine.max_num_tokens
+
     def share(self, tokens: int) -> float:
         """The engine's share of memory, said or by default, for so many tokens of a step."""
         if self.kv_memory_ratio is not None:

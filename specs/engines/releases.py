@@ -77,6 +77,11 @@ def settings(engine: str, release: str) -> Mapping[str, ReleaseSetting]:
     return found
 
 
+def schedules_synchronously(engine: str, release: str) -> bool:
+    """Whether vLLM puts an iteration together only when the one before has ended: the GPU waits for the host in between."""
+    return engine == "vllm" and not settings(engine, release)["async_scheduling"].value
+
+
 def driver_mib(gpu: GpuSpec) -> float:
     """The card's memory in MiB as nvidia-smi says it, which SGLang reads; torch sees 0.5 to 0.6 % less."""
     return float(_DATA["nvidia_smi_mib"].get(gpu.id, gpu.memory_bytes / MIB * DRIVER_SHARE))

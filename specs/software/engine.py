@@ -219,6 +219,8 @@ class EngineSpec:
     """Prompts are split over iterations by default."""
     eager_iterations: str = "none"
     """Iterations that the host launches operator by operator from Python: all, mixed (those with prompts), none."""
+    graph_tokens: int = 0
+    """Tokens up to which an iteration that carries prompts runs in piecewise CUDA graphs, as one that decodes."""
     max_num_tokens: int = 8192
     """Default tokens of one iteration."""
     max_batch_size: int = 2048

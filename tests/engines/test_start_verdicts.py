@@ -107,10 +107,13 @@ def test_a_server_that_does_not_start_has_no_figures_of_a_load():
     assert found.starts == "no" and found.load.ttft_ms is None and "does not start" in found.load.note
 
 
-@pytest.mark.parametrize(("rate", "says"), [(1, "nine in ten"), (9, "TTFT depends"), (200, "the queue grows without end")])
+@pytest.mark.parametrize(("rate", "says"), [(1, "nine in ten"), (9, "a range: "), (200, "the queue grows without end")])
 def test_a_rate_near_or_above_what_the_server_takes_is_said(rate, says):
     text = f"{QWEN} --max-num-seqs 64 --max-model-len 8192"
-    assert says in answer(text, isl=1000, osl=500, rate=rate).load.note
+    found = answer(text, isl=1000, osl=500, rate=rate).load
+    assert says in found.note and (found.ttft_range_ms is not None) == says.startswith("a range")
+    if found.ttft_range_ms:
+        assert found.ttft_range_ms[0] <= found.ttft_ms <= found.ttft_range_ms[1]
 
 
 @pytest.mark.parametrize(

@@ -115,21 +115,23 @@ def test_limits_of_percentiles_are_kept_in_the_simulation():
 @pytest.mark.parametrize(("gpus", "held"), [(8, True), (2, False)])
 def test_what_the_simulation_refuted_is_marked_and_counted(gpus, held):
     """The deployment on two GPUs does most tokens/s/GPU and breaks the limit: nothing may say that it is within it."""
-    load = {"isl": 1000, "osl": 500, "rate": 3.0, "ttft_p99_s": 0.7, "tpot_p99_s": 0.04}
-    load["fix"] = ("weights=fp8", "kv=fp8", "tokens=2048")
+    load = {"isl": 1000, "osl": 500, "rate": 3.0, "ttft_p99_s": 0.5, "tpot_p99_s": 0.04}
+    load["fix"] = ("weights=fp8", "kv=fp8", "tokens=2048", "pp=1", "tp=2")
     found = answer(asked(gpu="h100", gpus=gpus, engine="vllm", simulate=3, top=3, **load))
-    (refuted,) = [one for one in found.simulated if one.latency.ttft_seconds.p99 > 0.7]
+    (refuted,) = [one for one in found.simulated if one.latency.ttft_seconds.p99 > 0.5]
     file = io.StringIO()
     show_answer(Screen(file=file, width=180), found)
     text = file.getvalue()
-    frontier = [line for line in text.partition("Pareto frontier")[2].splitlines() if f"{refuted.plan}" in line]
+    frontier = [
+        line for line in text.partition("Pareto frontier")[2].splitlines() if line.rstrip().endswith(f" {refuted.plan}")
+    ]
     assert len(frontier) == 1 and "ms !" in frontier[0]
     kept, all_of = len(found.simulated) - 1, len(found.simulated)
     assert f"meet the limits in closed form, {kept} of {all_of} tried in the simulation" in text and "tables are means" in text
     assert bool(found.reports) == held == (kept > 0)
     if held:
         assert refuted.tokens_per_s_per_gpu > found.reports[0].tokens_per_s_per_gpu
-        assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 700 ms")
+        assert found.why[0].startswith(f"most tokens/s/GPU of the {kept} that are within TTFT p99 <= 500 ms")
         assert f"of {all_of} simulated" in found.why[0]
         assert any(f"closed form: {refuted.plan}, in the simulation TTFT p99" in line for line in found.why)
 
@@ -166,7 +168,7 @@ def test_a_limited_percentile_has_ten_requests_beyond_it(rate, tails, least):
     assert (said is not None) == bool(tails) and (not said or said[2] == {"TPOT p95": "2", "TTFT p99": "1"}[said[1]])
 
 
-@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 296), (251, 1000.0, 296), (3, 1000.0, 296), (1, 8.0, 4)])
+@pytest.mark.parametrize(("gpus", "rate", "most"), [(8, 1000.0, 236), (230, 1000.0, 236), (3, 1000.0, 236), (1, 8.0, 2)])
 def test_gpus_that_are_named_as_a_remedy_carry_the_load(gpus, rate, most):
     """The fewest that do, whether they fill nodes or not."""
     load = {"isl": 1000, "osl": 500, "rate": rate, "ttft_s": 1.0}

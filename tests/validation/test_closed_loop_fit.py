@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from autoconfig.time_model.serving.tables import shipped_calibration
+from autoconfig.time_model.serving.tables import UNSEEN, shipped_calibration
 
 from validation.fit.closed_loop import (
     NAMES,
     SHARING,
     calibration_with,
     equation,
+    generations,
     load_bands,
     predicted,
     runs_of,
@@ -24,6 +25,7 @@ from validation.published import published_rows
 
 BENCHMARKS = [row for row in published_rows("served_measurements") if row["kind"] == "online_concurrency"]
 ROWS = [row for row in BENCHMARKS if row["backend"] == "vllm"]
+RATES = list(published_rows("served_rates"))
 
 
 @pytest.mark.parametrize("name", ["linear", "experts", "experts_arithmetic", "moe_layer_s", "eager_layer_s", "request_s"])
@@ -53,15 +55,35 @@ def test_the_fit_finds_a_common_factor():
 
 
 def test_bands_are_quantiles_within_what_is_promised():
+    """Of vLLM, and of generations of GPUs left out, whose constants the others make."""
     calibration = shipped_calibration()
-    some = [one for run in runs_of(ROWS)[:: len(ROWS) // 8] if (one := predicted(run, calibration)) is not None]
-    (low, high), (least, most) = load_bands(some).values()
-    assert 0.70 <= low < high <= 1.45 and 0.60 <= least < most <= 1.90
+    runs = runs_of(ROWS)[:: len(ROWS) // 8]
+    some = [one for run in runs if (one := predicted(run, calibration)) is not None]
+    equations = [one for run in runs if (one := equation(run, calibration)) is not None]
+    assert generations(equations, SHARING) == {"vllm": ["blackwell", "hopper"], "sglang": []}
+    found = load_bands(some, equations, SHARING)
+    assert set(found) == {"vllm", UNSEEN}
+    for band in found.values():
+        (low, high), (least, most) = band["tpot"], band["ttft"]
+        assert 0.70 <= low < high <= 1.45 and 0.60 <= least < most <= 1.90
+
+
+@pytest.mark.parametrize("name", ["linear", "synchronous_step_s"])
+def test_slopes_of_arrivals_at_a_rate(name):
+    """vLLM 0.8.5 at 4 requests a second: a tenth more of a constant lengthens TPOT by its slope."""
+    row = next(row for row in RATES if row["offered_qps"] == "4.0" and row["model"] == "Llama-3.1-8B" and row["n_gpus"] == "1")
+    (run,) = runs_of([row])
+    begun = starting_terms(SHARING)
+    more = replace(begun, values={**begun.values, name: 1.1 * begun.values[name]})
+    one, other = (equation(run, calibration_with(shipped_calibration(), terms)) for terms in (begun, more))
+    step = 0.1 * one.at[NAMES.index(name)]
+    assert other.figures[0] - one.figures[0] == pytest.approx(step * one.slopes[0][NAMES.index(name)], rel=0.3)
 
 
 def test_rules_of_a_known_set_up_read_no_prediction():
     rows = BENCHMARKS
     known = [row for row in rows if not why_unknown(row)]
     assert (len(rows), len(known)) == (327, 253)
+    assert (len(RATES), sum(not why_unknown(row) for row in RATES)) == (256, 85)
     blind = [{name: "" if name.endswith("_ms") or "tok_s" in name else value for name, value in row.items()} for row in rows]
     assert [why_unknown(row) for row in blind] == [why_unknown(row) for row in rows]

@@ -14,7 +14,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import Number, kv_heads_per_rank, padded_vocab_size
 from autoconfig.time_model.hardware.efficiency import GridTable
 from autoconfig.time_model.serving import ideal, recurrent, sparse
-from autoconfig.time_model.serving.rows import ServingJob, linear_seconds, reduce_seconds, token_parts
+from autoconfig.time_model.serving.rows import ServingJob, beyond_roofline, linear_seconds, reduce_seconds, token_parts
 from autoconfig.time_model.serving.tables import ARITHMETIC, EngineConstants, host_slowness
 
 Vector = npt.NDArray[np.float64]
@@ -51,8 +51,8 @@ def _layer_kinds(job: ServingJob) -> tuple[int, int]:
 def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number) -> Number:
     """All layers: one token of each sequence against its cache; sliding layers read their window."""
     model, tp, kv = job.model, job.plan.tp, job.plan.kv
-    d = np.asarray(sequences, dtype=np.float64)
-    heads, many = model.num_attention_heads / tp, np.maximum(d, 1.0)
+    d, terms = np.asarray(sequences, dtype=np.float64), job.constants.terms
+    heads, many, factor = model.num_attention_heads / tp, np.maximum(d, 1.0), 1.0 if terms is None else terms.decode_attention
     if model.multi_latent_attention:
         size = np.maximum(np.minimum(length, model.dsa_indexer_topk) if model.is_sparse else length, 1.0) + 0.0 * d
         indexer = sparse.indexer_decode_seconds(model, d, np.maximum(length, 1.0), job.gpu) if model.is_sparse else 0.0
@@ -60,7 +60,12 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
         return np.where(
             d > 0,
             model.num_layers
-            * (ideal.latent_decode_seconds(d, heads, size, kv, job.gpu) / table.at(many, heads + 0.0 * d, size) + indexer),
+            * (
+                beyond_roofline(
+                    ideal.latent_decode_seconds(d, heads, size, kv, job.gpu), table.at(many, heads + 0.0 * d, size), factor
+                )
+                + indexer
+            ),
             0.0,
         )
     groups, total = float(kv_heads_per_rank(model, tp)), 0.0 * d
@@ -70,7 +75,8 @@ def decode_attention_seconds(job: ServingJob, sequences: Number, length: Number)
         if layers:
             size = np.maximum(length if window is None else np.minimum(length, window), 1.0) + 0.0 * d
             best = ideal.decode_attention_seconds(d, heads, groups, model.kv_channels, size, kv, job.gpu)
-            total = total + layers * best / table.at(many * groups, heads / groups + 0.0 * d, size)
+            share = table.at(many * groups, heads / groups + 0.0 * d, size)
+            total = total + layers * beyond_roofline(best, share, factor)
     return np.where(d > 0, total + recurrent.decode_seconds(job, d), 0.0)
 
 
@@ -170,8 +176,8 @@ def iteration_features(
     c = job.constants
     fixed = 0.0 * prompts
     if c.terms is not None:
-        parts = {name: c.terms.of(name) * seconds for name, seconds in parts.items()}
-        fixed = job.launches_s - c.host_s - c.layer_s * job.layers + np.where(prompts > 0, job.prompts_s, 0.0)
+        eager = job.eager(prompts, decode * checked + prompts * np.asarray(prompt_length))
+        fixed = job.launches_s - c.host_s - c.layer_s * job.layers + np.where(eager, job.prompts_s, 0.0)
         parts["experts"], parts[ARITHMETIC] = parts["experts"] + parts[ARITHMETIC], 0.0 * parts[ARITHMETIC]
     experts, arithmetic, communication = (parts.pop(name) for name in ("experts", ARITHMETIC, "communication"))
     _, sampled = output_seconds(job, sequences)

@@ -65,8 +65,14 @@ def experts_bounds(
 
     6 h f FLOPs a row; the touched experts' 3 h f weights once, rows in and out in 16 bits.
     """
-    traffic = 3.0 * active * hidden * ffn * WEIGHT_BYTES[precision] + 4.0 * rows * experts * (hidden + ffn)
-    return 6.0 * rows * experts * hidden * ffn / peak(gpu, precision), traffic / gpu.hbm_bytes_per_s
+    weights = 3.0 * active * hidden * ffn * WEIGHT_BYTES[precision] / gpu.hbm_bytes_per_s
+    passed = expert_rows_seconds(rows, experts, hidden, ffn, gpu)
+    return 6.0 * rows * experts * hidden * ffn / peak(gpu, precision), weights + passed
+
+
+def expert_rows_seconds(rows: Number, experts: Number, hidden: Number, ffn: Number, gpu: GpuSpec) -> Number:
+    """Rows of gated experts in and out, hidden and inner width, once each in 16 bits."""
+    return 4.0 * rows * experts * (hidden + ffn) / gpu.hbm_bytes_per_s
 
 
 def experts_seconds(

@@ -59,6 +59,8 @@ class ServingJob:
     """Operators of the GPU; None: the shipped ones."""
     graph_sizes: tuple[int, ...] = ()
     """Sequences of the CUDA graphs of iterations that only decode; such an iteration is padded to the next of them."""
+    synchronous: bool = False
+    """Iterations are put together one after another (specs/engines/releases.py, schedules_synchronously)."""
     checkpoint: Checkpoint | None = None
     """How the weights are stored, where the model's files say it; else as `plan.weights` says."""
 
@@ -88,13 +90,18 @@ class ServingJob:
         each = c.terms.moe_layer_s.get(self.formats.experts, 0.0) + c.terms.gathered_layer_s * (self.plan.adp > 1)
         recurrent_layers = sum(model.layer_kinds.count(kind) for kind in recurrent.PROJECTED)
         sparse = model.num_layers if model.is_sparse else 0
+        total += c.terms.synchronous_step_s * self.synchronous
         return total + mixtures * each + recurrent_layers * c.terms.delta_layer_s + sparse * c.terms.sparse_layer_s
 
     @property
     def prompts_s(self) -> float:
-        """What an iteration that carries prompts takes beside, whose operators are launched one by one."""
+        """What an iteration that carries prompts takes beside where its operators are launched one by one (`eager`)."""
         terms = self.constants.terms
         return 0.0 if terms is None else terms.eager_step_s + terms.eager_layer_s * self.layers
+
+    def eager(self, prompts: Number, rows: Number) -> Number:
+        """Whether an iteration with `prompts` prompts, `rows` tokens in all, is outside of the captured graphs."""
+        return (np.asarray(prompts) > 0) & (np.asarray(rows) > self.engine.graph_tokens + 0.5)
 
     @property
     def group(self) -> int:
@@ -111,11 +118,17 @@ def _table(tables: dict[str, GridTable], wanted: str) -> GridTable:
     return tables[stand_in(tables, wanted)]
 
 
+def beyond_roofline(best: Number, share: Number, factor: float) -> Number:
+    """Seconds of an operator whose measured rows reach `share` of its roofline (`best` seconds): `factor` of what they take
+    beyond it. No engine is faster than the roofline, however near to it a chip's measured rows are."""
+    return best * (1.0 + factor * (1.0 / share - 1.0))
+
+
 def linear_seconds(job: ServingJob, m: Number, n: float, k: float, weights: str) -> Number:
     """C[m, n] = A[m, k] B[k, n]: roofline over the measured share (nearest edge outside of the table)."""
-    rows = np.maximum(m, 1.0)
+    rows, terms = np.maximum(m, 1.0), job.constants.terms
     share = _table(job.tables.gemm, weights).at(rows, n + 0.0 * rows, k + 0.0 * rows)
-    return ideal.gemm_seconds(rows, n, k, weights, job.gpu) / share
+    return beyond_roofline(ideal.gemm_seconds(rows, n, k, weights, job.gpu), share, 1.0 if terms is None else terms.linear)
 
 
 def attention_linear_seconds(job: ServingJob, tokens: Number) -> Number:
@@ -163,14 +176,15 @@ def experts_seconds(job: ServingJob, tokens: Number) -> tuple[Number, Number]:
     count, width = float(model.num_moe_experts or 1), model.moe_ffn_hidden_size * plan.ep / job.group
     rows = np.maximum(tokens * plan.adp * model.moe_router_topk / count, 1e-4)
     local = count / plan.ep
+    terms, form = job.constants.terms, job.formats.experts
     active = np.maximum(local * -np.expm1(-rows), min(1.0, local))
     busiest = rows * (job.imbalance if plan.ep > 1 and job.imbalance is not None else 1.0)
     matrix, memory = ideal.experts_bounds(busiest, local, active, model.expert_width, width, job.formats.experts, job.gpu)
-    terms, form = job.constants.terms, job.formats.experts
     if terms is not None:
         padded = 1.0 + TILE_ROWS * active / (rows * local)
         arithmetic = terms.experts_arithmetic.get(form, 1.0) * matrix * padded
-        return terms.experts.get(form, 1.0) * memory, arithmetic
+        passed = ideal.expert_rows_seconds(busiest, local, model.expert_width, width, job.gpu)
+        return terms.experts.get(form, 1.0) * (memory - passed) + terms.experts_rows * passed, arithmetic
     best = np.maximum(matrix, memory)
     near = stand_in(job.tables.experts, job.formats.experts)
     even = best / job.tables.experts_share(near, busiest, float(model.expert_width), width, local)
@@ -216,7 +230,14 @@ def pointwise_seconds(job: ServingJob, tokens: Number, moe: bool) -> Number:
     traffic = 16.0 * model.hidden_size * tokens
     if not moe:
         traffic = traffic + 2.0 * (model.gate_factor + 1.0) * model.ffn_hidden_size / job.plan.tp * tokens
-    return traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s) + POINTWISE_KERNELS * KERNEL_S
+    return moved_seconds(job, traffic) + POINTWISE_KERNELS * KERNEL_S
+
+
+def moved_seconds(job: ServingJob, traffic: Number) -> Number:
+    """Norms, residuals and activations: bytes at their share of the bandwidth; engines pass over them more often where kernels
+    are not fused."""
+    terms = job.constants.terms
+    return (1.0 if terms is None else terms.pointwise) * traffic / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s)
 
 
 def token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
@@ -261,7 +282,7 @@ def _hybrid_token_parts(job: ServingJob, tokens: Number) -> dict[str, Number]:
         communication = block_communication_seconds(job, tokens, kind == "moe") - reduce
         parts["linear"] = parts["linear"] + layers * linear
         parts["communication"] = parts["communication"] + layers * communication
-        pointwise = recurrent.pointwise_bytes(model, kind, job.plan.tp) * tokens / (HBM_POINTWISE * job.gpu.hbm_bytes_per_s)
+        pointwise = moved_seconds(job, recurrent.pointwise_bytes(model, kind, job.plan.tp) * tokens)
         parts["pointwise"] = parts["pointwise"] + layers * (pointwise + POINTWISE_KERNELS / 2 * KERNEL_S)
     return _with_sends(job, tokens, parts)
 

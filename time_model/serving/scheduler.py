@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoconfig.specs.errors import GIB
-from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.software.engine import EngineSpec
 from autoconfig.time_model.serving.simulation import SchedulerLimits
 
@@ -30,11 +28,6 @@ POLICIES = {
     "sglang": Policy(admission="estimated", alone=True),
     "tensorrt-llm": Policy(admission="whole"),
 }
-SGLANG_CHUNKS = ((35.0, 2048), (60.0, 4096), (160.0, 8192), (float("inf"), 16384))
-"""Tokens of a prompt's batch (chunked_prefill_size) by the card's memory in GiB, below which it is so (SGLang 0.5.6
-srt/server_args.py, _handle_gpu_memory_settings)."""
-VLLM_TOKENS = ((70.0, 2048), (float("inf"), 8192))
-"""max_num_batched_tokens of the API server (vLLM engine/arg_utils.py, get_batch_defaults)."""
 
 
 def policy_of(engine: EngineSpec) -> Policy:
@@ -43,12 +36,6 @@ def policy_of(engine: EngineSpec) -> Policy:
     if found is None or engine.submission or engine.reserves_slots:
         return Policy(admission="whole" if engine.scheduler_policy == "no_evict" else "prompt", late=False)
     return found
-
-
-def default_tokens(engine: EngineSpec, gpu: GpuSpec) -> int:
-    """Tokens of an iteration, where nothing else is said."""
-    known = {"sglang": SGLANG_CHUNKS, "vllm": VLLM_TOKENS}.get(engine.framework, ())
-    return next((tokens for most, tokens in known if gpu.memory_bytes / GIB < most), engine.max_num_tokens)
 
 
 def scheduler_limits(
@@ -62,8 +49,9 @@ def scheduler_limits(
     checked: float = 1.0,
     receive_every: int = 1,
     ranks: int = 1,
+    synchronous: bool = False,
 ) -> SchedulerLimits:
-    """The limits of a run under the engine's policy."""
+    """The limits of a run under the engine's policy; `synchronous`: no iteration is put together ahead (ServingJob)."""
     policy = policy_of(engine)
     return SchedulerLimits(
         batch=batch,
@@ -74,7 +62,7 @@ def scheduler_limits(
         steps_per_token=steps_per_token,
         checked=checked,
         alone=policy.alone,
-        late=policy.late,
+        late=policy.late and not synchronous,
         receive_every=receive_every,
         ranks=ranks,
     )

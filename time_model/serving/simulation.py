@@ -63,7 +63,7 @@ class IterationTable:
             + c.sequence_s * job.plan.adp * np.array(self._sequences[1:])
         )
         self._head_s = [float(heads[0]), *map(float, heads)]
-        self._fixed, self._prompts = job.launches_s, job.prompts_s
+        self._fixed, self._prompts, self._graph_tokens = job.launches_s, job.prompts_s, job.engine.graph_tokens
         self._floor_mixed, self._floor_alone = float(floor_seconds(job, 1.0, 0.0)), float(floor_seconds(job, 0.0, 0.0))
         self._floor_sequence = float(floor_seconds(job, 0.0, 1.0)) - self._floor_alone
         longest = max(131072.0, float(np.exp2(np.ceil(np.log2(most_length)))))
@@ -107,7 +107,8 @@ class IterationTable:
         if decode > 0:
             total += self._bilinear(self._decode, decode, length)
         if prompt_tokens > 0:
-            total += self._prompts
+            if decode * checked + prompt_tokens > self._graph_tokens:
+                total += self._prompts
             whole = max(prompt_tokens / attended if whole is None else whole, 1e-9)
             total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
         floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone

@@ -217,7 +217,8 @@ class LayoutPrices:
     """By prompts of the question's lengths."""
     fixed_s: float
     prompts_s: float
-    """Of an iteration with prompts, beside."""
+    """Of an iteration with prompts and more than `graph_tokens` tokens, beside."""
+    graph_tokens: int
     floor_mixed_s: float
     floor_alone_s: float
     floor_sequence_s: float
@@ -233,7 +234,7 @@ class LayoutPrices:
         total = total + np.interp(decode, SEQUENCES, self.decode_s) * (np.asarray(decode) > 0)
         whole = np.maximum(prompts, 1.0)
         total = total + np.interp(whole, SEQUENCES, self.prefill_s) * np.minimum(prompts, 1.0)
-        total = total + self.prompts_s * (np.asarray(prompts) > 0)
+        total = total + self.prompts_s * ((np.asarray(prompts) > 0) & (tokens > self.graph_tokens + 0.5))
         floor = np.where(np.asarray(prompts) > 0, self.floor_mixed_s, self.floor_alone_s)
         return np.maximum(total, floor + self.floor_sequence_s * (decode + prompts))
 
@@ -272,6 +273,7 @@ class Pricer:
             prefill_s=prefill,
             fixed_s=job.launches_s,
             prompts_s=job.prompts_s,
+            graph_tokens=job.engine.graph_tokens,
             floor_mixed_s=float(floor_seconds(job, 1.0, 0.0)),
             floor_alone_s=float(floor_seconds(job, 0.0, 0.0)),
             floor_sequence_s=float(floor_seconds(job, 0.0, 1.0) - floor_seconds(job, 0.0, 0.0)),

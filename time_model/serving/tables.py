@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import resources
@@ -29,13 +29,16 @@ class StepTerms:
     """What an iteration costs where runs under load were measured from outside: factors of operators, seconds of launches."""
 
     linear: float = 1.0
-    """Of the tables' seconds of linear layers and of the output layer; so for the next."""
+    """Of the seconds that the tables' linear layers take beyond the roofline; so for the next."""
     decode_attention: float = 1.0
     prefill_attention: Mapping[str, float] = field(default_factory=dict)
     """The same by kind of attention: heads, latent, sparse (costs.prefill_kind)."""
     experts: Mapping[str, float] = field(default_factory=dict)
-    """By format of the experts: of the bytes of touched ones over the bandwidth. Below 1, as routing touches fewer experts than
-    even routing does."""
+    """By format of the experts: of the bytes of touched ones over the bandwidth."""
+    experts_rows: float = 1.0
+    """Of their rows once in and once out: permuting, quantising, activating and combining pass over them again."""
+    pointwise: float = 1.0
+    """Of the bytes of norms, residuals and activations."""
     experts_arithmetic: Mapping[str, float] = field(default_factory=dict)
     """By format: of their FLOPs over its peak, added to the former."""
     moe_layer_s: Mapping[str, float] = field(default_factory=dict)
@@ -46,15 +49,12 @@ class StepTerms:
     """Of one layer of sparse attention (DSA)."""
     gathered_layer_s: float = 0.0
     """Of one MoE layer that gathers tokens of attention ranks (attention data parallelism)."""
+    synchronous_step_s: float = 0.0
+    """Host seconds of an iteration that is put together when the one before has ended; an asynchronous engine hides them."""
     eager_step_s: float = 0.0
     """Of an iteration with prompts, whose operators are launched one by one."""
     eager_layer_s: float = 0.0
     """Of one layer of it."""
-
-    def of(self, part: str) -> float:
-        """Factor of a part of the operators' seconds (rows.PARTS) that depends on no format."""
-        own = {"linear": self.linear, "output layer": self.linear, "decode attention": self.decode_attention}
-        return own.get(part, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +92,20 @@ class EngineConstants:
     bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """tpot, ttft -> least and most of measured over predicted for nine in ten runs whose model, GPU and engine the constants
     had not seen; empty where it is not known."""
+    unseen: str = ""
+    """The GPU's generation where no run of it was measured under the engine; its bands are then those of generations that the
+    constants had not seen."""
     origin: str = ""
 
     def factor_of(self, part: str) -> float:
         """What a part of the operators' seconds (rows.PARTS) costs."""
         own = {"experts": self.experts_factor, "communication": self.communication_factor}
         if self.terms is not None:
-            return {**own, ARITHMETIC: self.experts_factor}.get(part, self.factor * self.terms.of(part))
+            return {**own, ARITHMETIC: self.experts_factor}.get(part, self.factor)
         return {**own, ARITHMETIC: self.experts_arithmetic}.get(part, self.factor)
 
 
-_NUMBERS = [f for f in fields(EngineConstants) if f.name not in ("origin", "terms", "request_token_s", "bands")]
+_NUMBERS = [f for f in fields(EngineConstants) if f.name not in ("origin", "terms", "request_token_s", "bands", "unseen")]
 NUMBERS = {f.name for f in _NUMBERS} - {"factor", "experts_factor", "experts_arithmetic"}
 
 
@@ -125,8 +128,10 @@ class PooledTerms:
     """Term -> common value."""
     deviations: Mapping[str, Mapping[str, float]]
     """Term -> `level:name` -> factor."""
-    bands: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """As of EngineConstants."""
+    bands: Mapping[str, Mapping[str, tuple[float, float]]] = field(default_factory=dict)
+    """Engine, or UNSEEN -> as of EngineConstants."""
+    seen: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Engine -> generations of GPUs (GpuSpec.architecture) that runs were measured on."""
 
     def of(self, term: str, engine: str, gpu: GpuSpec, kind: str = "") -> float:
         """A term's value; 0 where there is none."""
@@ -143,6 +148,7 @@ class PooledTerms:
         def one(term: str) -> float:
             return self.of(term, engine, gpu)
 
+        known = not self.seen or gpu.architecture in self.seen.get(engine, ())
         return EngineConstants(
             communication_factor=one("communication"),
             layer_s=one("layer_s"),
@@ -155,19 +161,24 @@ class PooledTerms:
                 decode_attention=one("decode_attention"),
                 prefill_attention=by_kind("prefill_attention", PREFILL_KINDS),
                 experts=by_kind("experts", WEIGHT_BYTES),
+                experts_rows=one("experts_rows"),
+                pointwise=one("pointwise"),
                 experts_arithmetic=by_kind("experts_arithmetic", WEIGHT_BYTES),
                 moe_layer_s=by_kind("moe_layer_s", WEIGHT_BYTES),
                 delta_layer_s=one("delta_layer_s"),
                 sparse_layer_s=one("sparse_layer_s"),
                 gathered_layer_s=one("gathered_layer_s"),
+                synchronous_step_s=one("synchronous_step_s"),
                 eager_step_s=one("eager_step_s"),
                 eager_layer_s=one("eager_layer_s"),
             ),
-            bands=self.bands,
+            bands=self.bands.get(engine if known else UNSEEN, {}),
+            unseen="" if known else gpu.architecture,
             origin=f"constants of {engine} under load",
         )
 
 
+UNSEEN = "another generation"
 PREFILL_KINDS = ("heads", "latent", "sparse")
 """Whose attention of prompts has a factor of its own."""
 
@@ -286,9 +297,16 @@ def shipped_calibration() -> ServingCalibration:
     pooled = data.get("pooled")
     terms = None
     if pooled is not None:
-        bands = {name: (float(low), float(high)) for name, (low, high) in pooled["bands"].items()}
+        bands = {
+            which: {name: (float(low), float(high)) for name, (low, high) in own.items()}
+            for which, own in pooled["bands"].items()
+        }
         terms = PooledTerms(
-            engines=tuple(pooled["engines"]), values=pooled["values"], deviations=pooled["deviations"], bands=bands
+            engines=tuple(pooled["engines"]),
+            values=pooled["values"],
+            deviations=pooled["deviations"],
+            bands=bands,
+            seen=pooled["seen"],
         )
     return ServingCalibration(engines=data["engines"], gpus=data["gpus"], parents=gpu_parents(), pooled=terms)
 

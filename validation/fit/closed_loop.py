@@ -1,4 +1,5 @@
-"""Fits the constants that vLLM, SGLang and TensorRT-LLM share on benchmarks of a number of users (tables.PooledTerms).
+"""Fits the constants that vLLM, SGLang and TensorRT-LLM share on benchmarks of a number of users, or of a rate
+(tables.PooledTerms).
 
 Every constant is a common value times factors of the engine, the architecture and the kind (the experts' format, the kind of
 attention); logarithms of these factors are pulled to 0 and those of common values to where they began, so that a group of runs
@@ -27,6 +28,7 @@ from autoconfig.time_model.serving.rows import ServingJob, token_parts
 from autoconfig.time_model.serving.simulation import SimulatedStream
 from autoconfig.time_model.serving.tables import (
     ARITHMETIC,
+    UNSEEN,
     EngineConstants,
     PooledTerms,
     ServingCalibration,
@@ -35,7 +37,7 @@ from autoconfig.time_model.serving.tables import (
 )
 from scipy.optimize import least_squares
 
-from autoconfig.runs.predict_serving import best_setup, closed
+from autoconfig.runs.predict_serving import Setup, best_setup, closed, open_loop
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
 from validation.intake.served import group_of, known_setup
@@ -43,12 +45,14 @@ from validation.intake.served import group_of, known_setup
 Vector = npt.NDArray[np.float64]
 TERMS: dict[str, tuple[float, float, tuple[str, ...]]] = {
     # value to begin with, spread of its logarithm, levels of which it has a factor
-    "linear": (0.9, 0.15, ("engine", "architecture")),
-    "communication": (1.15, 0.15, ("engine", "architecture")),
-    "decode_attention": (0.96, 0.1, ("engine",)),
-    "prefill_attention": (1.9, 0.3, ("engine", "kind")),
-    "experts": (0.85, 0.15, ("kind", "engine", "architecture")),
-    "experts_arithmetic": (2.0, 0.4, ("kind", "engine")),
+    "linear": (0.7, 0.15, ("engine", "architecture")),
+    "communication": (1.15, 0.1, ("engine", "architecture")),
+    "decode_attention": (0.9, 0.1, ("engine",)),
+    "prefill_attention": (1.1, 0.1, ("engine", "kind")),
+    "experts": (1.0, 0.15, ("kind", "engine", "architecture")),
+    "experts_rows": (2.0, 0.5, ("engine",)),
+    "pointwise": (1.2, 0.3, ("engine",)),
+    "experts_arithmetic": (2.0, 0.4, ("kind", "engine", "architecture")),
     "moe_layer_s": (40e-6, 0.5, ("kind", "engine", "architecture")),
     "layer_s": (2e-6, 0.5, ("engine",)),
     "delta_layer_s": (10e-6, 0.5, ()),
@@ -56,6 +60,7 @@ TERMS: dict[str, tuple[float, float, tuple[str, ...]]] = {
     "gathered_layer_s": (50e-6, 0.5, ()),
     "sequence_s": (4.5e-6, 0.3, ("engine",)),
     "sampler_bytes": (8.0, 0.1, ()),
+    "synchronous_step_s": (2e-3, 0.7, ()),
     "eager_step_s": (1.5e-3, 0.5, ("engine",)),
     "eager_layer_s": (0.2e-3, 1.0, ("engine",)),
     "request_s": (8e-3, 0.7, ("engine",)),
@@ -73,6 +78,10 @@ ROUNDS = 3
 SHARING = ("vllm", "sglang")
 """Engines that share constants; TensorRT-LLM's generations have their own, of runs of its own benchmark."""
 NAMES = tuple(TERMS)
+
+
+KINDS = ("online_concurrency", "online_qps")
+"""Of rows of benchmarks: a number of users; arrivals at a rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,19 +111,26 @@ class Equation:
     figures: tuple[float, float]
     slopes: tuple[Vector, Vector]
 
+    def at_constants(self, pooled: PooledTerms) -> tuple[float, float]:
+        """(TPOT, TTFT) under this schedule with these constants."""
+        engine, gpu = self.run.case.engine.name, self.run.case.gpu
+        there = np.array([pooled.of(name, engine, gpu, self.kinds.get(name, "")) for name in NAMES])
+        tpot, ttft = (figure + float(own @ (there - self.at)) for figure, own in zip(self.figures, self.slopes, strict=True))
+        return tpot, ttft
+
 
 def runs_of(rows: Iterable[Row], *, every: bool = False) -> list[BenchmarkRun]:
-    """Benchmarks among the rows whose set-up is known, or of all rows."""
+    """Benchmarks among the rows whose set-up is known, or of all rows: of users, or of requests that come at a rate."""
     found = []
     for row in rows:
         between, first = number(row, "tpot_mean_ms"), number(row, "ttft_mean_ms")
-        if cell(row, "kind") != "online_concurrency" or not between or not first or not (every or known_setup(row)):
+        if cell(row, "kind") not in KINDS or not between or not first or not (every or known_setup(row)):
             continue
         try:
             case = read_case(row)
         except AutoconfigError:  # a model that the catalogue lacks
             continue
-        if case.load == "closed":
+        if case.load in ("closed", "open"):
             found.append(BenchmarkRun(row=row, case=case, group=group_of(row), tpot_s=between / 1e3, ttft_s=first / 1e3))
     return found
 
@@ -142,48 +158,62 @@ def fit_pooled(
     return pooled, equations
 
 
+def simulated(case: ServingCase, setup: Setup) -> tuple[float, float, float, SimulatedStream]:
+    """(mean TPOT, mean TTFT, load of the cache, stream) of a benchmark."""
+    if case.load == "closed":
+        loop = closed(case, setup)
+        return loop.tpot_s, loop.ttft_s, loop.load, loop.stream
+    found = open_loop(case, setup)
+    return found.tpot_s, found.ttft_s, 0.0, found.served
+
+
 def equation(run: BenchmarkRun, calibration: ServingCalibration) -> Equation | None:
     """Of a run; None where memory does not hold it."""
     setup = best_setup(run.case, calibration)
     if not setup.fits:
         return None
-    found = closed(run.case, setup)
+    tpot_s, ttft_s, _, stream = simulated(run.case, setup)
     assert calibration.pooled is not None
     kinds = {"experts": setup.job.formats.experts, "prefill_attention": prefill_kind(setup.job.model)}
     kinds |= {name: kinds["experts"] for name in ("experts_arithmetic", "moe_layer_s")}
     at = np.array([calibration.pooled.of(name, run.case.engine.name, run.case.gpu, kinds.get(name, "")) for name in NAMES])
-    tpot, ttft = slopes(setup.job, found.stream, 1.0 + run.case.drafted)
+    tpot, ttft = slopes(setup.job, stream, 1.0 + run.case.drafted)
     for name in ("request_s", "request_token_s"):
         i = NAMES.index(name)
         constants = replace(setup.job.constants, **{name: 1.5 * at[i]})
-        other = closed(run.case, replace(setup, job=replace(setup.job, constants=constants)))
-        ttft[i], tpot[i] = (max(b - a, 0.0) / (0.5 * at[i]) for a, b in ((found.ttft_s, other.ttft_s), (0.0, 0.0)))
-    return Equation(run=run, kinds=kinds, at=at, figures=(found.tpot_s, found.ttft_s), slopes=(tpot, ttft))
+        later = simulated(run.case, replace(setup, job=replace(setup.job, constants=constants)))[1]
+        ttft[i], tpot[i] = max(later - ttft_s, 0.0) / (0.5 * at[i]), 0.0
+    return Equation(run=run, kinds=kinds, at=at, figures=(tpot_s, ttft_s), slopes=(tpot, ttft))
 
 
-def _plain(job: ServingJob) -> ServingJob:
-    """The job with every factor 1."""
-    return replace(job, constants=EngineConstants(terms=StepTerms()))
+def _plain(job: ServingJob, factor: float = 1.0) -> ServingJob:
+    """The job with every factor 1, those of what comes beside the roofline `factor`."""
+    terms = StepTerms(linear=factor, decode_attention=factor, experts_rows=factor, pointwise=factor)
+    return replace(job, constants=EngineConstants(terms=terms))
 
 
 def slopes(job: ServingJob, stream: SimulatedStream, checked: float) -> tuple[Vector, Vector]:
     """(of mean TPOT, of mean TTFT) by term, under this schedule."""
     work = np.array([step.asked for step in stream.log], dtype=np.float64)
     decode, length, prompts, tokens, attended, _, whole = work.T
-    plain, model, zero = _plain(job), job.model, 0.0 * decode
-    priced = token_parts(plain, decode * checked + tokens)
-    head, sampled = output_seconds(plain, decode * checked + prompts)
-    carries = tokens > 0
+    plain, best, model, zero = _plain(job), _plain(job, 0.0), job.model, 0.0 * decode
+    rows, ends, cached = decode * checked + tokens, decode * checked + prompts, np.maximum(length, 1.0)
+    priced, least, (head, sampled) = token_parts(plain, rows), token_parts(best, rows), output_seconds(plain, ends)
+    beyond = priced["linear"] + head - least["linear"] - output_seconds(best, ends)[0]
+    read = decode_attention_seconds(plain, decode, cached) - decode_attention_seconds(best, decode, cached)
+    carries, eager = tokens > 0, job.eager(prompts, rows)
     prefill = np.where(
         carries, prefill_attention_seconds(plain, np.maximum(whole, 1.0), attended) * np.minimum(whole, 1.0), 0.0
     )
     mixtures = float(sum(model.moe_pattern))
     columns = {
-        "linear": priced["linear"] + head,
+        "linear": beyond,
         "communication": priced["communication"],
-        "decode_attention": np.where(decode > 0, decode_attention_seconds(plain, decode, np.maximum(length, 1.0)), 0.0),
+        "decode_attention": read,
         "prefill_attention": prefill,
-        "experts": priced["experts"],
+        "experts": least["experts"],
+        "experts_rows": priced["experts"] - least["experts"],
+        "pointwise": priced["pointwise"] - least["pointwise"],
         "experts_arithmetic": priced[ARITHMETIC],
         "moe_layer_s": zero + mixtures,
         "layer_s": zero + job.layers,
@@ -192,14 +222,18 @@ def slopes(job: ServingJob, stream: SimulatedStream, checked: float) -> tuple[Ve
         "gathered_layer_s": zero + mixtures * (job.plan.adp > 1),
         "sequence_s": (decode * checked + prompts) * job.plan.adp,
         "sampler_bytes": sampled,
-        "eager_step_s": 1.0 * carries,
-        "eager_layer_s": job.layers * carries,
+        "synchronous_step_s": zero + job.synchronous,
+        "eager_step_s": 1.0 * eager,
+        "eager_layer_s": job.layers * eager,
         "request_s": zero,
         "request_token_s": zero,
     }
     counts = np.array([step.repeats for step in stream.log], dtype=np.float64)
     passed = np.vstack([np.zeros(len(NAMES)), np.cumsum(np.stack([columns[name] for name in NAMES], 1) * counts[:, None], 0)])
-    begun, first, done = np.maximum(stream.arrival_step, 0), stream.first_step, stream.done_step
+    first, done = stream.first_step, stream.done_step
+    begun = np.where(
+        stream.arrival_step >= 0, stream.arrival_step, np.searchsorted([s.end_s for s in stream.log], stream.arrival_s)
+    )
     tokens_out = np.maximum((stream.e2e_s - stream.ttft_s) / np.maximum(stream.tpot_s, 1e-12), 1.0)
     known = np.isfinite(stream.tpot_s)
     tpot = ((passed[done] - passed[first]) / tokens_out[:, None])[known].mean(0)
@@ -292,8 +326,8 @@ def predicted(run: BenchmarkRun, calibration: ServingCalibration) -> LeftOut | N
     setup = best_setup(run.case, calibration)
     if not setup.fits:
         return None
-    found = closed(run.case, setup)
-    return LeftOut(run=run, tpot_s=found.tpot_s, ttft_s=found.ttft_s, load=found.load)
+    tpot_s, ttft_s, load, _ = simulated(run.case, setup)
+    return LeftOut(run=run, tpot_s=tpot_s, ttft_s=ttft_s, load=load)
 
 
 def predicted_left_out(
@@ -315,17 +349,36 @@ WIDEST = {"tpot": (0.70, 1.45), "ttft": (0.60, 1.90)}
 """Of a band, whatever the runs say."""
 
 
-def load_bands(found: Sequence[LeftOut]) -> dict[str, tuple[float, float]]:
-    """5 % and 95 % of measured over predicted."""
-    ratios = {
-        "tpot": [one.run.tpot_s / one.tpot_s for one in found],
-        "ttft": [one.run.ttft_s / one.ttft_s for one in found],
-    }
+def load_bands(
+    found: Sequence[LeftOut], equations: Sequence[Equation], engines: Sequence[str]
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """5 % and 95 % of measured over predicted: of each engine, its runs' groups left out; and of generations of GPUs left out
+    (by the equations at the last schedule)."""
+    ratios: dict[str, list[tuple[float, float]]] = {UNSEEN: []}
+    for one in found:
+        ratios.setdefault(one.run.case.engine.name, []).append(_ratios(one.run, one.tpot_s, one.ttft_s))
+    for generation in sorted({equation.run.case.gpu.architecture for equation in equations}):
+        mine = [equation for equation in equations if equation.run.case.gpu.architecture == generation]
+        known = solve([equation for equation in equations if equation.run.case.gpu.architecture != generation], engines)
+        ratios[UNSEEN] += [_ratios(equation.run, *equation.at_constants(known)) for equation in mine]
+    return {which: _band(own) for which, own in ratios.items() if own}
+
+
+def _ratios(run: BenchmarkRun, tpot_s: float, ttft_s: float) -> tuple[float, float]:
+    return run.tpot_s / tpot_s, run.ttft_s / ttft_s
+
+
+def _band(ratios: Sequence[tuple[float, float]]) -> dict[str, tuple[float, float]]:
     result = {}
-    for name, (least, most) in WIDEST.items():
-        low, high = np.quantile(ratios[name], (0.05, 0.95))
+    for (name, (least, most)), own in zip(WIDEST.items(), zip(*ratios, strict=True), strict=True):
+        low, high = np.quantile(own, (0.05, 0.95))
         result[name] = (max(float(low), least), min(float(high), most))
     return result
+
+
+def generations(equations: Sequence[Equation], engines: Sequence[str]) -> dict[str, list[str]]:
+    """Engine -> generations of GPUs that it was measured on."""
+    return {e: sorted({one.run.case.gpu.architecture for one in equations if one.run.case.engine.name == e}) for e in engines}
 
 
 REQUEST_GRID = tuple((s * 1e-3, t * 1e-6) for s in (0, 5, 10, 15, 20, 25, 30) for t in (0, 1, 2))
@@ -346,10 +399,15 @@ def request_seconds(runs: Sequence[BenchmarkRun], base: ServingCalibration) -> t
     return min(REQUEST_GRID, key=error)
 
 
-def as_json(pooled: PooledTerms, bands: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
+def as_json(
+    pooled: PooledTerms, bands: Mapping[str, Mapping[str, tuple[float, float]]], seen: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """For time_model/data/serving_calibration.json, four digits."""
     return {
-        "bands": {name: [float(f"{x:.3g}") for x in band] for name, band in bands.items()},
+        "bands": {
+            which: {name: [float(f"{x:.3g}") for x in band] for name, band in own.items()} for which, own in bands.items()
+        },
+        "seen": seen,
         "engines": list(pooled.engines),
         "values": {name: float(f"{value:.4g}") for name, value in pooled.values.items()},
         "deviations": {

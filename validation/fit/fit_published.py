@@ -16,10 +16,19 @@ from typing import Any
 from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.runs.table import cell
 from autoconfig.training.price import Band
-from validation.fit.closed_loop import SHARING, as_json, fit_pooled, load_bands, predicted_left_out, request_seconds, runs_of
+from validation.fit.closed_loop import (
+    SHARING,
+    as_json,
+    fit_pooled,
+    generations,
+    load_bands,
+    predicted_left_out,
+    request_seconds,
+    runs_of,
+)
 from validation.fit.serving_fit import fit, samples_of
 from validation.fit.steps import published_calibration
-from validation.published import published_rows, published_runs
+from validation.published import published_runs, served_rows
 from validation.sheets.bands import banded, bands_of, stranger_bands
 from validation.sheets.post_training import fitted
 from validation.sheets.serving import published_rows as serving_rows
@@ -63,14 +72,14 @@ def fit_engines() -> None:
     sources: dict[str, Counter[str]] = defaultdict(Counter)
     for sample in samples:
         sources[sample.engine][sample.source] += 1
-    runs = runs_of(published_rows("served_measurements"))
+    runs = runs_of(served_rows())
     engines = {name: dict(numbers) for name, numbers in found.engines.items()}
     for name, numbers in engines.items():
         if mine := [run for run in runs if run.case.engine.name == name]:
             numbers["request_s"], numbers["request_token_s"] = request_seconds(mine, found)
     found = replace(found, engines=engines)
     shared, equations = fit_pooled(runs, found, SHARING)
-    bands = load_bands(predicted_left_out([one.run for one in equations], equations, found, SHARING))
+    bands = load_bands(predicted_left_out([one.run for one in equations], equations, found, SHARING), equations, SHARING)
     for one in equations:
         sources[one.run.case.engine.name][cell(one.run.row, "source")] += 1
     data = {
@@ -79,7 +88,7 @@ def fit_engines() -> None:
         "runs": sources,
         "engines": rounded(engines),
         "gpus": rounded(found.gpus),
-        "pooled": as_json(shared, bands),
+        "pooled": as_json(shared, bands, generations(equations, SHARING)),
     }
     SERVING.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 

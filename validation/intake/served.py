@@ -1,4 +1,5 @@
-"""Runs of benchmarks with a number of users (validation/tables/served_measurements.csv): which of them have a known set-up.
+"""Runs of benchmarks with a number of users (validation/tables/served_measurements.csv), or with arrivals at a rate
+(served_rates.csv): which of them have a known set-up.
 
 The rules look at no prediction. They were read off the scripts and dates of the sources.
 """
@@ -16,6 +17,10 @@ def group_of(row: Row) -> str:
 def why_unknown(row: Row) -> str:
     """What of a run's set-up is not known; empty where all is."""
     model, backend, version = cell(row, "model"), cell(row, "backend"), cell(row, "backend_version")
+    if cell(row, "source") == "gpustack/gpustack":
+        return "figures pasted by hand: a page of H100 repeats one of A100; answers that end early"
+    if "RTX 4090" in cell(row, "gpu") and cell(row, "tp") != "1":
+        return "cards without peer access: first requests of seconds, and what crosses host memory is not said"
     if "gap analysis" in cell(row, "source"):
         return "another tool: fixed lengths, staggered arrivals, prefix hits likely"
     if model.startswith("DeepSeek-R1") and backend == "trtllm":

@@ -1,5 +1,5 @@
-"""Benchmarks of a number of users (validation/tables/served_measurements.csv), each group of model, GPU and engine predicted by
-constants that saw nothing of it."""
+"""Benchmarks of a number of users (validation/tables/served_measurements.csv) and of rates (served_rates.csv), each group of
+model, GPU and engine predicted by constants that saw nothing of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autoconfig.time_model.serving.tables import shipped_calibration
 
 from validation.fit.closed_loop import SHARING, LeftOut, fit_pooled, predicted_left_out, runs_of
 from validation.intake.served import known_setup
-from validation.published import published_rows
+from validation.published import served_rows
 from validation.sheets.figures import Group, Line, figures_of
 
 Error = Callable[[LeftOut], float]
@@ -36,6 +36,7 @@ def throughput_error(one: LeftOut) -> float:
 
 ERRORS: dict[str, Error] = {"TPOT": tpot_error, "TTFT": ttft_error, "output tokens/s": throughput_error}
 BARS = {("TPOT", "mean"): 0.15, ("TPOT", "median"): 0.12, ("TTFT", "median"): 0.20, ("output tokens/s", "mean"): 0.17}
+LOADS = {"closed": "served", "open": "served at a rate"}
 INSIDE = (0.85, 0.95)
 """Share of runs inside the 90 % band."""
 
@@ -43,7 +44,7 @@ INSIDE = (0.85, 0.95)
 @cache
 def left_out_runs() -> tuple[LeftOut, ...]:
     """All rows; constants are fitted on those whose set-up is known, less the row's group."""
-    rows = list(published_rows("served_measurements"))
+    rows = served_rows()
     base = shipped_calibration()
     known = runs_of(rows)
     _, equations = fit_pooled(known, base, SHARING)
@@ -51,22 +52,26 @@ def left_out_runs() -> tuple[LeftOut, ...]:
 
 
 def served_lines(found: Sequence[LeftOut]) -> Iterator[Line]:
-    """Yield the figures of rows whose set-up is known beside their bars, then of all rows, then the bands."""
+    """Yield, of users and of rates, the figures of rows whose set-up is known, beside their bars, then of all rows; then the
+    bands."""
     statistics: dict[str, Callable[[Sequence[float]], Any]] = {"mean": np.mean, "median": np.median}
-    for every in (False, True):
-        mine = [one for one in found if every or known_setup(one.run.row)]
-        which = "all rows" if every else "set-up known"
-        for name, error in ERRORS.items():
-            for statistic, of in statistics.items():
-                reached = float(of([abs(error(one)) for one in mine]))
-                most = None if every else BARS.get((name, statistic))
-                yield Line(name=f"served, {which}: {name} ({statistic})", rows=len(mine), reached=reached, most=most)
-    for name in ("tpot", "ttft"):
-        inside = [_inside(one, name) for one in found if known_setup(one.run.row)]
-        known = [one for one in inside if one is not None]
-        low, high = INSIDE
-        reached = float(np.mean(known))
-        yield Line(name=f"served: {name.upper()} inside the band", rows=len(known), reached=reached, least=low, most=high)
+    for load, which in LOADS.items():
+        for every in (False, True):
+            mine = [one for one in found if one.run.case.load == load and (every or known_setup(one.run.row))]
+            rows = "all rows" if every else "set-up known"
+            for name, error in ERRORS.items():
+                for statistic, of in statistics.items():
+                    reached = float(of([abs(error(one)) for one in mine]))
+                    most = None if every or load == "open" else BARS.get((name, statistic))
+                    yield Line(name=f"{which}, {rows}: {name} ({statistic})", rows=len(mine), reached=reached, most=most)
+    for engine in SHARING:
+        mine = [one for one in found if one.run.case.engine.name == engine and known_setup(one.run.row)]
+        for name in ("tpot", "ttft"):
+            known = [one for one in (_inside(run, name) for run in mine) if one is not None]
+            low, high = INSIDE
+            reached = float(np.mean(known))
+            line = f"served: {engine}, {name.upper()} inside the band"
+            yield Line(name=line, rows=len(known), reached=reached, least=low, most=high)
 
 
 def _inside(one: LeftOut, name: str) -> bool | None:
