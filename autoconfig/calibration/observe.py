@@ -18,8 +18,9 @@ from autoconfig.specs.scenario import MOST, NAMES, Calibration, Entry, Factors, 
 from autoconfig.time_model.hardware.efficiency import entry_of
 from autoconfig.time_model.predict import estimate_step_time
 
-PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.3}
-"""Width of each factor's prior."""
+PRIOR_LOG_SD = {"step": 0.05, "memory": 0.25, "communication": 0.25, "attention": 0.25, "moe": 0.3, "host": 0.2}
+"""Width of each factor's prior. Host: the standard error of the median that the host's constants are (median slope of 33 and 61
+launch-bound runs whose quartiles are 0.5 and 2.0, 0.6 and 2.5 ms; `python -m validation.fit.host_floor`)."""
 MOE_LOG_SD = {"step": 0.07, "memory": 0.08, "communication": 0.1, "attention": 0.1, "moe": 0.08, "host": 0.08}
 """The same of mixtures of experts, whose own terms hold on every GPU and release alike (docs/time_model.md, Experts)."""
 OF_THE_MIXTURE = ("memory", "communication", "moe", "host")
@@ -67,7 +68,8 @@ class Observation:
     log_ratio: float
     """log(measured step / predicted step), without calibration."""
     shares: tuple[float, ...]
-    """Share of the predicted step that each of NAMES scales."""
+    """By what share of a factor's change the predicted step changes, of each of NAMES: the share of the step that it scales; of
+    `host` the derivative, for the step grows with the root of the squares of GPU and host."""
 
 
 def shares_of(parts: Mapping[str, float]) -> tuple[float, ...]:
@@ -186,12 +188,30 @@ def predicted_seconds(scenario: Scenario, plan: TrainPlan) -> float:
     return float(estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute]).step_seconds[0, 0])
 
 
+HOST_STEP = 0.1
+"""Change of ln host of which the step's change is taken."""
+
+
+def host_share(scenario: Scenario, plan: TrainPlan, step_seconds: float) -> float:
+    """d ln step / d ln host, by a difference, without any other factor."""
+    entry = Entry(
+        architecture=scenario.cluster.gpu.architecture,
+        generation=scenario.software.generation,
+        kind="moe" if scenario.model.is_moe else "dense",
+        factors=Factors(host=math.exp(HOST_STEP)),
+    )
+    slower = predicted_seconds(replace(scenario, calibration=Calibration(version="", entries=(entry,))), plan)
+    return math.log(slower / step_seconds) / HOST_STEP
+
+
 def observe(run: Run) -> Observation:
     """A run beside its uncalibrated prediction."""
     scenario = run.case.scenario
     plan = run.case.plan
     estimate = estimate_step_time(scenario, scenario.layouts([plan]), [plan.recompute], detail=True)
     parts = {name: float(value[0, 0]) for name, value in estimate.parts.items()}
+    step = float(estimate.step_seconds[0, 0])
+    host = host_share(scenario, plan, step)
     return Observation(
         id=run.case.id,
         source=run.case.source,
@@ -201,6 +221,6 @@ def observe(run: Run) -> Observation:
         generation=scenario.software.generation,
         moe=scenario.model.is_moe,
         release=scenario.software.release,
-        log_ratio=math.log(run.measured_s / float(estimate.step_seconds[0, 0])),
-        shares=shares_of(parts),
+        log_ratio=math.log(run.measured_s / step),
+        shares=tuple(host if name == "host" else part for name, part in zip(NAMES, shares_of(parts), strict=True)),
     )

@@ -22,7 +22,7 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, SearchAnswer, part_words
-from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, record_for, record_text
+from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, evidence_text, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
 from autoconfig.training.remedies import Remedy
@@ -37,7 +37,7 @@ def speed_text(report: PlanReport) -> str:
     band = report.confidence
     return (
         f"Step {seconds_text(report.step_seconds)} (90 % band {seconds_text(band.step_seconds_p5)} to "
-        f"{seconds_text(band.step_seconds_p95)}; {band.level}), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
+        f"{seconds_text(band.step_seconds_p95)}; {evidence_text(band)}), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
         f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
     )
 
@@ -145,7 +145,7 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     alike = f"{ties} plans are" if ties > 1 else some
     closer = f"within {RESOLUTION:.0%} of the fastest, closer than the model can tell apart"
     tie = f"= marks a tie: {alike} {closer}. " if alike else ""
-    edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({band.level})"
+    edges = f"{seconds_text(band.step_seconds_p5)} to {seconds_text(band.step_seconds_p95)} ({evidence_text(band)})"
     console.print(
         f"[dim]{tie}90 % band of the first: {edges}. "
         "peak is torch's allocated memory on the worst stage and limit what it may be, GiB; fit the chance not to run out[/dim]"

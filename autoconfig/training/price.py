@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, NotNegative, Positive, Share
 from autoconfig.specs.models.parameters import model_flops_per_token, total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -33,17 +34,24 @@ MOE = "mixture of experts"
 LONG = "long context"
 SMALL = "small model"
 ONE_NODE = "one node"
+PART = "part of a node"
 NOT_LEGAL = "low: not a legal plan"
 """In place of a class where a plan breaks a rule."""
-CLASSES = (CALIBRATED, RELATED, ONE_NODE, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
+CLASSES = (CALIBRATED, RELATED, ONE_NODE, PART, SMALL, UNFAMILIAR, LONG, MOE, UNCALIBRATED)
 NO_RUN = "no run of this software"
 NO_RUN_MOE = "no run of this software, mixture of experts"
 NO_RUNS = (NO_RUN, NO_RUN_MOE)
 """In place of CLASSES where no constant was fitted on the stack: what runs scatter that nobody tuned to."""
+WITHOUT_RUNS = (*NO_RUNS, UNCALIBRATED)
+"""Classes of which the first line of an answer says that nothing was measured."""
+LIKE_A_GPU_SEEN = 1.5
+"""A GPU whose 16-bit peak is within this factor of one of its architecture that a run was on shares its constants: H100 PCIe
+1.3, H200 and H800 1; a consumer Blackwell is ten times, an H20 seven times, an A30 1.9 times from the next."""
 SMALL_PARAMETERS = 1e9
 """Below it a step is bound by the host and by launches, which no public measurement determines (findings, section 1)."""
 MAX_GPUS_OF_ONE_NODE = 8
-"""Few GPUs mean short steps and little work per launch: measured runs scatter twice as much."""
+"""Few GPUs mean short steps and little work per launch: measured runs scatter twice as much. Of fewer than these hardly any
+publisher that calibrates has runs, but strangers."""
 LONG_FROM_CP = 4
 """Context parallelism over this many ranks and more: few measured runs, 17 to 34 % off either way."""
 FAMILIAR_SOURCES = 6
@@ -92,8 +100,11 @@ class Confidence:
 def confidence_class(scenario: Scenario, cp: int = 1) -> str:
     """Which of CLASSES and NO_RUNS a question belongs to; `cp` is the plan's context parallelism."""
     level, stack = class_of_seen(scenario, cp), scenario.software
-    if level == UNCALIBRATED or (stack.priced_as or stack.name) in stacks_seen() or own_runs(scenario) is not None:
+    known, seen = (stack.priced_as or stack.name) in stacks_seen(), gpu_seen(scenario.cluster.gpu)
+    if level == UNCALIBRATED or (known and seen) or own_runs(scenario) is not None:
         return level
+    if not seen:
+        return UNCALIBRATED
     return NO_RUN_MOE if scenario.model.is_moe else NO_RUN
 
 
@@ -111,7 +122,7 @@ def class_of_seen(scenario: Scenario, cp: int = 1) -> str:
     if entry.generation == POOL and len(entry.sources) < FAMILIAR_SOURCES:
         return UNFAMILIAR
     if scenario.cluster.num_gpus <= MAX_GPUS_OF_ONE_NODE:
-        return ONE_NODE
+        return ONE_NODE if scenario.cluster.num_gpus == MAX_GPUS_OF_ONE_NODE else PART
     return CALIBRATED if entry.generation == scenario.software.generation else RELATED
 
 
@@ -135,6 +146,19 @@ def shipped_bands() -> Mapping[str, Band]:
 def stacks_seen() -> frozenset[str]:
     """Software stacks of which a run is in the tables that the shipped constants and bands were made from."""
     return frozenset(_evidence_of_bands()["stacks"])
+
+
+def gpu_seen(gpu: GpuSpec) -> bool:
+    """Return whether a run that made constants or bands was on a GPU like this one."""
+    peak = gpu.peak_flops_per_s("bf16") / 1e12
+    seen = _evidence_of_bands()["peaks_tflops"].get(gpu.architecture, [])
+    return any(max(peak / other, other / peak) <= LIKE_A_GPU_SEEN for other in seen)
+
+
+def evidence_text(confidence: Confidence) -> str:
+    """Return the class of a prediction, and before it where no run is behind it."""
+    said = "no run of this kind is behind this: " if confidence.level in WITHOUT_RUNS else ""
+    return said + confidence.level
 
 
 LONG_SEQUENCE = 32_768

@@ -26,6 +26,7 @@ from autoconfig.training.price import (
     _evidence,
     band_of,
     confidence_class,
+    evidence_text,
     flops_per_step,
     narrowed,
     record_for,
@@ -144,6 +145,32 @@ def test_software_that_no_constant_was_fitted_on_is_a_class_of_its_own(model, so
     asked = understand(Request(model=model, gpus=8, gpu="h100", software=software, global_batch_size=64)).scenario
     assert confidence_class(asked) == level
     assert band_of(level, shipped_bands()) is shipped_bands()[level]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "level"),
+    [
+        ("h100-sxm-80gb", "one node"),
+        ("h100-pcie-80gb", "one node"),
+        ("h800-80gb", "one node"),
+        ("h20-96gb", "formula only"),
+        ("rtx-pro-6000-96gb", "formula only"),
+        ("a30-24gb", "formula only"),
+        ("a800-80gb", "one node"),
+    ],
+)
+def test_a_gpu_far_from_those_that_runs_were_on_has_no_run_behind_it(gpu, level):
+    """Of its architecture or not: an H20 has a seventh of an H100's peak, a consumer Blackwell a ninth of a B200's."""
+    asked = understand(
+        Request(model="llama3-8b", gpus=8, gpu=gpu, software="transformer-engine", global_batch_size=64)
+    ).scenario
+    assert confidence_class(asked) == level
+
+
+@pytest.mark.parametrize("level", ["formula only", "no run of this software", "one node"])
+def test_the_first_line_says_where_nothing_was_measured(level):
+    said = evidence_text(SimpleNamespace(level=level))
+    assert said == ("one node" if level == "one node" else f"no run of this kind is behind this: {level}")
 
 
 def test_without_a_run_behind_the_gpu_a_band_reaches_as_far_as_any_other():

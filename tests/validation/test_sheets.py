@@ -22,6 +22,9 @@ from autoconfig.training.question import Request
 from validation.published import published_runs, useful_for_calibration
 from validation.sheets import first_plans as first
 from validation.sheets.bands import band_from, banded, bands_of, coverage, weighted_quantile
+from validation.sheets.field import figures as field_figures
+from validation.sheets.field import figures_of_report
+from validation.sheets.field import page as field_page
 from validation.sheets.figures import Line, figures_of, line_table, missed_rows
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, inside_bands_of_first_plans, record_of
 from validation.sheets.memory import best_offset, memory_groups, verdict_lines
@@ -310,7 +313,14 @@ def test_the_pages_are_fresh() -> None:
         assert page() == (DOCS / "accuracy" / f"{name}.md").read_text(), "run make accuracy"
     strangers = (DOCS / "accuracy" / "strangers.md").read_text()
     assert strangers_page() in strangers, "run make accuracy"
-    assert {path.stem for path in (DOCS / "accuracy").iterdir()} == {*fresh, "publisher_unknown", "strangers", "engine_starts"}
+    assert field_page() in (DOCS / "accuracy" / "field.md").read_text(), "run make accuracy"
+    assert {path.stem for path in (DOCS / "accuracy").iterdir()} == {
+        *fresh,
+        "publisher_unknown",
+        "strangers",
+        "engine_starts",
+        "field",
+    }
     held = line_table([]).splitlines()[0]
     assert held in front_page([], plans, "accuracy")
 
@@ -318,3 +328,56 @@ def test_the_pages_are_fresh() -> None:
 def test_every_bar_is_held_on_the_page() -> None:
     page = (DOCS / "accuracy.md").read_text()
     assert [bar.name for bar in bars_held() if f"| {bar.name}, " not in page] == [], "run make accuracy"
+
+
+REPORT = {"id": "x", "source": "someone", "cause": "", "kind": "small", "outcome": "runs", "step_s": "1.0", "peak_gib": "20"}
+ANSWER = {
+    "legal": True,
+    "fits": True,
+    "step_seconds": 0.84,
+    "confidence": {"step_seconds_p5": 0.74, "step_seconds_p95": 1.01},
+    "memory": {"peak_gib": 21.5, "limit_gib": 76.0},
+}
+
+
+def test_a_figure_of_a_report_is_right_near_it_or_in_a_band_that_says_something() -> None:
+    verdict, step, peak = figures_of_report({**REPORT, "command": ""}, ANSWER, "")
+    assert (verdict.right, verdict.said) == (True, "fits, 21.5 of 76.0 GiB")
+    assert step.error == pytest.approx(-0.16) and step.inside and step.right  # within 15 % or a band of +-25 %
+    assert peak.error == pytest.approx(0.075) and peak.right
+    wide = {**ANSWER, "confidence": {"step_seconds_p5": 0.5, "step_seconds_p95": 1.01}}
+    _, step, _ = figures_of_report({**REPORT, "command": ""}, wide, "")
+    assert step.inside and not step.right
+    _, step, peak = figures_of_report({**REPORT, "command": "", "step_s": "1.1", "peak_gib": "23.5"}, ANSWER, "")
+    assert not step.inside and not step.right and not peak.right
+    faster = {**REPORT, "command": "", "step_s": "", "tokens_per_s_per_gpu": "100"}
+    _, step, _ = figures_of_report(faster, {**ANSWER, "tokens_per_second_per_gpu": 119.0}, "")
+    assert step.error == pytest.approx(-0.1597, abs=1e-4)  # a rate too high is a step too short
+
+
+@pytest.mark.parametrize(
+    ("outcome", "legal", "fits", "refusal", "right"),
+    [
+        ("oom", True, False, "", True),
+        ("oom", True, True, "", False),
+        ("oom", False, False, "", False),
+        ("runs", True, None, "", False),
+        ("illegal", False, None, "", True),
+        ("illegal", None, None, "5 of 7 layers (NV044)", True),
+        ("illegal", None, None, "no such file", False),
+        ("refused", None, None, "not known", True),
+        ("runs", None, None, "not known", False),
+    ],
+)
+def test_a_verdict_of_a_report(outcome: str, legal: bool | None, fits: bool | None, refusal: str, right: bool) -> None:
+    answer = None if legal is None else {**ANSWER, "legal": legal, "fits": fits}
+    row = {**REPORT, "command": "", "step_s": "", "peak_gib": "", "outcome": outcome}
+    (verdict,) = figures_of_report(row, answer, refusal)
+    assert verdict.right == right
+
+
+@pytest.mark.judge
+def test_every_report_has_a_figure_and_those_that_are_wrong_a_cause() -> None:
+    found = field_figures()
+    assert len(found) >= 190 and {figure.what for figure in found} == {"step", "peak", "after the step", "verdict"}
+    assert [figure.id for figure in found if not figure.right and not figure.cause] == []

@@ -29,7 +29,7 @@ from validation.fit.closed_loop import (
 from validation.fit.serving_fit import fit, samples_of
 from validation.fit.steps import published_calibration
 from validation.published import published_runs, served_rows
-from validation.sheets.bands import banded, bands_of, stranger_bands
+from validation.sheets.bands import banded, bands_of, stranger_bands, strangers_of_one_node
 from validation.sheets.post_training import fitted
 from validation.sheets.serving import published_rows as serving_rows
 from validation.sources import source_of
@@ -48,8 +48,13 @@ ABOUT = (
 def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     """What price.shipped_bands reads."""
     known = [run.case for run in published_runs().runs if source_of(run.case.source).use]
+    peaks: dict[str, set[float]] = defaultdict(set)
+    for case in known:
+        gpu = case.scenario.cluster.gpu
+        peaks[gpu.architecture].add(gpu.peak_flops_per_s("bf16") / 1e12)
     return {
         "about": ABOUT,
+        "peaks_tflops": {name: sorted(found) for name, found in sorted(peaks.items())},
         "stacks": sorted({case.scenario.software.priced_as or case.scenario.software.name for case in known}),
         "bands": {
             name: {"p5": round(band.p5, 4), "p95": round(band.p95, 4), "rows": band.rows, "sources": list(band.sources)}
@@ -107,7 +112,7 @@ def fit_post_training() -> None:
 def main() -> None:
     """Write all files."""
     write_calibration(published_calibration(), CALIBRATION)
-    bands = bands_of(banded()) | stranger_bands()
+    bands = bands_of(banded(), strangers_of_one_node()) | stranger_bands()
     BANDS.write_text(json.dumps(bands_json(bands), indent=1) + "\n", encoding="utf-8")
     fit_engines()
     fit_post_training()

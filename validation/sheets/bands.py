@@ -16,10 +16,12 @@ from autoconfig.runs.table import cell, number
 from autoconfig.training.price import (
     CALIBRATED,
     CLASSES,
+    MAX_GPUS_OF_ONE_NODE,
     MIN_SOURCES,
     NO_RUN,
     NO_RUN_MOE,
     ONE_NODE,
+    PART,
     RELATED,
     RELIABLE_ROWS,
     SMALL,
@@ -46,10 +48,11 @@ NO_RUN_KINDS = {NO_RUN: False, NO_RUN_MOE: True}
 UPPER = 0.95
 """Share of runs below the upper end of a band; as many lie above its lower end."""
 LARGE_RUNS = (CALIBRATED, RELATED)
-EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, SMALL)
-EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, SMALL: EVERY_DENSE}
+EVERY_DENSE = (*LARGE_RUNS, ONE_NODE, PART, SMALL)
+EVIDENCE = {CALIBRATED: LARGE_RUNS, RELATED: LARGE_RUNS, ONE_NODE: EVERY_DENSE, PART: (ONE_NODE, PART), SMALL: EVERY_DENSE}
 """Class -> classes whose runs make its band; a class that is not named stands alone. The two classes of large runs scatter
-alike; small and short runs borrow from them, because one paper holds nearly all of their rows."""
+alike; small and short runs borrow from them, because one paper holds nearly all of their rows. What a part of a node does is
+known of one node alone, strangers' runs with it: slow hosts, short steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,13 +126,14 @@ def band_from(predicted: Sequence[Scattered]) -> Band:
     return Band(p5=float(np.exp(low)), p95=float(np.exp(high)), rows=len(predicted), sources=tuple(map(str, names)))
 
 
-def bands_of(predicted: Sequence[Predicted]) -> dict[str, Band]:
-    """A band per class that has MIN_SOURCES sources of evidence, and the pooled one."""
+def bands_of(predicted: Sequence[Predicted], one_node: Sequence[Scattered] = ()) -> dict[str, Band]:
+    """A band per class that has MIN_SOURCES sources of evidence, and the pooled one; `one_node`: strangers' runs of
+    one node, whose long tail asks for quantiles."""
     found = {POOLED: band_from(predicted)}
     for level in CLASSES:
         rows = [p for p in predicted if p.level in EVIDENCE.get(level, (level,))]
         if len({p.source for p in rows}) >= MIN_SOURCES:
-            found[level] = band_from(rows)
+            found[level] = quantiles_of([*rows, *one_node]) if level == PART else band_from(rows)
     return found
 
 
@@ -140,6 +144,7 @@ class Stranger:
     source: str
     log_ratio: float
     moe: bool
+    gpus: int
 
 
 @cache
@@ -151,12 +156,23 @@ def of_strangers() -> tuple[Stranger, ...]:
         if measured and p.step_seconds is not None:
             source = f"{cell(row, 'source')}, {cell(row, 'gpu')}"
             found.append(
-                Stranger(source=source, log_ratio=float(np.log(measured / p.step_seconds)), moe=bool(cell(row, "experts")))
+                Stranger(
+                    source=source,
+                    log_ratio=float(np.log(measured / p.step_seconds)),
+                    moe=bool(cell(row, "experts")),
+                    gpus=int(number(row, "gpus") or 1),
+                )
             )
     for seen in predict_runs(unseen_runs(), Constants("publisher")):
-        moe = seen.run.case.scenario.model.is_moe
-        found.append(Stranger(source=seen.source, log_ratio=seen.log_ratio, moe=moe))
+        asked = seen.run.case.scenario
+        gpus = asked.cluster.num_gpus
+        found.append(Stranger(source=seen.source, log_ratio=seen.log_ratio, moe=asked.model.is_moe, gpus=gpus))
     return tuple(found)
+
+
+def strangers_of_one_node() -> list[Stranger]:
+    """Return the runs of strangers that belong to ONE_NODE and PART."""
+    return [run for run in of_strangers() if not run.moe and run.gpus <= MAX_GPUS_OF_ONE_NODE]
 
 
 def quantiles_of(runs: Sequence[Scattered]) -> Band:
@@ -184,12 +200,33 @@ def stranger_lines() -> Iterator[Line]:
             inside += [band.p5 <= np.exp(run.log_ratio) <= band.p95 for run in runs if run.source == source]
         low, high = bars["class_inside"]
         yield Line(name=f"90 % bands: {name}, inside", rows=len(runs), reached=_mean(inside), least=low, most=high)
-        whole = quantiles_of(runs)
-        yield Line(name=f"90 % bands: {name}, half-width", rows=len(runs), reached=(whole.p95 - whole.p5) / 2)
+        yield _half_width(name, runs)
+    yield from _part_lines()
+
+
+def _part_lines() -> Iterator[Line]:
+    """Yield the same of PART, whose evidence is of one node: every source with equal weight, as in `Coverage`."""
+    known = [p for p in banded() if p.level in EVIDENCE[PART]]
+    runs: list[Scattered] = [*known, *strangers_of_one_node()]
+    shares = []
+    for source in sorted({run.source for run in runs}):
+        band = quantiles_of([run for run in runs if paper_of(run.source) != paper_of(source)])
+        shares.append(_mean(band.p5 <= np.exp(run.log_ratio) <= band.p95 for run in runs if run.source == source))
+    low, high = band_bars()["class_inside"]
+    yield Line(name=f"90 % bands: {PART}, inside", rows=len(runs), reached=_mean(shares), least=low, most=high)
+    yield _half_width(PART, runs)
+
+
+def _half_width(name: str, runs: Sequence[Scattered]) -> Line:
+    whole = quantiles_of(runs)
+    return Line(name=f"90 % bands: {name}, half-width", rows=len(runs), reached=(whole.p95 - whole.p5) / 2)
 
 
 def coverage(
-    predicted: Sequence[Predicted], apart: Callable[[str], str] = paper_of, unit: Callable[[str], str] | None = None
+    predicted: Sequence[Predicted],
+    apart: Callable[[str], str] = paper_of,
+    unit: Callable[[str], str] | None = None,
+    one_node: Sequence[Scattered] = (),
 ) -> list[Coverage]:
     """Pooled first, then by class. The bands of a source come from sources that `apart` names otherwise; shares are counted by
     what `unit` names (the sources themselves)."""
@@ -201,7 +238,8 @@ def coverage(
         by_source.setdefault(p.source, []).append(p)
     paper = {source: apart(source) for source in by_source}
     for source, rows in by_source.items():
-        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper[p.source] != paper[source]])
+        others = [run for run in one_node if paper_of(run.source) != paper[source]]
+        bands: Mapping[str, Band] = bands_of([p for p in predicted if paper[p.source] != paper[source]], others)
         for p in rows:
             band = band_of(p.level, bands)
             inside[_key(p)] = band.p5 <= np.exp(p.log_ratio) <= band.p95
@@ -217,7 +255,7 @@ def covered(left_out: Literal["source", "publisher"]) -> tuple[Coverage, ...]:
     """Return the coverage of the runs whose errors make bands: constants and bands know nothing of the run's source, or of its
     publisher, which then counts once, however many tables it has."""
     apart, unit = (paper_of, _same) if left_out == "source" else (publisher_of, publisher_of)
-    return tuple(coverage(banded(left_out), apart, unit))
+    return tuple(coverage(banded(left_out), apart, unit, strangers_of_one_node()))
 
 
 def band_lines(left_out: Literal["source", "publisher"]) -> Iterator[Line]:
@@ -228,7 +266,7 @@ def band_lines(left_out: Literal["source", "publisher"]) -> Iterator[Line]:
         low, high = bars["pooled_inside" if pooled else "class_inside"]
         inside = line.inside if left_out == "source" else line.inside_by_weight
         name = f"90 % bands without the run's {left_out}: {line.level}"
-        if pooled or (left_out == "source" and line.rows >= bars["rows_of_a_class"]):
+        if pooled or (left_out == "source" and line.rows >= bars["rows_of_a_class"] and line.level != PART):
             yield Line(name=f"{name}, inside", rows=line.rows, reached=inside, least=low, most=high)
         if pooled:
             most = bars["half_width"][left_out]

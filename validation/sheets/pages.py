@@ -22,6 +22,8 @@ from autoconfig.training.price import CLASSES, MIN_SOURCES
 from validation.sheets.bands import POOLED, band_lines, covered, stranger_lines
 from validation.sheets.encoders import encoder_lines
 from validation.sheets.engine_starts import page as engine_starts_page
+from validation.sheets.field import lines as field_lines
+from validation.sheets.field import page as field_page
 from validation.sheets.figures import Figures, Line, figures_of, group_table, line_table, missed_rows, share, table
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, record_of
 from validation.sheets.memory import memory_groups, peak_errors, verdict_lines
@@ -182,7 +184,7 @@ def held_lines(plans: Sequence[FirstPlan]) -> list[Line]:
     lines += post_training_lines()
     for what, facts in STRANGERS.items():
         lines += strangers_lines(strangers(facts=facts), what)
-    return [*lines, *stranger_lines(), *encoder_lines()[1]]
+    return [*lines, *field_lines(), *stranger_lines(), *encoder_lines()[1]]
 
 
 def verdict(lines: Sequence[Line], plans: Sequence[FirstPlan]) -> str:
@@ -230,6 +232,7 @@ def write_pages(target: Path, release: str) -> None:
     pages = {"seen": seen_page(), "publisher_unknown": unknown_page(plans), "memory_and_fit": memory_page()}
     pages["strangers"] = f"{GENERATED}\n\n# Strangers\n\n{strangers_page()}"
     pages["engine_starts"] = f"{GENERATED}\n\n# Starts of serving engines\n\n{engine_starts_page()}"
+    pages["field"] = f"{GENERATED}\n\n# Field reports\n\n{field_page()}"
     for name, text in pages.items():
         write_text(target.parent / target.stem / f"{name}.md", text)
     write_text(target, front_page(classes, plans, target.stem))
