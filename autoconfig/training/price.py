@@ -150,9 +150,13 @@ def stacks_seen() -> frozenset[str]:
 
 def gpu_seen(gpu: GpuSpec) -> bool:
     """Return whether a run that made constants or bands was on a GPU like this one."""
-    peak = gpu.peak_flops_per_s("bf16") / 1e12
-    seen = _evidence_of_bands()["peaks_tflops"].get(gpu.architecture, [])
-    return any(max(peak / other, other / peak) <= LIKE_A_GPU_SEEN for other in seen)
+    peak, seen = tflops_of_16_bits(gpu), _evidence_of_bands()["peaks_tflops"].get(gpu.architecture, [])
+    return any(other / LIKE_A_GPU_SEEN <= peak <= other * LIKE_A_GPU_SEEN for other in seen)
+
+
+def tflops_of_16_bits(gpu: GpuSpec) -> float:
+    """Return the peak of the matrix units in fp16 or bf16, whichever it has; 0 without either."""
+    return max(gpu.flops_per_s.get("fp16", 0.0), gpu.flops_per_s.get("bf16", 0.0)) / 1e12
 
 
 def evidence_text(confidence: Confidence) -> str:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.plan import NONE, Recompute, parse_plan
@@ -28,6 +29,7 @@ from autoconfig.training.price import (
     confidence_class,
     evidence_text,
     flops_per_step,
+    gpu_seen,
     narrowed,
     record_for,
     shipped_bands,
@@ -161,10 +163,9 @@ def test_software_that_no_constant_was_fitted_on_is_a_class_of_its_own(model, so
 )
 def test_a_gpu_far_from_those_that_runs_were_on_has_no_run_behind_it(gpu, level):
     """Of its architecture or not: an H20 has a seventh of an H100's peak, a consumer Blackwell a ninth of a B200's."""
-    asked = understand(
-        Request(model="llama3-8b", gpus=8, gpu=gpu, software="transformer-engine", global_batch_size=64)
-    ).scenario
-    assert confidence_class(asked) == level
+    asked = Request(model="llama3-8b", gpus=8, gpu=gpu, software="megatron", global_batch_size=64)
+    assert confidence_class(understand(asked).scenario) == level
+    assert not gpu_seen(load_gpu("v100-32gb")), "it has fp16 alone"
 
 
 @pytest.mark.parametrize("level", ["formula only", "no run of this software", "one node"])

@@ -15,7 +15,7 @@ from typing import Any
 
 from autoconfig.planning.calibration_file import write_calibration
 from autoconfig.runs.table import cell
-from autoconfig.training.price import Band
+from autoconfig.training.price import Band, tflops_of_16_bits
 from validation.fit.closed_loop import (
     SHARING,
     as_json,
@@ -51,7 +51,7 @@ def bands_json(bands: dict[str, Band]) -> dict[str, object]:
     peaks: dict[str, set[float]] = defaultdict(set)
     for case in known:
         gpu = case.scenario.cluster.gpu
-        peaks[gpu.architecture].add(gpu.peak_flops_per_s("bf16") / 1e12)
+        peaks[gpu.architecture].add(tflops_of_16_bits(gpu))
     return {
         "about": ABOUT,
         "peaks_tflops": {name: sorted(found) for name, found in sorted(peaks.items())},
