@@ -82,7 +82,7 @@ def after_step(command: str) -> float | None:
 
 def figures_of_report(row: dict[str, str], answer: dict[str, Any] | None, refusal: str) -> Iterator[Figure]:
     """Yield each figure of a report beside the answer to its question, or beside what is said where there is none."""
-    common = {"id": row["id"], "source": row["source"], "small": row["kind"] == "small", "cause": row["cause"]}
+    common: dict[str, Any] = {"id": row["id"], "source": row["source"], "small": row["kind"] == "small", "cause": row["cause"]}
     outcome = row["outcome"]
     if outcome:
         yield _verdict(answer, refusal, outcome, common)
