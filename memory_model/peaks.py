@@ -276,7 +276,9 @@ class _Options:
         if np.any(stage.last > -np.inf):
             np.maximum(during, stage.last[:, None], out=during)
         if np.any(stage.first > -np.inf):
-            np.maximum(during, (stage.first + stage.waiting)[:, None] - held / stage.chunks[:, None], out=during)
+            gone = held / stage.chunks[:, None]
+            gone -= np.minimum(stage.accumulated[:, None], gone)  # whole gradients have come in its place; what they are more is added below
+            np.maximum(during, (stage.first + stage.waiting)[:, None] - gone, out=during)
         if np.any(stage.accumulated):
             during += np.maximum(stage.accumulated[:, None] - held / stage.chunks[:, None], 0.0)
         during += held

@@ -263,7 +263,7 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
         + units[FIRST_LAYER]
         + np.maximum(*during.values()),
         "embedding_backward": terms.state
-        + accumulated
+        + terms.unit_bytes[ACCUMULATED]
         - terms.final_released
         + held
         - held / terms.chunks_in_flight
@@ -340,7 +340,7 @@ def _parts(fixed: _Fixed, recompute: Recompute, r: int, stages: _Stages, moment:
     for name, size in {**terms.unit_bytes, LAYERS: layers + gone, "output_layer_backward": output}.items():
         if name in at:
             parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at[name], size, 0.0)
-    late = accumulated_gradients(terms, stages.held)
+    late = np.where(at["embedding_backward"], terms.unit_bytes[ACCUMULATED], accumulated_gradients(terms, stages.held))
     parts["fsdp_unit_bytes"] = parts["fsdp_unit_bytes"] + np.where(at["optimizer_step_bytes"], 0.0, late)
     parts["final_norm"] -= np.where(at[LAYERS] | in_first | at["embedding_backward"], terms.final_released, 0.0)
     return parts
