@@ -277,7 +277,8 @@ class _Options:
             np.maximum(during, stage.last[:, None], out=during)
         if np.any(stage.first > -np.inf):
             gone = held / stage.chunks[:, None]
-            gone -= np.minimum(stage.accumulated[:, None], gone)  # whole gradients have come in its place; what they are more is added below
+            # whole gradients have come in its place; what they are more is added below
+            gone -= np.minimum(stage.accumulated[:, None], gone)
             np.maximum(during, (stage.first + stage.waiting)[:, None] - gone, out=during)
         if np.any(stage.accumulated):
             during += np.maximum(stage.accumulated[:, None] - held / stage.chunks[:, None], 0.0)
