@@ -61,6 +61,8 @@ class StepLine:
     """Mean from the start of the run, warm-up, evaluation and saves in it: Hugging Face, ms-swift, DeepSpeed's RunningAvg."""
     at: float | None = None
     """Time of day that the line prints: seconds since 1970, read as UTC."""
+    elapsed: float | None = None
+    """Seconds since the start of the run, as printed."""
     tokens_per_s_per_gpu: float | None = None
     tokens_per_s: float | None = None
     """Of the whole job."""
@@ -171,9 +173,10 @@ class LinkFact:
 
     origin: Origin
     kind: str
-    """network (which is used), no_device, transport (via what a channel goes), version, bandwidth (of a test)."""
+    """network (which is used), interface (devices that it found), no_device, transport (via what channels go; each kind once),
+    gpu_direct, version, bandwidth (of a test)."""
     value: str = ""
-    """`Socket`, `IB`, `NET/IB/0/GDRDMA`, `P2P/CUMEM`, `SHM/direct`."""
+    """`Socket`, `IB`, `NET/IB/0/GDRDMA`, `P2P/CUMEM`, `SHM/direct/direct`, `Disabled`; of a bandwidth what it is of."""
     rank: int | None = None
     size_bytes: int | None = None
     seconds: float | None = None
@@ -338,11 +341,11 @@ class LastArrival:
 
 @dataclass(frozen=True, kw_only=True)
 class DumpedPlan:
-    """The arguments that a log prints, as the list that a launch script gives."""
+    """The arguments that a log of Megatron-LM prints at its start."""
 
     origin: Origin
-    arguments: tuple[str, ...]
-    """`--tensor-model-parallel-size`, `8`, ...; what is false, None or a list that is empty is left out."""
+    text: str
+    """The lines of them: `formats.check.read_any` reads them as `check` does."""
     world_size: int | None
     values: dict[str, str] = field(default_factory=dict)
     """As printed, by argument's name with underscores."""

@@ -1,0 +1,117 @@
+"""Every format of log lines: on lines that tools print (log_lines.csv, each with its source), and on lines that none prints."""
+
+import csv
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoconfig.evidence.grammar import grammar
+from autoconfig.evidence.read import read_texts
+
+with (Path(__file__).parent / "log_lines.csv").open(encoding="utf-8", newline="") as file:
+    LINES = list(csv.DictReader(file))
+KINDS = {
+    "step": "steps", "figure": "steps", "phase_block": "steps", "phases": "steps", "timers": "timers", "memory": "memory",
+    "link": "links", "variable": "variables", "clock": "clocks", "csv": "clocks", "columns": "clocks", "slowest": "slowest",
+    "engine": "engines", "kernel": "kernels",
+}  # fmt: skip
+RECORDS = {row.name: KINDS.get(row.record, "") for row in grammar().formats}
+TEXTS = {"name", "value", "figure", "kind", "part", "engine"}
+
+
+def said(record, expected):
+    """Compare what a line says with a record of it: `step=1 seconds=19.1`."""
+    for word in expected.split():
+        name, _, text = word.partition("=")
+        found = record.fields[name[7:]] if name.startswith("fields.") else getattr(record, name)
+        if name == "reasons":
+            assert found == set(text.split(","))
+        elif name in TEXTS:
+            assert found.replace(" ", "_") == text, name
+        elif name == "running_mean":
+            assert found is True
+        else:
+            assert found == pytest.approx(float(text), rel=1e-9), name
+
+
+def test_the_table_of_lines_is_large_enough():
+    assert len(LINES) >= 200
+    named = {row["format"] for row in LINES}
+    assert named >= set(RECORDS) - {"megatron-arguments", "megatron-timers-of-ranks"} and len(named) >= 20
+    assert all(row["source"] for row in LINES)
+
+
+@pytest.mark.parametrize("row", LINES, ids=[f"{number} {row['format']}" for number, row in enumerate(LINES)])
+def test_a_line_is_read_whole(row):
+    evidence = read_texts({"log": row["line"].replace("\\e", "\x1b")})
+    assert evidence.files[0].formats == (row["format"],)
+    first, _, phases = row["expected"].partition("; phases: ")
+    records = getattr(evidence, RECORDS[row["format"]])
+    for one, expected in zip(records, first.split("; "), strict=True):
+        said(one, expected)
+        assert one.origin.line is not None and len(one.origin.text) <= 200
+    for phase, expected in zip(evidence.phases, phases.split("; ") if phases else (), strict=True):
+        said(phase, expected)
+
+
+def test_lines_are_told_apart_in_one_log():
+    """All lines in one file: each is read by its own format still, and the steps stay in order."""
+    text = "\n".join(
+        row["line"].replace("\\e", "\x1b") for row in LINES if "\n" not in row["line"] and row["format"] != "progress-bar"
+    )
+    evidence = read_texts({"log": text})
+    count = sum(1 for row in LINES if "\n" not in row["line"] and row["format"] != "progress-bar")
+    assert evidence.files[0].lines_not_understood == 0 and evidence.files[0].lines_read == count
+    steps = [line.origin.line for line in evidence.steps]
+    assert steps == sorted(steps)
+
+
+NOT_LINES = """\
+loading the model took 3.4 s, about 12 % of the time
+trace: expert exchange 0.11 % hidden
+all_gather in trace: 35 ms, expected 2 ms
+optimizer share of the step
+update interval 18458 ms
+0.34 s
+Loading checkpoint shards: 100%|██████████| 4/4 [00:03<00:00,  1.20it/s]
+Map:  45%|████▌     | 4500/10000 [00:01<00:01, 4321.00 examples/s]
+log_string += ' elapsed time per iteration (ms): {:.1f} |'.format(elapsed_time_per_iteration * 1000.0)
+iteration = re.compile(r'iteration\\s+(\\d+)/\\s*(\\d+) \\|')
+{'loss': 2.4153, 'learning_rate': 6.6e-05, 'epoch': 0.25}
+{'eval_loss': 0.34, 'eval_runtime': 9.144, 'eval_samples_per_second': 10.936, 'eval_steps_per_second': 1.422}
+saving checkpoint at iteration 500 to /checkpoints
+validation loss at iteration 1000 | lm loss value: 2.1E+00 | lm loss PPL: 8.2E+00 |
+> learning rate decay style: cosine
+NCCL INFO Connected all rings
+number of parameters on (tensor, pipeline) model parallel rank (0, 0): 354871296
+memory allocated: 1.2 GB
+estimated time to finish: 12:00:01
+0,1,2,3
+step 10 of the manual: power.draw is the power
+I think the MFU is about 40 % here
+        HW Slowdown                       : Not Active
+Epoch 1/3
+2025-01-01 00:00:00 INFO request took 0.4s
+(min, max) of the losses: (1.0, 2.0)
+"""
+
+
+@pytest.mark.parametrize("line", NOT_LINES.splitlines())
+def test_what_no_tool_prints_is_counted_and_not_read(line):
+    evidence = read_texts({"log": line})
+    file = evidence.files[0]
+    assert (file.lines_read, file.lines_not_understood) == (0, 1) and not evidence.steps and not evidence.clocks
+
+
+def test_every_pattern_is_linear():
+    """As those of the code are (tests/readers/test_patterns.py)."""
+    spec = importlib.util.spec_from_file_location("patterns", Path(__file__).parents[1] / "readers" / "test_patterns.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["patterns"] = module
+    spec.loader.exec_module(module)
+    found = {row.name: module.faults(row.pattern.pattern) for row in grammar().formats}
+    assert {name: wrong for name, wrong in found.items() if wrong} == {}
+    assert all(not re.search(r"\d", word.decode()) for row in grammar().formats for word in (*row.has, *row.any_of))
