@@ -8,7 +8,7 @@ from io import BytesIO
 
 from autoconfig.evidence.grammar import grammar
 from autoconfig.evidence.records import DumpedPlan, Origin
-from autoconfig.evidence.scan import Section, scan
+from autoconfig.evidence.scan import Passage, scan
 from autoconfig.specs.errors import InputError
 
 _ARGUMENT = re.compile(r"^(?:\d{1,6}: |\[[^\]]{1,60}\]:? ?)?\s{0,8}([A-Za-z]\w{1,80}) \.{2,60} (.{0,2000})$")
@@ -50,7 +50,7 @@ def arguments(lines: Iterable[str]) -> dict[str, str]:
     return {match[1]: match[2].strip() for line in lines if (match := _ARGUMENT.match(line)) is not None}
 
 
-def of_blocks(blocks: Iterable[Section], file: str) -> DumpedPlan | None:
+def of_blocks(blocks: Iterable[Passage], file: str) -> DumpedPlan | None:
     """The plan that a log prints; of a run that was started again the last one. Raises InputError where it prints two plans."""
     found: DumpedPlan | None = None
     for block in blocks:

@@ -6,7 +6,7 @@ import re
 
 from autoconfig.evidence.grammar import number, pairs_of
 from autoconfig.evidence.records import MOST_TEXT, Origin, PhaseSeconds, StepLine
-from autoconfig.evidence.scan import Section
+from autoconfig.evidence.scan import Passage
 
 _TIMING = "timing_s/"
 _PHASE = re.compile(r"^[^\w]{0,12}([A-Za-z_][\w/ .-]{0,80}): ([\d.]{1,15})s(?: \(([\d.]{1,9})%\))?\s{0,4}$")
@@ -23,7 +23,7 @@ def of_line(rest: str, step: int, origin: Origin) -> list[PhaseSeconds]:
     return found
 
 
-def of_block(block: Section, ordinal: int, file: str) -> tuple[StepLine, list[PhaseSeconds]]:
+def of_block(block: Passage, ordinal: int, file: str) -> tuple[StepLine, list[PhaseSeconds]]:
     """NeMo-RL's step and its phases; `ordinal` counts the steps of the log, which these lines do not name."""
     match = block.format.pattern.search(block.head.decode("utf-8", "replace"))
     seconds = float(match["seconds"]) if match else 0.0

@@ -34,7 +34,7 @@ _ROW = re.compile(rb"^\s{0,20}(?:GPU )?\d{1,6}\s")
 
 
 @dataclass(kw_only=True)
-class Section:
+class Passage:
     """Lines under a line that begins them."""
 
     format: Format
@@ -50,7 +50,7 @@ class Scanned:
     """What the first pass kept of a log."""
 
     lines: dict[tuple[Format, ...], deque[tuple[int, bytes]]] = field(default_factory=dict)
-    blocks: dict[str, deque[Section]] = field(default_factory=dict)
+    blocks: dict[str, deque[Passage]] = field(default_factory=dict)
     count: int = 0
     """Lines that are not empty."""
     candidates: int = 0
@@ -62,7 +62,7 @@ class Scanned:
         kept = [(number, formats, line) for formats, lines in self.lines.items() for number, line in lines]
         yield from sorted(kept, key=lambda one: one[0])
 
-    def blocks_of(self, record: str) -> Iterator[Section]:
+    def blocks_of(self, record: str) -> Iterator[Passage]:
         return iter(self.blocks.get(record, ()))
 
 
@@ -120,7 +120,7 @@ _TABLE = re.compile(rb"^\s{0,8}# (?:gpu |Avg bus bandwidth)")
 """Headers and sums that begin as comments do; all else behind `# ` is a comment of a script."""
 
 
-def _follow(found: Scanned, shapes: _Shapes, block: Section | None, number: int, line: bytes) -> Section | None:
+def _follow(found: Scanned, shapes: _Shapes, block: Passage | None, number: int, line: bytes) -> Passage | None:
     """A line within a block, or one that ends it; or any line, where no block is open."""
     if block is not None:
         goes_on = _CONTINUES[block.format.record](block, line)
@@ -139,11 +139,11 @@ def _follow(found: Scanned, shapes: _Shapes, block: Section | None, number: int,
     return _keep(found, formats, number, line) or block
 
 
-def _keep(found: Scanned, formats: tuple[Format, ...], number: int, line: bytes) -> Section | None:
+def _keep(found: Scanned, formats: tuple[Format, ...], number: int, line: bytes) -> Passage | None:
     """Keep a line; the block that it begins, if it does."""
     for row in formats:
         if row.record in _CONTINUES and row.pattern.search(line.decode("utf-8", "replace")):
-            block = Section(format=row, number=number, head=line, rows=deque(maxlen=MOST_ROWS))
+            block = Passage(format=row, number=number, head=line, rows=deque(maxlen=MOST_ROWS))
             found.blocks.setdefault(row.record, deque(maxlen=MOST_BLOCKS)).append(block)
             found.in_blocks += 1
             return block
@@ -152,7 +152,7 @@ def _keep(found: Scanned, formats: tuple[Format, ...], number: int, line: bytes)
     return None
 
 
-def _in_dump(block: Section, line: bytes) -> bool | None:
+def _in_dump(block: Passage, line: bytes) -> bool | None:
     """Arguments; other ranks may print between them. The mark at the end ends it."""
     block.looked_at += 1
     if b"end of arguments --" in line:
@@ -163,15 +163,15 @@ def _in_dump(block: Section, line: bytes) -> bool | None:
     return True if _DUMPED.match(line) else None
 
 
-def _in_table(block: Section, line: bytes) -> bool:
+def _in_table(block: Passage, line: bytes) -> bool:
     return line.count(b",") == block.head.count(b",")
 
 
-def _in_columns(block: Section, line: bytes) -> bool:
+def _in_columns(block: Passage, line: bytes) -> bool:
     return line.lstrip()[:1] == b"#" or _ROW.match(line) is not None or line.lstrip()[:2] == b"ID"
 
 
-_CONTINUES: dict[str, Callable[[Section, bytes], bool | None]] = {
+_CONTINUES: dict[str, Callable[[Passage, bytes], bool | None]] = {
     "dump": _in_dump,
     "csv": _in_table,
     "columns": _in_columns,

@@ -7,7 +7,7 @@ from typing import Any
 
 from autoconfig.evidence.grammar import grammar, read_field
 from autoconfig.evidence.records import MOST_TEXT, ClockSample, Origin
-from autoconfig.evidence.scan import Section
+from autoconfig.evidence.scan import Passage
 
 _REASONS = frozenset(("power_cap", "hw_slowdown", "sw_thermal", "hw_thermal", "power_brake"))
 _REPORTED = {
@@ -60,7 +60,7 @@ def from_columns(cells: Mapping[str, str], origin: Origin) -> ClockSample | None
     return ClockSample(origin=origin, reasons=frozenset(named), **values)
 
 
-def samples(block: Section, file: str) -> list[ClockSample]:
+def samples(block: Passage, file: str) -> list[ClockSample]:
     """The samples of a table: a header with the names of columns, then a row for each GPU and moment."""
     head = block.head.decode("utf-8", "replace")
     names = _csv_names(head) if block.format.record == "csv" else head.lstrip("# \t").split()

@@ -6,7 +6,7 @@ import re
 
 from autoconfig.evidence.grammar import grammar
 from autoconfig.evidence.records import MOST_TEXT, Origin, Timer
-from autoconfig.evidence.scan import Section
+from autoconfig.evidence.scan import Passage
 
 _NAME = re.compile(r"^(?:\d{1,6}: )?\s{1,8}([a-z][\w/-]{2,60}):\s{0,4}$")
 _RANK = re.compile(r"^(?:\d{1,6}: )?\s{1,8}rank {1,6}(\d{1,7}): ([\d.]{1,15})\s{0,4}$")
@@ -20,7 +20,7 @@ def timer(
     return Timer(origin=origin, name=name, seconds_min=low, seconds_max=high, by_rank=by_rank or {}, step=step, level=level)
 
 
-def of_ranks(block: Section, step: int | None, file: str) -> list[Timer]:
+def of_ranks(block: Passage, step: int | None, file: str) -> list[Timer]:
     """The timers of a block of --timing-log-option all: a name, then a line for each rank, in ms."""
     found: list[Timer] = []
     name, origin, by_rank = "", Origin(file=file), dict[int, float]()
