@@ -21,6 +21,7 @@ from autoconfig.specs.scenario import Calibration
 
 from autoconfig.calibration.calibrate import calibrate_runs, usable
 from autoconfig.calibration.observe import Run
+from autoconfig.diagnosis.files import diagnose_texts
 from autoconfig.engines.check import check_start, is_start, refuse_serving_fields, start_request
 from autoconfig.engines.convert import convert_start
 from autoconfig.formats.check import read_any
@@ -34,6 +35,7 @@ from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json
+from autoconfig.render.diagnosis.record import diagnosis_json
 from autoconfig.render.scaling import scaling_json
 from autoconfig.render.start_json import start_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
@@ -154,6 +156,12 @@ def converted(body: dict[str, Any]) -> bytes:
     return _dumps(converted_json(convert(body["text"], _check_request(body), body["format"])))
 
 
+def diagnosed(body: dict[str, Any]) -> bytes:
+    """`POST /v1/diagnoses`: as `autoconfig diagnose --json`."""
+    check = _check_request({**body, "model": body["model"] if isinstance(body["model"], str) else None, "settings": ()})
+    return _dumps(diagnosis_json(diagnose_texts(body["files"], body["plan"], body, lambda: request_from(body), check)))
+
+
 def predicted(body: dict[str, Any]) -> bytes:
     """`POST /v1/predict`: a prediction per row, with the columns of `autoconfig predict`; null where there is none."""
     calibration = body.get(OWN) or shipped()
@@ -224,6 +232,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "scaling": scaling,
     "check": checked,
     "convert": converted,
+    "diagnose": diagnosed,
     "predict": predicted,
     "timeline": timelined,
     "export": exported,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CheckKeywords,
         ConvertKeywords,
         DeploymentsKeywords,
+        DiagnoseKeywords,
         PredictKeywords,
         QuestionKeywords,
         RlKeywords,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         CheckFound,
         ComparedFound,
         DeploymentsFound,
+        DiagnosisFound,
         ExplainFound,
         PredictedFound,
         RlFound,
@@ -182,6 +184,28 @@ def check(file: str | Path, **said: Unpack[CheckKeywords]) -> CheckFound | Start
         return StartFound(check_start_file(Path(file), start_request(said)))
     refuse_serving_fields(said)
     return CheckFound(check_file(Path(file), check_request(said)))
+
+
+@_question("QUESTION", "DIAGNOSE", but=("calibrate",))
+def diagnose(
+    *files: str | Path, plan: object | None = None, calibrate: str | Path | None = None, **said: Unpack[DiagnoseKeywords]
+) -> DiagnosisFound:
+    """Why a run is slower than it should be: `autoconfig diagnose`.
+
+    `files` in any order: launch file, logs, traces; `plan`: its short form, or an entry of an answer such as `found.best`,
+    where no file says it. `calibrate`: a file that a calibration from this run is written to, where the run is healthy."""
+    from autoconfig.diagnosis.calibration import calibration_of
+    from autoconfig.diagnosis.files import diagnose_files
+    from autoconfig.notebook.answers import DiagnosisFound
+    from autoconfig.planning.calibration_file import named_calibration, write_calibration
+    from autoconfig.specs.files import check_output_path
+
+    words = [str(file) for file in files] + ([] if plan is None else [_plan_text(plan)])
+    found = diagnose_files(words, said)
+    if calibrate is not None:
+        check_output_path(Path(calibrate), (".json",))
+        write_calibration(calibration_of(found, named_calibration(said.get("calibration"))), Path(calibrate))
+    return DiagnosisFound(found)
 
 
 @_question("CONVERT", but=("output", "force"))

@@ -143,6 +143,10 @@ class Client:
         """A launch script, argument list or plan.json of your own."""
         return self._ask("POST", "/v1/check", {"text": text, **question})
 
+    def diagnose(self, files: Mapping[str, str], plan: str | None = None, **question: Any) -> Mapping[str, Any]:
+        """Why a run is slower than it should be: `autoconfig diagnose`, of texts by name."""
+        return self._ask("POST", "/v1/diagnose", {"files": {**files}, "plan": plan, **question})
+
     def convert(self, text: str, format: str, **question: Any) -> Mapping[str, Any]:
         """The plan of a file of your own as a file of another launcher (`text`), and what that cannot say (`unsaid`)."""
         return self._ask("POST", "/v1/convert", {"text": text, "format": format, **question})

@@ -119,6 +119,21 @@ class QuestionKeywords(_Common, total=False):
     precision: str
 
 
+class DiagnoseKeywords(_Common, total=False):
+    """Of `diagnose`."""
+
+    gpus: int | str
+    gpu: str
+    gpu_table: str
+    precision: str
+    step: float | str
+    tokens_per_s_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float | str
+    core_release: str
+    set: str | Sequence[str] | Mapping[str, Any]
+
+
 class SearchKeywords(_Common, total=False):
     """Of `search`."""
 

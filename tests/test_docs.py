@@ -245,6 +245,12 @@ def test_the_page_is_fresh(generator):
     assert generator.PAGE.read_text(encoding="utf-8") == generator.page(), "stale: run python docs/generate_cli.py"
 
 
+def test_the_worked_cases_of_diagnose_are_what_it_prints():
+    made = module_of("generate_diagnose")
+    text = made.PAGE.read_text(encoding="utf-8")
+    assert len(made.BLOCK.findall(text)) == 3 and text == made.page(text), "stale: run python docs/generate_diagnose.py"
+
+
 def test_every_command_and_option_is_on_the_page(generator):
     page = generator.page()
     for name in generator.DOCUMENTED:

@@ -19,6 +19,10 @@ COMMON = tuple(field for field in fields.QUESTION if field.name not in DIFFERENT
 OF_FILES = tuple(field for field in fields.CHECK if field in fields.PREDICT and field in fields.CONVERT)
 FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
     "QuestionKeywords": ("`explain` and `export`", fields.QUESTION),
+    "DiagnoseKeywords": (
+        "`diagnose`",
+        (*fields.QUESTION, *(field for field in fields.DIAGNOSE if field.name != "calibrate")),
+    ),
     "SearchKeywords": ("`search`", (*fields.QUESTION, *fields.SEARCH)),
     "ScalingKeywords": ("`scaling`", tuple(field for field in fields.SCALING if field.name != "plot")),
     "DeploymentsKeywords": ("`deployments`", fields.SERVING),

@@ -26,6 +26,7 @@ from autoconfig.megatron.export import ADDED_LATER, PlanFileJson
 from autoconfig.post_training.answer_json import RlJson
 from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
+from autoconfig.render.diagnosis.record import DiagnosisJson
 from autoconfig.render.listings import ModelCountJson
 from autoconfig.render.scaling import ScalingJson
 from autoconfig.render.start_json import StartJson
@@ -38,6 +39,7 @@ PUBLISHED = ROOT / "autoconfig" / "schemas"
 ANSWERS: dict[str, tuple[str, Any]] = {
     "check": ("autoconfig check --json", CheckJson),
     "convert": ("autoconfig convert --json", ConvertedJson),
+    "diagnose": ("autoconfig diagnose --json", DiagnosisJson),
     "emulate": ("autoconfig emulate --json", EmulateJson),
     "explain": ("autoconfig explain --json", ExplanationJson),
     "model": ("autoconfig model --json", ModelCountJson),

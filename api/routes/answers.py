@@ -1,5 +1,6 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/predict`, `/deployments`, `/post-training`: question in, the command
-line's JSON out; `/v1/measurements`: measured runs come in and calibrate the answers to the key that brought them."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/diagnose`, `/predict`, `/deployments`, `/post-training`: question in,
+JSON as of the command line out; `/v1/measurements`: measured runs come in and calibrate the answers to the key that brought
+them."""
 
 from __future__ import annotations
 
@@ -42,6 +43,7 @@ CHECK_EXAMPLE = {
     "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
     **{"gpus": 8, "gpu": "h100-sxm-80gb"},
 }
+DIAGNOSE_EXAMPLE = {**PLAN_EXAMPLE, "files": {"nccl.log": "node1:77:99 [0] NCCL INFO Using network Socket"}, "step": "60s"}
 RUN_EXAMPLE: dict[str, object] = {
     **{"id": "a", "layers": 32, "hidden": 4096, "heads": 32, "seq": 4096, "gpu": "h100-sxm-80gb", "gpus": 8},
     **{"tp": 1, "pp": 1, "mbs": 1, "gbs": 64, "precision": "bf16", "recompute": "none"},
@@ -67,6 +69,8 @@ QUESTIONS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
     ("convert", "Convert",
      "The plan of a file as a file of another launcher, as `autoconfig convert --json`.",
      {**CHECK_EXAMPLE, "format": "megatron-yaml"}),
+    ("diagnose", "Diagnose",
+     "Why a run is slower than it should be, as `autoconfig diagnose --json`.", DIAGNOSE_EXAMPLE),
     ("predict", "Predictions", "A table of runs, as `autoconfig predict`.", {"rows": [RUN_EXAMPLE]}),
     ("deployments", "Serve",
      "The best deployments of a served model, as `autoconfig deployments --json`.", DEPLOYMENTS_EXAMPLE),

@@ -28,6 +28,8 @@ MAX_COLUMNS = 200
 MAX_QUESTIONS = 256
 """Of a batch."""
 MAX_ID = 200
+MAX_LOG = 2_000_000
+"""Characters of one log of a diagnosis; the command line reads longer ones, and traces."""
 MAX_TRACE_ROWS = 10_000
 """Of a trace in a body; the command line reads longer ones from files."""
 _Text = Annotated[str, PydanticField(max_length=2_000)]
@@ -121,6 +123,21 @@ _file: dict[str, Any] = {
     "model": _said(_Text | None, "Catalogue name, instead of its model.", default=None),
 }
 
+_logs = "Logs, side logs and a launch file by name, as text, in any order; of two logs of steps the first is the good one."
+DiagnoseBody = _body(
+    "DiagnoseBody",
+    fields.DIAGNOSE,
+    fields.QUESTION,
+    without=("model", "cluster"),
+    files=_said(
+        dict[str, Annotated[str, PydanticField(max_length=MAX_LOG)]], _logs, default_factory=dict, max_length=MAX_TEXTS
+    ),
+    plan=_said(
+        _Text | None, "A plan in its short form, where no file says it.", default=None, examples=["tp=8,pp=8,mbs=1,sp=1"]
+    ),
+    model=_said(_Text | _Inline | None, MODEL_HELP, default=None),
+)
+
 
 class TraceRow(BaseModel):
     """One recorded request; other keys (Mooncake's hash_ids) are not read."""
@@ -206,6 +223,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "scaling": ScalingBody,
     "check": CheckBody,
     "convert": ConvertBody,
+    "diagnose": DiagnoseBody,
     "predict": PredictBody,
     "deployments": DeploymentsBody,
     "post-training": PostTrainingBody,

@@ -234,7 +234,7 @@ def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
-    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "serve", "rl"):
+    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "diagnose", "serve", "rl"):
         found[name.capitalize()], named = published(name)
         found |= named
     for kind in (*_BODIES, *_SHOWN):

@@ -121,13 +121,14 @@ FIRST_SENTENCE = 200
 _WHAT_FOR = {
     "Training": ("search", "explain", "export", "scaling"),
     "Post-training": ("rl",),
-    "What you have": ("check", "convert"),
+    "What you have": ("check", "convert", "diagnose"),
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
     "Lists": ("model", "models", "gpus", "software", "rules"),
     "Service": ("serve", "worker", "keys"),
 }
 _MODULES = {
+    "diagnosis": ("diagnose",),
     "megatron": ("check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
     "runs": ("calibrate", "engines", "gpus", "model", "models", "predict", "rules", "scaling", "software", "validate"),
@@ -154,6 +155,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("finetune", "fine-tune", "lora"), "fine-tuning is autoconfig search --peft lora"),
     **dict.fromkeys(("inference", "infer", "deploy", "vllm"), "serving is autoconfig deployments"),
     **dict.fromkeys(("post-training", "rlhf", "grpo", "ppo"), "post-training is autoconfig rl"),
+    **dict.fromkeys(("why", "debug", "slow"), "why a run is slow is autoconfig diagnose"),
     "audit": "recipes of Megatron-Bridge are audited by `python -m validation.judge.audit` in a checkout",
 }
 """What others call a command -> which one it is."""
@@ -294,6 +296,7 @@ def cli() -> None:
     autoconfig deployments --model llama3-70b --gpus 8           to serve
     autoconfig scaling --model 70b --gpus 64:1024 --tokens 1T    how many GPUs
     autoconfig check train.sh                                    a script that you have
+    autoconfig diagnose train.sh run.log                         why a run is slow
     """
 
 

@@ -158,7 +158,7 @@ SECTIONS = {
     "output": "Files", "scaling": "Over GPU counts", "reliability": "Failures", "serving": "Question",
     "post_training": "Question", "post_training_output": "Files", "post_training_file": "Options",
     "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
-    "explain": "Answer", "check": "File", "": "Options",
+    "explain": "Answer", "diagnose": "The step, where no log says it", "check": "Beside a launch file", "": "Options",
 }  # fmt: skip
 """Group of fields -> the title of its options in a long help."""
 

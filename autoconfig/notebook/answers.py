@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from autoconfig.diagnosis.answer import Diagnosis
 from autoconfig.engines.check import StartAnswer
 from autoconfig.megatron.check import CheckAnswer
 from autoconfig.notebook import html
@@ -27,6 +28,7 @@ from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.answer_json import PlacementJson, RlJson
 from autoconfig.post_training.answer_json import answer_json as rl_json
 from autoconfig.render.check import CheckJson, check_json
+from autoconfig.render.diagnosis.record import DiagnosisJson, diagnosis_json
 from autoconfig.render.scaling import ScalingJson, ScalingPointJson, scaling_json
 from autoconfig.render.start_json import StartJson, start_json
 from autoconfig.render.training_json import ExplanationJson, RankedPlanJson, SearchJson, explain_json, search_json
@@ -245,6 +247,25 @@ class CheckFound(Answered[CheckJson]):
         from autoconfig.render.check import show_check
 
         super().__init__(check_json(answer), lambda console: show_check(console, answer))
+
+
+class DiagnosisFound(Answered[DiagnosisJson]):
+    """Why a run is slow: what `autoconfig diagnose --json` prints."""
+
+    def __init__(self, answer: Diagnosis) -> None:
+        from autoconfig.render.diagnosis.screen import show_diagnosis
+
+        super().__init__(diagnosis_json(answer), lambda console: show_diagnosis(console, answer))
+
+    @cached_property
+    def phases(self) -> pd.DataFrame:
+        """Expected and measured seconds of each phase."""
+        return frame(self.record.phases)
+
+    @cached_property
+    def causes(self) -> pd.DataFrame:
+        """The named causes, most likely first; empty for a healthy run."""
+        return frame(self.record.causes)
 
 
 class StartFound(Answered[StartJson]):

@@ -10,7 +10,7 @@ import { Workbench, optionsOf } from "./views.js";
 
 const PAUSE = 300;
 const ASKING = "asking…";
-const VIEWS = ["plans", "scaling", "deployments", "start", "post-training", "searches"];
+const VIEWS = ["plans", "scaling", "deployments", "start", "diagnose", "post-training", "searches"];
 const MOST_KEPT = 40;
 
 const state = { question: null, view: "plans", counts: "", types: "", days: "", written: null };
@@ -22,7 +22,7 @@ let pending = {};
 
 const bench = new Workbench(source, writeHash, useOptions);
 const searches = new Searches(readQuestion, openResult, tell);
-const tabs = Object.fromEntries(["deployments", "start", "post-training"].map((name) =>
+const tabs = Object.fromEntries(["deployments", "start", "diagnose", "post-training"].map((name) =>
   [name, new Tab(name, () => state.question || readQuestion(), writeHash, tell)]));
 const scalingBox = h("div");
 

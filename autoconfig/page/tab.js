@@ -1,15 +1,16 @@
-// Tabs with fields of their own beside the question's model and GPUs: deployments of a served model, steps of post-training.
+// Tabs with fields of their own beside the question's model and GPUs: deployments of a served model, starts of servers, slow runs, steps of post-training.
 
 import { h, replace } from "./dom.js";
 import { deploymentsView } from "./deployments.js";
+import { diagnosisBody, diagnosisView } from "./diagnosis.js";
 import { placementsView } from "./post_training.js";
 import { post } from "./service.js";
 import { USERS, loadCurves, ratesOf, startView } from "./start.js";
 
 const PAUSE = 300;
 
-/** Tabs: their path; `taken`, what they take of the question; fields (name, label, usual value, whether a number); the view of
- * an answer, and under which name the link holds what is chosen in it. */
+/** Tabs: their path; `taken`, what they take of the question; fields (name, label, usual value, whether a number, whether many
+ * lines: then the first are `unlinked`); the view of an answer, and under which name the link holds what is chosen in it. */
 const TABS = {
   deployments: { label: "Deployments", path: "/v1/deployments", taken: ["model", "gpus", "gpu", "gpus_per_node", "price"],
     view: deploymentsView, chosen: "deployment", fields: [["isl", "Tokens in", "1000", true], ["osl", "Tokens out", "1000", true],
@@ -22,6 +23,11 @@ const TABS = {
       ["gpu", "GPU", "as the text says, like l4-24gb"], ["release", "Release", "as the text says, else the newest"], ["settings", "Variables", "MODEL=… TP=2"],
       ["isl", "Tokens in", "none", true], ["osl", "Tokens out", "none", true], ["concurrency", "Users at once", "curves", true],
       ["rate", "Requests/s", "none", true]] },
+  diagnose: { label: "Slow run", path: "/v1/diagnose", prefix: "run_", taken: [], alone: true, view: diagnosisView, body: diagnosisBody,
+    unlinked: ["log", "launch"], fields: [["log", "Log of the run, NCCL's lines, nvidia-smi", "iteration 40/500 | elapsed time per iteration (ms): 9000 |", false, true],
+      ["launch", "Launch script, where the log prints no arguments", "", false, true], ["plan", "Or a plan", "tp=4,pp=4,mbs=1,sp=1"],
+      ["model", "Model", "as the files say"], ["gpus", "GPUs", "as the files say", true], ["gpu", "GPU", "h100-sxm-80gb"], ["software", "Software", "usual"],
+      ["seq_length", "Sequence", "usual", true], ["global_batch_size", "Global batch", "usual", true], ["step", "Measured step", "of the log, or 8.1s"]] },
   "post-training": { label: "Post-training", path: "/v1/post-training", taken: ["model", "gpus", "gpu"],
     view: placementsView, chosen: "placement", fields: [["algorithm", "Algorithm", "grpo"], ["framework", "Framework", "verl"],
       ["prompts", "Prompts a step", "usual of the framework", true], ["group_size", "Responses of each", "usual of the framework", true],
@@ -34,8 +40,8 @@ const TABS = {
 };
 
 /** What the link holds of these tabs. */
-export const TAB_CHOICES = Object.values(TABS).flatMap(({ fields, chosen, prefix = "" }) =>
-  [...fields.map(([name]) => prefix + name), ...(chosen ? [chosen] : [])]);
+export const TAB_CHOICES = Object.values(TABS).flatMap(({ fields, chosen, prefix = "", unlinked = [] }) =>
+  [...fields.map(([name]) => name).filter((name) => !unlinked.includes(name)).map((name) => prefix + name), ...(chosen ? [chosen] : [])]);
 
 export class Tab {
   /** `question()` gives the page's; `changed()` is told when the link should hold something else; `tell` shows problems. */
@@ -43,7 +49,7 @@ export class Tab {
     Object.assign(this, { of: TABS[name], question, changed, tell, values: {}, chosen: null, turn: null, pause: 0 });
     const { label, fields } = this.of;
     this.inputs = new Map(fields.map(([field, , usual, , area]) => [field, h(area ? "textarea" : "input", { id: `${name}-${field}`,
-      placeholder: usual, spellcheck: "false", maxlength: area ? 6000 : 100, rows: area ? 6 : null, oninput: () => this.typed(field) })]));
+      placeholder: usual, spellcheck: "false", maxlength: area ? (this.of.unlinked ? 500000 : 6000) : 100, rows: area ? 6 : null, oninput: () => this.typed(field) })]));
     this.state = h("p", { class: "quiet", role: "status" });
     this.box = h("div", { class: "answer" });
     this.element = h("div", null,
@@ -66,6 +72,7 @@ export class Tab {
   /** Takes what a link holds. */
   read(choices) {
     for (const [name] of this.of.fields) {
+      if (this.of.unlinked?.includes(name)) continue;
       this.values[name] = choices[(this.of.prefix || "") + name] || "";
       this.inputs.get(name).value = this.values[name];
     }
@@ -74,8 +81,8 @@ export class Tab {
 
   /** What the link should hold. */
   choices() {
-    const { prefix = "", chosen } = this.of;
-    const values = Object.fromEntries(Object.entries(this.values).map(([name, value]) => [prefix + name, value]));
+    const { prefix = "", chosen, unlinked = [] } = this.of;
+    const values = Object.fromEntries(Object.entries(this.values).filter(([name]) => !unlinked.includes(name)).map(([name, value]) => [prefix + name, value]));
     return { ...values, ...(chosen ? { [chosen]: this.chosen } : {}) };
   }
 
@@ -86,14 +93,14 @@ export class Tab {
       const text = this.values[name];
       if (text) body[name] = number && Number.isFinite(Number(text)) ? Number(text) : text;
     }
-    if (this.of.alone && !body.text) return;
+    if (this.of.alone && !body.text && !body.log && !body.step) return;
     if (body.settings) body.settings = Object.fromEntries(body.settings.split(/\s+/).map((pair) => [pair.split("=")[0], pair.split("=").slice(1).join("=")]));
     if (this.turn) this.turn.abort();
     const turn = new AbortController();
     this.turn = turn;
     this.state.textContent = "asking…";
     try {
-      const ask = (more) => post(this.of.path, { ...body, ...more }, { signal: turn.signal });
+      const ask = (more) => post(this.of.path, { ...(this.of.body ? this.of.body(body) : body), ...more }, { signal: turn.signal });
       if (this.of.curves) return await this.askCurves(body, ask);
       const answer = await ask({});
       this.state.textContent = "";

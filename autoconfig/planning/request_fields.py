@@ -125,6 +125,8 @@ CHECK: Fields = (
 SET: Fields = _some("check", "set")
 CHECK_SERVING: Fields = _all("check_serving")
 """Of the start of a serving engine alone."""
+DIAGNOSE: Fields = (*_all("diagnose"), *_some("check", "core_release", "set"))
+"""Beside QUESTION: a run's step, where no log says it, and what a launch file does not say."""
 PREDICT: Fields = tuple(field for field in CHECK if field.name not in ("fit_chance", "apply_to", "force"))
 """What the file of a run does not say."""
 CONVERT: Fields = (

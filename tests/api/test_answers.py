@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from autoconfig.api.routes.answers import CHECK_EXAMPLE, RUN_EXAMPLE
+from autoconfig.api.routes.answers import CHECK_EXAMPLE, DIAGNOSE_EXAMPLE, RUN_EXAMPLE
 from autoconfig.api.wire.bodies import DeploymentsBody
 from autoconfig.api.wire.schemas import components
 from autoconfig.specs.scenario import PRECISION_WORDS
@@ -73,6 +73,8 @@ def test_the_same_question_gives_the_same_bytes(http, services):
     ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
     ("check", CHECK_EXAMPLE, "check"),
     ("convert", {**CHECK_EXAMPLE, "format": "megatron-yaml"}, "convert"),
+    ("diagnose", DIAGNOSE_EXAMPLE, "diagnose"),
+    ("diagnose", {"files": {"run.log": "nothing that is known"}}, "diagnose"),
 ])  # fmt: skip
 def test_answers_follow_the_published_schemas(http, path, body, name):
     body = {key: value for key, value in body.items() if path not in ("explain", "timeline") or key not in ("fix", "top")}

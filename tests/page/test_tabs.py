@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx
@@ -12,6 +13,7 @@ from playwright.sync_api import expect
 from tests.api.conftest import services  # noqa: F401 (a fixture)
 from tests.page.conftest import SERVE, ask, serious, too_wide
 
+ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 
@@ -169,3 +171,19 @@ def test_a_start_that_fails_and_a_flag_that_is_unknown_are_said(asked, pages):
     view = page.locator("#view-start")
     expect(view.locator(".note.bad").first).to_contain_text("Does not start.")
     expect(view).to_contain_text("--max-model-len")
+
+
+def test_a_pasted_log_is_diagnosed(asked, pages):
+    question = {"model": "llama3-70b", "gpus": 64, "seq_length": 8192, "global_batch_size": 256}
+    question["plan"] = "tp=4,pp=4,vpp=5,mbs=1,sp=1"
+    log = (ROOT / "docs/examples/diagnose/socket.txt").read_text()
+    link = f"{asked.url}/#view=diagnose&" + "&".join(f"run_{key}={quote(str(value))}" for key, value in question.items())
+    page = pages(link)
+    view = page.locator("#view-diagnose")
+    view.get_by_label("Log of the run").fill(log)
+    answer = ask(asked, "diagnose", **question, files={"pasted.log": log})
+    assert answer["verdict"] == "slow" and [one["rule"] for one in answer["causes"]] == ["R02"]
+    expect(view.locator(".note.bad")).to_contain_text(f"Slow. {answer['measured']['step_seconds']:.3f} s a step")
+    expect(view.locator("ol.causes li")).to_contain_text(answer["causes"][0]["words"])
+    assert "Using network Socket" in view.inner_text() and view.locator("table tbody tr").count() == len(answer["phases"]) + 1
+    assert "Socket" not in page.url and "run_plan=" in page.url and not serious(page) and too_wide(page) <= 0

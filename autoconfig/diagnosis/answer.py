@@ -1,0 +1,242 @@
+"""`autoconfig diagnose`: the verdict, its causes, what was cleared, and what evidence is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoconfig.diagnosis.budget import StepBudget, subtract
+from autoconfig.diagnosis.expectation import EARLIER, Expectation
+from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
+from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
+from autoconfig.diagnosis.rules.plan import Better, better_plan
+from autoconfig.diagnosis.rules.table import FIRST, RULES
+from autoconfig.diagnosis.timers import parts_of
+from autoconfig.evidence.records import Evidence
+
+HEALTHY, SLOW, FAST = "healthy", "slow", "fast"
+REPORT_WRONG, NO_PROMISE, NOT_ENOUGH = "report_wrong", "no_promise", "not_enough"
+VERDICTS = (HEALTHY, SLOW, FAST, REPORT_WRONG, NO_PROMISE, NOT_ENOUGH)
+WORTH_NAMING = 0.05
+"""Share of a step inside its band that a proven cause must take to be named."""
+ORDER = (
+    "R12",
+    "R18",
+    "R15",
+    "R09",
+    "R04",
+    "R02",
+    "R08",
+    "R17",
+    "R16",
+    "R13",
+    "R10",
+    "R11",
+    "R05",
+    "R06",
+    "R07",
+    "R03",
+    "R14",
+    "R01",
+)
+"""Of causes that explain the same seconds with the same certainty: is it real, is it the plan, then what the step's length
+alone speaks for most (of 45 public cases R02 and R04 held 17, R08 2, R01 3)."""
+MOST_OF_IT = 0.5
+"""Share of the seconds to explain."""
+FOLLOWS_FROM = {"R03": ("R02",), "R14": ("R10",), "R17": ("R14", "R16", "R08")}
+"""Rule -> those whose cause brings it about: nothing hides a slow link, a low clock makes a slow rank, and the pipeline waits
+for a slow rank, stage or expert."""
+PLAN_MISSING = "the launch file, the log's own arguments, or --model, --gpus, --gpu and a PLAN"
+STEP_MISSING = "a step: lines of the run's log, or --step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """Evidence that is not there, and the rules that it would settle."""
+
+    evidence: str
+    rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that `diagnose` says."""
+
+    verdict: str
+    """One of VERDICTS."""
+    why: str
+    """The verdict's reason, in a sentence."""
+    case: RunCase
+    causes: tuple[Cause, ...]
+    """Most likely first."""
+    cleared: tuple[tuple[str, str], ...]
+    """(rule, what was seen) of rules whose evidence is there and silent."""
+    missing: tuple[Missing, ...]
+    better: Better | None = None
+    """The plan to change to after all that."""
+
+    @property
+    def expectation(self) -> Expectation | None:
+        return self.case.expectation
+
+    @property
+    def measured(self) -> MeasuredStep | None:
+        return self.case.measured
+
+    @property
+    def step_after(self) -> float | None:
+        """Seconds of the step with every cause gone that says what it costs; None where none does."""
+        step = self.case.step_seconds
+        proven = [one for one in self.causes if one.certainty != CONSISTENT]
+        gains = [step - one.step_after for one in proven if step is not None and one.step_after is not None]
+        if step is None or not gains:
+            return None
+        floor = self.expectation.p5 if self.expectation is not None else 0.0
+        return max(step - sum(gains), min(floor, step))
+
+    @property
+    def why_not_calibrate(self) -> str:
+        """Why this run may not calibrate the planner; empty where it may: what is sick would make slow normal."""
+        if self.expectation is None or self.expectation.plan is None or self.case.step_seconds is None:
+            return "plan or step are not known"
+        if self.causes:
+            return f"a fault is named: {self.causes[0].words} ({self.causes[0].rule})"
+        if self.verdict not in (HEALTHY, FAST):
+            return f"the run is not known to be healthy ({self.verdict.replace('_', ' ')})"
+        return ""
+
+
+def diagnose(
+    evidence: Evidence,
+    expectation: Expectation | None,
+    given: GivenStep | None = None,
+    before: Evidence | None = None,
+    *,
+    with_better: bool = True,
+    unread: str = "",
+) -> Diagnosis:
+    """The diagnosis of one run: what it left behind beside what it should take; `before`: the same job's earlier log, which is
+    then the expectation. `with_better` ranks other plans, which takes a second; `unread`: why a launch file says no plan.
+    Raises InputError for a rate without a plan."""
+    earlier = None if before is None else case_of(before, expectation, GivenStep())
+    if earlier is not None and earlier.measured is not None:
+        expectation = _as_earlier(earlier.measured, expectation)
+    case = case_of(evidence, expectation, given or GivenStep(), earlier)
+    found = {rule.id: rule.test(case) for rule in RULES}
+    causes = _named(case, [one for one in found.values() if isinstance(one, Cause)])
+    verdict, why = _verdict(case, causes)
+    return Diagnosis(
+        verdict=verdict,
+        why=why,
+        case=case,
+        causes=tuple(causes),
+        cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
+        missing=_missing(case, [rule for rule, one in found.items() if one is None], unread),
+        better=better_plan(expectation) if with_better and expectation is not None and expectation.plan is not None else None,
+    )
+
+
+def case_of(evidence: Evidence, expectation: Expectation | None, given: GivenStep, earlier: RunCase | None = None) -> RunCase:
+    """What the rules are asked about."""
+    measured = measured_of(evidence, expectation, given)
+    budget = StepBudget()
+    if measured is not None and not measured.relative:
+        expected = expectation.phases if expectation is not None else {}
+        budget = subtract(measured.step_seconds, expected, parts_of(evidence))
+    return RunCase(evidence=evidence, measured=measured, expectation=expectation, budget=budget, earlier=earlier)
+
+
+LEAST_EDGE = 0.03
+"""Steps of one job on one machine differ by less between two starts."""
+
+
+def _as_earlier(before: MeasuredStep, planned: Expectation | None) -> Expectation:
+    """The earlier run's step as the expectation, with what is known of its plan: the edge lies three of its own robust standard
+    deviations off, a few per cent at least."""
+    found = before.statistics
+    room = max(LEAST_EDGE, 3.0 * found.robust_sd if found is not None else 0.0)
+    step = before.step_seconds
+    return Expectation(
+        step_seconds=step,
+        p5=step * (1 - room),
+        p95=step * (1 + room),
+        level=EARLIER,
+        question=planned.question if planned else None,
+        plan=planned.plan if planned else None,
+        report=planned.report if planned else None,
+    )
+
+
+def _named(case: RunCase, found: Sequence[Cause]) -> list[Cause]:
+    """The causes that may be named, most likely first; what the step's length alone speaks for only where no evidence explains
+    most of what there is to explain."""
+    kept = [one for one in found if _may_be_named(case, one)]
+    shown = [one for one in kept if one.certainty != CONSISTENT]
+    if any(one.seconds is None or one.seconds >= MOST_OF_IT * case.gap_seconds for one in shown):
+        kept = shown
+    there = {one.rule for one in kept if one.certainty == CERTAIN}
+    kept = [one for one in kept if not there.intersection(FOLLOWS_FROM.get(one.rule, ()))]
+    return sorted(kept, key=lambda one: _place(case, one))
+
+
+def _may_be_named(case: RunCase, cause: Cause) -> bool:
+    """Beyond the band of a class with a promise every cause; without plan or promise those with evidence of their own; inside
+    the band what is proven and takes a share of the step worth naming, and a plan that is slow by itself."""
+    if case.ratio is not None and not case.above_band:
+        if cause.rule in ("R09", "R12"):
+            return True
+        if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
+            return False
+        return case.share(cause.seconds) >= WORTH_NAMING
+    promised = case.above_band and case.expectation is not None and not case.expectation.no_promise
+    return promised or cause.certainty != CONSISTENT
+
+
+def _place(case: RunCase, cause: Cause) -> tuple[int, int, float, int]:
+    real = cause.rule in FIRST and (cause.rule != "R18" or case.above_band) and cause.certainty != CONSISTENT
+    return (0 if real else 1, CERTAINTIES.index(cause.certainty), -(cause.seconds or 0.0), ORDER.index(cause.rule))
+
+
+def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
+    """(verdict, why)."""
+    e, step = case.expectation, case.step_seconds
+    faults = [one for one in causes if one.rule != "R12"]
+    if causes and not faults and not case.above_band:
+        inside = f"{case.ratio:.2f} times the expected step, inside its band" if case.ratio is not None else "of the step"
+        return REPORT_WRONG, f"{inside}; what is printed does not follow from it"
+    if e is None:
+        if faults:
+            return SLOW, "without a plan: what the evidence proves alone"
+        return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
+    if step is None:
+        return (SLOW, faults[0].words) if faults else (NOT_ENOUGH, "nothing says how long a step takes")
+    if faults:
+        inside = "" if case.above_band else ", inside the band, but"
+        return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"
+    if not case.above_band:
+        if step < e.p5:
+            return FAST, f"{case.ratio:.2f} times the expected step, below its band"
+        return HEALTHY, f"{case.ratio:.2f} times the expected step, inside the band of its class"
+    if e.no_promise:
+        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
+    return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
+
+
+def _missing(case: RunCase, silent: Sequence[str], unread: str) -> tuple[Missing, ...]:
+    """What would settle the rules that had no evidence: plan and step first."""
+    found = []
+    if case.expectation is None:
+        found.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
+    if case.step_seconds is None:
+        found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
+    settles: dict[str, list[str]] = {}
+    for rule in RULES:
+        if rule.id in silent and rule.settles and rule.id not in ("R09", "R12", "R15"):
+            settles.setdefault(rule.settles, []).append(rule.id)
+    moe = case.expectation is None or case.expectation.scenario is None or case.expectation.scenario.model.is_moe
+    stages = case.expectation is None or case.expectation.plan is None or case.expectation.plan.pp > 1
+    for evidence, rules in settles.items():
+        kept = [rule for rule in rules if (moe or rule != "R08") and (stages or rule not in ("R16", "R17"))]
+        if kept:
+            found.append(Missing(evidence=evidence, rules=tuple(kept)))
+    return tuple(found)

@@ -1,0 +1,170 @@
+"""What `diagnose` is given: files in any order, a PLAN, options; to one diagnosis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from autoconfig.diagnosis.answer import Diagnosis, diagnose
+from autoconfig.diagnosis.expectation import Expectation, expectation_of
+from autoconfig.diagnosis.measured import GivenStep
+from autoconfig.evidence.read import read_files, read_texts
+from autoconfig.evidence.records import WITH_ORIGIN, Evidence
+from autoconfig.formats.check import read_any, read_file
+from autoconfig.megatron.check import file_violations
+from autoconfig.megatron.check_input import CheckInput, CheckRequest, check_request
+from autoconfig.planning.request_fields import DIAGNOSE
+from autoconfig.planning.resolve import check_bounds, field_values
+from autoconfig.specs.errors import InputError, PlanError, option
+from autoconfig.training.question import Request, request_of, understand
+
+MOST_LOGS = 2
+"""Logs of steps that are compared: a good and a bad one."""
+LAUNCH = "launch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GivenWords:
+    """The words of a question, sorted."""
+
+    files: tuple[Path, ...]
+    plan: str | None
+
+
+def sorted_words(words: Sequence[str]) -> GivenWords:
+    """Files and the PLAN among words. Raises InputError for a word that is neither, and for two plans."""
+    files, plans = [], []
+    for word in words:
+        path = Path(word)
+        try:
+            there = path.exists()
+        except (OSError, ValueError):  # a name too long, or with NUL
+            there = False
+        if there:
+            files.append(path)
+        elif "=" in word and "/" not in word.partition("=")[0]:
+            plans.append(word)
+        else:
+            raise InputError(f"{word[:80]!r} is no file, and no PLAN like tp=8,pp=2,mbs=1: check the path")
+    if len(plans) > 1:
+        raise InputError(f"two plans: {plans[0][:60]} and {plans[1][:60]}; give one")
+    return GivenWords(files=tuple(files), plan=plans[0] if plans else None)
+
+
+def given_of(given: Mapping[str, Any]) -> GivenStep:
+    """What the caller says of the step. Raises InputError for two ways at once, and for numbers out of bounds."""
+    fields = [field for field in DIAGNOSE if field.name in GivenStep.__dataclass_fields__]
+    said = GivenStep(**field_values(fields, given))
+    check_bounds(fields, said)
+    named = [name for name, value in vars(said).items() if value is not None]
+    if len(named) > 1:
+        raise InputError(f"give one of {option(named[0])} and {option(named[1])}: each says how long a step takes")
+    return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSource:
+    """How what says the plan is read."""
+
+    plan: str | None
+    """In its short form; None: a file says it."""
+    request: Callable[[], Request]
+    """The question that a PLAN is of. Raises InputError."""
+    check: CheckRequest
+    """What the caller says beside a launch file, or the arguments that a log prints."""
+    read: Callable[[str], CheckInput]
+    """The launch file of this name. Raises InputError."""
+    names_model: bool = False
+    """A model and a number of GPUs are given."""
+
+
+def diagnose_files(words: Sequence[str], given: Mapping[str, Any]) -> Diagnosis:
+    """The diagnosis of the files and the PLAN among `words`, with the options of a question. Raises InputError."""
+    said, step = sorted_words(words), given_of(given)
+    check = check_request(given)
+    asked = PlanSource(
+        plan=said.plan,
+        request=lambda: request_of(given),
+        check=check,
+        read=lambda name: read_file(Path(name), check),
+        names_model=given.get("model") is not None and given.get("gpus") is not None,
+    )
+    return diagnosed(read_files(said.files), asked, step)
+
+
+def diagnose_texts(
+    files: Mapping[str, str], plan: str | None, given: Mapping[str, Any], request: Callable[[], Request], check: CheckRequest
+) -> Diagnosis:
+    """The same of texts by name, for callers over the network: `request` is the question of a plan, `check` what is said beside
+    a launch file. Raises InputError."""
+    asked = PlanSource(plan=plan, request=request, check=check, read=lambda name: read_any(files[name], check))
+    return diagnosed(read_texts(files), asked, given_of(given))
+
+
+def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnosis:
+    """The diagnosis of evidence that was read; the plan is the PLAN, that of the launch file among the files, or of the
+    arguments that a log prints. Raises InputError."""
+    launch = [one.name for one in evidence.files if one.kind == LAUNCH]
+    if len(launch) > 1:
+        raise InputError(f"{launch[0]} and {launch[1]} are both launch files, or no log that is known: give the run's own")
+    if not evidence.files and step == GivenStep():
+        raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
+    unread = ""
+    try:
+        expectation = _expected(evidence, asked, launch)
+    except InputError as error:
+        if asked.plan is not None or not launch or not _holds_evidence(evidence, step):
+            raise
+        expectation, unread = None, f"{launch[0]} is not read as a launch file: {error}"
+    now, before = _two_runs(evidence)
+    return diagnose(now, expectation, step, before, unread=unread)
+
+
+def _holds_evidence(evidence: Evidence, step: GivenStep) -> bool:
+    """Whether anything but a launch file was given."""
+    return step != GivenStep() or any(getattr(evidence, kind) for kind in WITH_ORIGIN)
+
+
+def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str]) -> Expectation | None:
+    """The price of the run's plan; None where nothing says the plan. Raises InputError where what says it cannot be read."""
+    if asked.plan is not None:
+        question = understand(asked.request())
+        try:
+            return expectation_of(question, question.scenario.read_plan(asked.plan))
+        except PlanError as error:
+            raise InputError(f"the plan {asked.plan[:80]} cannot be priced: {error}") from error
+    if launch:
+        return _of_file(asked.read(launch[0]))
+    if evidence.plans:
+        return _of_file(read_any(evidence.plans[-1].text, asked.check))
+    if asked.names_model:
+        raise InputError(
+            f"{option('model')} and {option('gpus')} are of a PLAN: write it behind them, like tp=8,pp=2,mbs=1, or give the "
+            "launch file"
+        )
+    return None
+
+
+def _of_file(source: CheckInput) -> Expectation:
+    """The price of a file's plan; a run that is there needs no permission."""
+    return expectation_of(source.question, source.plan, broken=bool(file_violations(source)))
+
+
+def _two_runs(evidence: Evidence) -> tuple[Evidence, Evidence | None]:
+    """(the run, its earlier self): of two logs of steps the first is the good one. Raises InputError for more than two."""
+    logs = list(dict.fromkeys(line.origin.file for line in evidence.steps))
+    if len(logs) < MOST_LOGS:
+        return evidence, None
+    if len(logs) > MOST_LOGS:
+        raise InputError(f"{len(logs)} logs of steps ({', '.join(logs[:3])}, ...): give one, or a good and a bad one")
+    return _without(evidence, logs[0]), evidence.of_file(logs[0])
+
+
+def _without(evidence: Evidence, name: str) -> Evidence:
+    """The evidence of all files but one; the list of files stays whole."""
+    kept: dict[str, Any] = {
+        kind: tuple(one for one in getattr(evidence, kind) if one.origin.file != name) for kind in WITH_ORIGIN
+    }
+    return replace(evidence, **kept)

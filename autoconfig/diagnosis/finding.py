@@ -1,0 +1,131 @@
+"""What a rule is asked about, and what it answers."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+
+from autoconfig.diagnosis.budget import StepBudget
+from autoconfig.diagnosis.expectation import Expectation
+from autoconfig.diagnosis.measured import MeasuredStep
+from autoconfig.evidence.records import Evidence, Origin
+
+CERTAIN, LIKELY, CONSISTENT = "certain", "likely", "consistent"
+CERTAINTIES = (CERTAIN, LIKELY, CONSISTENT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunCase:
+    """One run: what its step should take and takes, and what it left behind."""
+
+    evidence: Evidence
+    measured: MeasuredStep | None = None
+    """None: nothing says how long a step takes."""
+    expectation: Expectation | None = None
+    """None: neither a plan nor an earlier run."""
+    budget: StepBudget = field(default_factory=StepBudget)
+    earlier: RunCase | None = None
+    """The same job, before."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of the measured step; None where it is not known, or known in units of its own only."""
+        return None if self.measured is None or self.measured.relative else self.measured.step_seconds
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over expected step; None where one of them is not known."""
+        if self.expectation is None or self.step_seconds is None:
+            return None
+        return self.step_seconds / self.expectation.step_seconds
+
+    @property
+    def gap_seconds(self) -> float:
+        """Seconds to explain; 0 where nothing is."""
+        if self.expectation is None or self.step_seconds is None:
+            return 0.0
+        return max(0.0, self.step_seconds - self.expectation.step_seconds)
+
+    @property
+    def above_band(self) -> bool:
+        """Whether the step takes longer than 95 % of the runs of its class."""
+        step = self.step_seconds
+        return self.expectation is not None and step is not None and step > self.expectation.p95
+
+    def share(self, seconds: float) -> float:
+        """Of the measured step; 0 where that is not known."""
+        return seconds / self.step_seconds if self.step_seconds else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """A cause with the evidence that it is named for."""
+
+    rule: str
+    words: str
+    """What is wrong, in a line."""
+    certainty: str
+    """One of CERTAINTIES: proven by what the run left behind, shown by it, or only consistent with the step's length."""
+    seconds: float | None = None
+    """Of the step, that it explains; None where the evidence does not say."""
+    evidence: tuple[Origin, ...] = ()
+    figures: str = ""
+    """What was computed from the evidence."""
+    remedy: str = ""
+    step_after: float | None = None
+    """Seconds of the step with the cause gone; None where nobody can say."""
+    gain_seconds: float | None = None
+    """What that saves of a step."""
+
+
+def caused(
+    case: RunCase,
+    rule: str,
+    words: str,
+    certainty: str,
+    *,
+    evidence: Sequence[Origin] = (),
+    figures: str = "",
+    remedy: str = "",
+    seconds: float | None = None,
+    step_after: float | None = None,
+    gain_seconds: float | None = None,
+) -> Cause:
+    """A cause; the step without it is the measured one less the seconds that it explains, where the planner has no price."""
+    if step_after is None and seconds is not None and case.step_seconds is not None:
+        step_after = max(case.step_seconds - seconds, 0.0)
+    if gain_seconds is None and step_after is not None and case.step_seconds is not None:
+        gain_seconds = case.step_seconds - step_after
+    return Cause(
+        rule=rule,
+        words=words,
+        certainty=certainty,
+        seconds=seconds,
+        evidence=tuple(evidence),
+        figures=figures,
+        remedy=remedy,
+        step_after=step_after,
+        gain_seconds=gain_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """A rule looked at its evidence and is silent."""
+
+    said: str = ""
+
+
+@cache
+def thresholds() -> Mapping[str, Mapping[str, float]]:
+    """Rule -> threshold -> value, from data/diagnosis_rules.toml."""
+    text = (resources.files("autoconfig") / "data" / "diagnosis_rules.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def threshold(rule: str, name: str) -> float:
+    """One threshold of a rule."""
+    return thresholds()[rule][name]

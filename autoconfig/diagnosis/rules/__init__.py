@@ -1,0 +1,1 @@
+"""Causes of a slow run, one function a rule, each with evidence of its own."""

@@ -1,0 +1,147 @@
+"""R01, R04, R13: the host does not launch in time, kernels fall back to slower ones, the optimizer takes too long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from autoconfig.diagnosis import timers
+from autoconfig.diagnosis.expectation import HOST, OPTIMIZER
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.gain import cure_by, with_switches
+from autoconfig.evidence.records import Origin
+from autoconfig.specs.run_settings import FULL_ITERATION
+
+LAUNCH_REMEDY = "CUDA graphs (--cuda-graph-impl), a larger micro-batch, OMP_NUM_THREADS=1 and pinned processes"
+
+
+def late_launches(case: RunCase) -> Cause | Cleared | None:
+    """R01: the GPU idles because the host launches late or synchronises (trace); or the plan's own price is bound by the host
+    and the step is longer still."""
+    traces = case.evidence.traces
+    for trace in traces:
+        steps = max(1, trace.steps)
+        step = trace.span_s / steps
+        late = trace.idle.get("late_launch", 0.0) / steps
+        waits = trace.idle.get("synchronization", 0.0) / steps
+        price = case.expectation.phases.get(HOST, 0.0) if case.expectation else 0.0
+        lost = late + waits - price
+        if lost < threshold("R01", "late_launch_share") * step:
+            continue
+        if price and late + waits < threshold("R01", "host_growth") * price:
+            continue
+        why = "the host synchronises with the GPU" if waits > late else "the GPU waits for the host's launches"
+        text = f"idle {late:.3g} s before late launches, {waits:.3g} s behind synchronisations, of {step:.3g} s"
+        remedy = "no .item(), .cpu() or printing inside a step" if waits > late else LAUNCH_REMEDY
+        origin = Origin(file=trace.origin.file, text=text)
+        return caused(case, "R01", why, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
+    if traces:
+        return Cleared("the host keeps up")
+    return _host_bound(case)
+
+
+def _host_bound(case: RunCase) -> Cause | None:
+    e = case.expectation
+    if e is None or e.scenario is None or e.plan is None or case.step_seconds is None or not case.above_band:
+        return None
+    share = e.phases.get(HOST, 0.0) / e.step_seconds
+    if share < threshold("R01", "host_share"):
+        return None
+    cure = None
+    graphs = with_switches(e.scenario, cuda_graphs=frozenset({FULL_ITERATION}))
+    if FULL_ITERATION not in e.scenario.settings(e.plan).cuda_graphs:
+        cure = cure_by("graphs", case.step_seconds, (e.scenario, e.plan), (graphs, e.plan), case.budget.measured(), kept=())
+    figures = f"{share:.0%} of the expected step is waiting for the host already"
+    return caused(
+        case,
+        "R01",
+        "a slow host would explain the step: its launches bound the plan",
+        CONSISTENT,
+        figures=figures,
+        remedy=LAUNCH_REMEDY,
+        seconds=case.gap_seconds,
+        step_after=cure.step_after if cure else None,
+    )
+
+
+FALLBACKS = {
+    "softmax_kernel": ("attention is not fused: softmax kernels beside GEMMs", "install flash-attention or cuDNN attention"),
+    "fp32_gemm": ("GEMMs run in fp32", "bf16 or TF32 for every GEMM (torch.backends.cuda.matmul)"),
+    "eager_norm": ("norms run in plain torch", "fused norms (Apex, Transformer Engine)"),
+    "scalar_loop_scan": ("the recurrent layers run in plain torch", "install mamba-ssm and causal-conv1d, or fla"),
+}
+"""TraceParts.names -> (in words, remedy)."""
+FALLBACK_PARTS = {"unfused_attention": "softmax_kernel", "unfused_attention_seconds": "softmax_kernel"}
+
+
+def slow_kernels(case: RunCase) -> Cause | Cleared | None:
+    """R04: a trace, or a profiler's table, shows kernels that stand in for faster ones; or the step is so much longer on one
+    node that no other cause reaches it."""
+    for trace in case.evidence.traces:
+        steps = max(1, trace.steps)
+        seconds = sum(trace.parts.get(part, 0.0) for part in FALLBACK_PARTS) / steps
+        expects_unfused = case.expectation is not None and "unfused_attention_seconds" in case.expectation.parts
+        names = {name for name in trace.names if name in FALLBACKS and not (name == "softmax_kernel" and expects_unfused)}
+        share = seconds / (trace.span_s / steps) if trace.span_s else 0.0
+        if names - {"softmax_kernel"} or ("softmax_kernel" in names and share >= threshold("R04", "fallback_share")):
+            name = "softmax_kernel" if "softmax_kernel" in names else min(names)
+            words, remedy = FALLBACKS[name]
+            origin = Origin(file=trace.origin.file, text=f"{name.replace('_', ' ')}: {seconds:.3g} s a step")
+            return caused(
+                case, "R04", words, CERTAIN, evidence=(origin,), remedy=remedy, seconds=case.gap_seconds or seconds or None
+            )
+    unfused = [row for row in case.evidence.kernels if row.part == "unfused_attention"]
+    if sum(row.share for row in unfused) >= threshold("R04", "fallback_share"):
+        words, remedy = FALLBACKS["softmax_kernel"]
+        return caused(
+            case, "R04", words, LIKELY, evidence=(unfused[0].origin,), remedy=remedy, seconds=case.gap_seconds or None
+        )
+    if case.evidence.traces:
+        return Cleared("no kernel stands in for a faster one")
+    return _far_too_slow(case)
+
+
+def _far_too_slow(case: RunCase) -> Cause | None:
+    scenario = case.expectation.scenario if case.expectation else None
+    if scenario is None or case.ratio is None or not case.above_band or case.ratio < threshold("R04", "ratio"):
+        return None
+    if scenario.cluster.num_gpus > scenario.cluster.link_domain_size:
+        return None
+    words = "on one node only slower kernels than this software has today reach this: a fallback or an old build"
+    remedy = "another container or --transformer-impl; a trace of one step shows which kernels run"
+    figures = f"{case.ratio:.2f} times the expected step"
+    return caused(case, "R04", words, CONSISTENT, figures=figures, remedy=remedy, seconds=case.gap_seconds)
+
+
+def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
+    """R13: the optimizer's timer, or its part of a trace, is far above its price, or most of the step where there is none."""
+    found = timers.timed(case.evidence, timers.OPTIMIZER_STEP)
+    origins: tuple[Origin, ...] = found.origins if found else ()
+    seconds = found.most if found else case.budget.measured().get(OPTIMIZER)
+    if seconds is None:
+        return None
+    step = case.step_seconds or timers.timed_step(case.evidence)
+    e = case.expectation
+    price = e.phases.get(OPTIMIZER, 0.0) if e else 0.0
+    if not step:
+        return None
+    if e is not None and e.plan is not None:
+        lost = seconds - price
+        slow = seconds > threshold("R13", "growth") * price and lost >= threshold("R13", "share") * step
+    else:
+        lost = seconds
+        slow = seconds >= threshold("R13", "unmeasured_share") * step
+    if not slow:
+        return Cleared("the optimizer takes what it should")
+    offloaded = e is not None and e.plan is not None and e.plan.offload > 0
+    words = "the optimizer takes far too long" + (" on the CPU" if offloaded else "")
+    figures = f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else "")
+    remedy = "the optimizer on the GPU where it fits (no offload), fused, its state sharded (--use-distributed-optimizer)"
+    after = None
+    if offloaded and e is not None and e.scenario is not None and e.plan is not None and case.step_seconds:
+        on_gpu = replace(e.plan, offload=0.0)
+        cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, on_gpu), case.budget.measured())
+        after = cure.step_after if cure else None
+    certainty = CERTAIN if seconds >= threshold("R13", "unmeasured_share") * step else LIKELY
+    return caused(
+        case, "R13", words, certainty, evidence=origins, figures=figures, remedy=remedy, seconds=lost, step_after=after
+    )

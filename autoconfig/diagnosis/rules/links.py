@@ -1,0 +1,360 @@
+"""R02, R03: links that are slower than the catalogue's, and communication that nothing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from autoconfig.diagnosis import solve, timers
+from autoconfig.diagnosis.expectation import CP, EXPERTS, GATHERS, GRADIENTS, TP
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, Variable
+from autoconfig.specs.scenario import Scenario
+
+SLOW_NETWORKS = ("socket", "ethernet", "tcp")
+OFF = {
+    "NCCL_IB_DISABLE": ("1", "InfiniBand is switched off (NCCL_IB_DISABLE=1)", "unset NCCL_IB_DISABLE"),
+    "NCCL_P2P_DISABLE": ("1", "direct transfers between GPUs are switched off (NCCL_P2P_DISABLE=1)", "unset NCCL_P2P_DISABLE"),
+    "NCCL_P2P_LEVEL": ("LOC", "direct transfers between GPUs are switched off (NCCL_P2P_LEVEL=LOC)", "unset NCCL_P2P_LEVEL"),
+    "NCCL_NET": ("Socket", "the network is forced to sockets (NCCL_NET=Socket)", "unset NCCL_NET"),
+    "NCCL_NET_GDR_LEVEL": ("LOC", "the network card does not reach GPU memory (NCCL_NET_GDR_LEVEL=LOC)", "unset it"),
+}
+"""Variable of NCCL -> value that makes links slow, in words, and what to do (NCCL's documentation, environment variables)."""
+REFIT = ("refit", "update_weights", "weight_sync", "sync_weights", "update_weight", "prepare_for_generation")
+"""What moves the weights to the generating engine is called so (NeMo-RL, verl, OpenRLHF, slime)."""
+USUAL_REFIT = 0.06
+"""Share of a step of reinforcement learning that 39 of 40 published steps spend on it at most."""
+_REMEDY_OF_RATE = "run nccl-tests on these nodes; NCCL_DEBUG=INFO names the network and the transport that are used"
+BY_BYTES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "send_recv": 1.0, "broadcast": 1.0, "all_reduce": 2.0}
+"""Bytes that cross a GPU's link for each byte of the larger side of a message, of many ranks (nccl-tests, doc/PERFORMANCE.md):
+(n - 1) / n is taken as 1."""
+
+
+def slow_link(case: RunCase) -> Cause | Cleared | None:
+    """R02: NCCL says a fallback; a test or a trace reaches less than half of the catalogue's rate; a timer of communication or
+    the weights' way to the engine takes far longer than priced; or only a slower link explains the step."""
+    seen = False
+    for found in (_said(case), _tested(case), _traced(case), _of_kernels(case), _timed(case), _refit(case)):
+        if isinstance(found, Cause):
+            return found
+        seen = seen or found is not None
+    return _solved(case) or (Cleared() if seen else None)
+
+
+def _said(case: RunCase) -> Cause | Cleared | None:
+    """What NCCL says outright."""
+    links, variables = case.evidence.links, case.evidence.variables
+    facts = sorted((fact for fact in links if _is_fallback(fact, case)), key=lambda fact: fact.kind != "network")
+    off = [one for one in variables if one.name in OFF and one.value.strip().lower() == OFF[one.name][0].lower()]
+    if not facts and not off:
+        return Cleared() if any(fact.kind in ("network", "transport") for fact in links) else None
+    origins = (*(one.origin for one in off[:2]), *(fact.origin for fact in _distinct(facts)))
+    words = OFF[off[0].name][1] if off else _fallback_words(facts[0])
+    remedy = OFF[off[0].name][2] if off else _fallback_remedy(facts[0], variables)
+    return _caused(case, words, CERTAIN, evidence=origins, remedy=remedy)
+
+
+def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
+    value = fact.value.lower()
+    if fact.kind == "no_device":
+        return not any(other.kind == "network" and not _is_slow(other.value) for other in case.evidence.links)
+    if fact.kind == "network":
+        return _is_slow(value)
+    return fact.kind == "transport" and (value.startswith("shm") or value.startswith("net/socket"))
+
+
+def _is_slow(value: str) -> bool:
+    return any(word in value.lower() for word in SLOW_NETWORKS)
+
+
+def _distinct(facts: Iterable[LinkFact]) -> list[LinkFact]:
+    found: dict[tuple[str, str], LinkFact] = {}
+    for fact in facts:
+        found.setdefault((fact.kind, fact.value), fact)
+    return list(found.values())[:2]
+
+
+def _fallback_words(fact: LinkFact) -> str:
+    if fact.kind == "transport" and fact.value.lower().startswith("shm"):
+        return "GPUs of a node reach each other through host memory"
+    return "no InfiniBand device is used" if fact.kind == "no_device" else "the network is Ethernet sockets"
+
+
+def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
+    if fact.kind == "transport" and fact.value.lower().startswith("shm"):
+        return "let NCCL use peer-to-peer: no ACS on the PCIe switches, no NCCL_P2P_DISABLE (nvidia-smi topo -p2p r)"
+    named = next((one for one in variables if one.name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")), None)
+    more = f"; the log sets {named.name}={named.value}" if named else ""
+    return f"give the containers the InfiniBand devices and name them with NCCL_IB_HCA{more}"
+
+
+def _tested(case: RunCase) -> Cause | Cleared | None:
+    """nccl-tests against the catalogue's rate."""
+    found = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s and _large(fact)]
+    scenario = _scenario(case)
+    if not found or scenario is None:
+        return None
+    best = max(found, key=lambda fact: fact.bus_bytes_per_s or 0.0)
+    asked = _rate_between(scenario, None)
+    reached = best.bus_bytes_per_s or 0.0
+    if reached >= threshold("R02", "rate_share") * asked:
+        return Cleared(f"nccl-tests reach {reached / 1e9:.0f} GB/s")
+    words, figures = _rate_words(reached, asked)
+    return _caused(case, words, CERTAIN, evidence=(best.origin,), figures=figures)
+
+
+def _large(fact: LinkFact) -> bool:
+    return (fact.size_bytes or 0) >= threshold("R02", "message_bytes")
+
+
+def _scenario(case: RunCase) -> Scenario | None:
+    return case.expectation.scenario if case.expectation else None
+
+
+def _rate_between(scenario: Scenario, ranks: int | None) -> float:
+    """The rate that ranks of a group reach each other at, bytes per second of one GPU: links where one domain holds them
+    all."""
+    cluster = scenario.cluster
+    wide = (ranks or cluster.num_gpus) > cluster.link_domain_size
+    return cluster.nic_bytes_per_s if wide else cluster.link_bytes_per_s
+
+
+def _rate_words(reached: float, asked: float) -> tuple[str, str]:
+    kind = solve.link_class(reached)
+    return (
+        f"links run at {reached / 1e9:.3g} GB/s a GPU where {asked / 1e9:.3g} are there"
+        + (f": as {kind} does" if kind else ""),
+        f"{reached / 1e9:.3g} of {asked / 1e9:.3g} GB/s",
+    )
+
+
+def _traced(case: RunCase) -> Cause | Cleared | None:
+    """Bytes over seconds of the collectives of a trace. A collective also waits for its last rank: only the sum over a group
+    of large messages is looked at, and with several traces the rank that waits least."""
+    scenario = _scenario(case)
+    worst: tuple[float, float, CollectiveUse, Origin] | None = None
+    seen = False
+    by_group: dict[tuple[str, str], list[tuple[CollectiveUse, Origin, int]]] = {}
+    for trace in case.evidence.traces:
+        for use in trace.collectives:
+            by_group.setdefault((use.name, use.group), []).append((use, trace.origin, max(1, trace.steps)))
+    for uses in by_group.values():
+        use, origin, steps = min(uses, key=lambda item: item[0].seconds)
+        if scenario is None or not use.size_bytes or use.size_bytes / max(1, use.count) < threshold("R02", "message_bytes"):
+            continue
+        seen = True
+        asked = _rate_between(scenario, use.ranks)
+        reached = use.size_bytes * BY_BYTES.get(use.name, 1.0) / use.seconds
+        exposed = use.exposed_s / steps
+        if reached < threshold("R02", "rate_share") * asked and case.share(exposed) >= threshold("R02", "share"):
+            lost = use.exposed_s / steps * (1.0 - reached / asked)
+            if worst is None or lost > worst[0]:
+                worst = (lost, reached, use, origin)
+    if worst is None:
+        return Cleared() if seen else None
+    lost, reached, use, origin = worst
+    assert scenario is not None
+    words, figures = _rate_words(reached, _rate_between(scenario, use.ranks))
+    text = f"{use.name} of {use.group or 'all'}: {use.count} calls, {use.seconds:.3g} s"
+    origins = (Origin(file=origin.file, text=text),)
+    return _caused(case, words, CERTAIN, evidence=origins, figures=figures, seconds=lost)
+
+
+def _of_kernels(case: RunCase) -> Cause | Cleared | None:
+    """A profiler's table whose device time is one collective of data parallelism."""
+    rows = [row for row in case.evidence.kernels if "nccl" in row.name.lower() and "sendrecv" not in row.name.lower()]
+    if not rows:
+        return None
+    largest = max(rows, key=lambda row: row.share)
+    if largest.share < threshold("R02", "kernel_share"):
+        return Cleared()
+    each = largest.seconds / max(1, largest.calls)
+    figures = f"{largest.share:.0%} of the device's time, {each * 1e3:.3g} ms a call"
+    words = "collectives take most of the GPU's time: the network between the ranks is slow, or nothing hides them"
+    return _caused(case, words, LIKELY, evidence=(largest.origin,), figures=figures)
+
+
+def _timed(case: RunCase) -> Cause | Cleared | None:
+    """Timers of the reduction and the gather against their price."""
+    scenario, seen = _scenario(case), False
+    for name, names in ((GRADIENTS, timers.REDUCTION), (GATHERS, timers.GATHER)):
+        timer = timers.timed(case.evidence, names)
+        if timer is None or case.expectation is None or scenario is None:
+            continue
+        seen = True
+        price = case.expectation.phases.get(name, 0.0)
+        lost = timer.most - price
+        least_wait = timer.least > threshold("R02", "growth") * price
+        if least_wait and case.share(lost) >= threshold("R02", "share") and timer.most > threshold("R02", "growth") * price:
+            figures = f"{timer.name} {timer.most:.3g} s where {price:.3g} s are expected{_rate_that_explains(case, lost)}"
+            words = f"{name} takes far longer than this network should need"
+            return _caused(case, words, LIKELY, evidence=timer.origins, figures=figures, seconds=lost)
+    return Cleared() if seen else None
+
+
+def _rate_that_explains(case: RunCase, lost: float) -> str:
+    e, scenario = case.expectation, _scenario(case)
+    if e is None or scenario is None or e.plan is None:
+        return ""
+    solved = solve.slow_network(scenario, e.plan, e.step_seconds + lost) or solve.slow_link(
+        scenario, e.plan, e.step_seconds + lost
+    )
+    if solved is None:
+        return ""
+    kind = solve.link_class(solved.value)
+    return f"; {solved.value / 1e9:.3g} GB/s a GPU explain it" + (f" ({kind})" if kind else "")
+
+
+def _refit(case: RunCase) -> Cause | Cleared | None:
+    """The weights' way to the engine, of a step of reinforcement learning."""
+    phases = case.evidence.phases
+    total = _total(case)
+    moved = [one for one in phases if any(word in one.name.lower() for word in REFIT)]
+    if not moved or not total:
+        return None
+    longest = max(moved, key=lambda one: one.seconds)
+    share = longest.seconds / total
+    if share < threshold("R02", "refit_share"):
+        return Cleared()
+    figures = f"{longest.seconds:.3g} s, {share:.0%} of the step; 39 of 40 published steps spend at most 6 % on it"
+    words = "moving the weights to the generating engine is slow"
+    remedy = "move weights by NCCL or CUDA IPC within a node, in large buckets; check the network between the two groups"
+    lost = longest.seconds - USUAL_REFIT * total
+    return _caused(case, words, LIKELY, evidence=(longest.origin,), figures=figures, remedy=remedy, seconds=lost)
+
+
+def _total(case: RunCase) -> float:
+    """Seconds of a step of reinforcement learning."""
+    named = [one.seconds for one in case.evidence.phases if one.name.lower() in ("step", "total", "total step time")]
+    return max(named) if named else (case.step_seconds or 0.0)
+
+
+def _solved(case: RunCase) -> Cause | None:
+    """Only the step's length is known: the rate that explains it."""
+    e, scenario, step = case.expectation, _scenario(case), case.step_seconds
+    if e is None or e.plan is None or scenario is None or step is None or not case.above_band:
+        return None
+    if case.ratio is None or case.ratio < threshold("R02", "ratio"):
+        return None
+    for solved in (solve.slow_network(scenario, e.plan, step), solve.slow_link(scenario, e.plan, step)):
+        if solved is not None and solved.ratio < threshold("R02", "rate_share"):
+            kind = solve.link_class(solved.value)
+            where = "network" if solved.what == "network" else "links inside the node"
+            words = f"a slow link would explain the step: {where} at {solved.value / 1e9:.3g} GB/s a GPU"
+            figures = f"{solved.value / 1e9:.3g} of {solved.expected / 1e9:.3g} GB/s" + (f": {kind}" if kind else "")
+            return _caused(case, words, CONSISTENT, figures=figures)
+    return None
+
+
+def _caused(
+    case: RunCase,
+    words: str,
+    certainty: str,
+    *,
+    evidence: Sequence[Origin] = (),
+    figures: str = "",
+    remedy: str = "",
+    seconds: float | None = None,
+) -> Cause:
+    """A cause of R02; without seconds of its own it stands for all that is to be explained."""
+    lost = seconds if seconds is not None else case.gap_seconds or None
+    return caused(
+        case, "R02", words, certainty, evidence=evidence, figures=figures, remedy=remedy or _REMEDY_OF_RATE, seconds=lost
+    )
+
+
+ONE_CONNECTION = "CUDA_DEVICE_MAX_CONNECTIONS"
+OVERLAP_FLAGS = ("overlap_grad_reduce", "overlap_param_gather", "tp_comm_overlap", "overlap_moe_expert_parallel_comm")
+HIDDEN_IN = {"dp": GRADIENTS, "fsdp": GATHERS, "ep": EXPERTS, "tp": TP, "cp": CP}
+"""Group of a trace's collectives -> phase of the plan that they are."""
+OVERLAP = {
+    "dp": "--overlap-grad-reduce --overlap-param-gather",
+    "fsdp": "prefetch the gathers (FSDP2: set_modules_to_forward_prefetch)",
+    "ep": "--overlap-moe-expert-parallel-comm",
+    "tp": "--tp-comm-overlap",
+    "cp": "--cp-comm-type p2p",
+}
+
+
+def not_hidden(case: RunCase) -> Cause | Cleared | None:
+    """R03: a trace in which nothing hides the communication of a group that the plan asks to overlap or prices as hidden; or
+    one connection to the device where neither tensor nor context parallelism needs it."""
+    looked = False
+    for trace in case.evidence.traces:
+        for group in HIDDEN_IN:
+            uses = [use for use in trace.collectives if use.group == group]
+            total, exposed = sum(use.seconds for use in uses), sum(use.exposed_s for use in uses)
+            if not total:
+                continue
+            looked = True
+            steps = max(1, trace.steps)
+            lost = (exposed - _expected_exposed(case, group) * steps) / steps
+            step = case.step_seconds or trace.span_s / steps
+            if exposed < threshold("R03", "exposed_share") * total or lost < threshold("R03", "share") * step:
+                continue
+            if not _should_hide(case, group, total / steps):
+                continue
+            text = f"{group}: {exposed / steps:.3g} of {total / steps:.3g} s a step beside no compute"
+            origin = Origin(file=trace.origin.file, text=text)
+            words = f"communication of the {group} group is not hidden"
+            found = caused(
+                case, "R03", words, CERTAIN, evidence=(origin,), figures=text, remedy=_overlap_remedy(case, group), seconds=lost
+            )
+            return found
+    return _one_connection(case) or (Cleared() if looked else None)
+
+
+def _expected_exposed(case: RunCase, group: str) -> float:
+    return case.expectation.phases.get(HIDDEN_IN[group], 0.0) if case.expectation else 0.0
+
+
+def _should_hide(case: RunCase, group: str, total: float) -> bool:
+    """Whether the run asks for the overlap, or the plan's price holds it."""
+    if _asked(case, group):
+        return True
+    e = case.expectation
+    return (
+        e is not None and e.plan is not None and _expected_exposed(case, group) < (1 - threshold("R03", "hidden_share")) * total
+    )
+
+
+def _asked(case: RunCase, group: str) -> bool:
+    asked = {"dp": OVERLAP_FLAGS[:2], "fsdp": OVERLAP_FLAGS[:2], "tp": OVERLAP_FLAGS[2:3], "ep": OVERLAP_FLAGS[3:]}
+    values = [plan.values for plan in case.evidence.plans]
+    return any(one.get(flag, "").lower() == "true" for one in values for flag in asked.get(group, ()))
+
+
+def _overlap_remedy(case: RunCase, group: str) -> str:
+    one = next((one for one in case.evidence.variables if one.name == ONE_CONNECTION and one.value.strip() == "1"), None)
+    if one is not None and not _needs_one_connection(case):
+        return f"unset {ONE_CONNECTION}: only tensor and context parallelism need it"
+    return OVERLAP[group]
+
+
+def _needs_one_connection(case: RunCase) -> bool:
+    """Tensor or context parallelism, which order their kernels by it; as long as nobody says otherwise."""
+    plan = case.expectation.plan if case.expectation else None
+    if plan is not None:
+        return plan.tp > 1 or plan.cp > 1
+    values = [one.values for one in case.evidence.plans]
+    return not values or any(
+        one.get(name, "1") != "1" for one in values for name in ("tensor_model_parallel_size", "context_parallel_size")
+    )
+
+
+def _one_connection(case: RunCase) -> Cause | Cleared | None:
+    found = [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
+    if not found:
+        return None
+    if found[0].value.strip() != "1" or _needs_one_connection(case):
+        return Cleared()
+    words = f"{ONE_CONNECTION}=1 keeps communication from running beside compute, and this plan does not need it"
+    certainty = LIKELY if case.above_band or any(_asked(case, group) for group in ("dp", "fsdp")) else CONSISTENT
+    return caused(
+        case,
+        "R03",
+        words,
+        certainty,
+        evidence=(found[0].origin,),
+        remedy=f"unset {ONE_CONNECTION}",
+        seconds=case.gap_seconds or None,
+    )

@@ -1,0 +1,218 @@
+"""R05, R06, R07, R11: seconds that no plan holds: the allocator, data, pauses, and a step that grows within the run."""
+
+from __future__ import annotations
+
+from autoconfig.diagnosis import timers
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.evidence.records import Origin
+
+ALLOCATOR_REMEDY = "PYTORCH_ALLOC_CONF=expandable_segments:True, a smaller micro-batch or recomputation of one module more"
+
+
+def allocator(case: RunCase) -> Cause | Cleared | None:
+    """R05: the caching allocator retries, or cudaMalloc and cudaFree run inside steps, or what it has reserved is all there
+    is."""
+    for trace in case.evidence.traces:
+        steps = max(1, trace.steps)
+        lost = trace.idle.get("allocation", 0.0) / steps
+        if trace.span_s and lost * steps >= threshold("R05", "allocation_share") * trace.span_s:
+            text = f"{trace.allocations} cudaMalloc and cudaFree inside steps, {lost:.3g} s a step idle around them"
+            words = "memory is given back to the driver and asked for again within steps"
+            remedy = f"no torch.cuda.empty_cache() in the loop; {ALLOCATOR_REMEDY}"
+            origin = Origin(file=trace.origin.file, text=text)
+            return caused(case, "R05", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
+    counted = [(step.retries, step.origin) for step in case.evidence.steps if step.retries]
+    counted += [(line.retries, line.origin) for line in case.evidence.memory if line.retries]
+    if counted:
+        retries, origin = max(counted, key=lambda item: item[0])
+        full = _fullest(case)
+        figures = f"{retries} allocation retries" + (f", {full[0]:.0%} of the memory reserved" if full else "")
+        words = "the allocator runs into the limit and retries: each retry frees every cached block and waits for the GPU"
+        return caused(
+            case,
+            "R05",
+            words,
+            LIKELY,
+            evidence=(origin,),
+            figures=figures,
+            remedy=ALLOCATOR_REMEDY,
+            seconds=case.gap_seconds or None,
+        )
+    full = _fullest(case)
+    if full is None:
+        return Cleared("no allocation inside steps") if case.evidence.traces else None
+    share, origin = full
+    if share < threshold("R05", "reserved_share") or not case.above_band:
+        return Cleared(f"{share:.0%} of the memory reserved")
+    words = "the allocator has reserved all there is: retries would explain the step"
+    return caused(
+        case,
+        "R05",
+        words,
+        CONSISTENT,
+        evidence=(origin,),
+        figures=f"{share:.0%} reserved",
+        remedy=ALLOCATOR_REMEDY,
+        seconds=case.gap_seconds,
+    )
+
+
+def _fullest(case: RunCase) -> tuple[float, Origin] | None:
+    """The largest share of a GPU's memory that is reserved, and where it stands."""
+    shares = [(line.memory_share, line.origin) for line in case.evidence.steps if line.memory_share]
+    limit = case.expectation.report.limit_bytes / 2**30 if case.expectation and case.expectation.report else None
+    for line in case.evidence.memory:
+        reserved, device = line.max_reserved_gib or line.reserved_gib, line.device_gib or limit
+        if reserved and device:
+            shares.append((reserved / device, line.origin))
+    return max(shares, key=lambda item: item[0]) if shares else None
+
+
+def data(case: RunCase) -> Cause | Cleared | None:
+    """R06: the step waits for its data: a timer of the batch, or idleness inside the data loader."""
+    for trace in case.evidence.traces:
+        steps = max(1, trace.steps)
+        lost = trace.idle.get("data", 0.0) / steps
+        if trace.span_s and lost * steps >= threshold("R06", "share") * trace.span_s:
+            text = f"idle {lost:.3g} s a step inside the data loader"
+            return _waits_for_data(case, CERTAIN, lost, Origin(file=trace.origin.file, text=text), text)
+    found = timers.timed(case.evidence, timers.DATA)
+    fields = [(line.fields[name], line.origin) for line in case.evidence.steps for name in DATA_FIELDS if name in line.fields]
+    if found is None and not fields:
+        return Cleared("no wait for data") if case.evidence.traces else None
+    step = case.step_seconds or timers.timed_step(case.evidence)
+    if found is not None:
+        seconds, origin = found.most, found.origins[0]
+    else:
+        percent, origin = sorted(fields, key=lambda item: item[0])[len(fields) // 2]
+        seconds = percent / 100 * (step or 1.0)
+    if not step:
+        return None
+    share = seconds / step
+    least = threshold("R06", "share" if case.expectation is not None else "unmeasured_share")
+    if share < least or (found is not None and _alike_but_small(found.least, found.most, step)):
+        return Cleared(f"{share:.1%} of the step waits for data")
+    certainty = CERTAIN if share >= threshold("R06", "unmeasured_share") else LIKELY
+    return _waits_for_data(case, certainty, seconds, origin, f"{seconds:.3g} s, {share:.0%} of the step")
+
+
+DATA_FIELDS = ("data_loading(%)", "time_metrics/data_loading(%)", "data_loading_percent")
+
+
+def _alike_but_small(least: float, most: float, step: float) -> bool:
+    """A timer of all ranks' batches is a broadcast in part, which waits for the last rank: below a tenth of the step it counts
+    where ranks differ."""
+    return most < threshold("R06", "unmeasured_share") * step and least > 0.5 * most
+
+
+def _waits_for_data(case: RunCase, certainty: str, seconds: float, origin: Origin, figures: str) -> Cause:
+    return caused(
+        case,
+        "R06",
+        "the step waits for its data",
+        certainty,
+        evidence=(origin,),
+        figures=figures,
+        remedy="more workers, data tokenised and packed before the run; a run with --mock-data shows the step without it",
+        seconds=seconds,
+    )
+
+
+def pauses(case: RunCase) -> Cause | Cleared | None:
+    """R07: steps that stand out at a period or drift, time of day that no step holds, or Python's garbage collector in a
+    trace."""
+    for trace in case.evidence.traces:
+        steps = max(1, trace.steps)
+        if trace.span_s and trace.collections_s >= threshold("R07", "collection_share") * trace.span_s:
+            lost = trace.collections_s / steps
+            text = f"{lost:.3g} s a step in Python's garbage collector"
+            origin = Origin(file=trace.origin.file, text=text)
+            remedy = "collect on all ranks at the same steps (--manual-gc --manual-gc-interval 100)"
+            words = "each rank collects Python's garbage at steps of its own, and all wait for it"
+            return caused(case, "R07", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
+    found = case.measured.statistics if case.measured else None
+    if found is None or not found.median_s or (found.count < threshold("R07", "least_steps") and found.outside_s is None):
+        return None
+    excess = sum(one.excess for one in found.pauses) / max(1, found.count)
+    outside = found.outside_s or 0.0
+    paused = excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1
+    apart = outside >= threshold("R07", "outside_share") * found.median_s
+    if not paused and not apart:
+        return Cleared("no pauses")
+    words, remedy = _kind_of_pause(case, found.pause_period, paused=paused)
+    parts = []
+    if paused:
+        period = f", one each {found.pause_period:.0f} steps" if found.pause_period else ", at no period"
+        parts.append(f"{len(found.pauses)} steps take {found.pauses[0].excess:.3g} s more and the like{period}")
+    if apart:
+        parts.append(f"{outside:.3g} s a step by the clock lie in no step")
+    lost = max(excess, outside)
+    certain = lost >= threshold("R07", "certain_share") * found.median_s
+    return caused(
+        case,
+        "R07",
+        words,
+        CERTAIN if certain else LIKELY,
+        evidence=_lines_of_pauses(case),
+        figures="; ".join(parts),
+        remedy=remedy,
+        seconds=lost,
+        step_after=case.step_seconds,
+        gain_seconds=lost if case.step_seconds else None,
+    )
+
+
+def _kind_of_pause(case: RunCase, period: float | None, *, paused: bool) -> tuple[str, str]:
+    """(what the pauses are, remedy): those at the interval of saves or evaluations, or of the garbage collector."""
+    values = case.evidence.plans[0].values if case.evidence.plans else {}
+    for key, words, remedy in (
+        ("save_interval", "checkpoints hold the run up", "--async-save, or fewer checkpoints"),
+        ("eval_interval", "evaluations hold the run up", "fewer evaluations, or fewer iterations of one (--eval-iters)"),
+    ):
+        text = values.get(key, "")
+        if period and text.isdigit() and int(text) and abs(period / int(text) - 1) < 0.1:
+            return words, remedy
+    if not paused:
+        return "time passes between the steps: evaluation, checkpoints or logging", "compare with their intervals; --async-save"
+    if period is None:
+        return (
+            "single steps pause at no period, as garbage collection on each rank by itself does",
+            "--manual-gc --manual-gc-interval 100",
+        )
+    return (
+        f"each {period:.0f} steps one pauses",
+        "whatever runs at that interval: logging, checkpoints, evaluation, --manual-gc",
+    )
+
+
+def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
+    found = case.measured.statistics if case.measured else None
+    numbers = {one.step for one in found.pauses} if found else set()
+    lines = [line.origin for line in case.evidence.steps if line.step is not None and line.step in numbers]
+    return tuple(lines[:2])
+
+
+def growing(case: RunCase) -> Cause | Cleared | None:
+    """R11: steps get longer within the run."""
+    found = case.measured.statistics if case.measured else None
+    if found is None or found.count < 2:
+        return None
+    growth = max(found.slope, found.drift)
+    few = found.count < threshold("R11", "few")
+    if not found.growing and not (few and growth >= threshold("R11", "few_growth")):
+        return Cleared("steps stay as long as they were")
+    if growth < threshold("R11", "few_growth" if few else "growth"):
+        return Cleared("steps stay as long as they were")
+    lines = [line.origin for line in case.evidence.steps if line.step is not None]
+    words = f"the step grows within the run, by {growth:.0%}"
+    remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
+    lost = found.median_s * growth if case.step_seconds else None
+    return caused(
+        case,
+        "R11",
+        words,
+        LIKELY if few else CERTAIN,
+        evidence=(lines[0], lines[-1]) if len(lines) > 1 else tuple(lines),
+        remedy=remedy,
+        seconds=lost,
+    )

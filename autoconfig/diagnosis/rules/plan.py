@@ -1,0 +1,181 @@
+"""R09, R17: the plan itself is slow, or leaves its stages and phases waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autoconfig.diagnosis import timers
+from autoconfig.diagnosis.expectation import PIPELINE, Expectation, expected_seconds
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.gain import cure_by
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.training.nearest import changed_keys
+from autoconfig.training.price import PlanReport, report_plan, violations
+from autoconfig.training.rank import rank_plans
+from autoconfig.training.space import Constraints
+
+WAITS = ("wait", "idle", "bubble", "exposed_generation", "stall", "queue")
+"""Words in the names of phases of reinforcement learning in which GPUs wait."""
+CLOSE = 0.01
+"""Among plans this close to the fastest, the one with the fewest changed keys is named, as `check` does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Better:
+    """Another plan for the same job."""
+
+    report: PlanReport
+    gain: float
+    """Share of the priced step that it saves."""
+
+
+def same_layout(e: Expectation) -> Better | None:
+    """The same layout with less run again, where its activations fit with the chance that is asked for."""
+    if e.plan is None or e.scenario is None or e.plan.recompute == NONE:
+        return None
+    options = [NONE]
+    if e.plan.recompute.granularity == "full":
+        options.append(Recompute(granularity="selective", modules=("core_attn",)))
+    found = []
+    for recompute in options:
+        plan = replace(e.plan, recompute=recompute)
+        if violations(e.scenario, plan):
+            continue
+        report = report_plan(e.scenario, plan)
+        if report.fits and report.confidence.fit_probability >= threshold("R09", "fit_chance"):
+            found.append(report)
+    return _better(e, min(found, key=lambda one: one.step_seconds)) if found else None
+
+
+def better_plan(e: Expectation) -> Better | None:
+    """The plan to change to: among those within a hundredth of the fastest that fits with the asked chance the one with the
+    fewest changes."""
+    if e.plan is None or e.scenario is None or e.question is None:
+        return None
+    ranking = rank_plans(e.scenario, Constraints(), e.question.request.memory_margin)
+    chances = ranking.fit_chances()
+    positions = [int(place) for place in np.flatnonzero(chances >= threshold("R09", "fit_chance"))]
+    if not positions:
+        return None
+    fastest = min(float(ranking.step_seconds[place]) for place in positions)
+    near = [place for place in positions if float(ranking.step_seconds[place]) <= fastest * (1 + CLOSE)]
+    own = e.plan
+    plan = min((ranking.plan(place) for place in near), key=lambda one: len(changed_keys(one, own)))
+    return _better(e, report_plan(e.scenario, plan))
+
+
+def _better(e: Expectation, report: PlanReport) -> Better | None:
+    gain = 1.0 - report.step_seconds / e.step_seconds
+    return Better(report=report, gain=gain) if gain > 0 else None
+
+
+def slow_plan(case: RunCase) -> Cause | Cleared | None:
+    """R09: the step is about what its plan takes, and the same layout is far faster with less run again, which fits; beyond
+    the band any plan that is faster."""
+    e = case.expectation
+    if e is None or e.plan is None or e.scenario is None or case.step_seconds is None or case.ratio is None:
+        return None
+    if case.ratio > threshold("R02", "ratio"):
+        return None  # no plan explains what the plan itself does not take
+    same = same_layout(e)
+    if same is not None and same.gain >= threshold("R09", "strong_gain"):
+        words = f"the plan itself is slow: {e.plan.recompute} runs again what fits in memory"
+        certainty = LIKELY
+    elif case.above_band and (other := better_plan(e)) is not None and other.gain >= threshold("R09", "gain"):
+        same, certainty = other, CONSISTENT
+        words = "the plan itself is slow"
+    else:
+        return Cleared("no plan is much faster" if case.above_band else "")
+    assert same is not None
+    plan = same.report.plan
+    cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured(), kept=())
+    after = cure.step_after if cure else None
+    peak = same.report.peak_bytes / 2**30
+    figures = f"{plan}: {same.gain:.0%} less, peak {peak:.0f} of {same.report.limit_bytes / 2**30:.0f} GiB"
+    return caused(
+        case,
+        "R09",
+        words,
+        certainty,
+        figures=figures,
+        remedy=f"{plan} (autoconfig check says it in the launcher's words)",
+        seconds=None if after is None else case.step_seconds - after,
+        step_after=after,
+    )
+
+
+def waiting(case: RunCase) -> Cause | Cleared | None:
+    """R17: stages wait in the pipeline longer than priced, or the plan has too few micro-batches for them; phases of
+    reinforcement learning wait for each other; an engine's cache is full while requests wait."""
+    found = _phases_wait(case) or _engine_waits(case) or _bubble(case)
+    if found is not None:
+        return found
+    looked = case.evidence.phases or case.evidence.engines or timers.timed(case.evidence, timers.RECEIVE)
+    return Cleared("nothing waits for long") if looked else None
+
+
+def _phases_wait(case: RunCase) -> Cause | None:
+    named = [one for one in case.evidence.phases if any(word in one.name.lower() for word in WAITS)]
+    totals = [one.seconds for one in case.evidence.phases if one.name.lower() in ("step", "total", "total step time")]
+    total = max(totals) if totals else case.step_seconds
+    if not named or not total:
+        return None
+    longest = max(named, key=lambda one: one.seconds)
+    if longest.seconds < threshold("R17", "wait_share") * total:
+        return None
+    figures = f"{longest.name}: {longest.seconds:.3g} of {total:.3g} s"
+    return caused(
+        case,
+        "R17",
+        "one side of the post-training waits for the other",
+        CERTAIN,
+        evidence=(longest.origin,),
+        figures=figures,
+        remedy="another split of the GPUs between training and generation (autoconfig rl)",
+        seconds=longest.seconds,
+    )
+
+
+def _engine_waits(case: RunCase) -> Cause | None:
+    lines = case.evidence.engines
+    full = [one for one in lines if (one.waiting or 0) > 0 and (one.kv_cache_share or 0.0) >= threshold("R17", "engine_share")]
+    if not full or len(full) * 2 < len(lines):
+        return None
+    words = "the engine's cache is full while requests wait: sequences are preempted and computed again"
+    remedy = "more memory for the cache (--gpu-memory-utilization), fewer sequences at once, or more GPUs"
+    figures = f"{len(full)} of {len(lines)} lines"
+    return caused(case, "R17", words, LIKELY, evidence=(full[0].origin,), figures=figures, remedy=remedy)
+
+
+def _bubble(case: RunCase) -> Cause | None:
+    e = case.expectation
+    if e is None or e.plan is None or e.scenario is None or case.step_seconds is None or e.plan.pp == 1:
+        return None
+    price = e.phases.get(PIPELINE, 0.0)
+    seconds, origins = case.budget.measured().get(PIPELINE), ()
+    receive = timers.timed(case.evidence, timers.RECEIVE)
+    if seconds is None and receive is not None:
+        seconds, origins = receive.most, receive.origins  # type: ignore[assignment]
+    micro_batches = e.scenario.workload.global_batch_size // (e.plan.dp * e.plan.mbs)
+    remedy = f"more micro-batches than {micro_batches} (a larger batch, a smaller one a step), or more virtual stages (vpp)"
+    if seconds is not None:
+        lost = seconds - price
+        if seconds < threshold("R17", "growth") * price or lost < threshold("R17", "bubble_share") * case.step_seconds:
+            return None
+        words = "the stages of the pipeline wait longer than their plan makes them"
+        figures = f"{seconds:.3g} s, {price:.3g} s are expected"
+        return caused(case, "R17", words, LIKELY, evidence=origins, figures=figures, remedy=remedy, seconds=lost)
+    share = price / e.step_seconds
+    if share < threshold("R17", "bubble_share") or not case.above_band or case.budget.measured():
+        return None
+    words = f"too few micro-batches for the stages: {share:.0%} of the expected step is bubble already"
+    after = None
+    try:
+        wider = e.scenario.with_batch(2 * e.scenario.workload.global_batch_size)
+        after = case.step_seconds * expected_seconds(wider, e.plan) / 2 / e.step_seconds
+    except InputError:
+        pass
+    return caused(case, "R17", words, CONSISTENT, remedy=remedy, seconds=case.gap_seconds, step_after=after)

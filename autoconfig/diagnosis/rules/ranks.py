@@ -1,0 +1,325 @@
+"""R08, R10, R14, R16: ranks, stages, experts and clocks that are unlike the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+
+from autoconfig.diagnosis import solve, timers
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.evidence.records import ClockSample, Origin
+from autoconfig.specs.layouts import stage_layers
+
+FAULTS = {
+    "hw_thermal": "the GPU is too hot (hardware slowdown)",
+    "sw_thermal": "the GPU is too hot (software slowdown)",
+    "power_brake": "the server's power supply brakes the GPU",
+    "hw_slowdown": "the hardware slows the GPU down",
+}
+"""Reasons of NVML for a lowered clock that are faults; a power cap at full load is none (NVML, clocks event reasons)."""
+COOL = "cooling, power supply and placement of that server; another node meanwhile"
+
+
+def low_clock(case: RunCase) -> Cause | Cleared | None:
+    """R10: NVML names a slowdown, the clock of a busy GPU is far below its highest, or its power limit is below its own."""
+    samples = case.evidence.clocks
+    for reason, words in FAULTS.items():
+        hit = [one for one in samples if reason in one.reasons]
+        if hit and len(hit) * 20 >= len(samples):  # a single sample of many is a spike
+            lowest = min(hit, key=lambda one: one.sm_mhz or float("inf"))
+            figures = f"{reason} in {len(hit)} of {len(samples)} samples" + _clock_text(lowest)
+            return caused(
+                case,
+                "R10",
+                words,
+                CERTAIN,
+                evidence=(lowest.origin,),
+                figures=figures,
+                remedy=COOL,
+                seconds=case.gap_seconds or None,
+            )
+    spread = _spread_of_clocks(case)
+    if spread is not None:
+        return spread
+    if not samples:
+        return Cleared("clocks alike") if any(one.figure == "sm_mhz" for one in case.evidence.slowest) else None
+    busy = [one for one in samples if (one.utilization if one.utilization is not None else 1.0) >= _least_use()]
+    return _limited(case, busy) or _low(case, busy) or Cleared("clocks as they should be")
+
+
+def _least_use() -> float:
+    return threshold("R10", "least_utilization")
+
+
+def _clock_text(one: ClockSample) -> str:
+    clock = f", SM clock {one.sm_mhz:,.0f} MHz" if one.sm_mhz is not None else ""
+    return clock + (f", {one.temperature_c:.0f} C" if one.temperature_c is not None else "")
+
+
+def _limited(case: RunCase, busy: list[ClockSample]) -> Cause | None:
+    scenario = case.expectation.scenario if case.expectation else None
+    own = scenario.cluster.gpu.power_watts if scenario else None
+    if scenario is not None and scenario.cluster.power_limit_watts is not None:
+        own = scenario.cluster.power_limit_watts
+    found = [one for one in busy if one.limit_watts and own and one.limit_watts < threshold("R10", "limit_share") * own]
+    if not found or own is None:
+        return None
+    least = min(found, key=lambda one: one.limit_watts or 0.0)
+    words = f"the power limit is {least.limit_watts:,.0f} W where the GPU's own is {own:,.0f} W"
+    remedy = f"nvidia-smi -pl {own:.0f}; or expect less (--power-limit {least.limit_watts:.0f})"
+    return caused(case, "R10", words, CERTAIN, evidence=(least.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+
+
+def _low(case: RunCase, busy: list[ClockSample]) -> Cause | None:
+    clocks = [(one.sm_mhz / one.max_sm_mhz, one) for one in busy if one.sm_mhz and one.max_sm_mhz]
+    if not clocks:
+        return None
+    share, one = sorted(clocks, key=lambda item: item[0])[len(clocks) // 2]
+    if share >= threshold("R10", "clock_share"):
+        return None
+    words = f"the SM clock is {share:.0%} of the GPU's highest under load"
+    certainty = LIKELY if case.above_band or case.expectation is None else CONSISTENT
+    remedy = "power limit, application clocks (nvidia-smi -q -d CLOCK,PERFORMANCE), cooling"
+    return caused(
+        case,
+        "R10",
+        words,
+        certainty,
+        evidence=(one.origin,),
+        figures=_clock_text(one).lstrip(", "),
+        remedy=remedy,
+        seconds=case.gap_seconds or None,
+    )
+
+
+def _spread_of_clocks(case: RunCase) -> Cause | None:
+    """One GPU's clock far below the others': by the run's own straggler line, or by samples of several GPUs."""
+    lost: float | None
+    for line in case.evidence.slowest:
+        if line.figure == "sm_mhz" and 0 < line.least < threshold("R10", "spread") * line.most:
+            words = f"rank {line.least_rank} runs at {line.least:,.0f} MHz, others at up to {line.most:,.0f}"
+            lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
+            return caused(case, "R10", words, CERTAIN, evidence=(line.origin,), remedy=COOL, seconds=case.gap_seconds or lost)
+    by_gpu: dict[int, list[float]] = {}
+    for one in case.evidence.clocks:
+        if one.gpu is not None and one.sm_mhz and (one.utilization is None or one.utilization >= _least_use()):
+            by_gpu.setdefault(one.gpu, []).append(one.sm_mhz)
+    medians = {gpu: statistics.median(clocks) for gpu, clocks in by_gpu.items()}
+    if len(medians) < 2:
+        return None
+    slow = min(medians, key=lambda gpu: medians[gpu])
+    others = statistics.median(clock for gpu, clock in medians.items() if gpu != slow)
+    if medians[slow] >= threshold("R10", "spread") * others:
+        return None
+    origin = next(one.origin for one in case.evidence.clocks if one.gpu == slow)
+    words = f"GPU {slow} runs at {medians[slow]:,.0f} MHz, the others at {others:,.0f}"
+    return caused(case, "R10", words, CERTAIN, evidence=(origin,), remedy=COOL, seconds=case.gap_seconds or None)
+
+
+def slow_rank(case: RunCase) -> Cause | Cleared | None:
+    """R14: one rank comes last to most collectives, or its step or its compute is longer than its peers'."""
+    looked = False
+    for one in case.evidence.arrivals:
+        if one.collectives < threshold("R14", "least_collectives"):
+            continue
+        looked = True
+        if one.last >= threshold("R14", "last_share") * one.collectives:
+            steps = max((trace.steps for trace in case.evidence.traces), default=1) or 1
+            waited = one.others_waited_s / steps
+            if case.step_seconds and case.share(waited) < threshold("R14", "spread") - 1.0:
+                continue
+            text = (
+                f"rank {one.rank} last in {one.last} of {one.collectives} collectives; the others waited {waited:.3g} s a step"
+            )
+            file = case.evidence.traces[0].origin.file if case.evidence.traces else ""
+            return _slow_rank(case, one.rank, CERTAIN, Origin(file=file, text=text), text, waited)
+    for line in case.evidence.slowest:
+        if line.figure not in ("step_seconds", "tflops"):
+            continue
+        looked = True
+        if line.least <= 0 or line.most < threshold("R14", "spread") * line.least:
+            continue
+        if _spread_of_clocks(case) is not None:
+            continue  # a clock is the cause of it
+        rank = line.most_rank if line.figure == "step_seconds" else line.least_rank
+        text = f"{line.figure.replace('_', ' ')}: {line.least:.4g} to {line.most:.4g}"
+        lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
+        return _slow_rank(case, rank, LIKELY, line.origin, text, lost)
+    return _by_timers(case) or (Cleared("ranks alike") if looked or _peers(case) else None)
+
+
+def _slow_rank(case: RunCase, rank: int, certainty: str, origin: Origin, text: str, lost: float | None) -> Cause:
+    return caused(
+        case,
+        "R14",
+        f"rank {rank} is slower than its peers, and all wait for it",
+        certainty,
+        evidence=(origin,),
+        figures=text,
+        remedy=f"take the node of rank {rank} out, and compare its clocks, links and CPU with another's",
+        seconds=lost,
+    )
+
+
+def _stages(case: RunCase) -> int:
+    plan = case.expectation.plan if case.expectation else None
+    if plan is not None:
+        return plan.pp
+    values = case.evidence.plans[0].values if case.evidence.plans else {}
+    text = values.get("pipeline_model_parallel_size", "1")
+    return int(text) if text.isdigit() else 1
+
+
+def _expert_ranks(case: RunCase) -> int:
+    plan = case.expectation.plan if case.expectation else None
+    return plan.ep if plan is not None else 1
+
+
+def _peers(case: RunCase) -> dict[int, dict[int, float]]:
+    """Stage -> rank -> seconds of its forward pass, where the timers say every rank; stages are blocks of ranks in Megatron's
+    order (tp-cp-ep-dp-pp)."""
+    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    if timer is None or len(timer.by_rank) < 2:
+        return {}
+    ranks = max(timer.by_rank) + 1
+    world = case.expectation.scenario.cluster.num_gpus if case.expectation and case.expectation.scenario else ranks
+    each = max(1, world // _stages(case))
+    found: dict[int, dict[int, float]] = {}
+    for rank, seconds in timer.by_rank.items():
+        found.setdefault(rank // each, {})[rank] = seconds
+    return found
+
+
+def _by_timers(case: RunCase) -> Cause | None:
+    """The slowest rank over the median of its stage, by the timers; ranks of experts differ by their load (R08)."""
+    if _expert_ranks(case) > 1:
+        return None
+    worst: tuple[float, int, float] | None = None
+    for ranks in _peers(case).values():
+        if len(ranks) < 2:
+            continue
+        rank = max(ranks, key=lambda one: ranks[one])
+        others = statistics.median(seconds for one, seconds in ranks.items() if one != rank)
+        if others > 0 and (worst is None or ranks[rank] / others > worst[0]):
+            worst = (ranks[rank] / others, rank, ranks[rank] - others)
+    if worst is not None:
+        if worst[0] < threshold("R14", "spread"):
+            return None
+        timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+        assert timer is not None
+        text = f"{timer.name}: {worst[0]:.2f} times the median of its stage"
+        return _slow_rank(case, worst[1], CERTAIN, timer.origins[0], text, worst[2])
+    timer = timers.timed(case.evidence, timers.FORWARD)
+    if timer is None or case.expectation is None or case.expectation.plan is None or timer.by_rank:
+        return None
+    if case.expectation.plan.pp > 1 or timer.least <= 0 or timer.most < threshold("R14", "spread") * timer.least:
+        return None
+    text = f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks of equal work"
+    return caused(
+        case,
+        "R14",
+        "a rank is slower than its peers, and all wait for it",
+        LIKELY,
+        evidence=timer.origins,
+        figures=text,
+        remedy="--log-straggler, or --timing-log-option all, names the rank",
+        seconds=timer.most - timer.least,
+    )
+
+
+def slow_stage(case: RunCase) -> Cause | Cleared | None:
+    """R16: the stages' forward passes differ by more than their layers do."""
+    stages = {stage: statistics.median(ranks.values()) for stage, ranks in _peers(case).items()}
+    if len(stages) < 2:
+        return _stages_by_extremes(case)
+    share = _layers_share(case, len(stages))
+    per_layer = {stage: seconds / share.get(stage, 1.0) for stage, seconds in stages.items()}
+    slow = max(per_layer, key=lambda stage: per_layer[stage])
+    others = statistics.median(seconds for stage, seconds in per_layer.items() if stage != slow)
+    inside = max(max(ranks.values()) / statistics.median(ranks.values()) for ranks in _peers(case).values())
+    ratio = max(stages.values()) / statistics.mean(stages.values())
+    if ratio < threshold("R16", "spread") or ratio < inside:
+        return Cleared("stages alike")
+    timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
+    assert timer is not None
+    longest = max(stages, key=lambda stage: stages[stage])
+    more = "" if others <= 0 or per_layer[slow] < threshold("R16", "spread") * others else f", stage {slow} for its layers too"
+    text = f"stage {longest} takes {ratio:.2f} times the mean of the stages{more}"
+    return _slow_stage(case, CERTAIN, timer.origins[0], text, ratio)
+
+
+def _layers_share(case: RunCase, stages: int) -> Mapping[int, float]:
+    e = case.expectation
+    if e is None or e.plan is None or e.scenario is None or e.plan.pp != stages:
+        return {}
+    layers = stage_layers(e.scenario.model, e.plan)
+    mean = sum(layers) / len(layers)
+    return {stage: count / mean for stage, count in enumerate(layers) if count}
+
+
+def _stages_by_extremes(case: RunCase) -> Cause | Cleared | None:
+    """Least and most of the forward pass where the plan has stages: more apart than head and embedding put them."""
+    e = case.expectation
+    timer = timers.timed(case.evidence, timers.FORWARD)
+    if e is None or e.plan is None or e.plan.pp == 1 or timer is None or timer.least <= 0 or timer.by_rank:
+        return None
+    ratio = timer.most / ((timer.most + timer.least) / 2)
+    if ratio < threshold("R16", "spread"):
+        return Cleared("stages alike")
+    return _slow_stage(
+        case, LIKELY, timer.origins[0], f"{timer.name}: {timer.least:.3g} to {timer.most:.3g} s across ranks", ratio
+    )
+
+
+def _slow_stage(case: RunCase, certainty: str, origin: Origin, text: str, ratio: float) -> Cause:
+    lost = case.step_seconds * (1 - 1 / ratio) if case.step_seconds else None
+    return caused(
+        case,
+        "R16",
+        "one pipeline stage is slower than the others, which wait for it",
+        certainty,
+        evidence=(origin,),
+        figures=text,
+        remedy="fewer layers on that stage (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers)",
+        seconds=lost,
+    )
+
+
+def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
+    """R08: ranks of the experts' group differ in their forward pass; or only a load of the busiest rank explains the step."""
+    e = case.expectation
+    if e is None or e.scenario is None or e.plan is None or not e.scenario.model.is_moe or e.plan.ep == 1:
+        return None
+    timer = timers.timed(case.evidence, timers.FORWARD)
+    peers = _peers(case)
+    alike = [list(ranks.values()) for ranks in peers.values() if len(ranks) > 1]
+    spreads = [max(seconds) / min(seconds) for seconds in alike if min(seconds) > 0]
+    if not spreads and timer is not None and e.plan.pp == 1 and timer.least > 0:
+        spreads = [timer.most / timer.least]
+    solved = solve.imbalance(e.scenario, e.plan, case.step_seconds) if case.step_seconds and case.above_band else None
+    said = f"; a busiest rank of {solved.value:.2f} times its share explains the step" if solved else ""
+    if spreads:
+        spread = max(spreads)
+        if spread < threshold("R08", "spread") or timer is None:
+            return Cleared("ranks of experts alike")
+        text = f"{timer.name}: the slowest rank takes {spread:.2f} times the fastest{said}"
+        busiest = max((max(seconds) / statistics.mean(seconds) for seconds in alike), default=1.0)
+        waited = case.step_seconds * (1 - 1 / busiest) if case.step_seconds else 0.0
+        certain = solved is not None or busiest >= threshold("R08", "busiest")
+        return _unbalanced(case, CERTAIN if certain else LIKELY, (timer.origins[0],), text, max(waited, case.gap_seconds))
+    if solved is None or solved.value > threshold("R08", "solved") or case.evidence.traces:
+        return None
+    return _unbalanced(case, CONSISTENT, (), said.removeprefix("; "), case.gap_seconds)
+
+
+def _unbalanced(case: RunCase, certainty: str, origins: tuple[Origin, ...], text: str, lost: float) -> Cause:
+    return caused(
+        case,
+        "R08",
+        "experts are unevenly loaded, and all ranks wait for the busiest",
+        certainty,
+        evidence=origins,
+        figures=text,
+        remedy="load balancing (--moe-router-load-balancing-type, its coefficient, an expert bias), a capacity factor, less ep",
+        seconds=lost or None,
+    )

@@ -1,0 +1,221 @@
+"""R12, R15, R18: what is reported is wrong, was measured wrongly, or is of another release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoconfig.diagnosis import formulas
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.formulas import Formula
+from autoconfig.diagnosis.measured import seconds_of_line
+from autoconfig.evidence.records import StepLine
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+
+TIMES = ("seconds", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s")
+
+
+def wrong_figure(case: RunCase) -> Cause | Cleared | None:
+    """R12: the printed TFLOPS or MFU do not follow from the step's time and the plan by any counting that is in use; the slip
+    that fits is named. Without a plan: the printed MFU and TFLOPS belong to the peak of no GPU."""
+    lines = [line for line in case.evidence.steps if line.tflops_per_gpu or line.mfu]
+    e = case.expectation
+    if e is None or e.scenario is None or e.plan is None:
+        return _no_known_peak(case, lines)
+    timed = [
+        (line, seconds)
+        for line in _beside_times(case, lines)
+        if (seconds := _time_of(line, case)) is not None and (line.tflops_per_gpu or line.mfu)
+    ]
+    if not timed:
+        return None
+    line, seconds = timed[len(timed) // 2]
+    found = _checked(case, line, seconds, e.scenario, e.plan)
+    return found or Cleared("printed TFLOPS or MFU follow from the step's time")
+
+
+def _beside_times(case: RunCase, lines: Sequence[StepLine]) -> list[StepLine]:
+    """Lines with the figure, each with a time of its own or, where a log prints one figure a line, that of the others."""
+    if any(getattr(line, name) for line in lines for name in TIMES):
+        return [line for line in lines if any(getattr(line, name) for name in TIMES)]
+    others = [line for line in case.evidence.steps if any(getattr(line, name) for name in TIMES)]
+    return list(lines) if others or (case.measured is not None and not case.measured.convention) else []
+
+
+def _time_of(line: StepLine, case: RunCase) -> float | None:
+    """Seconds of the line's own step, else of the run's."""
+    if any(getattr(line, name) for name in TIMES):
+        return _own_time(line, case)
+    return case.step_seconds
+
+
+def _own_time(line: StepLine, case: RunCase) -> float | None:
+    seconds, convention = seconds_of_line(line, case.expectation)
+    return None if convention else seconds
+
+
+def _checked(case: RunCase, line: StepLine, seconds: float, scenario: Scenario, plan: TrainPlan) -> Cause | None:
+    """The cause where the line's TFLOPS or MFU do not follow from `seconds`."""
+    right = formulas.right_tflops(scenario, plan, seconds)
+    peak = scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision) / formulas.TERA
+    half = scenario.cluster.gpu.sixteen_bit_flops_per_s / formulas.TERA
+    if line.tflops_per_gpu:
+        if not _follows(line.tflops_per_gpu, right):
+            slip = _slips(line.tflops_per_gpu, right, scenario, plan)
+            return _wrong(case, line, "TFLOPS", line.tflops_per_gpu, right, slip)
+        if line.mfu is None:
+            return None
+    if line.mfu is None:
+        return None
+    shares = [Formula(words=one.words, value=one.value / rate) for one in right for rate in {peak, half}]
+    if _follows(line.mfu, shares, rounding=_rounding(line.mfu)):
+        return None
+    own = [Formula(words=one.words, value=one.value / peak) for one in right]
+    return _wrong(case, line, "MFU", line.mfu, own, _slips(line.mfu, own, scenario, plan, peak))
+
+
+def _rounding(value: float) -> float:
+    """Half a unit of the last of two digits of a percentage, relative: what a printed share may be off by."""
+    return 0.005 / value if round(value, 2) == value else 0.0
+
+
+def _follows(printed: float, right: Sequence[Formula], rounding: float = 0.0) -> bool:
+    """Whether a figure lies between the countings that are in use, within what they are rounded by."""
+    room = 1.0 + threshold("R12", "agreeing") + rounding
+    values = [one.value for one in right]
+    return min(values) / room <= printed <= max(values) * room
+
+
+MOST_SLIPS = 2
+
+
+def _slips(printed: float, right: Sequence[Formula], scenario: Scenario, plan: TrainPlan, peak: float | None = None) -> str:
+    """What would give the figure, of the slips that reports hold; empty where none of them does. `peak`: of an MFU, in
+    TFLOPS."""
+    known = list(formulas.wrong_factors(scenario, plan))
+    if peak is not None:
+        known += [
+            (f"the peak of {words}, {other:,.0f} TFLOPS", peak / other) for words, other in formulas.other_peaks(scenario)
+        ]
+    room = _rounding(printed) if peak is not None else 0.0
+    fitting = [
+        words
+        for words, factor in known
+        if _follows(printed, [Formula(words=one.words, value=one.value * factor) for one in right], rounding=room)
+    ]
+    return ", or ".join(fitting[:MOST_SLIPS])
+
+
+def _wrong(case: RunCase, line: StepLine, what: str, printed: float, right: Sequence[Formula], slip: str) -> Cause | None:
+    low, high = min(one.value for one in right), max(one.value for one in right)
+    off = low / printed if printed < low else printed / high
+    if not slip and off < 1 + threshold("R12", "wrong"):
+        return None
+    form = ".1%" if what == "MFU" else ",.0f"
+    figures = f"printed {printed:{form}}, from the step's time {low:{form}} to {high:{form}}"
+    return caused(
+        case,
+        "R12",
+        f"the printed {what} does not follow from the step's time" + (f"; what fits: {slip}" if slip else ""),
+        CERTAIN if slip else LIKELY,
+        evidence=(line.origin,),
+        figures=figures,
+        remedy=f"compute {what} from the step's time: model FLOPs of a step / seconds / GPUs"
+        + (" / the peak of this GPU at this precision" if what == "MFU" else ""),
+        seconds=0.0,
+    )
+
+
+def _no_known_peak(case: RunCase, lines: Sequence[StepLine]) -> Cause | Cleared | None:
+    both = [line for line in lines if line.tflops_per_gpu and line.mfu]
+    if not both:
+        return None
+    line = both[len(both) // 2]
+    assert line.tflops_per_gpu and line.mfu
+    peak = line.tflops_per_gpu / line.mfu
+    room = threshold("R12", "agreeing") + _rounding(line.mfu) + 0.005 / (100 * line.mfu)
+    if any(abs(peak / rate - 1) <= room for _, rate in formulas.catalogue_peaks()):
+        return Cleared("printed TFLOPS and MFU belong to the peak of a GPU")
+    words = f"the printed MFU divides by {peak:,.0f} TFLOPS, the peak of no GPU that is known"
+    remedy = "divide by the dense peak of the GPU at the precision of its GEMMs"
+    return caused(case, "R12", words, LIKELY, evidence=(line.origin,), remedy=remedy, seconds=0.0)
+
+
+def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
+    """R18: timers of level 2 synchronise around each part; the step is of a profiler's window; or a mean from the start of the
+    run holds its warm-up."""
+    level_2 = [timer for timer in case.evidence.timers if timer.level == 2]
+    if level_2:
+        words = "the step was timed with timers of level 2, which synchronise around each part: it is no measurement"
+        return caused(case, "R18", words, CERTAIN, evidence=(level_2[0].origin,), remedy="time it with --timing-log-level 0")
+    measured = case.measured
+    if measured is None:
+        return None
+    if measured.statistics is None and case.evidence.traces and "profiler" in measured.source:
+        words = "the step is known under the profiler only, which makes it longer"
+        return caused(case, "R18", words, CONSISTENT, remedy="give the log of steps without the profiler")
+    found = measured.statistics
+    if found is None:
+        return None
+    if found.mean_includes_warmup and found.count < threshold("R18", "least_steps"):
+        words = f"the printed rate is a mean from the start over {found.count} steps, warm-up in it"
+        return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
+    return Cleared()
+
+
+VERSION_KEYS = ("torch", "transformer_engine", "megatron_core", "nccl", "cuda", "driver", "version")
+
+
+def other_release(case: RunCase) -> Cause | Cleared | None:
+    """R15: the same plan ran faster before, and versions or resolved arguments differ."""
+    before = case.earlier
+    if before is None or before.step_seconds is None or case.step_seconds is None:
+        return None
+    if case.step_seconds < before.step_seconds * (1 + threshold("R15", "growth")):
+        return Cleared("no slower than before")
+    differing = _differing(before, case)
+    if not differing:
+        return Cleared("nothing that the logs print differs")
+    words = "it ran faster before, and this differs: " + "; ".join(f"{name} {old} -> {new}" for name, old, new in differing[:3])
+    return caused(
+        case,
+        "R15",
+        words,
+        LIKELY,
+        figures=f"{before.step_seconds:.4g} s before, {case.step_seconds:.4g} s now",
+        remedy="go back one of them at a time",
+        seconds=case.step_seconds - before.step_seconds,
+        step_after=before.step_seconds,
+    )
+
+
+QUIET = (
+    "path",
+    "dir",
+    "save",
+    "load",
+    "log",
+    "port",
+    "rank",
+    "seed",
+    "addr",
+    "name",
+    "tensorboard",
+    "wandb",
+    "iters",
+    "interval",
+)
+"""Words in names of arguments that change no speed."""
+
+
+def _differing(before: RunCase, now: RunCase) -> list[tuple[str, str, str]]:
+    """(name, before, now) of versions first, then of printed arguments."""
+    found = []
+    old = {fact.kind: fact.value for fact in before.evidence.links if fact.kind == "version"}
+    new = {fact.kind: fact.value for fact in now.evidence.links if fact.kind == "version"}
+    found += [("NCCL", old[kind], new[kind]) for kind in old if kind in new and old[kind] != new[kind]]
+    for one, other in zip(before.evidence.plans[:1], now.evidence.plans[:1], strict=False):
+        keys = [key for key in {*one.values, *other.values} if not any(word in key for word in QUIET)]
+        pairs = [(key, one.values.get(key, "not given"), other.values.get(key, "not given")) for key in sorted(keys)]
+        found += [pair for pair in pairs if pair[1] != pair[2]]
+    return found

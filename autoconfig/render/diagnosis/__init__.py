@@ -1,0 +1,1 @@
+"""The answer of `diagnose`: its record, and what fits a screen."""

@@ -1,0 +1,242 @@
+"""The answer of `diagnose` as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from autoconfig.diagnosis.answer import VERDICTS, Diagnosis
+from autoconfig.diagnosis.finding import CERTAINTIES, Cause
+from autoconfig.diagnosis.rules.table import RULES
+from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
+from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
+from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, record_of
+from autoconfig.specs.plan_names import NamedPlan, named_plan
+
+Verdict = Annotated[str, Keywords(enum=VERDICTS)]
+Certainty = Annotated[str, Keywords(enum=CERTAINTIES)]
+RuleId = Annotated[str, Keywords(enum=tuple(sorted(rule.id for rule in RULES)))]
+NAMES = {rule.id: rule.name for rule in RULES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvidenceFileJson:
+    """One file that was given."""
+
+    file: str
+    kind: str
+    """What it was recognised as, by its content."""
+    formats: tuple[str, ...]
+    """Whose lines it holds, most first."""
+    lines_read: Natural
+    """Lines, or events, that were understood."""
+    lines_not_understood: Natural
+    window: str
+    """What is covered."""
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutlierJson:
+    """A step that stands out."""
+
+    step: int | None
+    seconds: NotNegative
+    excess: float
+    """Seconds above the median."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredJson:
+    """The measured step."""
+
+    step_seconds: AboveZero | None
+    """Median without warm-up; null where only rates are known and no plan makes seconds of them."""
+    source: str
+    """Where it is from."""
+    convention: str
+    """What the printed TFLOPS or MFU count, where the step comes from them; else empty."""
+    steps: Natural | None
+    """Behind the median; null where the step was given. So are the next ones."""
+    p10: NotNegative | None
+    p90: NotNegative | None
+    robust_sd: NotNegative | None
+    """Share of the median."""
+    warmup_dropped: Natural | None
+    drift: float | None
+    """Second half over first, less 1."""
+    outliers: tuple[OutlierJson, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedJson:
+    """What the step should take."""
+
+    step_seconds: AboveZero
+    p5: NotNegative
+    p95: NotNegative
+    """Ends of the 90 % band, seconds."""
+    level: str
+    """Class of runs that gave the band, or the run's own earlier steps."""
+    no_promise: str
+    """Why nothing may be called slow by this alone; empty where it may."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseJson:
+    """A phase of the step."""
+
+    name: str
+    expected_seconds: float | None
+    measured_seconds: float | None
+    """Null where no evidence shows it."""
+    gap_seconds: float | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OriginJson:
+    """A line of evidence."""
+
+    file: str
+    line: Natural | None
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseJson:
+    """A named cause."""
+
+    rule: RuleId
+    name: str
+    words: str
+    """What is wrong."""
+    certainty: Certainty
+    seconds: float | None
+    """Of the step, that it explains."""
+    evidence: tuple[OriginJson, ...]
+    figures: str
+    """What was computed from the evidence."""
+    remedy: str
+    gain_seconds: float | None
+    """What the cure saves of a step."""
+    step_after: NotNegative | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingJson:
+    """Evidence that is not there."""
+
+    evidence: str
+    rules: tuple[RuleId, ...]
+    """What it would settle."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterPlanJson(PlanJson):
+    """The plan to change to after all that."""
+
+    step_seconds: AboveZero
+    """Its price."""
+    gain: float
+    """Share of the priced step that it saves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsableJson:
+    """Whether the run may calibrate the planner."""
+
+    usable: bool
+    why_not: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisJson(AnswerJson):
+    """Why a run is slower than it should be. Times are seconds."""
+
+    verdict: Verdict
+    why: str
+    question: QuestionJson | None
+    """Model, cluster and numerics of the run; null without a plan. So are the next three."""
+    plan: NamedPlan | None
+    short: str | None
+    report: PlanReportJson | None
+    """The plan, priced."""
+    evidence: tuple[EvidenceFileJson, ...]
+    measured: MeasuredJson | None
+    expected: ExpectedJson | None
+    ratio: NotNegative | None
+    """Measured over expected step."""
+    phases: tuple[PhaseJson, ...]
+    unexplained_seconds: float
+    """Measured step less the phases, each as measured, or as expected where it was not: never spread over them."""
+    causes: tuple[CauseJson, ...]
+    """Most likely first; empty for a healthy run."""
+    cleared: tuple[RuleId, ...]
+    """Rules whose evidence is there and silent."""
+    missing: tuple[MissingJson, ...]
+    """What evidence would settle what."""
+    step_after: NotNegative | None
+    """With every cause gone that says what it costs."""
+    better: FasterPlanJson | None
+    calibration: UsableJson
+
+
+def diagnosis_json(found: Diagnosis) -> DiagnosisJson:
+    """The whole answer."""
+    e, case = found.expectation, found.case
+    known = e is not None and e.question is not None and e.plan is not None and e.report is not None
+    batch = e.question.scenario.workload.global_batch_size if e is not None and e.question is not None else 1
+    better = found.better
+    return DiagnosisJson(
+        verdict=found.verdict,
+        why=found.why,
+        question=question_json(e.question) if known and e is not None and e.question is not None else None,
+        plan=named_plan(e.plan, batch) if known and e is not None and e.plan is not None else None,
+        short=str(e.plan) if known and e is not None else None,
+        report=report_json(e.report, e.question) if known and e is not None and e.report and e.question else None,
+        evidence=tuple(record_of(EvidenceFileJson, one, file=one.name) for one in case.evidence.files),
+        measured=_measured(found),
+        expected=None if e is None else record_of(ExpectedJson, e),
+        ratio=case.ratio,
+        phases=tuple(record_of(PhaseJson, one) for one in case.budget.phases),
+        unexplained_seconds=case.budget.unexplained_seconds,
+        causes=tuple(_cause(one) for one in found.causes),
+        cleared=tuple(rule for rule, _ in found.cleared),
+        missing=tuple(record_of(MissingJson, one) for one in found.missing),
+        step_after=found.step_after,
+        better=None
+        if better is None
+        else FasterPlanJson(
+            plan=named_plan(better.report.plan, batch),
+            short=str(better.report.plan),
+            step_seconds=better.report.step_seconds,
+            gain=better.gain,
+        ),
+        calibration=UsableJson(usable=not found.why_not_calibrate, why_not=found.why_not_calibrate),
+    )
+
+
+def _measured(found: Diagnosis) -> MeasuredJson | None:
+    measured = found.measured
+    if measured is None:
+        return None
+    steps, relative = measured.statistics, measured.relative
+    in_seconds = steps is not None and not relative
+    return MeasuredJson(
+        step_seconds=None if relative else measured.step_seconds,
+        source=measured.source,
+        convention=measured.convention,
+        steps=steps.count if steps else None,
+        p10=steps.p10 if steps and in_seconds else None,
+        p90=steps.p90 if steps and in_seconds else None,
+        robust_sd=steps.robust_sd if steps else None,
+        warmup_dropped=steps.warmup_dropped if steps else None,
+        drift=steps.drift if steps else None,
+        outliers=tuple(record_of(OutlierJson, one) for one in steps.pauses) if steps and in_seconds else (),
+    )
+
+
+def _cause(one: Cause) -> CauseJson:
+    evidence = tuple(record_of(OriginJson, origin) for origin in one.evidence)
+    return record_of(CauseJson, one, name=NAMES[one.rule], evidence=evidence)

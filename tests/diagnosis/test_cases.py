@@ -1,0 +1,16 @@
+"""Public cases, as their reporters posted them (validation/tables/diagnosed_runs.csv)."""
+
+import pytest
+
+from validation.diagnosis.cases import case_lines, reported
+
+
+@pytest.mark.parametrize("one", reported(), ids=lambda one: one.row["id"])
+def test_no_control_has_a_cause_and_no_cause_is_named_that_the_evidence_does_not_hold(one):
+    if one.is_control or not one.enough:
+        assert one.rules == [] or one.rules[0] == one.row["rule"]
+
+
+@pytest.mark.parametrize("line", list(case_lines()), ids=lambda line: line.name)
+def test_cases_are_held_to(line):
+    assert line.holds, line

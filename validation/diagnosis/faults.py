@@ -1,0 +1,187 @@
+"""Eighteen faults put into runs that are made from the parts of `explain`, the step 1.3 and 2 times as long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+from autoconfig.diagnosis.answer import REPORT_WRONG, SLOW, Diagnosis, diagnose
+from autoconfig.diagnosis.expectation import Expectation
+from autoconfig.evidence.records import Evidence, LastArrival, LinkFact, Origin
+from validation.diagnosis import made_runs
+from validation.diagnosis.made_runs import DENSE, EXPERTS, LOG, STEPS, Seen, made, scattered
+from validation.sheets.figures import Line
+
+TIMES = (1.3, 2.0)
+
+
+@cache
+def dense() -> Expectation:
+    """Price the dense plan."""
+    return made_runs.expected(*DENSE)
+
+
+@cache
+def experts() -> Expectation:
+    """Price the plan with experts."""
+    return made_runs.expected(*EXPERTS)
+
+
+def more(e: Expectation, part: str, lost: float) -> dict[str, float]:
+    """Add the lost seconds to a part."""
+    return {part: e.parts.get(part, 0.0) + lost}
+
+
+def late(e: Expectation, lost: float) -> Evidence:
+    """Launch late."""
+    return made(e, Seen(idle={"late_launch": e.parts["host_floor_seconds"] + lost}))
+
+
+def slow_network(e: Expectation, lost: float) -> Evidence:
+    """Reduce gradients over a slow network."""
+    whole = e.parts["gradient_reduction_seconds"] + lost
+    return made(e, Seen(parts=more(e, "gradient_reduction_seconds", lost), rates={"dp": 0.02e9 * 50 / whole}, hidden={}))
+
+
+def exposed(e: Expectation, lost: float) -> Evidence:
+    """Reduce gradients beside no computation."""
+    parts, hidden = more(e, "gradient_reduction_seconds", lost), {"dp": 0.001 * lost}
+    return made(e, Seen(parts=parts, hidden=hidden, timed={"all-grads-sync": 0.0}))
+
+
+def unfused(e: Expectation, lost: float) -> Evidence:
+    """Run attention by softmax kernels."""
+    return made(e, Seen(parts={"unfused_attention": lost}, names=frozenset({"softmax_kernel"})))
+
+
+def retries(e: Expectation, lost: float) -> Evidence:
+    """Free and allocate in every step."""
+    evidence = made(e, Seen(idle={"allocation": lost}, allocations=40))
+    lines = [replace(line, retries=number) for number, line in enumerate(evidence.steps)]
+    return replace(evidence, steps=tuple(lines))
+
+
+def data(e: Expectation, lost: float) -> Evidence:
+    """Wait for the data loader."""
+    return made(e, Seen(idle={"data": lost}))
+
+
+def pauses(e: Expectation, lost: float) -> Evidence:
+    """Pause every twenty steps."""
+    step = e.step_seconds
+    return made(e, Seen(series=[scattered(step, n) + (20 * lost if n % 20 == 19 else 0.0) for n in range(STEPS)]))
+
+
+def unbalanced(e: Expectation, lost: float) -> Evidence:
+    """Load the ranks of experts unevenly."""
+    return made(e, Seen(idle={"waiting": lost}, ranks={rank: 1.0 + 0.06 * rank for rank in range(16)}))
+
+
+def own_plan(e: Expectation, lost: float) -> Evidence:
+    """Run a slow plan as it must."""
+    return made(e)
+
+
+def throttled(e: Expectation, lost: float) -> Evidence:
+    """Lower the clock."""
+    gemms = e.parts["gemm_seconds"]
+    clock = 1900.0 * gemms / (gemms + lost)
+    return made(e, Seen(parts=more(e, "gemm_seconds", lost), mhz=dict.fromkeys(range(8), clock), reasons={2: "sw_thermal"}))
+
+
+def growing(e: Expectation, lost: float) -> Evidence:
+    """Take longer at every step."""
+    return made(e, Seen(series=[scattered(e.step_seconds + 2 * lost * n / STEPS, n) for n in range(STEPS)]))
+
+
+def wrong_report(e: Expectation, lost: float) -> Evidence:
+    """Print too many TFLOPS."""
+    return made(e, Seen(printed=1.0 + lost / e.step_seconds))
+
+
+def slow_optimizer(e: Expectation, lost: float) -> Evidence:
+    """Update slowly."""
+    return made(e, Seen(parts=more(e, "optimizer_seconds", lost)))
+
+
+def slow_rank(e: Expectation, lost: float) -> Evidence:
+    """Let one rank come last."""
+    times = 1.0 + lost / e.step_seconds
+    ranks = {rank: 1.0 for rank in range(64)} | {21: times}
+    arrivals = (LastArrival(rank=21, collectives=64, last=60, others_waited_s=2 * lost),)
+    return made(e, Seen(idle={"waiting": lost}, ranks=ranks, arrivals=arrivals, slowest_rank=times))
+
+
+def release(e: Expectation, lost: float) -> Evidence:
+    """Change NCCL, and run slower GEMMs."""
+    evidence = made(e, Seen(parts=more(e, "gemm_seconds", lost)))
+    return replace(evidence, links=(*evidence.links, version("2.24.3")))
+
+
+def version(text: str) -> LinkFact:
+    """Say a version of NCCL."""
+    return LinkFact(origin=Origin(file=LOG, text=text), kind="version", value=text)
+
+
+def slow_stage(e: Expectation, lost: float) -> Evidence:
+    """Slow the last stage."""
+    ranks = {rank: 1.0 + (1.4 * lost / e.step_seconds if rank >= 48 else 0.0) for rank in range(64)}
+    return made(e, Seen(idle={"waiting": lost}, ranks=ranks))
+
+
+def bubble(e: Expectation, lost: float) -> Evidence:
+    """Wait for neighbouring stages."""
+    return made(e, Seen(idle={"waiting": lost}, timed={"forward-recv": e.phases["bubble and sends"] + lost}))
+
+
+def level_2(e: Expectation, lost: float) -> Evidence:
+    """Time with level 2."""
+    return made(e, Seen(parts=more(e, "pointwise_seconds", lost), level=2))
+
+
+FAULTS: dict[str, Callable[[Expectation, float], Evidence]] = {
+    "R01": late, "R02": slow_network, "R03": exposed, "R04": unfused, "R05": retries, "R06": data, "R07": pauses,
+    "R08": unbalanced, "R09": own_plan, "R10": throttled, "R11": growing, "R12": wrong_report, "R13": slow_optimizer,
+    "R14": slow_rank, "R15": release, "R16": slow_stage, "R17": bubble, "R18": level_2,
+}  # fmt: skip
+SLOW_PLANS = {
+    1.3: (DENSE[0], "tp=8,pp=4,mbs=1,sp=1,recompute=full:uniform:1"),
+    2.0: ({**DENSE[0], "gpus": 128, "seq_length": 4096}, "tp=8,pp=8,mbs=1,sp=1,recompute=full:uniform:1"),
+}
+
+
+@cache
+def diagnosed(rule: str, times: float) -> Diagnosis:
+    """Diagnose a run with the rule's fault."""
+    e = experts() if rule == "R08" else dense()
+    if rule == "R09":
+        e = made_runs.expected(*SLOW_PLANS[times])
+    evidence = FAULTS[rule](e, (times - 1.0) * e.step_seconds)
+    before = None
+    if rule == "R15":
+        healthy = made(e)
+        before = replace(healthy, links=(*healthy.links, version("2.21.5")))
+    return diagnose(evidence, e, before=before, with_better=False)
+
+
+EVERY = [(rule, times) for rule in FAULTS for times in TIMES]
+FIRE, MOST_FALSE, CALLED_SLOW = 34, 0.02, 0.95
+"""Asked for: faults whose rule fires, share of rules that fire on another's fault, share of the runs called slow."""
+
+
+def named(rule: str, times: float) -> list[str]:
+    """Return the rules of the causes that are named of a fault."""
+    return [one.rule for one in diagnosed(rule, times).causes]
+
+
+def fault_lines() -> Iterator[Line]:
+    """Yield what the made faults are held to."""
+    every = len(EVERY)
+    fired = sum(rule in named(rule, times) for rule, times in EVERY)
+    yield Line(name="rule fires on its made fault", rows=every, reached=fired / every, least=FIRE / every)
+    others = sum(len({*named(rule, times)} - {rule}) for rule, times in EVERY)
+    pairs = every * (len(FAULTS) - 1)
+    yield Line(name="rule fires on another's made fault", rows=pairs, reached=others / pairs, most=MOST_FALSE)
+    asked = [diagnosed(*one).verdict == (REPORT_WRONG if one[0] == "R12" else SLOW) for one in EVERY]
+    yield Line(name="made faults called slow", rows=every, reached=sum(asked) / every, least=CALLED_SLOW)
