@@ -8,6 +8,8 @@ from importlib import resources
 from typing import Any
 
 COMMUNICATION = "communication"
+COLLECTIVES = frozenset((COMMUNICATION, "expert_exchange_seconds"))
+"""Parts whose kernels talk to other GPUs."""
 UNKNOWN = "unknown"
 LONGEST = 2_000
 """Characters of a kernel's name that are looked at; templates may be longer."""
@@ -18,16 +20,18 @@ def _table() -> dict[str, Any]:
     return tomllib.loads((resources.files("autoconfig") / "data" / "kernel_parts.toml").read_text(encoding="utf-8"))
 
 
-def _without_brackets(name: str) -> str:
-    """A name without what stands in < > and ( ), however deep."""
+def _without_brackets(name: str, kept_depth: int = 0) -> str:
+    """A name without what stands in < > and ( ), but for `kept_depth` levels."""
     kept: list[str] = []
     depth = 0
     for sign in name:
         if sign in "<(":
             depth += 1
+            if 0 < depth <= kept_depth:
+                kept.append(" ")
         elif sign in ">)":
             depth = max(0, depth - 1)
-        elif not depth:
+        elif depth <= kept_depth:
             kept.append(sign)
     return "".join(kept)
 
@@ -40,7 +44,7 @@ def base_name(name: str) -> str:
     base = _without_brackets(name).strip()
     inner = name.partition("<")[2]
     if inner and base.startswith(tuple(_table()["wrappers"])):
-        return f"{_without_brackets(inner)[:200].strip()} {base}"
+        return f"{_without_brackets(inner, 1)[:400].strip()} {base}"
     return base or name
 
 
@@ -80,6 +84,27 @@ def fallback_of(name: str) -> str:
     """The slow path that a kernel's name gives away, or nothing."""
     base = base_name(name)
     return next((str(found) for word, found in _table()["fallbacks"].items() if word in base), "")
+
+
+@lru_cache(maxsize=4_000)
+def host_call(name: str) -> str:
+    """What a call of the driver or runtime does: launch, graph, copy, synchronize, allocate; "" for anything else."""
+    lower, calls = name.lower(), _table()["host"]
+    if lower in calls["blocking"]:
+        return "synchronize"
+    for kind in ("synchronize", "graph", "launch", "copy", "allocate"):
+        if any(word in lower for word in calls[kind]):
+            return kind
+    return ""
+
+
+@lru_cache(maxsize=50_000)
+def marks(name: str) -> str:
+    """What a range of the host or a Python function says by its name: data, collection, or nothing."""
+    lower = name.lower()
+    return next(
+        (kind for kind, names in _table()["marks"].items() if any(all(word in lower for word in words) for words in names)), ""
+    )
 
 
 def type_bytes(name: str) -> int:

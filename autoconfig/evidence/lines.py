@@ -50,6 +50,8 @@ class Read:
     formats: Counter[str] = field(default_factory=Counter)
     lines: int = 0
     not_understood: int = 0
+    left_out: int = 0
+    """Of the lines that a format may read: not looked at, as later ones of the same formats are enough."""
     step: int | None = None
     """Of the last line that named one."""
     seen: set[tuple[str, str]] = field(default_factory=set)
@@ -77,6 +79,7 @@ def read_lines(name: str, chunks: Iterable[bytes]) -> Read:
     _read_blocks(read, found)
     read.lines = found.candidates - failed + found.in_blocks
     read.not_understood = found.count - read.lines
+    read.left_out = found.left_out
     _keep_one_bar(read)
     for kind in ("steps", "clocks"):
         if kind in read.records:

@@ -10,22 +10,30 @@ import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any, cast
 
 from autoconfig.evidence.lines import Read, read_lines
-from autoconfig.evidence.records import Evidence, SourceFile, StepLine
-from autoconfig.planning.work import bounded
+from autoconfig.evidence.records import Evidence, Origin, SourceFile, StepLine
+from autoconfig.evidence.scan import MOST_LINES
+from autoconfig.evidence.traces import kineto, nsys
+from autoconfig.evidence.traces.activity import Activity
+from autoconfig.evidence.traces.arrivals import compare
+from autoconfig.evidence.traces.timeline import RankTrace, rank_trace
+from autoconfig.planning.work import WorkError, bounded
 from autoconfig.specs.errors import FileError, InputError
 
 CHUNK = 1 << 20
 MOST_LOG_BYTES = 1 << 30
 """Of a log, unpacked."""
 MOST_FILES = 64
-LOG_WORK = 20_000_000.0
-"""Units of planning.work for all files of one reading; 64 bytes of a log are one."""
-MOST_LAUNCH_BYTES = 1_000_000
+MOST_TRACE_BYTES = 2 << 30
+READ_WORK = 100_000_000.0
+"""Units of planning.work for all files of one reading: 6 GB of logs, or 5 GB of traces."""
+HEAD = 1 << 16
+"""Bytes by which a file is recognised."""
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
     b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it first (zstd -d)",
@@ -45,30 +53,45 @@ def read_files(paths: Iterable[Path | str]) -> Evidence:
     """The evidence of all files; those that no reader of this package reads are listed as kind `launch`, for the readers of
     launch files. Raises InputError for what can be no file of a run, FileError for what cannot be opened."""
     given = [Path(path) for path in paths]
-    _require_few(len(given))
-    with bounded(LOG_WORK):
-        return _together([_read_file(path) for path in given])
+    return _read(len(given), (_read_file(path) for path in given))
 
 
 def read_texts(texts: Mapping[str, str]) -> Evidence:
     """The evidence of texts by name, as a page or an HTTP body gives them. Raises InputError."""
-    _require_few(len(texts))
-    with bounded(LOG_WORK):
-        return _together([_read_stream(name, io.BytesIO(text.encode("utf-8", "replace"))) for name, text in texts.items()])
+    return _read(len(texts), (_read_stream(name, io.BytesIO(text.encode("utf-8", "replace"))) for name, text in texts.items()))
 
 
-def _require_few(count: int) -> None:
+@dataclass(frozen=True, kw_only=True)
+class ReadFile:
+    """One file: what it is, its records by the field of Evidence that they go to, and of a trace its collectives."""
+
+    file: SourceFile
+    records: dict[str, list[Any]] = field(default_factory=dict)
+    trace: RankTrace | None = None
+
+
+def _read(count: int, parts: Iterator[ReadFile]) -> Evidence:
     if count > MOST_FILES:
         raise InputError(f"{count} files are more than {MOST_FILES}: give the log of one rank, or those of a few")
+    try:
+        with bounded(READ_WORK):
+            return _together(list(parts))
+    except WorkError as error:
+        raise InputError(
+            "these files hold more than is read at once: give the log of one rank, and a trace of few steps"
+        ) from error
 
 
-def _read_file(path: Path) -> tuple[SourceFile, dict[str, list[Any]]]:
+def _read_file(path: Path) -> ReadFile:
     with _opened(path) as stream:
+        if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
+            return _of_trace(str(path), "nsys", *nsys.read(path))
+        stream.seek(0)
         return _read_stream(str(path), stream)
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
     """An ordinary file; pipes and devices are never waited for. Raises FileError."""
     name = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     try:
@@ -84,48 +107,87 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _read_stream(name: str, stream: IO[bytes]) -> tuple[SourceFile, dict[str, list[Any]]]:
-    head = stream.read(4096)
+def _read_stream(name: str, stream: io.BufferedIOBase) -> ReadFile:
+    head = stream.read(HEAD)
     stream.seek(0)
     truncated: list[str] = []
     if head[:2] == _GZIP:
-        stream = cast(IO[bytes], gzip.GzipFile(fileobj=stream))
-        head, truncated = _peek(name, stream)
-        if not truncated:
-            stream.seek(0)
+        head = _head(name, gzip.GzipFile(fileobj=stream))
+        stream.seek(0)
+        stream = cast(io.BufferedIOBase, gzip.GzipFile(fileobj=stream))
     for magic, what in _OTHERS.items():
         if head.startswith(magic):
             raise InputError(f"{name!r} is {what}")
     if b"brain.Event:" in head[:64]:
         raise InputError(f"{name!r} is an event file of TensorBoard: give what the run printed")
-    if b"\0" in head:
+    if head.startswith(nsys.MAGIC):
+        raise InputError(f"{name!r} is a database: give it as a file, unpacked")
+    if b"\0" in head[:4096]:
         raise InputError(f"{name!r} is no text and no trace that is read; logs, Kineto JSON and Nsight's sqlite export are")
-    read = read_lines(name, _chunks(name, stream, truncated))
-    return _source(name, head, read, truncated), read.records
+    if kineto.is_trace(head):
+        return _of_trace(name, "kineto", *kineto.read(name, _chunks(name, stream, truncated, MOST_TRACE_BYTES)), *truncated)
+    read = read_lines(name, _whole_lines(_chunks(name, stream, truncated, MOST_LOG_BYTES)))
+    return ReadFile(file=_source(name, head, read, truncated), records=read.records)
 
 
-def _peek(name: str, stream: IO[bytes]) -> tuple[bytes, list[str]]:
+def _of_trace(name: str, kind: str, activity: Activity, count: int, remarks: list[str], *truncated: str) -> ReadFile:
+    found = rank_trace(activity, Origin(file=name))
+    window, said = "", [*truncated, *remarks]
+    if found is None:
+        said.append("no kernel of a GPU in it: profile with ProfilerActivity.CUDA")
+    elif not found.parts.steps:
+        window = f"{found.parts.span_s:.3g} s"
+        said.append("no step in it: all of it is looked at; a schedule and prof.step() mark steps")
+    else:
+        window = f"{found.parts.steps} step{'s' * (found.parts.steps > 1)}"
+    if found is not None and found.parts.rank is not None:
+        window += f" of rank {found.parts.rank}"
+    file = SourceFile(
+        name=name,
+        kind=kind,
+        formats=(kind,),
+        lines_read=count - activity.not_understood,
+        lines_not_understood=activity.not_understood,
+        window=window,
+        remarks=tuple(said),
+    )
+    return ReadFile(file=file, records={"traces": [found.parts]} if found else {}, trace=found)
+
+
+def _head(name: str, stream: gzip.GzipFile) -> bytes:
+    """The first bytes of a packed file, however early it ends."""
+    head = b""
     try:
-        return stream.read(4096), []
+        while len(head) < HEAD and (more := stream.read1(HEAD)):
+            head += more
     except (OSError, EOFError, zlib.error):
-        raise InputError(f"{name!r} is a gzip file that cannot be unpacked: copy it again") from None
+        if not head:
+            raise InputError(f"{name!r} is a gzip file that cannot be unpacked: copy it again") from None
+    return head
 
 
-def _chunks(name: str, stream: IO[bytes], truncated: list[str]) -> Iterator[bytes]:
-    """The bytes of a log; a chunk ends where a line does, but for lines longer than CHUNK. A gzip file that ends too early
-    gives what it holds. Raises InputError for more than MOST_LOG_BYTES."""
-    total, rest = 0, b""
+def _chunks(name: str, stream: io.BufferedIOBase, truncated: list[str], most: int) -> Iterator[bytes]:
+    """The bytes of a file. A gzip file that ends too early gives what it holds. Raises InputError for more than `most`."""
+    total = 0
     while True:
         try:
-            chunk = stream.read(CHUNK)
+            chunk = stream.read1(CHUNK)
         except (EOFError, OSError, zlib.error):
             truncated.append("the gzip file ends too early: what it holds was read")
-            break
+            return
         if not chunk:
-            break
+            return
         total += len(chunk)
-        if total > MOST_LOG_BYTES:
-            raise InputError(f"{name!r} holds more than {MOST_LOG_BYTES:,} bytes: give its end, as by tail -c 200M")
+        if total > most:
+            advice = "give its end, as by tail -c 200M" if most == MOST_LOG_BYTES else "profile fewer steps, without stacks"
+            raise InputError(f"{name!r} holds more than {most:,} bytes: {advice}")
+        yield chunk
+
+
+def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, cut where a line ends, but for lines longer than CHUNK."""
+    rest = b""
+    for chunk in chunks:
         whole, end, rest_of = chunk.rpartition(b"\n")
         if end:
             yield rest + whole + end
@@ -152,6 +214,8 @@ def _source(name: str, head: bytes, read: Read, truncated: list[str]) -> SourceF
     numbers = [line.step for line in steps if line.step is not None]
     ranks = {line.rank for line in steps if line.rank is not None}
     remarks = [*truncated, *([f"lines of {len(ranks)} ranks"] if len(ranks) > 1 else [])]
+    if read.left_out:
+        remarks.append(f"a long log: the last {MOST_LINES:,} lines of each format are looked at")
     again = sum(later < before for before, later in pairwise(numbers))
     if again and len(ranks) < 2:
         remarks.append(f"steps begin again {again} times")
@@ -166,9 +230,12 @@ def _source(name: str, head: bytes, read: Read, truncated: list[str]) -> SourceF
     )
 
 
-def _together(parts: list[tuple[SourceFile, dict[str, list[Any]]]]) -> Evidence:
+def _together(parts: list[ReadFile]) -> Evidence:
     records: dict[str, list[Any]] = {}
-    for _, found in parts:
-        for kind, some in found.items():
+    for part in parts:
+        for kind, some in part.records.items():
             records.setdefault(kind, []).extend(some)
-    return Evidence(files=tuple(file for file, _ in parts), **{kind: tuple(some) for kind, some in records.items()})
+    arrivals = compare([part.trace for part in parts if part.trace is not None])
+    return Evidence(
+        files=tuple(part.file for part in parts), arrivals=arrivals, **{kind: tuple(some) for kind, some in records.items()}
+    )

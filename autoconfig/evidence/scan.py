@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from autoconfig.evidence.grammar import Format, formats_for
 from autoconfig.planning.work import spend
 
-MOST_LINES = 20_000
+MOST_LINES = 8_000
 """Of the same formats that are kept: the last ones."""
 MOST_ROWS = 200_000
 """Of a block of samples."""
@@ -56,6 +56,11 @@ class Scanned:
     candidates: int = 0
     """Of them: that a format may read; the last MOST_LINES of each kind are kept."""
     in_blocks: int = 0
+
+    @property
+    def left_out(self) -> int:
+        """Lines that a format may read and that are not kept."""
+        return self.candidates - sum(map(len, self.lines.values()))
 
     def in_order(self) -> Iterator[tuple[int, tuple[Format, ...], bytes]]:
         """(number, formats that may read it, line) of the kept lines."""

@@ -1,0 +1,113 @@
+"""An export of Nsight Systems: `nsys export --type sqlite`.
+
+Its tables and columns come and go by release and by what was traced, so each is asked for first."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoconfig.evidence.kernels import COLLECTIVES, collective_of, part_of
+from autoconfig.evidence.traces.activity import MOST_EVENTS, MOST_NAMES, Activity, CollectiveKey
+from autoconfig.planning.work import spend
+from autoconfig.specs.errors import InputError
+
+MAGIC = b"SQLite format 3\0"
+NANOSECOND = 1e-9
+ROW_WORK = 2.0
+KERNELS, CALLS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
+RANGES, STRINGS, DEVICES = "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"
+GRAPH = "a CUDA graph as one kernel"
+"""Name of the kernels of a graph that was traced as one node."""
+_VERSION = re.compile(r"_v\d{3,5}$")
+_RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def read(path: Path) -> tuple[Activity, int, list[str]]:
+    """(what GPU and host did, number of rows, remarks). Raises InputError where it is no such export, and WorkError."""
+    name = str(path)[:200]
+    try:
+        database = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+    except (sqlite3.Error, ValueError, OSError) as error:
+        raise InputError(f"{name!r} cannot be opened as a database: {error}") from error
+    try:
+        database.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        return _read(database, name)
+    except sqlite3.DatabaseError as error:
+        raise InputError(
+            f"{name!r} is a database that is damaged ({error}): export it again with nsys export --type sqlite"
+        ) from error
+    finally:
+        database.close()
+
+
+def _read(database: sqlite3.Connection, name: str) -> tuple[Activity, int, list[str]]:
+    tables = {str(row[0]) for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables & {KERNELS, GRAPHS}:
+        raise InputError(
+            f"{name!r} is a database without {KERNELS}: export a profile that traced CUDA (nsys profile --trace cuda,nvtx; "
+            "nsys export --type sqlite)"
+        )
+    found, count, remarks = Activity(unit=NANOSECOND), 0, []
+    words = _words(database, tables)
+    for row in _rows(database, tables, KERNELS, ("start", "end", "deviceId", "correlationId", "demangledName", "shortName")):
+        kernel = words.get(row["demangledName"]) or words.get(row["shortName"]) or ""
+        number = found.on_device(kernel, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
+        if part_of(kernel) in COLLECTIVES:
+            found.collective(number, CollectiveKey(name=collective_of(kernel), group="", ranks=None), 0.0)
+        count += 1
+    for table in COPIES:
+        for row in _rows(database, tables, table, ("start", "end", "deviceId", "correlationId")):
+            found.on_device(None, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
+            count += 1
+    for row in _rows(database, tables, GRAPHS, ("start", "end", "deviceId", "correlationId")):
+        found.on_device(GRAPH, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
+        count += 1
+        remarks = ["CUDA graphs were traced as one node: --cuda-graph-trace=node shows their kernels"]
+    for row in _rows(database, tables, CALLS, ("start", "end", "correlationId", "nameId")):
+        call = _VERSION.sub("", words.get(row["nameId"], ""))
+        found.on_host(call, row["start"], row["end"] - row["start"], _id(row))
+        count += 1
+    for row in _rows(database, tables, RANGES, ("start", "end", "text", "textId")):
+        text = row["text"] or words.get(row["textId"])
+        if text and row["end"] is not None:
+            found.in_range(str(text), row["start"], row["end"] - row["start"])
+        count += 1
+    for row in _rows(database, tables, DEVICES, ("id", "name")):
+        found.devices[int(row["id"] or 0)] = str(row["name"] or "")[:80]
+    match = _RANK.search(name.rpartition("/")[2])
+    found.rank = int(match[1]) if match else None
+    return found, count, remarks
+
+
+def _id(row: Mapping[str, Any]) -> int:
+    return -1 if row["correlationId"] is None else int(row["correlationId"])
+
+
+def _words(database: sqlite3.Connection, tables: set[str]) -> dict[int, str]:
+    rows = _rows(database, tables, STRINGS, ("id", "value"), MOST_NAMES * 10)
+    return {int(row["id"]): str(row["value"])[:2000] for row in rows if row["id"] is not None}
+
+
+def _rows(
+    database: sqlite3.Connection, tables: set[str], table: str, columns: tuple[str, ...], most: int = 4 * MOST_EVENTS
+) -> Iterator[dict[str, Any]]:
+    """The rows of a table, with None for a column that this release lacks. Raises InputError for a text where a time stands."""
+    if table not in tables:
+        return
+    there = {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+    chosen = [f"{table}.{column}" if column in there else "NULL" for column in columns]
+    order = " ORDER BY start" if "start" in there and table != RANGES else ""
+    for values in database.execute(f"SELECT {', '.join(chosen)} FROM {table}{order} LIMIT {most}"):
+        spend(ROW_WORK)
+        row = dict(zip(columns, values, strict=True))
+        if "start" in row:
+            if not isinstance(row["start"], int) or not (row["end"] is None or isinstance(row["end"], int)):
+                raise InputError(f"a row of {table} holds no times: this is no export of Nsight Systems that is known")
+            if row["end"] is None and table != RANGES:
+                continue
+        yield row
