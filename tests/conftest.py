@@ -31,6 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pipe is as wide as it says
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages
+sys.path.insert(0, str(ROOT / "tests" / "helpers" / "runs"))
 TIERS = {"service", "browser", "torch", "slurm", "judge", "soak"}
 """Markers of tests that `make fast` leaves out (pyproject.toml says what each is)."""
 MAX_ID = 100

@@ -103,7 +103,7 @@ def rank_trace(activity: Activity, origin: Origin) -> RankTrace | None:
     busy, uses = _parts(activity, inside)
     length = inside.end - inside.start
     kernels = inside.name != COPY
-    by_name: Floats = np.bincount(inside.name[kernels], weights=length[kernels], minlength=len(activity.name_ids))
+    by_name = np.bincount(inside.name[kernels], weights=length[kernels], minlength=len(activity.name_ids)).astype(np.float64)
     total = float(by_name.sum())
     unknown = [
         (name, float(spent))
