@@ -21,7 +21,7 @@ from autoconfig.evidence.scan import MOST_LINES
 from autoconfig.evidence.traces import kineto, nsys
 from autoconfig.evidence.traces.activity import Activity
 from autoconfig.evidence.traces.arrivals import compare
-from autoconfig.evidence.traces.timeline import RankTrace, rank_trace
+from autoconfig.evidence.traces.timeline import TracedRank, rank_trace
 from autoconfig.planning.work import WorkError, bounded
 from autoconfig.specs.errors import FileError, InputError
 
@@ -67,7 +67,7 @@ class ReadFile:
 
     file: SourceFile
     records: dict[str, list[Any]] = field(default_factory=dict)
-    trace: RankTrace | None = None
+    trace: TracedRank | None = None
 
 
 def _read(count: int, parts: Iterator[ReadFile]) -> Evidence:

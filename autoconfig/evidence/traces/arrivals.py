@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 
 from autoconfig.evidence.records import LastArrival
 from autoconfig.evidence.traces.activity import CollectiveKey
-from autoconfig.evidence.traces.timeline import Call, RankTrace
+from autoconfig.evidence.traces.timeline import Call, TracedRank
 
 LEAST_WAIT_S = 10e-6
 """Others waited at least so long, and a tenth of the collective: else all came together."""
 LEAST_WAIT = 0.10
 
 
-def compare(traces: Sequence[RankTrace]) -> tuple[LastArrival, ...]:
+def compare(traces: Sequence[TracedRank]) -> tuple[LastArrival, ...]:
     """Of several ranks' traces how often each came last to a collective that they share, the most often first; nothing where
     ranks are not told apart, or share none.
 

@@ -41,7 +41,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankTrace:
+class TracedRank:
     """A trace's parts, and its collectives in order of time."""
 
     parts: TraceParts
@@ -49,7 +49,7 @@ class RankTrace:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class GpuWork:
     """The events of one GPU in order of their start, in seconds since the trace's first."""
 
     start: Floats
@@ -64,11 +64,11 @@ class Work:
     launched: Floats
     """When it had."""
 
-    def only(self, chosen: NDArray[np.bool_]) -> Work:
+    def only(self, chosen: NDArray[np.bool_]) -> GpuWork:
         """The events that are chosen."""
-        return Work(**{name: values[chosen] for name, values in vars(self).items()})
+        return GpuWork(**{name: values[chosen] for name, values in vars(self).items()})
 
-    def within(self, first: float, last: float) -> Work:
+    def within(self, first: float, last: float) -> GpuWork:
         """The events between two moments, cut at both."""
         found = self.only((self.end > first) & (self.start < last))
         return replace(found, start=np.maximum(found.start, first), end=np.minimum(found.end, last))
@@ -89,7 +89,7 @@ class Window:
     """When the host began each step, and ended the last."""
 
 
-def rank_trace(activity: Activity, origin: Origin) -> RankTrace | None:
+def rank_trace(activity: Activity, origin: Origin) -> TracedRank | None:
     """The parts of the GPU that was busy longest; None where the trace holds no kernel."""
     if not len(activity.start):
         return None
@@ -132,14 +132,14 @@ def rank_trace(activity: Activity, origin: Origin) -> RankTrace | None:
         collections_s=float(merged(activity.collections, unit, base).between(host[:1], host[1:])[0]),
         names=_fallbacks(activity, by_name, total),
     )
-    return RankTrace(parts=found, calls=_calls(activity, inside, window))
+    return TracedRank(parts=found, calls=_calls(activity, inside, window))
 
 
 def _count(times: Floats, window: Window) -> int:
     return int(((times >= window.host[0]) & (times < window.host[1])).sum())
 
 
-def _work(activity: Activity, device: int, base: float) -> Work:
+def _work(activity: Activity, device: int, base: float) -> GpuWork:
     on = np.flatnonzero(np.frombuffer(activity.device, dtype=np.int32) == device)
     start = seconds(activity.start, activity.unit, base)
     order = on[np.argsort(start[on], kind="stable")]
@@ -149,7 +149,7 @@ def _work(activity: Activity, device: int, base: float) -> Work:
         key[called] = np.frombuffer(activity.called_key, dtype=np.int32)
         size[called] = np.frombuffer(activity.called_bytes)
     launch, launched = _launches(activity, np.frombuffer(activity.correlation, dtype=np.int64)[order], base)
-    return Work(
+    return GpuWork(
         start=start[order],
         end=start[order] + np.frombuffer(activity.duration)[order] * activity.unit,
         name=np.frombuffer(activity.name, dtype=np.int32)[order].astype(np.int64),
@@ -175,7 +175,7 @@ def _launches(activity: Activity, correlation: Integers, base: float) -> tuple[F
     return np.where(there, start[found], np.nan), np.where(there, start[found] + length[found], np.nan)
 
 
-def _window(activity: Activity, work: Work, base: float) -> Window:
+def _window(activity: Activity, work: GpuWork, base: float) -> Window:
     """All whole steps. Where the host runs ahead of the GPU they are counted where the GPU works on them: from the first kernel
     that a step launched."""
     whole = (float(work.start[0]), float(work.end.max()))
@@ -211,7 +211,7 @@ def _groups(activity: Activity) -> list[str]:
     return ["dp" if key.group == WORLD and alone else group_of(key.group) for key in activity.keys]
 
 
-def _parts(activity: Activity, work: Work) -> tuple[dict[str, float], tuple[CollectiveUse, ...]]:
+def _parts(activity: Activity, work: GpuWork) -> tuple[dict[str, float], tuple[CollectiveUse, ...]]:
     """(seconds of each part, collectives by name and group)."""
     groups = _groups(activity)
     names = [part_of(name) for name in activity.name_ids]
@@ -236,11 +236,11 @@ def _parts(activity: Activity, work: Work) -> tuple[dict[str, float], tuple[Coll
     return found, _uses(activity, groups, work.only(keyed), hidden)
 
 
-def _union(work: Work, chosen: NDArray[np.bool_]) -> Union:
+def _union(work: GpuWork, chosen: NDArray[np.bool_]) -> Union:
     return union(work.start[chosen], work.end[chosen])
 
 
-def _uses(activity: Activity, groups: list[str], work: Work, hidden: Floats) -> tuple[CollectiveUse, ...]:
+def _uses(activity: Activity, groups: list[str], work: GpuWork, hidden: Floats) -> tuple[CollectiveUse, ...]:
     """Collectives by name, group and size of the group, the longest first; `work` holds nothing else."""
     length = work.end - work.start
     sums = [
@@ -275,7 +275,7 @@ def _fallbacks(activity: Activity, by_name: Floats, total: float) -> frozenset[s
     return frozenset(slow for slow, spent in found.items() if spent >= FALLBACK_SHARE * total > 0)
 
 
-def _gaps(work: Work, window: Window) -> Gaps:
+def _gaps(work: GpuWork, window: Window) -> Gaps:
     """The stretches in which the GPU did nothing, with the launch of what ended each."""
     reached = np.concatenate(([window.first], np.maximum.accumulate(work.end)))
     idle = work.start > reached[:-1]
@@ -291,7 +291,7 @@ def _gaps(work: Work, window: Window) -> Gaps:
     )
 
 
-def _calls(activity: Activity, work: Work, window: Window) -> tuple[Call, ...]:
+def _calls(activity: Activity, work: GpuWork, window: Window) -> tuple[Call, ...]:
     keys = list(activity.keys)
     at = [int(one) for one in np.flatnonzero(work.key >= 0) if keys[work.key[one]].name != POINT_TO_POINT]
     steps = np.searchsorted(window.bounds, np.nan_to_num(work.launch[at], nan=-np.inf), side="right")
