@@ -20,7 +20,7 @@ _BETWEEN = re.compile(r"[\s,]*+")
 _BLANKS = re.compile(r"\s*+")
 
 
-class EventStream:
+class TraceEvents:
     """The events of a trace; `top` holds what stands beside them, `truncated` says that the text ends within."""
 
     def __init__(self, name: str, chunks: Iterable[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from autoconfig.evidence.kernels import COLLECTIVES, collective_of, part_of, type_bytes
 from autoconfig.evidence.traces.activity import Activity, CollectiveKey
-from autoconfig.evidence.traces.json_events import EventStream
+from autoconfig.evidence.traces.json_events import TraceEvents
 
 MICROSECOND = 1e-6
 _HEAD = re.compile(
@@ -33,7 +33,7 @@ def is_trace(head: bytes) -> bool:
 
 def read(name: str, chunks: Iterable[bytes]) -> tuple[Activity, int, list[str]]:
     """(what GPU and host did, number of events, remarks). Raises InputError where it is no trace, and WorkError."""
-    found, json = Activity(unit=MICROSECOND), EventStream(name, chunks)
+    found, json = Activity(unit=MICROSECOND), TraceEvents(name, chunks)
     arguments: dict[int, Mapping[str, Any]] = {}
     later: list[tuple[int, str, int]] = []
     take = _taker(found, arguments, later)
