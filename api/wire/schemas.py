@@ -220,7 +220,14 @@ _SHOWN = (
 )
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
-    *(bodies.CheckBody, bodies.ConvertBody, bodies.PredictBody, bodies.MeasurementsBody, bodies.DeploymentsBody),
+    *(
+        bodies.CheckBody,
+        bodies.ConvertBody,
+        bodies.DiagnoseBody,
+        bodies.PredictBody,
+        bodies.MeasurementsBody,
+        bodies.DeploymentsBody,
+    ),
     *(bodies.PostTrainingBody, bodies.BatchBody),
 )
 
