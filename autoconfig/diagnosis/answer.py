@@ -101,8 +101,8 @@ class Diagnosis:
             return "plan or step are not known"
         if self.causes:
             return f"a fault is named: {self.causes[0].words} ({self.causes[0].rule})"
-        if self.verdict not in (HEALTHY, FAST):
-            return f"the run is not known to be healthy ({self.verdict.replace('_', ' ')})"
+        if self.case.step_seconds > self.expectation.p95:
+            return "its step is above the band of its class"
         return ""
 
 
@@ -160,6 +160,7 @@ def _as_earlier(before: MeasuredStep, planned: Expectation | None) -> Expectatio
         step_seconds=step,
         p5=step * (1 - room),
         p95=step * (1 + room),
+        edge=step * (1 + room),
         level=EARLIER,
         question=planned.question if planned else None,
         plan=planned.plan if planned else None,
@@ -213,12 +214,16 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     if faults:
         inside = "" if case.above_band else ", inside the band, but"
         return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"
+    if e.no_promise and (case.above_band or e.unknown_load):
+        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if not case.above_band:
         if step < e.p5:
             return FAST, f"{case.ratio:.2f} times the expected step, below its band"
+        if step > e.p95:
+            edge = e.edge / e.step_seconds
+            why = f"above its band, but published runs of its class ({e.level}) reach {edge:.2f}"
+            return NO_PROMISE, f"{case.ratio:.2f} times the expected step, {why}"
         return HEALTHY, f"{case.ratio:.2f} times the expected step, inside the band of its class"
-    if e.no_promise:
-        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
 
 

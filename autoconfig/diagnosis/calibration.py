@@ -16,12 +16,18 @@ from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import MOST, Calibration, Entry, Factors, OwnRuns, Scenario
 from autoconfig.time_model.hardware.efficiency import entry_for
 
+EXPERTS_SHARE, EXPERTS_SCATTER = 0.08, 0.16
+"""Of log(measured / predicted) of published groups of runs with experts (one source, GPU and software;
+docs/accuracy/diagnosis.md): standard deviation of what a group has in common, and of its runs around that."""
+
 
 @cache
-def one_run_weight() -> float:
+def one_run_weight(*, moe: bool) -> float:
     """How much of log(measured / predicted) of one run holds for the other runs of its cluster: the variance that all plans
     share over that and what a plan shares with those of its shape or has for itself (data/study_scatter.json, fitted on
-    recorded sweeps). Half the correction is also what is best on 24 published groups (docs/diagnose.md)."""
+    recorded sweeps; for experts, whose sweeps were not recorded, published groups)."""
+    if moe:
+        return EXPERTS_SHARE**2 / (EXPERTS_SHARE**2 + EXPERTS_SCATTER**2)
     text = (resources.files("autoconfig") / "data" / "study_scatter.json").read_text(encoding="utf-8")
     scatter = json.loads(text)["scatter"]
     common = scatter["step"] ** 2
@@ -40,11 +46,12 @@ def calibration_of(found: Diagnosis, base: Calibration) -> Calibration:
 
 def from_one_run(base: Calibration, scenario: Scenario, plan: TrainPlan, step_seconds: float) -> Calibration:
     """`base` whose factor of the whole step, for this GPU architecture, software generation and kind of model, is multiplied by
-    (measured / predicted) ** one_run_weight()."""
+    (measured / predicted) ** one_run_weight(moe)."""
     scenario = replace(scenario, calibration=base)
     moe, generation = scenario.model.is_moe, scenario.software.generation
+    weight = one_run_weight(moe=moe)
     start = entry_for(scenario, moe=moe)
-    factor = (step_seconds / expected_seconds(scenario, plan)) ** one_run_weight()
+    factor = (step_seconds / expected_seconds(scenario, plan)) ** weight
     architecture = scenario.cluster.gpu.architecture
     name = f"run-{hashlib.sha256(f'{plan} {step_seconds:.6g}'.encode()).hexdigest()[:8]}"
     first = start or Entry(architecture=architecture, generation=generation, factors=Factors())
@@ -57,7 +64,7 @@ def from_one_run(base: Calibration, scenario: Scenario, plan: TrainPlan, step_se
         factors=replace(first.factors, step=step),
         rows=(name,),
         sources=(*dict.fromkeys((*first.sources, name)),),
-        own=OwnRuns(runs=1, log_sd=abs(math.log(factor)) * (1 / one_run_weight() - 1), degrees_of_freedom=0.0),
+        own=OwnRuns(runs=1, log_sd=abs(math.log(factor)) * (1 / weight - 1), degrees_of_freedom=0.0),
     )
     key = (made.architecture, made.generation, made.kind)
     others = tuple(one for one in base.entries if (one.architecture, one.generation, one.kind) != key)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -16,6 +19,7 @@ from autoconfig.training.price import (
     UNFAMILIAR,
     PlanReport,
     least_confident,
+    own_runs,
     report_plan,
 )
 from autoconfig.training.price import violations as broken_rules
@@ -64,10 +68,14 @@ class Expectation:
     p5: float
     p95: float
     """Ends of the 90 % band, seconds."""
+    edge: float
+    """Seconds from which on the run is called slow: as far out as 3 % of the published runs of the class, or p95."""
     level: str
     """Class of runs that gave the band (training.price), or EARLIER."""
     no_promise: str = ""
     """Why nothing may be called slow by this figure alone; empty where it may."""
+    unknown_load: bool = False
+    """Real routing decides how the experts are loaded: a step inside the band proves nothing either."""
     question: Question | None = None
     plan: TrainPlan | None = None
     report: PlanReport | None = None
@@ -108,12 +116,32 @@ def expectation_of(question: Question, plan: TrainPlan, *, broken: bool = False)
         step_seconds=report.step_seconds,
         p5=confidence.step_seconds_p5,
         p95=confidence.step_seconds_p95,
+        edge=max(confidence.step_seconds_p95, report.step_seconds * _edge_of(scenario, confidence.level)),
         level=confidence.level,
         no_promise=no_promise(scenario, confidence.level),
+        unknown_load=bool(real_routing(scenario)),
         question=question,
         plan=plan,
         report=report,
     )
+
+
+def _edge_of(scenario: Scenario, level: str) -> float:
+    """Measured over expected step from which a run of the class is called slow; 0: the band's end, as with own runs."""
+    return 0.0 if own_runs(scenario) is not None else edges().get(level, 0.0)
+
+
+@cache
+def edges() -> Mapping[str, float]:
+    """Class -> measured over expected step that 3 % of its published runs exceed."""
+    return rules_data()["edges"]
+
+
+@cache
+def rules_data() -> Mapping[str, Mapping[str, float]]:
+    """Tables of data/diagnosis_rules.toml: thresholds by rule, and the edges of classes."""
+    text = (resources.files("autoconfig") / "data" / "diagnosis_rules.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def no_promise(scenario: Scenario, level: str) -> str:

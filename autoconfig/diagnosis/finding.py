@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 
 from autoconfig.diagnosis.budget import StepBudget
-from autoconfig.diagnosis.expectation import Expectation
+from autoconfig.diagnosis.expectation import Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
 from autoconfig.evidence.records import Evidence, Origin
 
@@ -51,9 +48,9 @@ class RunCase:
 
     @property
     def above_band(self) -> bool:
-        """Whether the step takes longer than 95 % of the runs of its class."""
+        """Whether the step is beyond the edge of its class."""
         step = self.step_seconds
-        return self.expectation is not None and step is not None and step > self.expectation.p95
+        return self.expectation is not None and step is not None and step > self.expectation.edge
 
     def share(self, seconds: float) -> float:
         """Of the measured step; 0 where that is not known."""
@@ -119,13 +116,6 @@ class Cleared:
     said: str = ""
 
 
-@cache
-def thresholds() -> Mapping[str, Mapping[str, float]]:
-    """Rule -> threshold -> value, from data/diagnosis_rules.toml."""
-    text = (resources.files("autoconfig") / "data" / "diagnosis_rules.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
 def threshold(rule: str, name: str) -> float:
     """One threshold of a rule."""
-    return thresholds()[rule][name]
+    return rules_data()[rule][name]

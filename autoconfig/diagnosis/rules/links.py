@@ -341,12 +341,10 @@ def _needs_one_connection(case: RunCase) -> bool:
     )
 
 
-def _one_connection(case: RunCase) -> Cause | Cleared | None:
+def _one_connection(case: RunCase) -> Cause | None:
     found = [one for one in case.evidence.variables if one.name == ONE_CONNECTION]
-    if not found:
+    if not found or found[0].value.strip() != "1" or _needs_one_connection(case):
         return None
-    if found[0].value.strip() != "1" or _needs_one_connection(case):
-        return Cleared()
     words = f"{ONE_CONNECTION}=1 keeps communication from running beside compute, and this plan does not need it"
     certainty = LIKELY if case.above_band or any(_asked(case, group) for group in ("dp", "fsdp")) else CONSISTENT
     return caused(

@@ -76,6 +76,8 @@ class ExpectedJson:
     p5: NotNegative
     p95: NotNegative
     """Ends of the 90 % band, seconds."""
+    edge: NotNegative
+    """Seconds from which on the run is called slow."""
     level: str
     """Class of runs that gave the band, or the run's own earlier steps."""
     no_promise: str

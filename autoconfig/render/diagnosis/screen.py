@@ -50,7 +50,7 @@ def _show_head(console: Console, found: Diagnosis) -> None:
     if measured is not None and not measured.relative:
         text = f" {seconds_text(measured.step_seconds)} a step ({measured.source})"
         if e is not None:
-            band = f"{seconds_text(e.p5)} to {seconds_text(e.p95)}, {e.level}"
+            band = f"{seconds_text(e.p5)} to {seconds_text(e.p95)}, {e.level}; slow from {seconds_text(e.edge)}"
             text += f", expected {seconds_text(e.step_seconds)} ({band})"
     console.print(f"[bold]{words}[/bold]" + escape(f"{':' if text else ''}{text}"))
     console.print(escape(f"  {found.why}"))
