@@ -141,10 +141,25 @@ def level_2(e: Expectation, lost: float) -> Evidence:
 
 
 FAULTS: dict[str, Callable[[Expectation, float], Evidence]] = {
-    "R01": late, "R02": slow_network, "R03": exposed, "R04": unfused, "R05": retries, "R06": data, "R07": pauses,
-    "R08": unbalanced, "R09": own_plan, "R10": throttled, "R11": growing, "R12": wrong_report, "R13": slow_optimizer,
-    "R14": slow_rank, "R15": release, "R16": slow_stage, "R17": bubble, "R18": level_2,
-}  # fmt: skip
+    "R01": late,
+    "R02": slow_network,
+    "R03": exposed,
+    "R04": unfused,
+    "R05": retries,
+    "R06": data,
+    "R07": pauses,
+    "R08": unbalanced,
+    "R09": own_plan,
+    "R10": throttled,
+    "R11": growing,
+    "R12": wrong_report,
+    "R13": slow_optimizer,
+    "R14": slow_rank,
+    "R15": release,
+    "R16": slow_stage,
+    "R17": bubble,
+    "R18": level_2,
+}
 SLOW_PLANS = {
     1.3: (DENSE[0], "tp=8,pp=4,mbs=1,sp=1,recompute=full:uniform:1"),
     2.0: ({**DENSE[0], "gpus": 128, "seq_length": 4096}, "tp=8,pp=8,mbs=1,sp=1,recompute=full:uniform:1"),

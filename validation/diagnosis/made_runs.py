@@ -152,9 +152,14 @@ def collectives(parts: Mapping[str, float], hidden: Mapping[str, float], rates: 
         if seconds and group in rates:
             size = 0.8 * rates[group] * seconds / (2.0 if name == "all_reduce" else 1.0)
             yield CollectiveUse(
-                name=name, group=group, ranks=16 if group == "dp" else 4, count=32, seconds=TRACED * seconds,
-                exposed_s=TRACED * exposed, size_bytes=TRACED * size,
-            )  # fmt: skip
+                name=name,
+                group=group,
+                ranks=16 if group == "dp" else 4,
+                count=32,
+                seconds=TRACED * seconds,
+                exposed_s=TRACED * exposed,
+                size_bytes=TRACED * size,
+            )
 
 
 def timers(e: Expectation, parts: Mapping[str, float], idle: Mapping[str, float], seen: Seen) -> Iterator[Timer]:

@@ -22,10 +22,18 @@ Written by `python -m validation.diagnosis.sheet`. No rule knows a case, a sourc
 def page() -> str:
     """Return the figures as Markdown."""
     rows = [
-        (one.row["id"], one.row["source"], one.row["rule"] or "-", one.row["cause_status"], one.row["evidence_enough"],
-         one.found.verdict, " ".join(one.rules) or "-", "right" if one.right else "wrong" if one.wrong else "none")
+        (
+            one.row["id"],
+            one.row["source"],
+            one.row["rule"] or "-",
+            one.row["cause_status"],
+            one.row["evidence_enough"],
+            one.found.verdict,
+            " ".join(one.rules) or "-",
+            "right" if one.right else "wrong" if one.wrong else "none",
+        )
         for one in reported()
-    ]  # fmt: skip
+    ]
     every = (*case_lines(), *fault_lines(), *alarm_lines(), *pair_lines(), *group_lines())
     lines = [(line.name, str(line.rows), _reached(line), _asked(line)) for line in every]
     return "\n".join(

@@ -24,9 +24,21 @@ SWITCHES = (
 )
 """Columns of the tables that say what a run switches on, not how it is laid out or what it trains."""
 SAME_RUN = frozenset(
-    ("id", "source_ref", "notes", "status", "assumed", "peak_kind", "peak_rank", "peak_mem_gib", "full_plan", "dp",
-     "flops_convention", "gpu_mem_gb")
-)  # fmt: skip
+    (
+        "id",
+        "source_ref",
+        "notes",
+        "status",
+        "assumed",
+        "peak_kind",
+        "peak_rank",
+        "peak_mem_gib",
+        "full_plan",
+        "dp",
+        "flops_convention",
+        "gpu_mem_gb",
+    )
+)
 """Columns that say nothing of the run's speed."""
 SIGN, NEAR, WITHIN = 0.95, 0.70, 0.08
 """Asked for: pairs whose sign is right, and pairs whose gain is within so much of the measured one."""
