@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from io import BytesIO
 
 from autoconfig.evidence.grammar import grammar
 from autoconfig.evidence.records import DumpedPlan, Origin
 from autoconfig.evidence.scan import Passage, scan
 from autoconfig.specs.errors import InputError
 
-_ARGUMENT = re.compile(r"^(?:\d{1,6}: |\[[^\]]{1,60}\]:? ?)?\s{0,8}([A-Za-z]\w{1,80}) \.{2,60} (.{0,2000})$")
+_ARGUMENT = re.compile(
+    r"^(?:\d{1,6}: |\[[^\]]{1,60}\]:? ?)?\s{0,8}(?:([A-Za-z]\w{1,80}) \.{1,60}|([A-Za-z]\w{46,80}) ) (.{0,2000})$"
+)
+"""Names of 48 characters and more have no dots behind them."""
 HEAD = "------------------------ arguments ------------------------"
 END = "-------------------- end of arguments ---------------------"
 MARK = re.compile(r"-{4,60} arguments -{4,60}")
+VOCABULARY = re.compile(r"> padded vocab \(size: (\d{1,9})\)")
+"""What Megatron-LM says once it has built the tokenizer."""
 OF_A_RUN = frozenset(
     (
         "rank",
@@ -47,11 +51,12 @@ def is_dump(text: str) -> bool:
 
 def arguments(lines: Iterable[str]) -> dict[str, str]:
     """Name -> value as printed."""
-    return {match[1]: match[2].strip() for line in lines if (match := _ARGUMENT.match(line)) is not None}
+    return {match[1] or match[2]: match[3].strip() for line in lines if (match := _ARGUMENT.match(line)) is not None}
 
 
-def of_blocks(blocks: Iterable[Passage], file: str) -> DumpedPlan | None:
-    """The plan that a log prints; of a run that was started again the last one. Raises InputError where it prints two plans."""
+def of_blocks(blocks: Iterable[Passage], file: str, vocabulary: int | None = None) -> DumpedPlan | None:
+    """The plan that a log prints; of a run that was started again the last one. `vocabulary`: of the tokenizer, where the log
+    says it and the arguments do not. Raises InputError where it prints two plans."""
     found: DumpedPlan | None = None
     for block in blocks:
         values = arguments(raw.decode("utf-8", "replace") for _, raw in block.rows)
@@ -59,6 +64,8 @@ def of_blocks(blocks: Iterable[Passage], file: str) -> DumpedPlan | None:
             continue
         if found is not None:
             _require_same(found, values, block.number, file)
+        if vocabulary is not None and values.get("vocab_size", "None") == "None":
+            values["vocab_size"] = str(vocabulary)
         body = "\n".join(f"  {name} {'.' * max(2, 48 - len(name))} {value}" for name, value in values.items())
         world = values.get("world_size", "")
         found = DumpedPlan(
@@ -87,4 +94,5 @@ def read_plan(text: str, file: str = "log") -> DumpedPlan | None:
     """The plan that a text prints, None where it prints none. Raises InputError where it prints two."""
     if not any(row.record == "dump" for row in grammar().formats) or MARK.search(text) is None:
         return None
-    return of_blocks(scan([BytesIO(text.encode()).getvalue()]).blocks_of("dump"), file)
+    padded = VOCABULARY.search(text)
+    return of_blocks(scan([text.encode()]).blocks_of("dump"), file, int(padded[1]) if padded else None)

@@ -54,6 +54,8 @@ class Read:
     """Of the lines that a format may read: not looked at, as later ones of the same formats are enough."""
     step: int | None = None
     """Of the last line that named one."""
+    vocabulary: int | None = None
+    """Entries of the tokenizer, where the log says them."""
     seen: set[tuple[str, str]] = field(default_factory=set)
     """Transports and variables that are listed already: each once."""
 
@@ -174,6 +176,11 @@ def _variable(read: Read, _row: Format, found: dict[str, Any], _others: dict[str
     return True
 
 
+def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], _number: int, _line: str) -> bool:
+    read.vocabulary = int(found["value"])
+    return True
+
+
 def _clock(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
     sample = side_logs.sample(found, read.origin(number, line))
     if sample is not None:
@@ -262,6 +269,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "memory": _memory,
     "link": _link,
     "variable": _variable,
+    "vocabulary": _vocabulary,
     "clock": _clock,
     "slowest": _slowest,
     "phases": _phases,
@@ -293,7 +301,7 @@ def _read_blocks(read: Read, found: Scanned) -> None:
             if not samples:  # a table of something else
                 found.in_blocks -= 1 + len(block.rows)
                 del read.formats[block.format.name]
-    if plan := dump.of_blocks(found.blocks_of("dump"), read.name):
+    if plan := dump.of_blocks(found.blocks_of("dump"), read.name, read.vocabulary):
         read.add("plans", plan)
         read.formats["megatron-arguments"] += 1
 

@@ -18,6 +18,7 @@ SWITCHED_OFF = {
     "--persist-layer-norm": "--no-persist-layer-norm",
     "--overlap-p2p-comm": "--no-overlap-p2p-communication",
     "--check-for-nan-in-loss-and-grad": "--no-check-for-nan-in-loss-and-grad",
+    "--torch-fsdp2-reshard-after-forward": "--torch-fsdp2-no-reshard-after-forward",
 }
 """Attributes that an argument switches off (megatron/training/arguments.py, `store_false`): said where they are false."""
 RENAMED = {
@@ -29,6 +30,7 @@ RENAMED = {
     "--num-layers-in-last-pipeline-stage": "--decoder-last-pipeline-num-layers",
     "--account-for-embedding-in-pipeline-split": "--account-for-embedding-in-pipeline-split",
     "--layernorm-epsilon": "--norm-epsilon",
+    "--layernorm-zero-centered-gamma": "--apply-layernorm-1p",
 }
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
+from autoconfig.evidence.read import read_files
 from autoconfig.formats.readers import (
     accelerate,
     bridge,
     deepspeed,
     flagscale,
     gpt_neox,
-    megatron_yaml,
+    megatron_log,
+    megatron_words,
     ms_swift,
     nanotron,
     nemo,
@@ -31,7 +33,7 @@ from autoconfig.megatron.check_input import CheckInput, CheckRequest, read_check
 from autoconfig.planning.export_files import priced_in
 from autoconfig.planning.work import bounded
 from autoconfig.specs.errors import InputError
-from autoconfig.specs.files import read_text
+from autoconfig.specs.files import read_bytes, read_text
 
 READERS: dict[str, Callable[[Document], CheckInput]] = {
     "accelerate": accelerate.read,
@@ -41,7 +43,8 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "flagscale": flagscale.read,
     "gpt-neox": gpt_neox.read,
     "llama-factory": llama_factory.read,
-    "megatron-yaml": megatron_yaml.read,
+    "megatron-log": megatron_log.read,
+    "megatron-yaml": megatron_words.read,
     "ms-swift": ms_swift.read,
     "nanotron": nanotron.read,
     "nemo": nemo.read,
@@ -49,6 +52,8 @@ READERS: dict[str, Callable[[Document], CheckInput]] = {
     "torchtitan": torchtitan.read,
     "trl": trl.read,
 }
+HEAD_BYTES = 4_000_000
+"""Of a log in front of the arguments that it prints: other ranks, containers and NCCL may speak first."""
 WANTED = "a launch script, an argument list, a plan.json or a trainer's configuration (docs/check.md)"
 
 
@@ -106,7 +111,17 @@ def read_file(path: Path, request: CheckRequest) -> CheckInput:
         found = next((file for file in files if file.is_file() and not file.samefile(path)), None)
         return None if found is None else read_text(found, WANTED)
 
-    return read_any(read_text(path, WANTED), replace(request, file_name=path.name), opened)
+    return read_any(_text_of(path), replace(request, file_name=path.name), opened)
+
+
+def _text_of(path: Path) -> str:
+    """The text of a file; of a log, however long or packed, the arguments that it prints. Raises InputError."""
+    head = read_bytes(path, WANTED, HEAD_BYTES, head=True)
+    if b"- arguments -" in head or head.startswith(b"\x1f\x8b"):
+        plans = read_files([path]).plans
+        if plans:
+            return plans[0].text
+    return read_text(path, WANTED)
 
 
 def check_file(path: Path, request: CheckRequest) -> CheckAnswer:

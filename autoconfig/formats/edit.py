@@ -48,6 +48,8 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if source.kind == "torchtitan" and "local_batch_size" in source.text and "global_batch_size" not in source.text:
         batch = (str(scenario.workload.global_batch_size),)  # else it would follow from what is changed
         changes = (*changes, FlagChange(flag="training.global_batch_size", old=None, new=batch))
+    if source.kind == "megatron-log":
+        raise refusal("it is the log of a run that was; the changes belong into its launch script", changes)
     if any(change.flag.startswith("ZeRO stage") for change in changes):
         raise refusal("the stage of ZeRO stands in the DeepSpeed file that it names", changes)
     if any(change.flag.startswith(LAUNCH) for change in changes):

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
+from autoconfig.formats.readers import megatron_log
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
 from autoconfig.planning.work import bounded, require_short, spend
@@ -61,6 +62,8 @@ def recognise(text: str) -> tuple[str, Any]:
         return _of_json(text)
     if start.startswith("[") and re.match(r"\[\s*[\"\]]", start):
         return "arguments", None
+    if (printed := megatron_log.in_log(text)) is not None:
+        return megatron_log.FORMAT, printed
     if first.startswith("--"):
         return "arguments", None
     if is_list(text):

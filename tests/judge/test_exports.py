@@ -9,7 +9,9 @@ import pytest
 from autoconfig.specs.plan import parse_plan
 from tables import table
 
+from autoconfig.formats.check import read_any
 from autoconfig.formats.export import export_texts
+from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT
 from autoconfig.megatron.write import mock_arguments, train_arguments
 from autoconfig.megatron.write_model import words
@@ -191,3 +193,19 @@ def test_scripts_of_t5_and_bert_pass_the_judge(judge, tmp_path, model, gpus, tex
     keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_"))}
     answer = judge.arguments(launch.arguments, gpus, keep, 9.0)
     assert answer["accepted"] and answer["changed"] == {}, answer
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_a_log_says_the_plan_of_the_script_that_was_run(judge, tmp_path, name):
+    scenario, plan = written(name, tmp_path)
+    launch = launch_of(tmp_path / TORCHRUN_SCRIPT, PERMUTE_FUSION="no")
+    keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_", "CUBLAS_"))}
+    answer = judge.arguments(launch.arguments, scenario.cluster.num_gpus, keep, scenario.cluster.gpu.compute_capability)
+    assert answer["accepted"], answer
+    request = CheckRequest(gpu=scenario.cluster.gpu.id, software=scenario.software.name)
+    found = read_any(answer["printed"], request)
+    assert found.plan == plan and found.question.scenario.cluster.num_gpus == scenario.cluster.num_gpus
+    script = read_any((tmp_path / TORCHRUN_SCRIPT).read_text(), CheckRequest())
+    ours, theirs = found.question.scenario, script.question.scenario
+    assert (ours.workload, ours.numerics) == (theirs.workload, theirs.numerics)
+    assert found.not_modelled == script.not_modelled and found.unknown == ()

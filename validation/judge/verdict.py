@@ -66,6 +66,8 @@ class Verdict:
     where: str = ""
     changed: dict[str, list[Any]] = field(default_factory=dict)
     """Arguments that were changed silently: name -> [asked, used]."""
+    printed: str = ""
+    """What Megatron-LM printed, its arguments first; of an argument list that it accepts."""
 
 
 class _ChecksPassedError(Exception):
@@ -113,7 +115,8 @@ _read_help_texts_once()
 
 def judge(argument_list: list[str], world_size: int, environment: dict[str, str], capability: float = 9.0) -> Verdict:
     """Put one argument list through all stages."""
-    with _world(world_size, environment, capability), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+    printed = io.StringIO()
+    with _world(world_size, environment, capability), contextlib.redirect_stdout(printed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         changed: dict[str, list[Any]] = {}
         namespace: dict[str, Any] = {}
@@ -127,7 +130,7 @@ def judge(argument_list: list[str], world_size: int, environment: dict[str, str]
             refused = _refusal(stage, step, namespace)
             if refused is not None:
                 return refused
-        return Verdict(accepted=True, changed=changed)
+        return Verdict(accepted=True, changed=changed, printed=printed.getvalue())
 
 
 def judge_degrees(degrees: dict[str, int], sequence_parallel: bool) -> Verdict:

@@ -1,6 +1,8 @@
 """Mappings whose keys are Megatron-LM's arguments (`tensor_model_parallel_size: 8`), as an argument list.
 
 Keys are names of arguments or of the attributes that argparse makes of them: `add_bias_linear: false` is --disable-bias-linear.
+Such are Megatron-LM's own YAML files: `MODEL_ARGS` of its functional tests, `ARGS` of its recipes of mixtures
+(examples/moe_recipes), and the file of --yaml-cfg (examples/gpt3/gpt_config.yaml).
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
+from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS, SWITCHED_OFF, argument_name
 from autoconfig.formats.record import Document, from_words, not_known, word
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
@@ -40,6 +42,13 @@ SIZES = {
 """What a file may change of a model that it names."""
 DEPTHS = "mtp_num_layers"
 SWITCHES = ("qk_layernorm", "untie_embeddings_and_output_weights", "add_qkv_bias")
+
+
+def read(document: Document) -> CheckInput:
+    """The record of Megatron-LM's own YAML. GPUs: `--gpus`, which such files do not say. Raises InputError."""
+    whole = document.section()
+    path = next((key for key in MEGATRON_ARGUMENTS if whole.has(key)), "")
+    return read_words(document, document.section(path), None)
 
 
 def words_of(section: Section, skip: Iterable[str] = ()) -> list[Value]:

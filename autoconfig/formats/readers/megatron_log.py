@@ -1,0 +1,139 @@
+"""A log of Megatron-LM: the arguments that it prints at its start (megatron/training/arguments.py, `_print_args`).
+
+It prints every argument, given or not, and attributes that are worked out from them. What a switch that is off leaves without
+effect is left out; a name that is no argument is one of those attributes, or a fork's own.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoconfig.evidence.dump import is_dump, read_plan
+from autoconfig.formats.argument_names import SWITCHED_OFF, argument_name
+from autoconfig.formats.readers.megatron_words import words_of
+from autoconfig.formats.record import Document, from_words
+from autoconfig.formats.tree import Section
+from autoconfig.megatron.argument_list import known_arguments
+from autoconfig.megatron.check_input import CheckInput
+
+FORMAT = "megatron-log"
+_TYPES = {
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.half": "fp16",
+    "torch.uint8": "fp8",
+}
+_MEMBER = re.compile(r"<?[A-Z]\w{1,60}\.(\w{1,60})(?:: [^<>]{0,60}>)?")
+_WORDS = {"True": True, "False": False, "None": None}
+_WITHOUT: tuple[tuple[str, Any, re.Pattern[str]], ...] = (
+    (
+        "num_experts",
+        None,
+        re.compile(
+            r"moe_(?!extended)\w{1,60}|expert_(?!model_parallel)\w{1,60}|overlap_moe\w{1,60}|use_tutel|delay_wgrad\w{1,60}"
+        ),
+    ),
+    ("group_query_attention", False, re.compile(r"num_query_groups")),
+    (
+        "multi_latent_attention",
+        False,
+        re.compile(r"\w{1,60}_lora_rank|qk_(?:head|pos_emb)\w{1,60}|v_head_dim|mscale\w{0,60}|rotary_scaling_factor"),
+    ),
+    ("fp8", None, re.compile(r"fp8_\w{1,60}")),
+    ("fp4", None, re.compile(r"fp4_\w{1,60}")),
+    ("mtp_num_layers", None, re.compile(r"mtp_\w{1,60}")),
+    ("use_rope_scaling", False, re.compile(r"rope_scaling\w{0,60}")),
+    ("optimizer_cpu_offload", False, re.compile(r"optimizer_offload_fraction|\w{0,60}cpu_optimizer\w{0,60}|pin_cpu\w{1,60}")),
+    ("recompute_granularity", None, re.compile(r"recompute_\w{1,60}")),
+    (
+        "fine_grained_activation_offloading",
+        False,
+        re.compile(r"activation_offload_fraction|offload_modules|min_offloaded\w{1,60}"),
+    ),
+    ("moe_use_upcycling", False, re.compile(r"moe_upcycling\w{1,60}")),
+    ("add_bias_linear", True, re.compile(r"add_qkv_bias")),
+)
+"""(switch, its value when off, arguments that then change nothing)."""
+WORKED_OUT = frozenset(("world_size", "rank", "local_rank", "data_parallel_size", "padded_vocab_size", "encoder_num_layers"))
+"""Attributes of no argument of their own, or that repeat another's."""
+OFF = ("--no-", "--disable-")
+"""How an argument begins that makes an attribute false."""
+SAME = {
+    "tensor_parallel_num_weight_shards": "tensor_model_parallel_size",
+    "expert_tensor_parallel_num_weight_shards": "expert_tensor_parallel_size",
+}
+"""Attributes that say nothing where they are equal to another."""
+ZERO = frozenset(("glu_linear_offset",))
+"""Arguments that count as not given at 0."""
+VIRTUAL = "virtual_pipeline_model_parallel_size"
+PATTERN = "hybrid_layer_pattern"
+LIKE_VIRTUAL = ("num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage")
+
+
+def in_log(text: str) -> Mapping[str, str] | None:
+    """The arguments that a log prints, by name; None where it prints none. Raises InputError where it prints two plans."""
+    plan = read_plan(text) if is_dump(text) else None
+    return None if plan is None else plan.values
+
+
+def read(document: Document) -> CheckInput:
+    """The record of a log's arguments; GPUs are its world size. Raises InputError."""
+    printed: Mapping[str, str] = document.values
+    kept, left_out = _kept({name: _value(text) for name, text in printed.items()})
+    words = words_of(Section(kept, document.text, document.request.settings))
+    world = printed.get("world_size", "")
+    gpus = int(world) if world.isdigit() and len(world) < 8 else None
+    found = from_words(document, words, gpus, gpus_reason="the log prints no world_size")
+    if not left_out:
+        return found
+    shown = ", ".join(left_out[:6]) + (", ..." if len(left_out) > 6 else "")
+    return replace(
+        found, notes=(*found.notes, f"{len(left_out)} names that the log prints are no arguments that are known: {shown}")
+    )
+
+
+def _value(text: str) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if text in _TYPES:
+        return _TYPES[text]
+    if (member := _MEMBER.fullmatch(text)) is not None:
+        return member[1]
+    if text.startswith("[") and text.endswith("]"):
+        try:
+            values = ast.literal_eval(_MEMBER.sub(r"'\1'", text))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return text
+        return values if isinstance(values, list) and values else None
+    return text
+
+
+def _kept(values: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(arguments that count, names that are none)."""
+    off = [pattern for switch, value, pattern in _WITHOUT if switch in values and values[switch] == value]
+    virtual = any(values.get(name) is not None for name in LIKE_VIRTUAL)
+    if "|" in str(values.get(PATTERN)):  # the pattern says the stages
+        values = {name: value for name, value in values.items() if name not in (*LIKE_VIRTUAL, VIRTUAL)}
+    kept, unknown = {}, []
+    for name, value in values.items():
+        if name in WORKED_OUT or (name == VIRTUAL and virtual):
+            continue
+        if (name in SAME and value == values.get(SAME[name])) or (name in ZERO and value in ("0", "0.0")):
+            continue
+        if value is None or any(pattern.fullmatch(name) for pattern in off):
+            continue
+        argument = argument_name(name)
+        off_switch = next((off for off in OFF if off + name.replace("_", "-") in known_arguments()), None)
+        if argument in known_arguments() or argument in SWITCHED_OFF:
+            kept[name] = value
+        elif off_switch is not None:
+            if value is False:
+                kept[off_switch.removeprefix("--").replace("-", "_") + name] = True
+        elif value not in (False, [], "0", "0.0"):
+            unknown.append(name)
+    return kept, unknown
