@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoconfig.diagnosis.budget import StepBudget, subtract
-from autoconfig.diagnosis.expectation import EARLIER, Expectation
+from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
 from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
-from autoconfig.diagnosis.rules.plan import Better, better_plan
+from autoconfig.diagnosis.rules.plan import better_plan
 from autoconfig.diagnosis.rules.table import FIRST, RULES
 from autoconfig.diagnosis.timers import parts_of
 from autoconfig.evidence.records import Evidence
@@ -41,6 +41,9 @@ ORDER = (
 )
 """Of causes that explain the same seconds with the same certainty: is it real, is it the plan, then what the step's length
 alone speaks for most (of 45 public cases R02 and R04 held 17, R08 2, R01 3)."""
+HOST_BOUND = 0.3
+"""Share of the expected step that waits for the host, from which on a slower host is the likeliest of the causes that the
+step's length alone speaks for."""
 MOST_OF_IT = 0.5
 """Share of the seconds to explain."""
 FOLLOWS_FROM = {"R03": ("R02",), "R14": ("R10",), "R17": ("R14", "R16", "R08")}
@@ -72,8 +75,11 @@ class Diagnosis:
     cleared: tuple[tuple[str, str], ...]
     """(rule, what was seen) of rules whose evidence is there and silent."""
     missing: tuple[Missing, ...]
-    better: Better | None = None
-    """The plan to change to after all that."""
+
+    @property
+    def better(self) -> Better | None:
+        """The plan to change to after all that."""
+        return self.case.better
 
     @property
     def expectation(self) -> Expectation | None:
@@ -121,7 +127,8 @@ def diagnose(
     earlier = None if before is None else case_of(before, expectation, GivenStep())
     if earlier is not None and earlier.measured is not None:
         expectation = _as_earlier(earlier.measured, expectation)
-    case = case_of(evidence, expectation, given or GivenStep(), earlier)
+    better = better_plan(expectation) if with_better and expectation is not None else None
+    case = replace(case_of(evidence, expectation, given or GivenStep(), earlier), better=better)
     found = {rule.id: rule.test(case) for rule in RULES}
     causes = _named(case, [one for one in found.values() if isinstance(one, Cause)])
     verdict, why = _verdict(case, causes)
@@ -132,7 +139,6 @@ def diagnose(
         causes=tuple(causes),
         cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
         missing=_missing(case, [rule for rule, one in found.items() if one is None], unread),
-        better=better_plan(expectation) if with_better and expectation is not None and expectation.plan is not None else None,
     )
 
 
@@ -189,13 +195,24 @@ def _may_be_named(case: RunCase, cause: Cause) -> bool:
         if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
             return False
         return case.share(cause.seconds) >= WORTH_NAMING
-    promised = case.above_band and case.expectation is not None and not case.expectation.no_promise
-    return promised or cause.certainty != CONSISTENT
+    return case.promised or cause.certainty != CONSISTENT
 
 
 def _place(case: RunCase, cause: Cause) -> tuple[int, int, float, int]:
     real = cause.rule in FIRST and (cause.rule != "R18" or case.above_band) and cause.certainty != CONSISTENT
-    return (0 if real else 1, CERTAINTIES.index(cause.certainty), -(cause.seconds or 0.0), ORDER.index(cause.rule))
+    return (0 if real else 1, CERTAINTIES.index(cause.certainty), -(cause.seconds or 0.0), _order(case).index(cause.rule))
+
+
+def _order(case: RunCase) -> Sequence[str]:
+    """ORDER; over several nodes a link before kernels, and of a plan that its host bounds the host before both."""
+    e = case.expectation
+    if e is None or e.scenario is None:
+        return ORDER
+    first = ["R02"] if e.scenario.cluster.num_gpus > e.scenario.cluster.link_domain_size else []
+    if e.phases.get(HOST, 0.0) >= HOST_BOUND * e.step_seconds:
+        first.insert(0, "R01")
+    place = ORDER.index("R04")
+    return (*ORDER[:place], *first, *(rule for rule in ORDER[place:] if rule not in first))
 
 
 def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
@@ -214,7 +231,7 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     if faults:
         inside = "" if case.above_band else ", inside the band, but"
         return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"
-    if e.no_promise and (case.above_band or e.unknown_load):
+    if e.no_promise and not case.promised and (case.above_band or e.unknown_load):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if not case.above_band:
         if step < e.p5:

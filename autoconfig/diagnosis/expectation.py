@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,6 +75,8 @@ class Expectation:
     """Class of runs that gave the band (training.price), or EARLIER."""
     no_promise: str = ""
     """Why nothing may be called slow by this figure alone; empty where it may."""
+    far: float = math.inf
+    """Seconds from which on the run is slow although nothing is promised of its class."""
     unknown_load: bool = False
     """Real routing decides how the experts are loaded: a step inside the band proves nothing either."""
     question: Question | None = None
@@ -100,6 +103,15 @@ class Expectation:
         return self.question.scenario if self.question else None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Better:
+    """Another plan for the same job."""
+
+    report: PlanReport
+    gain: float
+    """Share of the priced step that it saves."""
+
+
 EARLIER = "the run's own earlier steps"
 
 
@@ -119,6 +131,7 @@ def expectation_of(question: Question, plan: TrainPlan, *, broken: bool = False)
         edge=max(confidence.step_seconds_p95, report.step_seconds * _edge_of(scenario, confidence.level)),
         level=confidence.level,
         no_promise=no_promise(scenario, confidence.level),
+        far=report.step_seconds * _far(scenario, confidence.level),
         unknown_load=bool(real_routing(scenario)),
         question=question,
         plan=plan,
@@ -129,6 +142,14 @@ def expectation_of(question: Question, plan: TrainPlan, *, broken: bool = False)
 def _edge_of(scenario: Scenario, level: str) -> float:
     """Measured over expected step from which a run of the class is called slow; 0: the band's end, as with own runs."""
     return 0.0 if own_runs(scenario) is not None else edges().get(level, 0.0)
+
+
+def _far(scenario: Scenario, level: str) -> float:
+    """Measured over expected step that no dense run of pre-training reaches, whatever is known of its software."""
+    tuned = scenario.numerics.peft != "none" or scenario.workload.packed_length is not None
+    if tuned or scenario.model.is_moe or level == UNCALIBRATED:
+        return math.inf
+    return rules_data()["far"]["dense"]
 
 
 @cache

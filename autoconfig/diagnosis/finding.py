@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from autoconfig.diagnosis.budget import StepBudget
-from autoconfig.diagnosis.expectation import Expectation, rules_data
+from autoconfig.diagnosis.expectation import Better, Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
 from autoconfig.evidence.records import Evidence, Origin
 
@@ -26,6 +26,8 @@ class RunCase:
     budget: StepBudget = field(default_factory=StepBudget)
     earlier: RunCase | None = None
     """The same job, before."""
+    better: Better | None = None
+    """The plan to change to; None where none is better, or none was looked for."""
 
     @property
     def step_seconds(self) -> float | None:
@@ -51,6 +53,12 @@ class RunCase:
         """Whether the step is beyond the edge of its class."""
         step = self.step_seconds
         return self.expectation is not None and step is not None and step > self.expectation.edge
+
+    @property
+    def promised(self) -> bool:
+        """Whether the step may be called slow by its length alone."""
+        e, step = self.expectation, self.step_seconds
+        return e is not None and step is not None and self.above_band and (not e.no_promise or step > e.far)
 
     def share(self, seconds: float) -> float:
         """Of the measured step; 0 where that is not known."""

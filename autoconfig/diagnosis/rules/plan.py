@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from autoconfig.diagnosis import timers
-from autoconfig.diagnosis.expectation import PIPELINE, Expectation, expected_seconds
+from autoconfig.diagnosis.expectation import PIPELINE, Better, Expectation, expected_seconds
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.diagnosis.gain import cure_by
 from autoconfig.specs.errors import InputError
@@ -21,15 +21,6 @@ WAITS = ("wait", "idle", "bubble", "exposed_generation", "stall", "queue")
 """Words in the names of phases of reinforcement learning in which GPUs wait."""
 CLOSE = 0.01
 """Among plans this close to the fastest, the one with the fewest changed keys is named, as `check` does."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Better:
-    """Another plan for the same job."""
-
-    report: PlanReport
-    gain: float
-    """Share of the priced step that it saves."""
 
 
 def same_layout(e: Expectation) -> Better | None:
@@ -73,28 +64,28 @@ def _better(e: Expectation, report: PlanReport) -> Better | None:
 
 
 def slow_plan(case: RunCase) -> Cause | Cleared | None:
-    """R09: the step is about what its plan takes, and the same layout is far faster with less run again, which fits; beyond
-    the band any plan that is faster."""
+    """R09: the step is about what its plan takes, and the same layout with less run again, or another plan, is far faster
+    and fits; beyond the band any plan that is faster."""
     e = case.expectation
     if e is None or e.plan is None or e.scenario is None or case.step_seconds is None or case.ratio is None:
         return None
     if case.ratio > threshold("R02", "ratio"):
         return None  # no plan explains what the plan itself does not take
-    same = same_layout(e)
+    same, other = same_layout(e), case.better
+    far_other = threshold("R09", "gain" if case.above_band else "other_gain")
     if same is not None and same.gain >= threshold("R09", "strong_gain"):
+        found, certainty = same, LIKELY
         words = f"the plan itself is slow: {e.plan.recompute} runs again what fits in memory"
-        certainty = LIKELY
-    elif case.above_band and (other := better_plan(e)) is not None and other.gain >= threshold("R09", "gain"):
-        same, certainty = other, CONSISTENT
+    elif other is not None and other.gain >= far_other and (case.above_band or not e.scenario.model.is_moe):
+        found, certainty = other, CONSISTENT if case.above_band else LIKELY
         words = "the plan itself is slow"
     else:
-        return Cleared("no plan is much faster" if case.above_band else "")
-    assert same is not None
-    plan = same.report.plan
+        return Cleared("no plan is much faster" if other is not None else "")
+    plan = found.report.plan
     cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, plan), case.budget.measured(), kept=())
     after = cure.step_after if cure else None
-    peak = same.report.peak_bytes / 2**30
-    figures = f"{plan}: {same.gain:.0%} less, peak {peak:.0f} of {same.report.limit_bytes / 2**30:.0f} GiB"
+    peak = found.report.peak_bytes / 2**30
+    figures = f"{plan}: {found.gain:.0%} less, peak {peak:.0f} of {found.report.limit_bytes / 2**30:.0f} GiB"
     return caused(
         case,
         "R09",
