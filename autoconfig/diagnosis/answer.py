@@ -223,6 +223,8 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
         inside = f"{case.ratio:.2f} times the expected step, inside its band" if case.ratio is not None else "of the step"
         return REPORT_WRONG, f"{inside}; what is printed does not follow from it"
     if e is None:
+        if faults and all(one.rule == "R18" for one in faults):
+            return NOT_ENOUGH, faults[0].words
         if faults:
             return SLOW, "without a plan: what the evidence proves alone"
         return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"

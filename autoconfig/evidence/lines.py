@@ -22,6 +22,7 @@ from autoconfig.evidence.records import (
     SlowestRank,
     StepLine,
     Variable,
+    Warned,
 )
 from autoconfig.evidence.scan import Scanned, scan
 
@@ -181,6 +182,14 @@ def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[s
     return True
 
 
+def _warned(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+    once = ("warned", found["kind"])
+    if once not in read.seen:
+        read.seen.add(once)
+        read.add("warnings", Warned(origin=read.origin(number, line), kind=found["kind"]))
+    return True
+
+
 def _clock(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
     sample = side_logs.sample(found, read.origin(number, line))
     if sample is not None:
@@ -270,6 +279,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "link": _link,
     "variable": _variable,
     "vocabulary": _vocabulary,
+    "warning": _warned,
     "clock": _clock,
     "slowest": _slowest,
     "phases": _phases,

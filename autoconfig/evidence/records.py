@@ -193,6 +193,15 @@ class Variable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Warned:
+    """What a library warns of itself: that it falls back to something slower."""
+
+    origin: Origin
+    kind: str
+    """plain_torch_layers, unfused_attention, recompile_limit, preempted."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClockSample:
     """A GPU as nvidia-smi, DCGM or our own sampler saw it."""
 
@@ -361,6 +370,8 @@ class Evidence:
     memory: tuple[MemoryLine, ...] = ()
     links: tuple[LinkFact, ...] = ()
     variables: tuple[Variable, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    """The first of each kind."""
     clocks: tuple[ClockSample, ...] = ()
     slowest: tuple[SlowestRank, ...] = ()
     phases: tuple[PhaseSeconds, ...] = ()
@@ -380,7 +391,20 @@ class Evidence:
 
 
 WITH_ORIGIN = (
-    *("steps", "timers", "memory", "links", "variables", "clocks", "slowest", "phases", "engines", "kernels", "traces"),
+    *(
+        "steps",
+        "timers",
+        "memory",
+        "links",
+        "variables",
+        "warnings",
+        "clocks",
+        "slowest",
+        "phases",
+        "engines",
+        "kernels",
+        "traces",
+    ),
     "plans",
 )
 """Fields of Evidence whose records say where they stand."""

@@ -36,7 +36,27 @@ def late_launches(case: RunCase) -> Cause | Cleared | None:
         return caused(case, "R01", why, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
     if traces:
         return Cleared("the host keeps up")
-    return _host_bound(case)
+    return _host_of_table(case) or _host_bound(case)
+
+
+def _host_of_table(case: RunCase) -> Cause | None:
+    """The totals of a profiler's table: a GPU that works for little of the time that the host works or waits for it."""
+    totals = {row.name: row for row in case.evidence.kernels if row.name.endswith("time total")}
+    host, device = totals.get("Self CPU time total"), totals.get("Self CUDA time total")
+    if host is None or device is None or device.seconds >= threshold("R01", "busy_share") * host.seconds:
+        return None
+    text = f"the GPU works {device.seconds:.3g} s of {host.seconds:.3g} s"
+    words = "the GPU waits for the host's launches"
+    return caused(
+        case,
+        "R01",
+        words,
+        LIKELY,
+        evidence=(device.origin,),
+        figures=text,
+        remedy=LAUNCH_REMEDY,
+        seconds=case.gap_seconds or None,
+    )
 
 
 def _host_bound(case: RunCase) -> Cause | None:
@@ -70,6 +90,16 @@ FALLBACKS = {
     "scalar_loop_scan": ("the recurrent layers run in plain torch", "install mamba-ssm and causal-conv1d, or fla"),
 }
 """TraceParts.names -> (in words, remedy)."""
+WARNED = {
+    "plain_torch_layers": (*FALLBACKS["scalar_loop_scan"], CERTAIN),
+    "unfused_attention": ("attention is not fused", FALLBACKS["softmax_kernel"][1], CERTAIN),
+    "recompile_limit": (
+        "torch.compile gave up on a function and runs it eagerly",
+        "static shapes or mark_dynamic; a larger torch._dynamo.config.recompile_limit only where shapes are few",
+        LIKELY,
+    ),
+}
+"""Kind of a library's own warning -> (in words, remedy, certainty)."""
 FALLBACK_PARTS = {"unfused_attention": "softmax_kernel", "unfused_attention_seconds": "softmax_kernel"}
 
 
@@ -89,6 +119,10 @@ def slow_kernels(case: RunCase) -> Cause | Cleared | None:
             return caused(
                 case, "R04", words, CERTAIN, evidence=(origin,), remedy=remedy, seconds=case.gap_seconds or seconds or None
             )
+    warned = next((one for one in case.evidence.warnings if one.kind in WARNED), None)
+    if warned is not None:
+        words, remedy, certainty = WARNED[warned.kind]
+        return caused(case, "R04", words, certainty, evidence=(warned.origin,), remedy=remedy, seconds=case.gap_seconds or None)
     unfused = [row for row in case.evidence.kernels if row.part == "unfused_attention"]
     if sum(row.share for row in unfused) >= threshold("R04", "fallback_share"):
         words, remedy = FALLBACKS["softmax_kernel"]

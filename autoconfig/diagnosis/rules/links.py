@@ -55,11 +55,22 @@ def _said(case: RunCase) -> Cause | Cleared | None:
 
 def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
     value = fact.value.lower()
+    if fact.kind in ("no_device", "network") and _on_one_node(case):
+        return False
     if fact.kind == "no_device":
         return not any(other.kind == "network" and not _is_slow(other.value) for other in case.evidence.links)
     if fact.kind == "network":
         return _is_slow(value)
     return fact.kind == "transport" and (value.startswith("shm") or value.startswith("net/socket"))
+
+
+def _on_one_node(case: RunCase) -> bool:
+    """Whether no network is used: NCCL names one all the same. Without a plan by the transports that it prints."""
+    scenario = _scenario(case)
+    if scenario is not None:
+        return scenario.cluster.num_gpus <= scenario.cluster.link_domain_size
+    transports = [fact.value.lower() for fact in case.evidence.links if fact.kind == "transport"]
+    return bool(transports) and not any(value.startswith("net") for value in transports)
 
 
 def _is_slow(value: str) -> bool:
@@ -91,15 +102,26 @@ def _tested(case: RunCase) -> Cause | Cleared | None:
     """nccl-tests against the catalogue's rate."""
     found = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s and _large(fact)]
     scenario = _scenario(case)
-    if not found or scenario is None:
+    if not found:
         return None
     best = max(found, key=lambda fact: fact.bus_bytes_per_s or 0.0)
-    asked = _rate_between(scenario, None)
     reached = best.bus_bytes_per_s or 0.0
+    if scenario is None:
+        return _slow_anywhere(case, best, reached)
+    asked = _rate_between(scenario, None)
     if reached >= threshold("R02", "rate_share") * asked:
         return Cleared(f"nccl-tests reach {reached / 1e9:.0f} GB/s")
     words, figures = _rate_words(reached, asked)
     return _caused(case, words, CERTAIN, evidence=(best.origin,), figures=figures)
+
+
+def _slow_anywhere(case: RunCase, best: LinkFact, reached: float) -> Cause | None:
+    """Without a plan: slower than any link that GPUs are meant to train over."""
+    if reached >= threshold("R02", "slow_anywhere_gb_s") * 1e9:
+        return None
+    kind = solve.link_class(reached)
+    words = f"links run at {reached / 1e9:.3g} GB/s a GPU" + (f": as {kind} does" if kind else "")
+    return _caused(case, words, LIKELY, evidence=(best.origin,))
 
 
 def _large(fact: LinkFact) -> bool:
@@ -178,7 +200,11 @@ def _timed(case: RunCase) -> Cause | Cleared | None:
     scenario, seen = _scenario(case), False
     for name, names in ((GRADIENTS, timers.REDUCTION), (GATHERS, timers.GATHER)):
         timer = timers.timed(case.evidence, names)
-        if timer is None or case.expectation is None or scenario is None:
+        if timer is None:
+            continue
+        if case.expectation is None or scenario is None:
+            if (found := _large_share(case, name, timer)) is not None:
+                return found
             continue
         seen = True
         price = case.expectation.phases.get(name, 0.0)
@@ -189,6 +215,16 @@ def _timed(case: RunCase) -> Cause | Cleared | None:
             words = f"{name} takes far longer than this network should need"
             return _caused(case, words, LIKELY, evidence=timer.origins, figures=figures, seconds=lost)
     return Cleared() if seen else None
+
+
+def _large_share(case: RunCase, name: str, timer: timers.Timed) -> Cause | None:
+    """Without a plan: a timer of communication that is most of the step."""
+    step = case.step_seconds or timers.timed_step(case.evidence)
+    if not step or timer.least < threshold("R02", "timer_share") * step:
+        return None
+    figures = f"{timer.name} {timer.least:.3g} s, {timer.least / step:.0%} of the step"
+    words = f"{name} takes most of the step: the network between the ranks is slow, or nothing hides it"
+    return _caused(case, words, LIKELY, evidence=timer.origins, figures=figures, seconds=timer.least)
 
 
 def _rate_that_explains(case: RunCase, lost: float) -> str:

@@ -132,13 +132,15 @@ def _phases_wait(case: RunCase) -> Cause | None:
 
 def _engine_waits(case: RunCase) -> Cause | None:
     lines = case.evidence.engines
+    preempted = next((one for one in case.evidence.warnings if one.kind == "preempted"), None)
     full = [one for one in lines if (one.waiting or 0) > 0 and (one.kv_cache_share or 0.0) >= threshold("R17", "engine_share")]
-    if not full or len(full) * 2 < len(lines):
+    if (not full or len(full) * 2 < len(lines)) and preempted is None:
         return None
     words = "the engine's cache is full while requests wait: sequences are preempted and computed again"
     remedy = "more memory for the cache (--gpu-memory-utilization), fewer sequences at once, or more GPUs"
-    figures = f"{len(full)} of {len(lines)} lines"
-    return caused(case, "R17", words, LIKELY, evidence=(full[0].origin,), figures=figures, remedy=remedy)
+    figures = f"{len(full)} of {len(lines)} lines" if full else ""
+    origin = preempted.origin if preempted is not None else full[0].origin
+    return caused(case, "R17", words, LIKELY, evidence=(origin,), figures=figures, remedy=remedy)
 
 
 def _bubble(case: RunCase) -> Cause | None:

@@ -157,10 +157,21 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     found = measured.statistics
     if found is None:
         return None
-    if found.mean_includes_warmup and found.count < threshold("R18", "least_steps"):
-        words = f"the printed rate is a mean from the start over {found.count} steps, warm-up in it"
+    steps = _steps_of_mean(case)
+    if found.mean_includes_warmup and steps is not None and steps < threshold("R18", "least_steps"):
+        words = f"the printed rate is a mean from the start over {steps:.0f} steps, warm-up in it"
         return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
     return Cleared()
+
+
+def _steps_of_mean(case: RunCase) -> float | None:
+    """Steps that the last mean from the start is over; None where nothing says it."""
+    line = next((one for one in reversed(case.evidence.steps) if one.running_mean), None)
+    if line is None:
+        return None
+    if line.step is not None:
+        return float(line.step)
+    return line.elapsed / line.seconds if line.elapsed and line.seconds else None
 
 
 VERSION_KEYS = ("torch", "transformer_engine", "megatron_core", "nccl", "cuda", "driver", "version")

@@ -1,0 +1,52 @@
+"""Causes that lines of logs prove alone, and lines that prove none."""
+
+import pytest
+
+from autoconfig.diagnosis.files import diagnose_texts
+from autoconfig.megatron.check_input import CheckRequest
+from autoconfig.training.question import request_of
+
+NCCL = "n1:7:9 [0] NCCL INFO "
+FAST_PATH = "The fast path is not available because one of the required library is not installed. Falling back to torch"
+PREEMPTED = "WARNING 05-09 00:49:33 scheduler.py:1057 Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode"
+TABLE = "Self CPU time total: 8.000s\nSelf CUDA time total: {seconds}s\n"
+REDUCTION = "time (ms) | fwd: 100.0 | bwd: 2000.0 | bwd_inner: 300.0 | bwd_allreduce: {ms} | step: 50.0"
+NCCL_TEST = (
+    "  1073741824     268435456     float     sum      -1   91000   11.80   {rate}      0   91000   11.80   {rate}      0"
+)
+ONE_NODE = {"model": "llama3-8b", "gpus": "8", "seq_length": "8192", "global_batch_size": "64"}
+
+
+def rules(text, plan=None, **given):
+    found = diagnose_texts({"evidence.log": text}, plan, given, lambda: request_of(given), CheckRequest())
+    return found.verdict, [one.rule for one in found.causes if one.certainty != "consistent"]
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "named"),
+    [
+        (NCCL + "Using network Socket", "slow", ["R02"]),
+        (NCCL + "NCCL_IB_DISABLE set by environment to 1.", "slow", ["R02"]),
+        (NCCL + "Using network IB", "not_enough", []),
+        (NCCL + "Using network Socket\n" + NCCL + "Channel 00 : 0[0] -> 1[1] via P2P/CUMEM", "not_enough", []),
+        (NCCL_TEST.format(rate="2.31"), "slow", ["R02"]),
+        (NCCL_TEST.format(rate="22.12"), "not_enough", []),
+        (REDUCTION.format(ms="1700.0"), "slow", ["R02"]),
+        (REDUCTION.format(ms="200.0"), "not_enough", []),
+        (FAST_PATH, "slow", ["R04"]),
+        ("torch._dynamo hit config.recompile_limit (8)", "slow", ["R04"]),
+        (PREEMPTED, "slow", ["R17"]),
+        (TABLE.format(seconds="2.000"), "slow", ["R01"]),
+        (TABLE.format(seconds="7.000"), "not_enough", []),
+        ("nothing that any tool prints", "not_enough", []),
+    ],
+)
+def test_a_line_without_a_plan(text, verdict, named):
+    assert rules(text) == (verdict, named)
+
+
+def test_a_network_that_one_node_does_not_use_is_no_cause():
+    text = NCCL + "Using network Socket\n"
+    assert rules(text, "tp=2,mbs=1,sp=1", step="9s", **ONE_NODE) == ("slow", [])
+    nodes = {**ONE_NODE, "gpus": "64", "global_batch_size": "512"}
+    assert rules(text, "tp=2,mbs=1,sp=1", step="15s", **nodes)[1] == ["R02"]
