@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 import re
 from dataclasses import dataclass
 
@@ -109,14 +108,3 @@ def _tail(folder: JobFolder) -> str:
     reasons = [line for line in said if not line.startswith(CONSEQUENCES)]
     shown = reasons[-1:] or said[-1:] or lines[-3:]
     return f"; log {folder.log_file}" + (f" ends: {' | '.join(line.strip()[:400] for line in shown)}" if shown else " is empty")
-
-
-_STEP = re.compile(r"step \d+/\d+ \(timed\): (\d[0-9.]*(?:[eE][+-]?\d+)?) s\b")
-MAX_LINES = 400
-
-
-def timed_steps(folder: JobFolder) -> list[float]:
-    """Seconds of the timed steps so far, in order, as far as they are times; empty before the first."""
-    said = [match[1] for line in folder.last_lines(MAX_LINES) if (match := _STEP.search(line))]
-    steps = [float(text) for text in said if text.count(".") <= 1]
-    return [step for step in steps if 0 < step < math.inf]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autoconfig.profiler.folder import JobFolder, prepare, read_json
-from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of, timed_steps
+from autoconfig.profiler.outcome import FINAL, Kind, Outcome, outcome_of
 from autoconfig.profiler.runner import Life, Runner
 from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.measurement import ExitCode, is_plausible
 from autoconfig.study import trials as names
+from autoconfig.study.job_log import noticed, timed_steps
 from autoconfig.study.settings import Budget
 from autoconfig.study.trials import as_stored, begin, is_stored, stored_trials, taken_up
 from autoconfig.study.work import Proposal, Stage, StudyWork, Verdict, compared
@@ -344,7 +345,11 @@ class Worker:
         return self.work.ruled_out(one.row, one.stage, steps, one.trial.number, self._trials(without=one.trial))
 
     def _verdict(self, outcome: Outcome, one: Running) -> Verdict:
-        return self.work.verdict(outcome, one.row, one.stage, one.stages, self.jobs_folder)
+        found = self.work.verdict(outcome, one.row, one.stage, one.stages, self.jobs_folder)
+        if outcome.kind is not Kind.MEASURED or not (odd := noticed(one.folder)):
+            return found
+        message = "; ".join(filter(None, (found.attributes.get(names.MESSAGE), *odd)))
+        return replace(found, attributes={**found.attributes, names.MESSAGE: message})
 
     def _note(self, trial: Trial, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():

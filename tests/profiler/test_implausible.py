@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from autoconfig.profiler.outcome import FINAL, Kind, outcome_of, timed_steps
+from autoconfig.profiler.outcome import FINAL, Kind, outcome_of
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.measurement import (
     ImplausibleError,
@@ -107,14 +107,6 @@ def test_the_outcome_has_a_name(new_folder, value, kind):
     folder.result_file.write_text(json.dumps({**body, "step_seconds": value}))
     found = outcome_of(folder)
     assert found.kind is kind and found.kind in FINAL and (found.message or kind is Kind.MEASURED)
-
-
-def test_steps_of_a_log_are_times(new_folder):
-    """What else a job prints in their place is passed over."""
-    folder = new_folder()
-    said = ("0.5", "nan", "inf", "0", "0.0", "-1", "1e-3", "1e999", "--", "e", "1.2.3", "+", "1e", "2")
-    folder.log_file.write_text("".join(f"step {n}/99 (timed): {text} s, loss 1\n" for n, text in enumerate(said)))
-    assert timed_steps(folder) == [0.5, 1e-3, 2.0]
 
 
 @pytest.mark.parametrize(("value", "said"), [
