@@ -112,13 +112,16 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
     if not evidence.files and step == GivenStep():
         raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
     unread = ""
-    try:
-        expectation = _expected(evidence, asked, launch)
-    except InputError as error:
-        if asked.plan is not None or not launch or not _holds_evidence(evidence, step):
-            raise
-        expectation, unread = None, f"{launch[0]} is not read as a launch file: {error}"
     now, before = _two_runs(evidence)
+    try:
+        expectation = _expected(evidence, asked, launch, batch_of(now))
+    except InputError as error:
+        source = launch[0] if launch else evidence.plans[-1].origin.file if evidence.plans else ""
+        if asked.plan is not None or not source or not _holds_evidence(evidence, step):
+            raise
+        expectation, unread = None, f"the plan of {source} cannot be read: {error}"
+    if expectation is not None:
+        _require_same_job(now, expectation)
     return diagnose(now, expectation, step, before, unread=unread)
 
 
@@ -127,10 +130,43 @@ def _holds_evidence(evidence: Evidence, step: GivenStep) -> bool:
     return step != GivenStep() or any(getattr(evidence, kind) for kind in WITH_ORIGIN)
 
 
-def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str]) -> Expectation | None:
-    """The price of the run's plan; None where nothing says the plan. Raises InputError where what says it cannot be read."""
+def batch_of(run: Evidence) -> int | None:
+    """Sequences of a step, as a run's log prints them; None where it does not, or where they are not the same in all lines."""
+    found = {line.batch_size for line in run.steps if line.batch_size}
+    return found.pop() if len(found) == 1 else None
+
+
+def _require_same_job(run: Evidence, expectation: Expectation) -> None:
+    """Raises InputError where a log is of another batch or number of GPUs than the plan."""
+    scenario = expectation.scenario
+    assert scenario is not None
+    batch, planned = batch_of(run), scenario.workload.global_batch_size
+    file = run.steps[0].origin.file if run.steps else ""
+    if batch is not None and batch != planned and not any("rampup_batch_size" in one.values for one in run.plans):
+        raise InputError(
+            f"{file!r} prints a global batch of {batch:,}, and the plan is of {planned:,}: give the files of one job, or "
+            f"{option('global_batch_size')} {batch}",
+            field="global_batch_size",
+        )
+    for plan in run.plans:
+        if plan.world_size and plan.world_size != scenario.cluster.num_gpus:
+            raise InputError(
+                f"{plan.origin.file!r} prints a world size of {plan.world_size:,}, and the plan is of "
+                f"{scenario.cluster.num_gpus:,} GPUs: give the files of one job, or {option('gpus')} {plan.world_size}",
+                field="gpus",
+            )
+
+
+def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batch: int | None) -> Expectation | None:
+    """The price of the run's plan; None where nothing says the plan. `batch`: sequences of a step, as the log says them, for a
+    question that does not. Raises InputError where what says the plan cannot be read."""
     if asked.plan is not None:
-        question = understand(asked.request())
+        if launch:
+            raise InputError(f"{launch[0]} and {asked.plan[:60]} both say a plan: give one of them")
+        request = asked.request()
+        if request.global_batch_size is None and batch is not None:
+            request = replace(request, global_batch_size=batch)
+        question = understand(request)
         try:
             return expectation_of(question, question.scenario.read_plan(asked.plan))
         except PlanError as error:

@@ -82,6 +82,20 @@ def test_a_log_of_megatron_lines_is_measured(tmp_path):
     assert found["measured"]["warmup_dropped"] >= 1 and found["measured"]["step_seconds"] == pytest.approx(step, rel=0.01)
 
 
+def test_the_batch_is_the_logs_own_and_another_jobs_log_is_refused(tmp_path):
+    own = log(tmp_path / "run.log", *[9.0] * 12)  # of 64 sequences
+    found = asked(*QUESTION[:-2], PLAN, own)[1]
+    assert found["question"]["workload"]["global_batch_size"] == 64
+    code, message = asked(*QUESTION[:-2], "--global-batch-size", "128", PLAN, own)
+    assert code == 2 and "prints a global batch of 64, and the plan is of 128" in message
+
+
+def test_a_launch_file_and_a_plan_are_not_both_taken(tmp_path):
+    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16\n")
+    code, message = asked(*QUESTION, PLAN, str(tmp_path / "train.sh"), "--step", "9s")
+    assert code == 2 and "both say a plan" in message
+
+
 def test_of_two_logs_the_first_is_the_expectation(tmp_path):
     good, bad = log(tmp_path / "good.log", *[2.0] * 30), log(tmp_path / "bad.log", *[2.6] * 30)
     code, found = asked(good, bad)
