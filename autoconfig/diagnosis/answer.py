@@ -95,7 +95,7 @@ class Diagnosis:
         step = self.case.step_seconds
         proven = [one for one in self.causes if one.certainty != CONSISTENT]
         gains = [step - one.step_after for one in proven if step is not None and one.step_after is not None]
-        if step is None or not gains:
+        if step is None or not any(gains):
             return None
         floor = self.expectation.p5 if self.expectation is not None else 0.0
         return max(step - sum(gains), min(floor, step))
@@ -195,6 +195,8 @@ def _may_be_named(case: RunCase, cause: Cause) -> bool:
         if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
             return False
         return case.share(cause.seconds) >= WORTH_NAMING
+    if cause.rule == "R08" and case.expectation is not None and case.expectation.unknown_load:
+        return True  # the very thing that is not known
     return case.promised or cause.certainty != CONSISTENT
 
 
@@ -230,6 +232,8 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
         return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
     if step is None:
         return (SLOW, faults[0].words) if faults else (NOT_ENOUGH, "nothing says how long a step takes")
+    if faults and not case.promised and all(one.certainty == CONSISTENT for one in faults):
+        return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if faults:
         inside = "" if case.above_band else ", inside the band, but"
         return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"

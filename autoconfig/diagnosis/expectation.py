@@ -145,11 +145,11 @@ def _edge_of(scenario: Scenario, level: str) -> float:
 
 
 def _far(scenario: Scenario, level: str) -> float:
-    """Measured over expected step that no dense run of pre-training reaches, whatever is known of its software."""
+    """Measured over expected step that no run of pre-training reaches, whatever is known of its software and its routing."""
     tuned = scenario.numerics.peft != "none" or scenario.workload.packed_length is not None
-    if tuned or scenario.model.is_moe or level == UNCALIBRATED:
+    if tuned or level == UNCALIBRATED:
         return math.inf
-    return rules_data()["far"]["dense"]
+    return rules_data()["far"]["experts" if scenario.model.is_moe else "dense"]
 
 
 @cache

@@ -65,8 +65,12 @@ def test_fine_tuning_is_never_called_slow(changes):
 
 def test_real_routing_is_not_called_slow_and_forced_balance_is():
     question = ["--model", "qwen3-30b-a3b", "--gpus", "16", "--gpu", "h100", "--global-batch-size", "512", "tp=1,ep=16,mbs=1"]
-    assert asked(*question, "--step", "3600s")[1]["verdict"] == "no_promise"
-    assert asked(*question, "--moe-imbalance", "1", "--step", "3600s")[1]["verdict"] == "slow"
+    step = asked(*question, "--step", "1s")[1]["expected"]["step_seconds"]
+    code, found = asked(*question, "--step", f"{1.6 * step}s")
+    assert (code, found["verdict"], [one["rule"] for one in found["causes"]]) == (4, "no_promise", ["R08"])
+    assert asked(*question, "--step", f"{step}s")[1]["verdict"] == "no_promise"
+    assert asked(*question, "--moe-imbalance", "1", "--step", f"{2 * step}s")[1]["verdict"] == "slow"
+    assert asked(*question, "--step", f"{4 * step}s")[1]["verdict"] == "slow"
 
 
 def test_without_a_plan_nothing_is_slow_that_nothing_proves():
