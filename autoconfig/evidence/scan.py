@@ -16,8 +16,8 @@ from autoconfig.planning.work import spend
 
 MOST_LINES = 8_000
 """Of the same formats that are kept: the last ones."""
-MOST_ROWS = 200_000
-"""Of a block of samples."""
+MOST_ROWS = 50_000
+"""Of a block of samples that are kept: the last ones."""
 MOST_DUMP = 4_000
 """Lines between the marks of an argument dump; Megatron-LM has about 900 arguments."""
 MOST_BLOCKS = 20_000

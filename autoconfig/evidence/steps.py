@@ -17,7 +17,7 @@ import numpy as np
 from autoconfig.evidence.records import Pause, StepLine, StepStatistics
 
 SETTLED, IN_A_ROW = 0.10, 3
-"""Warm-up ends with so many steps in a row this near to the median of the last three quarters."""
+"""Warm-up ends with so many steps in a row that are at most this much above the median of the last three quarters."""
 GROWTH = 0.05
 RISING = 0.75
 """Share of all pairs of steps of which the later one is slower, from which on steps grow and do not only scatter."""
@@ -153,17 +153,12 @@ def _with_intervals(lines: list[tuple[StepLine, float]]) -> list[_Point]:
 
 
 def _warmup(seconds: np.ndarray) -> int:
-    """Steps before the first IN_A_ROW that are settled; 0 where there are none such, or too few to tell."""
+    """Steps before the first IN_A_ROW that are not slower than the settled ones; 0 where there are none such, or too few to
+    tell. Steps that are faster at first are no warm-up: they grew."""
     if len(seconds) <= IN_A_ROW:
         return 0
     settled = float(np.median(seconds[len(seconds) // 4 :]))
-    near = np.abs(seconds / settled - 1) <= SETTLED
-    slow = seconds / settled - 1 > SETTLED
-    first = _first_run(near)
-    behind = _first_run(~slow)
-    if behind is not None and (first is None or _growth(np.arange(len(seconds) - behind), seconds[behind:], settled)[1]):
-        first = behind  # steps that grow begin faster than they are later: that is no warm-up
-    return first or 0
+    return _first_run(seconds / settled - 1 <= SETTLED) or 0
 
 
 def _first_run(good: np.ndarray) -> int | None:
