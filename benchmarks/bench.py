@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks import evidence
 from validation.published import published_rows
 
 QUESTION = [
@@ -191,6 +192,7 @@ def main() -> None:
     prediction_rate()
     loading()
     serving_rate()
+    evidence.main(smoke=SMOKE)
     print(f"peak memory of this benchmark: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

@@ -34,6 +34,11 @@ def test_warm_up_is_dropped_and_the_median_is_of_the_rest():
     assert found.p10 < found.median_s < found.p90
 
 
+def test_the_spread_is_the_median_deviation_scaled():
+    """Deviations 0, 0.02, 0.02, 0.04, 0.04 of 2: median 0.02, times 1.4826."""
+    assert statistics(lines([2.0, 2.02, 1.98, 2.04, 1.96] * 4)).robust_sd == pytest.approx(1.4826 * 0.01)
+
+
 def test_few_steps():
     assert statistics([]) is None
     assert statistics(lines([])) is None
