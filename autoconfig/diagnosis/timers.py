@@ -25,9 +25,14 @@ from autoconfig.evidence.records import Evidence, Origin, Timer, TraceParts
 
 FORWARD_BACKWARD = ("forward-backward", "fwd-bwd", "fwd-bwd-time", "fwd-bwd-s")
 FORWARD, BACKWARD = ("forward-compute", "forward", "fwd"), ("backward-compute", "backward", "bwd")
-REDUCTION = ("all-grads-sync", "backward-params-all-reduce", "backward-allreduce", "bwd-allreduce", "grads-all-reduce")
+REDUCTION = (
+    *("all-grads-sync", "backward-params-all-reduce", "backward-allreduce", "bwd-allreduce", "grads-all-reduce"),
+    *("comms", "reduce-grads"),
+)
+"""The last two: of GPT-NeoX's DeepSpeed, all communication, and that of gradients."""
 EMBEDDING_REDUCTION = ("embedding-grads-all-reduce", "backward-embedding-all-reduce", "layernorm-grads-all-reduce")
 GATHER = ("params-all-gather",)
+WHOLE_STEP = ("train-batch",)
 OPTIMIZER_STEP = ("optimizer", "step", "optimizer-step")
 DATA = ("batch-generator", "data", "data-loading", "dataloader", "data-load", "load-data", "data-time", "get-batch", "batch")
 RECEIVE = ("forward-recv", "backward-recv", "forward-recv-backward-send", "backward-recv-forward-send", "recv")
@@ -89,7 +94,11 @@ def _median(name: str, found: Sequence[Timer]) -> Timed:
 
 
 def timed_step(evidence: Evidence) -> float | None:
-    """Seconds of the timers that lie side by side in a step; None without forward and backward, or optimizer."""
+    """Seconds of the timer of the whole step, or of those that lie side by side in it; None without forward and backward, or
+    optimizer."""
+    batch = timed(evidence, WHOLE_STEP)
+    if batch is not None:
+        return batch.most
     whole = timed(evidence, FORWARD_BACKWARD)
     pieces = [whole] if whole else [timed(evidence, FORWARD), timed(evidence, BACKWARD)]
     rest = [timed(evidence, OPTIMIZER_STEP), timed(evidence, DATA) if not whole else None]

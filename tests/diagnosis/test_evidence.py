@@ -14,6 +14,11 @@ REDUCTION = "time (ms) | fwd: 100.0 | bwd: 2000.0 | bwd_inner: 300.0 | bwd_allre
 NCCL_TEST = (
     "  1073741824     268435456     float     sum      -1   91000   11.80   {rate}      0   91000   11.80   {rate}      0"
 )
+NEOX = (
+    "rank=0 time (ms) | train_batch: 87510.72 | batch_input: 78.66 | forward: 2844.74 | pipe_send_output: 5377.75 | "
+    "comms: 74766.41 | backward: 8724.91 | reduce_grads: 29651.29 | step: 29300.81"
+)
+"""EleutherAI/gpt-neox#126."""
 ONE_NODE = {"model": "llama3-8b", "gpus": "8", "seq_length": "8192", "global_batch_size": "64"}
 
 
@@ -33,6 +38,7 @@ def rules(text, plan=None, **given):
         (NCCL_TEST.format(rate="22.12"), "not_enough", []),
         (REDUCTION.format(ms="1700.0"), "slow", ["R02"]),
         (REDUCTION.format(ms="200.0"), "not_enough", []),
+        (NEOX, "slow", ["R02"]),
         (FAST_PATH, "slow", ["R04"]),
         ("torch._dynamo hit config.recompile_limit (8)", "slow", ["R04"]),
         (PREEMPTED, "slow", ["R17"]),

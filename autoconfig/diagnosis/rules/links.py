@@ -203,7 +203,7 @@ def _timed(case: RunCase) -> Cause | Cleared | None:
         if timer is None:
             continue
         if case.expectation is None or scenario is None:
-            if (found := _large_share(case, name, timer)) is not None:
+            if (found := _large_share(case, timer)) is not None:
                 return found
             continue
         seen = True
@@ -217,13 +217,13 @@ def _timed(case: RunCase) -> Cause | Cleared | None:
     return Cleared() if seen else None
 
 
-def _large_share(case: RunCase, name: str, timer: timers.Timed) -> Cause | None:
+def _large_share(case: RunCase, timer: timers.Timed) -> Cause | None:
     """Without a plan: a timer of communication that is most of the step."""
     step = case.step_seconds or timers.timed_step(case.evidence)
     if not step or timer.least < threshold("R02", "timer_share") * step:
         return None
     figures = f"{timer.name} {timer.least:.3g} s, {timer.least / step:.0%} of the step"
-    words = f"{name} takes most of the step: the network between the ranks is slow, or nothing hides it"
+    words = f"{timer.name} takes most of the step: the network between the ranks is slow, or nothing hides it"
     return _caused(case, words, LIKELY, evidence=timer.origins, figures=figures, seconds=timer.least)
 
 
