@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from autoconfig.megatron.check import FlagChange
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.predict import estimate_step_time
@@ -83,6 +84,8 @@ class Expectation:
     plan: TrainPlan | None = None
     report: PlanReport | None = None
     """Of the plan; None where an earlier run is the expectation."""
+    changes: Callable[[TrainPlan, Scenario], tuple[FlagChange, ...]] | None = None
+    """From the launch file to another plan or scenario, in the file's words; None without a file."""
 
     @property
     def parts(self) -> Mapping[str, float]:
@@ -115,8 +118,15 @@ class Better:
 EARLIER = "the run's own earlier steps"
 
 
-def expectation_of(question: Question, plan: TrainPlan, *, broken: bool = False) -> Expectation:
+def expectation_of(
+    question: Question,
+    plan: TrainPlan,
+    *,
+    broken: bool = False,
+    changes: Callable[[TrainPlan, Scenario], tuple[FlagChange, ...]] | None = None,
+) -> Expectation:
     """The price of a plan as `explain` gives it; `broken`: the file that it is of breaks a rule, or its arguments are refused.
+    `changes`: to another plan in the words of that file.
     A run that is there needs no permission: what breaks a rule is priced as it stands, with the widest band. Raises PlanError
     where stages or micro-batches are not whole."""
     scenario = question.scenario
@@ -136,6 +146,7 @@ def expectation_of(question: Question, plan: TrainPlan, *, broken: bool = False)
         question=question,
         plan=plan,
         report=report,
+        changes=changes,
     )
 
 

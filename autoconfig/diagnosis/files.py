@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from autoconfig.diagnosis.measured import GivenStep
 from autoconfig.evidence.read import read_files, read_texts
 from autoconfig.evidence.records import WITH_ORIGIN, Evidence
 from autoconfig.formats.check import read_any, read_file
-from autoconfig.megatron.check import file_violations
+from autoconfig.megatron.check import changes_from, file_violations
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, check_request
 from autoconfig.planning.request_fields import DIAGNOSE
 from autoconfig.planning.resolve import check_bounds, field_values
@@ -185,7 +186,8 @@ def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batc
 
 def _of_file(source: CheckInput) -> Expectation:
     """The price of a file's plan; a run that is there needs no permission."""
-    return expectation_of(source.question, source.plan, broken=bool(file_violations(source)))
+    broken = bool(file_violations(source))
+    return expectation_of(source.question, source.plan, broken=broken, changes=partial(changes_from, source))
 
 
 def _two_runs(evidence: Evidence) -> tuple[Evidence, Evidence | None]:

@@ -9,6 +9,9 @@ from autoconfig.diagnosis.budget import StepBudget
 from autoconfig.diagnosis.expectation import Better, Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
 from autoconfig.evidence.records import Evidence, Origin
+from autoconfig.megatron.check import FlagChange
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 
 CERTAIN, LIKELY, CONSISTENT = "certain", "likely", "consistent"
 CERTAINTIES = (CERTAIN, LIKELY, CONSISTENT)
@@ -80,6 +83,8 @@ class Cause:
     figures: str = ""
     """What was computed from the evidence."""
     remedy: str = ""
+    changes: tuple[FlagChange, ...] = ()
+    """What to change in the launch file, in its words; empty without one, and where no argument is the cure."""
     step_after: float | None = None
     """Seconds of the step with the cause gone; None where nobody can say."""
     gain_seconds: float | None = None
@@ -98,13 +103,17 @@ def caused(
     seconds: float | None = None,
     step_after: float | None = None,
     gain_seconds: float | None = None,
+    cured: tuple[TrainPlan, Scenario] | None = None,
 ) -> Cause:
-    """A cause; the step without it is the measured one less the seconds that it explains, where the planner has no price."""
+    """A cause; `cured`: plan and scenario of the cure, for the words of the launch file. The step without the cause is the
+    measured one less the seconds that it explains, where the planner has no price."""
     if step_after is None and seconds is not None and case.step_seconds is not None:
         step_after = max(case.step_seconds - seconds, 0.0)
     if gain_seconds is None and step_after is not None and case.step_seconds is not None:
         gain_seconds = case.step_seconds - step_after
+    e = case.expectation
     return Cause(
+        changes=e.changes(*cured) if e is not None and e.changes is not None and cured is not None else (),
         rule=rule,
         words=words,
         certainty=certainty,

@@ -25,7 +25,9 @@ function causeText(cause) {
   return h("li", null, h("strong", null, cause.words), ` (${cause.rule}, ${cause.certainty})`,
     cause.evidence.map(({ file, line, text }) => h("p", { class: "quiet" }, `${file}${line ? `:${line}` : ""}: ${text}`)),
     cause.figures ? h("p", { class: "quiet" }, cause.figures) : null,
-    cause.remedy ? h("p", null, `do: ${cause.remedy}${gain}`) : null);
+    cause.remedy ? h("p", null, `do: ${cause.remedy}${gain}`) : null,
+    cause.changes.length ? h("p", null, "in the file: ", cause.changes.map((one) => [h("code", null,
+      one.new === null ? `remove ${one.flag}` : [one.flag, ...one.new].join(" ")), " "])) : null);
 }
 
 /** The answer to a pasted log. */

@@ -94,6 +94,22 @@ def test_the_batch_is_the_logs_own_and_another_jobs_log_is_refused(tmp_path):
     assert code == 2 and "prints a global batch of 64, and the plan is of 128" in message
 
 
+def test_the_cure_stands_in_the_words_of_the_launch_file(tmp_path):
+    done = run_in_process(
+        *("export", "--model", "llama2-70b", "--gpus", "128", "--gpu", "h100", "--seq-length", "4096"),
+        *("--global-batch-size", "256", "--output", str(tmp_path / "run"), "tp=8,pp=8,mbs=1,sp=1,recompute=full:uniform:1"),
+    )
+    assert done.exit_code == 0, done.stderr
+    script = str(tmp_path / "run" / "train.sh")
+    step = asked(script, "--step", "1s")[1]["expected"]["step_seconds"]
+    code, found = asked(script, "--step", f"{step}s")
+    cause = found["causes"][0]
+    assert (code, cause["rule"]) == (3, "R09")
+    assert {"flag": "--recompute-granularity", "old": ["full"], "new": None} in cause["changes"]
+    shown = run_in_process("diagnose", script, "--step", f"{step}s").stdout
+    assert "in the file: " in shown and "remove --recompute-granularity" in shown
+
+
 def test_a_launch_file_and_a_plan_are_not_both_taken(tmp_path):
     (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16\n")
     code, message = asked(*QUESTION, PLAN, str(tmp_path / "train.sh"), "--step", "9s")

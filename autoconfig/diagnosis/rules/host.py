@@ -66,10 +66,11 @@ def _host_bound(case: RunCase) -> Cause | None:
     share = e.phases.get(HOST, 0.0) / e.step_seconds
     if share < threshold("R01", "host_share"):
         return None
-    cure = None
+    cure, cured = None, None
     graphs = with_switches(e.scenario, cuda_graphs=frozenset({FULL_ITERATION}))
     if FULL_ITERATION not in e.scenario.settings(e.plan).cuda_graphs:
         cure = cure_by("graphs", case.step_seconds, (e.scenario, e.plan), (graphs, e.plan), case.budget.measured(), kept=())
+        cured = (e.plan, graphs)
     figures = f"{share:.0%} of the expected step is waiting for the host already"
     return caused(
         case,
@@ -80,6 +81,7 @@ def _host_bound(case: RunCase) -> Cause | None:
         remedy=LAUNCH_REMEDY,
         seconds=case.gap_seconds,
         step_after=cure.step_after if cure else None,
+        cured=cured,
     )
 
 
@@ -170,12 +172,21 @@ def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
     words = "the optimizer takes far too long" + (" on the CPU" if offloaded else "")
     figures = f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else "")
     remedy = "the optimizer on the GPU where it fits (no offload), fused, its state sharded (--use-distributed-optimizer)"
-    after = None
+    after, cured = None, None
     if offloaded and e is not None and e.scenario is not None and e.plan is not None and case.step_seconds:
         on_gpu = replace(e.plan, offload=0.0)
         cure = cure_by("", case.step_seconds, (e.scenario, e.plan), (e.scenario, on_gpu), case.budget.measured())
-        after = cure.step_after if cure else None
+        after, cured = cure.step_after if cure else None, (on_gpu, e.scenario)
     certainty = CERTAIN if seconds >= threshold("R13", "unmeasured_share") * step else LIKELY
     return caused(
-        case, "R13", words, certainty, evidence=origins, figures=figures, remedy=remedy, seconds=lost, step_after=after
+        case,
+        "R13",
+        words,
+        certainty,
+        evidence=origins,
+        figures=figures,
+        remedy=remedy,
+        seconds=lost,
+        step_after=after,
+        cured=cured,
     )

@@ -271,14 +271,20 @@ def _solved(case: RunCase) -> Cause | None:
         return None
     if case.ratio is None or case.ratio < threshold("R02", "ratio"):
         return None
-    for solved in (solve.slow_network(scenario, e.plan, step), solve.slow_link(scenario, e.plan, step)):
-        if solved is not None and solved.ratio < threshold("R02", "rate_share"):
-            kind = solve.link_class(solved.value)
-            where = "network" if solved.what == "network" else "links inside the node"
-            words = f"a slow link would explain the step: {where} at {solved.value / 1e9:.3g} GB/s a GPU"
-            figures = f"{solved.value / 1e9:.3g} of {solved.expected / 1e9:.3g} GB/s" + (f": {kind}" if kind else "")
-            return _caused(case, words, CONSISTENT, figures=figures)
+    tried = (solve.slow_network(scenario, e.plan, step), solve.slow_link(scenario, e.plan, step))
+    found = [one for one in tried if one is not None and one.ratio < threshold("R02", "rate_share")]
+    if found:
+        places = [f"{_place(one)} at {one.value / 1e9:.3g} GB/s a GPU" for one in found]
+        words = f"a slow link would explain the step: {', or '.join(places)}"
+        rates = [f"{one.value / 1e9:.3g} of {one.expected / 1e9:.3g} GB/s" for one in found]
+        kinds = [solve.link_class(one.value) for one in found]
+        figures = "; ".join(rate + (f": {kind}" if kind else "") for rate, kind in zip(rates, kinds, strict=True))
+        return _caused(case, words, CONSISTENT, figures=figures)
     return None
+
+
+def _place(solved: solve.Solved) -> str:
+    return "the network" if solved.what == "network" else "links inside the node"
 
 
 def _caused(

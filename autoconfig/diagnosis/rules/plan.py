@@ -95,6 +95,7 @@ def slow_plan(case: RunCase) -> Cause | Cleared | None:
         remedy=f"{plan} (autoconfig check says it in the launcher's words)",
         seconds=None if after is None else case.step_seconds - after,
         step_after=after,
+        cured=(plan, e.scenario),
     )
 
 

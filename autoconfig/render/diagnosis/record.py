@@ -8,6 +8,7 @@ from typing import Annotated
 from autoconfig.diagnosis.answer import VERDICTS, Diagnosis
 from autoconfig.diagnosis.finding import CERTAINTIES, Cause
 from autoconfig.diagnosis.rules.table import RULES
+from autoconfig.megatron.check import FlagChange
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.training_json import PlanJson, PlanReportJson, report_json
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, record_of
@@ -120,6 +121,8 @@ class CauseJson:
     figures: str
     """What was computed from the evidence."""
     remedy: str
+    changes: tuple[FlagChange, ...]
+    """In the launch file, in its words; empty without one, and where no argument is the cure."""
     gain_seconds: float | None
     """What the cure saves of a step."""
     step_after: NotNegative | None
@@ -142,6 +145,8 @@ class FasterPlanJson(PlanJson):
     """Its price."""
     gain: float
     """Share of the priced step that it saves."""
+    changes: tuple[FlagChange, ...]
+    """In the launch file, in its words; empty without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +219,7 @@ def diagnosis_json(found: Diagnosis) -> DiagnosisJson:
             short=str(better.report.plan),
             step_seconds=better.report.step_seconds,
             gain=better.gain,
+            changes=e.changes(better.report.plan, e.question.scenario) if e and e.changes and e.question else (),
         ),
         calibration=UsableJson(usable=not found.why_not_calibrate, why_not=found.why_not_calibrate),
     )

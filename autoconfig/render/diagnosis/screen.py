@@ -8,6 +8,7 @@ from rich.markup import escape
 from autoconfig.diagnosis.answer import HEALTHY, NOT_ENOUGH, Diagnosis, Missing
 from autoconfig.diagnosis.budget import StepPhase
 from autoconfig.diagnosis.finding import Cause
+from autoconfig.megatron.check import FlagChange
 from autoconfig.render.diagnosis.record import NAMES
 from autoconfig.render.screen import seconds_text, show_table
 
@@ -84,6 +85,17 @@ def _show_cause(console: Console, number: int, cause: Cause, step: float | None,
     if cause.gain_seconds and step:
         gain = f"; gain {seconds_text(cause.gain_seconds)} ({cause.gain_seconds / step:.0%})"
     console.print(escape(f"   do: {cause.remedy}{gain}"))
+    if cause.changes:
+        console.print(escape(f"   in the file: {changes_text(cause.changes)}"))
+
+
+def changes_text(changes: tuple[FlagChange, ...]) -> str:
+    """Arguments to change, on a line."""
+    said = []
+    for one in changes:
+        new = "" if one.new is None else " ".join(one.new)
+        said.append(f"remove {one.flag}" if one.new is None else f"{one.flag} {new}".strip())
+    return ", ".join(said)
 
 
 def _show_end(console: Console, found: Diagnosis, *, verbose: bool) -> None:
