@@ -145,7 +145,6 @@ def _of_trace(name: str, kind: str, activity: Activity, count: int, remarks: lis
     file = SourceFile(
         name=name,
         kind=kind,
-        formats=(kind,),
         lines_read=count - activity.not_understood,
         lines_not_understood=activity.not_understood,
         window=window,
