@@ -154,6 +154,20 @@ def test_the_operator_names_the_group_where_the_kernel_does_not():
     assert (use.group, use.ranks, use.size_bytes) == ("tp", 2, None)
 
 
+def test_the_list_of_groups_says_what_a_kernel_leaves_out():
+    """Kineto cuts lists of more than 30 ranks off; the groups stand beside the events in full."""
+    listed = [{"pg_name": "7", "pg_desc": "CONTEXT_PARALLEL_GROUP", "pg_size": 4, "ranks": [0, 8, 16, 24]}]
+    texts = {}
+    for rank, duration in ((0, 100), (8, 300)):
+        made = MadeTrace(rank=rank, world_size=64)
+        made.collective(0, duration, at=-9, group="", **{"Process Group Name": "7", "Process Group Ranks": "[0, ..., 24]"})
+        made.top["distributedInfo"]["pg_config"] = listed
+        texts[f"{rank}.json"] = made.json()
+    evidence = read_texts(texts)
+    assert [use.group for trace in evidence.traces for use in trace.collectives] == ["cp", "cp"]
+    assert [(one.rank, one.last) for one in evidence.arrivals] == [(0, 1), (8, 0)]
+
+
 def test_the_world_is_the_data_parallel_group_only_where_no_other_is_named():
     made = MadeTrace().collective(0, 50, group="default_pg").collective(60, 50, group="CONTEXT_PARALLEL_GROUP")
     assert {use.group for use in traced(made).collectives} == {"default_pg", "cp"}

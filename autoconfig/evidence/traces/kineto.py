@@ -36,7 +36,8 @@ def read(name: str, chunks: Iterable[bytes]) -> tuple[Activity, int, list[str]]:
     found, json = Activity(unit=MICROSECOND), TraceEvents(name, chunks)
     arguments: dict[int, Mapping[str, Any]] = {}
     later: list[tuple[int, str, int]] = []
-    take = _taker(found, arguments, later)
+    groups = _Groups(json.top)
+    take = _taker(found, arguments, later, groups)
     count = 0
     for event in json.events():
         count += 1
@@ -45,14 +46,14 @@ def read(name: str, chunks: Iterable[bytes]) -> tuple[Activity, int, list[str]]:
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             found.not_understood += 1
     for number, kernel, external in later:
-        _collective(found, number, kernel, arguments.get(external, {}))
+        _collective(found, number, kernel, arguments.get(external, {}), groups)
     _about(found, json.top, name)
     remarks = ["the trace ends within: what it holds was read"] if json.truncated else []
     return found, count, remarks
 
 
 def _taker(
-    found: Activity, arguments: dict[int, Mapping[str, Any]], later: list[tuple[int, str, int]]
+    found: Activity, arguments: dict[int, Mapping[str, Any]], later: list[tuple[int, str, int]], groups: _Groups
 ) -> Callable[[dict[str, Any]], None]:
     """What takes an event up, if it is one of those that count."""
     on_device, on_host, in_range, marked = found.on_device, found.on_host, found.in_range, found.marked
@@ -88,17 +89,35 @@ def _taker(
         number = on_device(name if kernel else None, start, duration, int(values.get("device", -1)), correlation)
         if kernel and part_of(name) in COLLECTIVES:
             if "Collective name" in values:
-                _collective(found, number, name, values)
+                _collective(found, number, name, values, groups)
             else:
                 later.append((number, name, values.get("External id", -1)))
 
     return take
 
 
-def _collective(found: Activity, number: int, kernel: str, values: Mapping[str, Any]) -> None:
-    """Say of a kernel which collective it is, as far as its arguments do."""
+class _Groups:
+    """Process groups as the trace lists them beside its events; a kernel's arguments cut off long lists of ranks."""
+
+    def __init__(self, top: Mapping[str, Any]) -> None:
+        self._top = top
+        self._known: dict[str, tuple[str, str]] | None = None
+
+    def of(self, name: str) -> tuple[str, str]:
+        """(description, ranks) of the group of this name; "" for what is not said."""
+        if self._known is None:
+            about = self._top.get("distributedInfo")
+            listed = about.get("pg_config") if isinstance(about, dict) else None
+            rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
+            self._known = {str(row.get("pg_name")): (str(row.get("pg_desc", "")), str(row.get("ranks", ""))) for row in rows}
+        return self._known.get(name, ("", ""))
+
+
+def _collective(found: Activity, number: int, kernel: str, values: Mapping[str, Any], groups: _Groups) -> None:
+    """Say of a kernel which collective it is, as far as its arguments and the list of groups do."""
     said = str(values.get("Collective name", ""))
-    group = str(values.get("Process Group Description", ""))
+    listed, all_ranks = groups.of(str(values.get("Process Group Name", "")))
+    group = str(values.get("Process Group Description", "")) or listed
     ranks = values.get("Group size")
     elements = [values.get(side) for side in ("In msg nelems", "Out msg nelems")]
     largest = max((count for count in elements if isinstance(count, int)), default=0)
@@ -107,7 +126,7 @@ def _collective(found: Activity, number: int, kernel: str, values: Mapping[str, 
         name=collective_of(said or kernel),
         group="" if group == "undefined" else group[:80],
         ranks=ranks if isinstance(ranks, int) else None,
-        members=members[:2000] if "..." not in members else "",
+        members=(all_ranks if "..." in members or not members else members)[:2000],
     )
     found.collective(number, key, float(largest * type_bytes(str(values.get("dtype", "")))))
 
