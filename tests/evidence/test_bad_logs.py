@@ -181,3 +181,11 @@ def test_hostile_text_is_read_in_linear_time(text):
     start = time.process_time()
     read_texts({"log": text})
     assert time.process_time() - start < 4.0
+
+
+def test_lines_of_json_are_no_trace():
+    """LLaMA-Factory's trainer_log.jsonl behind a line of a logger that traces requests."""
+    text = '{"level": "info", "trace_id": "4bf92f"}\n'
+    text += '{"current_steps": 5, "total_steps": 50, "loss": 1.2, "elapsed_time": "0:00:10", "remaining_time": "0:01:30"}\n'
+    evidence = read_texts({"log": text})
+    assert evidence.files[0].kind == "log" and [line.step for line in evidence.steps] == [5]

@@ -18,8 +18,11 @@ from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import parse_plan
 from autoconfig.specs.scenario import Numerics, Workload
 
+from autoconfig.evidence.read import read_texts
+
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torchrun")]
 ROOT = Path(__file__).parents[2]
+FORMATS = ("trainer", "trainer-warm-up")
 TINY = ModelSpec(
     name="tiny", num_layers=4, hidden_size=64, num_attention_heads=4, vocab_size=512, ffn_hidden_size=256, num_query_groups=4,
     kv_channels=16,
@@ -94,6 +97,11 @@ def test_a_run_without_torchrun_ends_with_a_result(tmp_path):
     found = read_measurement(tmp_path / RESULT_FILE)
     assert (found.status, found.exit_code, found.job_hash) == ("ran", 0, job().content_hash)
     assert len(found.step_seconds_samples) == len(found.warmup_seconds) == 2 and len(found.losses) == 4
+    printed = {
+        name: [line.seconds for line in read_texts({"log": done.stdout}).steps if line.format == name] for name in FORMATS
+    }
+    assert printed["trainer"] == pytest.approx(found.step_seconds_samples, rel=1e-3), "as `diagnose` reads the log of a job"
+    assert printed["trainer-warm-up"] == pytest.approx(found.warmup_seconds, rel=1e-3)
     figures = found.ranks[0]
     assert sum(figures.bytes_by_category.values()) == figures.peak_allocated_bytes > figures.state_bytes > 0
     assert set(figures.phase_seconds) == {"forward", "backward", "gradient_reduction", "optimizer", "other"}

@@ -15,7 +15,7 @@ MICROSECOND = 1e-6
 _HEAD = re.compile(
     rb'^\s*+(?:\[\s*+\{\s*+"(?:ph|name|cat|args|pid|ts)"|\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"\s*+:)'
 )
-_NAMES = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|cupti_version|cuda_runtime_version|trace_id)"\s{0,9}:')
+_NAMES = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|cupti_version)"\s{0,9}:')
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _ON_DEVICE = {"kernel": True, "gpu_memcpy": False, "gpu_memset": False, "memcpy": False, "memset": False}
 """Category in lower case -> whether it is a kernel; older traces write them with capitals."""
