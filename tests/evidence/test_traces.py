@@ -330,3 +330,13 @@ def test_bad_exports_of_nsight(tmp_path):
     path.write_bytes(path.read_bytes()[:3000])
     with pytest.raises(InputError, match="damaged"):
         read_files([path])
+
+
+def test_an_export_of_all_ranks_of_a_node(tmp_path):
+    """Correlations count anew in each process: the busiest process is looked at, by itself."""
+    path = two_steps().nsys(tmp_path / "node.sqlite", process=7)
+    other = MadeTrace().step(3, 0, 1000).kernel(GEMM, 10, 900, at=800).call("cudaMalloc", 0, 2000)
+    other.nsys(path, process=8)
+    evidence = read_files([path])
+    assert us(evidence.traces[0].idle) == us(traced(two_steps()).idle) and evidence.traces[0].steps == 2
+    assert evidence.files[0].remarks[0].startswith("2 processes in it")

@@ -23,6 +23,9 @@ COPIES = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET")
 RANGES, STRINGS, DEVICES = "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"
 GRAPH = "a CUDA graph as one kernel"
 """Name of the kernels of a graph that was traced as one node."""
+_PROCESS = "(({} >> 24) & 16777215)"
+"""The process of Nsight's global identifiers of processes and threads."""
+MOST_PROCESSES = 64
 _VERSION = re.compile(r"_v\d{3,5}$")
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
@@ -52,27 +55,32 @@ def _read(database: sqlite3.Connection, name: str) -> tuple[Activity, int, list[
             f"{name!r} is a database without {KERNELS}: export a profile that traced CUDA (nsys profile --trace cuda,nvtx; "
             "nsys export --type sqlite)"
         )
-    found, count, remarks = Activity(unit=NANOSECOND), 0, []
+    found, count = Activity(unit=NANOSECOND), 0
     words = _words(database, tables)
-    for row in _rows(database, tables, KERNELS, ("start", "end", "deviceId", "correlationId", "demangledName", "shortName")):
+    process, remarks = _process(database, tables)
+    for row in _rows(
+        database, tables, KERNELS, ("start", "end", "deviceId", "correlationId", "demangledName", "shortName"), process
+    ):
         kernel = words.get(row["demangledName"]) or words.get(row["shortName"]) or ""
         number = found.on_device(kernel, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
         if part_of(kernel) in COLLECTIVES:
             found.collective(number, CollectiveKey(name=collective_of(kernel), group="", ranks=None), 0.0)
         count += 1
     for table in COPIES:
-        for row in _rows(database, tables, table, ("start", "end", "deviceId", "correlationId")):
+        for row in _rows(database, tables, table, ("start", "end", "deviceId", "correlationId"), process):
             found.on_device(None, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
             count += 1
-    for row in _rows(database, tables, GRAPHS, ("start", "end", "deviceId", "correlationId")):
+    graphs = len(found.start)
+    for row in _rows(database, tables, GRAPHS, ("start", "end", "deviceId", "correlationId"), process):
         found.on_device(GRAPH, row["start"], row["end"] - row["start"], row["deviceId"] or 0, _id(row))
         count += 1
-        remarks = ["CUDA graphs were traced as one node: --cuda-graph-trace=node shows their kernels"]
-    for row in _rows(database, tables, CALLS, ("start", "end", "correlationId", "nameId")):
+    if len(found.start) > graphs:
+        remarks.append("CUDA graphs were traced as one node: --cuda-graph-trace=node shows their kernels")
+    for row in _rows(database, tables, CALLS, ("start", "end", "correlationId", "nameId"), process):
         call = _VERSION.sub("", words.get(row["nameId"], ""))
         found.on_host(call, row["start"], row["end"] - row["start"], _id(row))
         count += 1
-    for row in _rows(database, tables, RANGES, ("start", "end", "text", "textId")):
+    for row in _rows(database, tables, RANGES, ("start", "end", "text", "textId"), process):
         text = row["text"] or words.get(row["textId"])
         if text and row["end"] is not None:
             found.in_range(str(text), row["start"], row["end"] - row["start"])
@@ -84,25 +92,51 @@ def _read(database: sqlite3.Connection, name: str) -> tuple[Activity, int, list[
     return found, count, remarks
 
 
+def _process(database: sqlite3.Connection, tables: set[str]) -> tuple[int | None, list[str]]:
+    """(the process whose kernels took longest, a remark where there are several); None: the export does not tell them apart.
+    Correlations count anew in each process, and an export may hold all ranks of a node."""
+    if KERNELS not in tables or "globalPid" not in _columns(database, KERNELS):
+        return None, []
+    busy = f'SELECT {_PROCESS.format("globalPid")}, SUM("end" - start) FROM {KERNELS} GROUP BY 1 ORDER BY 2 DESC'
+    rows = database.execute(busy).fetchmany(MOST_PROCESSES)
+    if not rows or not isinstance(rows[0][0], int):
+        return None, []
+    said = f"{len(rows)} processes in it: the one whose GPU was busy longest is looked at; export one rank to choose"
+    return rows[0][0], [said] if len(rows) > 1 else []
+
+
+def _columns(database: sqlite3.Connection, table: str) -> set[str]:
+    return {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+
+
 def _id(row: Mapping[str, Any]) -> int:
     return -1 if row["correlationId"] is None else int(row["correlationId"])
 
 
 def _words(database: sqlite3.Connection, tables: set[str]) -> dict[int, str]:
-    rows = _rows(database, tables, STRINGS, ("id", "value"), MOST_NAMES * 10)
+    rows = _rows(database, tables, STRINGS, ("id", "value"), most=MOST_NAMES * 10)
     return {int(row["id"]): str(row["value"])[:2000] for row in rows if row["id"] is not None}
 
 
 def _rows(
-    database: sqlite3.Connection, tables: set[str], table: str, columns: tuple[str, ...], most: int = 4 * MOST_EVENTS
+    database: sqlite3.Connection,
+    tables: set[str],
+    table: str,
+    columns: tuple[str, ...],
+    process: int | None = None,
+    *,
+    most: int = 4 * MOST_EVENTS,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a table, with None for a column that this release lacks. Raises InputError for a text where a time stands."""
+    """The rows of a table, of one process where it says whose they are, with None for a column that this release lacks. Raises
+    InputError for a text where a time stands."""
     if table not in tables:
         return
-    there = {str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")}
+    there = _columns(database, table)
+    owner = next((column for column in ("globalPid", "globalTid") if column in there), None)
     chosen = [f"{table}.{column}" if column in there else "NULL" for column in columns]
+    where = "" if process is None or owner is None else f" WHERE {_PROCESS.format(owner)} = {process}"
     order = " ORDER BY start" if "start" in there and table != RANGES else ""
-    for values in database.execute(f"SELECT {', '.join(chosen)} FROM {table}{order} LIMIT {most}"):
+    for values in database.execute(f"SELECT {', '.join(chosen)} FROM {table}{where}{order} LIMIT {most}"):
         spend(ROW_WORK)
         row = dict(zip(columns, values, strict=True))
         if "start" in row:

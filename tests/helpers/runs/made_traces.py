@@ -56,43 +56,49 @@ class MadeTrace:
     def packed(self):
         return gzip.compress(self.json().encode())
 
-    def nsys(self, path):
-        """The same as an export of Nsight Systems."""
+    def nsys(self, path, process=7):
+        """The same as an export of Nsight Systems, added to what is there."""
+        there = path.exists()
         database, names = sqlite3.connect(path), {}
+        if there:
+            names = {text: number for number, text in database.execute("SELECT id, value FROM StringIds")}
+        known, owner = len(names), process << 24
 
         def word(text):
             return names.setdefault(text, len(names) + 1)
 
-        database.executescript(
-            """
+        tables = """
             CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
             CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, deviceId INT, streamId INT, correlationId INT,
-                shortName INT, demangledName INT);
+                shortName INT, demangledName INT, globalPid INT);
             CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, end INT, deviceId INT, streamId INT, correlationId INT,
-                bytes INT);
+                bytes INT, globalPid INT);
             CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, globalTid INT, correlationId INT, nameId INT);
-            CREATE TABLE NVTX_EVENTS (start INT, end INT, text TEXT, textId INT);
+            CREATE TABLE NVTX_EVENTS (start INT, end INT, text TEXT, textId INT, globalTid INT);
             CREATE TABLE TARGET_INFO_GPU (id INT, name TEXT);
             """
-        )
+        database.executescript("" if there else tables)
         database.execute("INSERT INTO TARGET_INFO_GPU VALUES (0, ?)", (self.top["deviceProperties"][0]["name"],))
         for event in self.events:
             start, end = round(event["ts"] * 1000), round((event["ts"] + event["dur"]) * 1000)
             correlation, name = event["args"].get("correlation"), event["name"]
             if event["cat"] == "kernel":
-                row = (start, end, 0, event["args"]["stream"], correlation, word(name[:20]), word(name))
-                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+                row = (start, end, 0, event["args"]["stream"], correlation, word(name[:20]), word(name), owner)
+                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             elif event["cat"] == "gpu_memcpy":
-                row = (start, end, 0, event["args"]["stream"], correlation, 0)
-                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?)", row)
+                row = (start, end, 0, event["args"]["stream"], correlation, 0, owner)
+                database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, ?, ?, ?, ?)", row)
             elif event["cat"] == "cuda_runtime":
-                row = (start, end, 1, correlation, word(f"{name}_v7000"))
+                row = (start, end, owner + 1, correlation, word(f"{name}_v7000"))
                 database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?)", row)
             else:
                 database.execute(
-                    "INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, NULL)", (start, end, name.replace("ProfilerStep#", "step "))
+                    "INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, NULL, ?)",
+                    (start, end, name.replace("ProfilerStep#", "step "), owner + 1),
                 )
-        database.executemany("INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in names.items()])
+        database.executemany(
+            "INSERT INTO StringIds VALUES (?, ?)", [(number, text) for text, number in names.items() if number > known]
+        )
         database.commit()
         database.close()
         return path
