@@ -179,8 +179,13 @@ def _named(case: RunCase, found: Sequence[Cause]) -> list[Cause]:
     most of what there is to explain."""
     kept = [one for one in found if _may_be_named(case, one)]
     shown = [one for one in kept if one.certainty != CONSISTENT]
-    if any(one.seconds is None or one.seconds >= MOST_OF_IT * case.gap_seconds for one in shown):
+    explaining = [one for one in shown if one.seconds is None or one.seconds >= MOST_OF_IT * case.gap_seconds]
+    if explaining:
         kept = shown
+    if any(
+        one.rule not in FIRST for one in explaining
+    ):  # the timers that show a cause lengthen the step, and are not its cause
+        kept = [one for one in kept if one.rule != "R18"]
     there = {one.rule for one in kept if one.certainty == CERTAIN}
     kept = [one for one in kept if not there.intersection(FOLLOWS_FROM.get(one.rule, ()))]
     return sorted(kept, key=lambda one: _place(case, one))

@@ -20,6 +20,10 @@ FAULTS = {
 COOL = "cooling, power supply and placement of that server; another node meanwhile"
 
 
+FORWARD_AND_BACKWARD = 3.0
+"""Times of the forward pass: the backward one has twice its FLOPs."""
+
+
 def low_clock(case: RunCase) -> Cause | Cleared | None:
     """R10: NVML names a slowdown, the clock of a busy GPU is far below its highest, or its power limit is below its own."""
     samples = case.evidence.clocks
@@ -208,7 +212,8 @@ def _by_timers(case: RunCase) -> Cause | None:
         timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
         assert timer is not None
         text = f"{timer.name}: {worst[0]:.2f} times the median of its stage"
-        return _slow_rank(case, worst[1], CERTAIN, timer.origins[0], text, worst[2])
+        lost = worst[2] * (FORWARD_AND_BACKWARD if timer.name in timers.FORWARD else 1.0)
+        return _slow_rank(case, worst[1], CERTAIN, timer.origins[0], text, lost)
     timer = timers.timed(case.evidence, timers.FORWARD)
     if timer is None or case.expectation is None or case.expectation.plan is None or timer.by_rank:
         return None
