@@ -154,7 +154,7 @@ def collectives(parts: Mapping[str, float], hidden: Mapping[str, float], rates: 
             yield CollectiveUse(
                 name=name,
                 group=group,
-                ranks=16 if group == "dp" else 4,
+                ranks=4,
                 count=32,
                 seconds=TRACED * seconds,
                 exposed_s=TRACED * exposed,

@@ -108,7 +108,7 @@ def _tested(case: RunCase) -> Cause | Cleared | None:
     reached = best.bus_bytes_per_s or 0.0
     if scenario is None:
         return _slow_anywhere(case, best, reached)
-    asked = _rate_between(scenario, None)
+    asked = _rate_between(case, scenario, None)
     if reached >= threshold("R02", "rate_share") * asked:
         return Cleared(f"nccl-tests reach {reached / 1e9:.0f} GB/s")
     words, figures = _rate_words(reached, asked)
@@ -132,12 +132,24 @@ def _scenario(case: RunCase) -> Scenario | None:
     return case.expectation.scenario if case.expectation else None
 
 
-def _rate_between(scenario: Scenario, ranks: int | None) -> float:
+def _rate_between(case: RunCase, scenario: Scenario, use: CollectiveUse | None) -> float:
     """The rate that ranks of a group reach each other at, bytes per second of one GPU: links where one domain holds them
-    all."""
+    all; `use` None: all ranks. Ranks stand in Megatron's order, tp-cp-ep-dp-pp."""
     cluster = scenario.cluster
-    wide = (ranks or cluster.num_gpus) > cluster.link_domain_size
-    return cluster.nic_bytes_per_s if wide else cluster.link_bytes_per_s
+    plan = case.expectation.plan if case.expectation else None
+    span = cluster.num_gpus if use is None else use.ranks or cluster.num_gpus
+    if plan is not None and use is not None:
+        stage = cluster.num_gpus // plan.pp
+        spans = {
+            "tp": plan.tp,
+            "cp": plan.tp * plan.cp,
+            "ep": plan.tp * plan.ep,
+            "dp": stage,
+            "fsdp": stage,
+            "pp": cluster.num_gpus,
+        }
+        span = spans.get(use.group, span)
+    return cluster.nic_bytes_per_s if span > cluster.link_domain_size else cluster.link_bytes_per_s
 
 
 def _rate_words(reached: float, asked: float) -> tuple[str, str]:
@@ -164,7 +176,7 @@ def _traced(case: RunCase) -> Cause | Cleared | None:
         if scenario is None or not use.size_bytes or use.size_bytes / max(1, use.count) < threshold("R02", "message_bytes"):
             continue
         seen = True
-        asked = _rate_between(scenario, use.ranks)
+        asked = _rate_between(case, scenario, use)
         reached = use.size_bytes * BY_BYTES.get(use.name, 1.0) / use.seconds
         exposed = use.exposed_s / steps
         if reached < threshold("R02", "rate_share") * asked and case.share(exposed) >= threshold("R02", "share"):
@@ -175,7 +187,7 @@ def _traced(case: RunCase) -> Cause | Cleared | None:
         return Cleared() if seen else None
     lost, reached, use, origin = worst
     assert scenario is not None
-    words, figures = _rate_words(reached, _rate_between(scenario, use.ranks))
+    words, figures = _rate_words(reached, _rate_between(case, scenario, use))
     text = f"{use.name} of {use.group or 'all'}: {use.count} calls, {use.seconds:.3g} s"
     origins = (Origin(file=origin.file, text=text),)
     return _caused(case, words, CERTAIN, evidence=origins, figures=figures, seconds=lost)
