@@ -128,7 +128,8 @@ def test_every_file_is_read_names_its_source_and_every_reader_has_one():
     files = {file.name for file in FILES.iterdir()}
     assert files == {row[0] for row in PUBLIC} | {REFUSED}
     kinds = {recognise((FILES / name).read_text())[0] for name in files}
-    assert kinds == set(READERS) - {"trl", "axolotl", "megatron-log"}  # of which all are re-typed; evidence/test_megatron_log.py
+    retyped = {"trl", "axolotl", "megatron-log"}  # all files of these formats; evidence/test_megatron_log.py
+    assert kinds == set(READERS) - retyped
     for name in files:
         assert re.search(
             r"Facts of \S+/\S+ |form of NeMo 2|Overrides as NVIDIA-NeMo/Megatron-Bridge", (FILES / name).read_text()[:200]
