@@ -75,7 +75,7 @@ class GpuWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class TraceSpan:
     """What of a trace is looked at."""
 
     first: float
@@ -135,7 +135,7 @@ def rank_trace(activity: Activity, origin: Origin) -> TracedRank | None:
     return TracedRank(parts=found, calls=_calls(activity, inside, window))
 
 
-def _count(times: Floats, window: Window) -> int:
+def _count(times: Floats, window: TraceSpan) -> int:
     return int(((times >= window.host[0]) & (times < window.host[1])).sum())
 
 
@@ -175,13 +175,13 @@ def _launches(activity: Activity, correlation: Integers, base: float) -> tuple[F
     return np.where(there, start[found], np.nan), np.where(there, start[found] + length[found], np.nan)
 
 
-def _window(activity: Activity, work: GpuWork, base: float) -> Window:
+def _window(activity: Activity, work: GpuWork, base: float) -> TraceSpan:
     """All whole steps. Where the host runs ahead of the GPU they are counted where the GPU works on them: from the first kernel
     that a step launched."""
     whole = (float(work.start[0]), float(work.end.max()))
     steps = sorted(activity.steps.values())
     if not steps:
-        return Window(first=whole[0], last=whole[1], steps=np.zeros(0), host=(-np.inf, np.inf), bounds=np.zeros(0))
+        return TraceSpan(first=whole[0], last=whole[1], steps=np.zeros(0), host=(-np.inf, np.inf), bounds=np.zeros(0))
     begin = (np.array([start for start, _ in steps]) - base) * activity.unit
     end = float((steps[-1][0] + steps[-1][1] - base) * activity.unit)
     bounds = np.append(begin, end)
@@ -194,15 +194,15 @@ def _window(activity: Activity, work: GpuWork, base: float) -> Window:
     host = (float(begin[0]), end)
     if done <= end + DRAINED * mean or np.isnan(firsts).any():
         if np.isnan(work.launch).all() and whole[1] > end + DRAINED * mean:
-            return Window(
+            return TraceSpan(
                 first=whole[0],
                 last=whole[1],
                 steps=np.full(len(begin), (whole[1] - whole[0]) / len(begin)),
                 host=host,
                 bounds=bounds,
             )
-        return Window(first=host[0], last=end, steps=np.diff(bounds), host=host, bounds=bounds)
-    return Window(first=float(firsts[0]), last=done, steps=np.diff(np.append(firsts, done)), host=host, bounds=bounds)
+        return TraceSpan(first=host[0], last=end, steps=np.diff(bounds), host=host, bounds=bounds)
+    return TraceSpan(first=float(firsts[0]), last=done, steps=np.diff(np.append(firsts, done)), host=host, bounds=bounds)
 
 
 def _groups(activity: Activity) -> list[str]:
@@ -275,7 +275,7 @@ def _fallbacks(activity: Activity, by_name: Floats, total: float) -> frozenset[s
     return frozenset(slow for slow, spent in found.items() if spent >= FALLBACK_SHARE * total > 0)
 
 
-def _gaps(work: GpuWork, window: Window) -> Gaps:
+def _gaps(work: GpuWork, window: TraceSpan) -> Gaps:
     """The stretches in which the GPU did nothing, with the launch of what ended each."""
     reached = np.concatenate(([window.first], np.maximum.accumulate(work.end)))
     idle = work.start > reached[:-1]
@@ -291,7 +291,7 @@ def _gaps(work: GpuWork, window: Window) -> Gaps:
     )
 
 
-def _calls(activity: Activity, work: GpuWork, window: Window) -> tuple[Call, ...]:
+def _calls(activity: Activity, work: GpuWork, window: TraceSpan) -> tuple[Call, ...]:
     keys = list(activity.keys)
     at = [int(one) for one in np.flatnonzero(work.key >= 0) if keys[work.key[one]].name != POINT_TO_POINT]
     steps = np.searchsorted(window.bounds, np.nan_to_num(work.launch[at], nan=-np.inf), side="right")
