@@ -357,7 +357,7 @@ def _speculation(take: _Taking, method: str, tokens: Any, draft: str, flag: str)
         take.remarks.append(Remark(flag, None, why, Effect.MEMORY_AND_TIME))
         return {}
     spec = _draft(take, draft, flag)
-    return {"draft_method": kind if spec else "", "draft_tokens": tokens if spec else 0, "draft_model": spec}
+    return {"draft_method": kind, "draft_tokens": tokens if spec else 0, "draft_model": spec}
 
 
 def _draft(take: _Taking, draft: str, flag: str) -> ModelSpec | None:

@@ -36,7 +36,7 @@ def flags_of(start: EngineStart) -> Flags:
 def _vllm(one: EngineStart) -> dict[str, Any]:
     length = "auto" if one.max_model_len == AUTO_LENGTH else one.max_model_len
     drafts: dict[str, Any] = {}
-    if one.draft_method:
+    if one.draft_tokens:
         drafts = {"method": one.draft_method, "num_speculative_tokens": one.draft_tokens}
         drafts |= {"model": one.draft_model.name} if one.draft_model else {}
     return {
@@ -64,7 +64,8 @@ def _vllm(one: EngineStart) -> dict[str, Any]:
 
 
 def _sglang(one: EngineStart) -> dict[str, Any]:
-    algorithm = {"mtp": "EAGLE", "eagle": "EAGLE3", "model": "STANDALONE", "ngram": "NGRAM"}.get(one.draft_method)
+    method = one.draft_method if one.draft_tokens else ""
+    algorithm = {"mtp": "EAGLE", "eagle": "EAGLE3", "model": "STANDALONE", "ngram": "NGRAM"}.get(method)
     return {
         "--tp-size": one.tp,
         "--pp-size": one.pp if one.pp > 1 else None,
@@ -115,7 +116,7 @@ def llm_api_settings(one: EngineStart) -> dict[str, Any]:
         "enable_attention_dp": True if one.attention_dp and one.dp > 1 else None,
         "kv_cache_config": {key: value for key, value in cache.items() if value is not None},
         "cuda_graph_config": {"max_batch_size": one.graph_max_batch} if one.graph_max_batch else {},
-        "speculative_config": drafts if one.draft_method else {},
+        "speculative_config": drafts if one.draft_tokens else {},
     }
     return {key: value for key, value in found.items() if value not in (None, {})}
 
@@ -184,6 +185,7 @@ def _lost(start: EngineStart, engine: str) -> list[tuple[str, object, str]]:
         ("cpu_offload_bytes", start.cpu_offload_bytes if engine == "tensorrt-llm" else 0, none),
         ("eager", start.eager if engine == "tensorrt-llm" else None, "say cuda_graph_config: null in its YAML"),
         ("lora_slots", start.lora_slots if engine == "tensorrt-llm" else 0, "say lora_config in its YAML"),
+        ("draft_method", start.draft_method if not start.draft_tokens else "", "its draft model is not in the catalogue"),
     ]
 
 

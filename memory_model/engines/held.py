@@ -61,7 +61,7 @@ def held_weights(start: EngineStart, stage: StageWeights) -> dict[str, float]:
         parts["vision tower"] = 2.0 * tower.parameters / start.tp
     if start.lora_slots:
         parts["adapters"] = start.lora_slots * lora_bytes(start, stage)
-    if start.draft_method in ("mtp", "eagle", "model") and stage.output:
+    if start.draft_method in ("mtp", "eagle", "model") and start.draft_tokens and stage.output:
         parts["draft"] = draft_bytes(start)
     return parts
 

@@ -181,6 +181,7 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
             windows, full = windows + slides, full + (not slides)
     full += 1 if start.draft_method == "mtp" else start.draft_model.attention_layers if start.draft_model else 0
     ranks = start.dp if start.attention_dp else 1
+    asked = start.max_num_seqs or (int(release["drafting_running"].value) if start.draft_method else None)
     states, held = 0, 0.0
     if recurrent:
         each = recurrent * state_bytes(start.replace(state_dtype=start.state_dtype or "float32", draft_tokens=0))
@@ -188,8 +189,8 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
         states = int(max(pool, 0.0) * share / (1.0 + share) // each)
         if start.max_state_slots is not None:
             states = start.max_state_slots // ranks
-        elif start.prefix_caching is False and start.max_num_seqs is not None:
-            states = start.max_num_seqs // ranks
+        elif start.prefix_caching is False and asked is not None:
+            states = asked // ranks
         held = states * each
     ratio = 1.0 if start.hybrid_kv_manager is False else start.swa_ratio or float(release["swa_ratio"].value)
     if not full:
@@ -201,7 +202,7 @@ def pool_tokens(start: EngineStart, stage: StageWeights, pool: float) -> PoolTok
         tokens = min(tokens, start.max_total_tokens // page * page)
     length = start.max_model_len or start.own_length
     least, most = release["max_running"].value
-    running = start.max_num_seqs // ranks if start.max_num_seqs else min(max(int(tokens / length * 512), least), most)
+    running = asked // ranks if asked else min(max(int(tokens / length * 512), least), most)
     if recurrent:
         running = min(running, states // (1 if start.prefix_caching is False else STATES_OF_REQUEST))
     return PoolTokens(

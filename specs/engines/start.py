@@ -126,7 +126,8 @@ class EngineStart:
     draft_method: str = ""
     """model, eagle, mtp or ngram; empty: no speculation."""
     draft_tokens: int = 0
-    """num_speculative_tokens; --speculative-num-draft-tokens."""
+    """num_speculative_tokens; --speculative-num-draft-tokens; 0 with a method: the draft model is not known, and only what the
+    engine reserves for the method counts."""
     draft_model: ModelSpec | None = None
     """Of the methods model and eagle."""
     draft_weights: str = "bf16"

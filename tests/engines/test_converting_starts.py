@@ -47,7 +47,8 @@ def test_a_start_goes_to_every_engine_and_comes_back(engine):
         assert {key: getattr(after.plan, key) for key in layout} == layout, one["file"]
         assert after.max_model_len == before.max_model_len
         assert after.max_num_batched_tokens == before.max_num_batched_tokens
-        assert (after.draft_method, after.draft_tokens) == (before.draft_method, before.draft_tokens)
+        method = before.draft_method if before.draft_tokens else ""  # of a draft model that nobody knows, nothing is written
+        assert (after.draft_method, after.draft_tokens) == (method, before.draft_tokens)
         same = engine == before.engine
         assert after.memory_fraction == (before.memory_fraction if same else None)
         said = any("memory share" in text for text in found.unsaid)

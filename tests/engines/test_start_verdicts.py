@@ -160,3 +160,20 @@ def test_a_start_is_one_screen(tmp_path, monkeypatch, text):
     assert sum(parts) == pytest.approx(together, abs=0.03)
     full = run_in_process(*asked, "--verbose").output
     assert len(full.splitlines()) > len(lines) and "the model's files as the engine holds them" in full
+
+
+@pytest.mark.parametrize(
+    ("flags", "running", "reserved"),
+    [
+        ("", 4096, 13440),
+        ("--speculative-algorithm EAGLE3 --speculative-draft-model-path some/draft-of-mine", 48, 15488),
+        ("--speculative-algorithm NGRAM", 48, 13440),
+        ("--speculative-algorithm NGRAM --max-running-requests 96", 96, 13440),
+    ],
+)
+def test_speculation_of_sglang_takes_48_requests_and_reserves_for_the_draft(flags, running, reserved):
+    """server_args.py of 0.5.9: max_running_requests = 48 where it is not said; reserved MiB = 512 + 1.5 x 8,192 + 2 x 256 and
+    2,048 more for EAGLE, at least 10 GiB before the draft, whether or not the draft model is in the catalogue."""
+    found = answer(f"{SGLANG} {flags}", release="0.5.9")
+    assert found.max_num_seqs == running
+    assert found.memory_fraction == round((81559 - reserved) / 81559, 3)
