@@ -21,8 +21,8 @@ STARTED = re.compile(
 )
 """Text that may start a server; what its words say is read by the shell."""
 IMAGE = re.compile(
-    r"(?:^|[\s\"'=])((?:[\w.-]+(?::[0-9]+)?/)*(?:(vllm)-openai|(sglang)|(tensorrt-llm)/release|(tensorrt_llm)))(?::([\w.-]+))?"
-    r"(?=[\s\"']|$)",
+    r"(?:^|[\s\"'=])((?:[\w.-]+(?::[0-9]+)?/)*(?:(vllm)-openai|(sglang)|(tensorrt-llm)/release|(tensorrt_llm)))"
+    r"(?::([\w.-]+)|:\$\S*)?(?:@sha256:[0-9a-f]+)?(?=[\s\"']|$)",
     re.MULTILINE,
 )
 _IMAGE_GROUPS = {2: "vllm", 3: "sglang", 4: "tensorrt-llm", 5: "tensorrt-llm"}

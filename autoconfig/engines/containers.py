@@ -13,7 +13,10 @@ from autoconfig.engines.commands import STARTED
 from autoconfig.formats.tree import load_yaml
 from autoconfig.specs.errors import InputError
 
+ENV_FILE = ".env"
+"""Whose variables Docker Compose puts into a file beside it."""
 _VARIABLE = re.compile(r"\$\(([A-Za-z_]\w*)\)")
+_SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^${}\n]*))?\})")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _FROM = re.compile(r"^\s*FROM\s+\S", re.IGNORECASE | re.MULTILINE)
 _INSTRUCTION = re.compile(r"\s*(FROM|ENV|ARG|CMD|ENTRYPOINT)\s+(.*)", re.IGNORECASE | re.DOTALL)
@@ -44,11 +47,14 @@ def is_dockerfile(text: str) -> bool:
     return _FROM.match(first) is not None
 
 
-def dockerfile(text: str) -> Container:
-    """What `docker run` of the image starts. Raises InputError where it has neither CMD nor ENTRYPOINT."""
+def dockerfile(text: str, given: Mapping[str, str] | None = None) -> Container:
+    """What `docker run` of the image starts; `given`: values of build arguments. Variables of a FROM are the ARGs before the
+    first one, which a stage has where it names them again. Raises InputError where it has neither CMD nor ENTRYPOINT."""
     joined = re.sub(r"\\[ \t]*\n", " ", re.sub(r"^[^\S\n]*+#.*\n?", "", text, flags=re.MULTILINE))
     image, entry, command = "", "", ""
     lines: list[str] = []
+    stages: dict[str, str] = {}
+    outer: dict[str, str] = {}
     json_entry = False
     for line in joined.splitlines():
         match = _INSTRUCTION.fullmatch(line)
@@ -56,9 +62,15 @@ def dockerfile(text: str) -> Container:
             continue
         word, rest = match[1].upper(), match[2].strip()
         if word == "FROM":
-            image, lines, entry, command = rest.split()[0], [], "", ""
+            said = [one for one in rest.split() if not one.startswith("--")] or [""]
+            image, lines, entry, command = replaced(said[0], outer), [], "", ""
+            image = stages.get(image.lower(), image)
+            stages |= {said[2].lower(): image} if len(said) > 2 and said[1].upper() == "AS" else {}
+        elif word == "ARG" and not image:
+            names = [one.partition("=")[0] for one in rest.split()]
+            outer |= _pairs(rest) | {name: value for name, value in (given or {}).items() if name in names}
         elif word in ("ENV", "ARG"):
-            lines += _variables(rest)
+            lines += _variables(rest if word == "ENV" or rest not in outer else f"{rest}={shlex.quote(outer[rest])}")
         else:
             words = _json_words(rest)
             shown = shlex.join(words) if words is not None else rest
@@ -73,16 +85,29 @@ def dockerfile(text: str) -> Container:
     return Container(name="Dockerfile", text="\n".join([*lines, started, ""]), image=image)
 
 
-def _variables(rest: str) -> list[str]:
-    """ENV NAME=VALUE ..., ENV NAME VALUE, ARG NAME, ARG NAME=VALUE."""
+def _pairs(rest: str) -> dict[str, str]:
+    """ENV NAME=VALUE ..., ENV NAME VALUE, ARG NAME, ARG NAME=VALUE; a name alone has none."""
     try:
         words = shlex.split(rest)
     except ValueError:
-        return []
+        return {}
     if words and "=" not in words[0]:
         words = [f"{words[0]}={' '.join(words[1:])}"] if len(words) > 1 else []
     pairs = [word.partition("=") for word in words]
-    return [f"export {name}={_open(value)}" for name, _, value in pairs if _NAME.fullmatch(name)]
+    return {name: value for name, _, value in pairs if _NAME.fullmatch(name)}
+
+
+def _variables(rest: str) -> list[str]:
+    return [f"export {name}={_open(value)}" for name, value in _pairs(rest).items()]
+
+
+def replaced(text: str, values: Mapping[str, str]) -> str:
+    """A text whose `$NAME`, `${NAME}` and `${NAME:-DEFAULT}` have their values; without one the default, else as written."""
+
+    def value(match: re.Match[str]) -> str:
+        return values.get(match[1] or match[2]) or match[3] or match[0]
+
+    return _SHELL_VARIABLE.sub(value, text)
 
 
 def _json_words(rest: str) -> list[str] | None:
@@ -259,6 +284,23 @@ def _accelerator(one: dict[Any, Any]) -> tuple[str, int | None]:
             if match:
                 return match[1].replace("_", "-"), int(match[2]) if match[2] else None
     return "", None
+
+
+def is_compose(text: str) -> bool:
+    """Whether a text may be a compose file."""
+    return re.search(r"^services:\s*$", text, flags=re.MULTILINE) is not None
+
+
+def env_file(text: str) -> dict[str, str]:
+    """NAME=VALUE of each line of an .env file; quotes go, and so does a comment behind a value."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().removeprefix("export ").partition("=")
+        value, name = value.strip(), name.strip()
+        if equals and _NAME.fullmatch(name):
+            quoted = value[:1] in ("'", '"') and value[0] in value[1:]
+            found[name] = value[1:].partition(value[0])[0] if quoted else value.partition(" #")[0].strip()
+    return found
 
 
 def is_yaml(text: str) -> bool:

@@ -9,7 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.commands import STARTED, Command, commands_of, image_of
-from autoconfig.engines.containers import Container, dockerfile, is_dockerfile, is_yaml, yaml_containers
+from autoconfig.engines.containers import (
+    ENV_FILE,
+    Container,
+    dockerfile,
+    env_file,
+    is_compose,
+    is_dockerfile,
+    is_yaml,
+    replaced,
+    yaml_containers,
+)
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
 from autoconfig.formats.tree import load_yaml
 from autoconfig.planning.work import bounded
@@ -19,8 +29,14 @@ from autoconfig.specs.files import read_text
 
 MAX_BESIDE = 100_000
 _PIN = re.compile(
-    r"(?:^|[\s\"'=])(vllm|sglang|tensorrt[-_]llm)(?:\[[\w,.-]*\])?\s*==\s*v?([0-9]+(?:\.[0-9]+)+)", re.IGNORECASE | re.MULTILINE
+    r"(?:^|[\s\"'=])(vllm|sglang|tensorrt[-_]llm)(?:\[[\w,.-]*\])?\s*"
+    r"(?:==\s*v?([0-9]+(?:\.[0-9]+)+)|~=\s*v?([0-9]+(?:\.[0-9]+){2,}))",
+    re.IGNORECASE | re.MULTILINE,
 )
+_INSIDE_TAG = re.compile(
+    r"(?:[\w.-]{1,40}/)?\b(?:vllm|sglang|sgl)[\w-]{0,30}:(?:[\w.-]{0,60}[_-])?(vllm|sglang)[_-]?v?([0-9]+(?:\.[0-9]+)+)[\w.-]{0,60}"
+)
+"""Image of a vendor, whose tag names the engine among other releases: rocm/vllm:rocm6.4.1_vllm_0.10.0_20250812."""
 _TAGGED = re.compile(
     r"(?<!\S)(?:(?!(?:vllm-openai|sglang|tensorrt-llm/release):)\S)*+(?:vllm-openai|sglang|tensorrt-llm/release):\S+"
 )
@@ -106,7 +122,10 @@ def read_start(
     given = settings or {}
     notes: list[str] = []
     commands: list[tuple[Container, Command]] = []
-    for container in _containers(text):
+    if is_compose(text) and (body := beside(ENV_FILE)) is not None:
+        given = {**env_file(body), **given}
+        notes.append(f"variables of {ENV_FILE} beside the file")
+    for container in _containers(text, given):
         found, said = commands_of(container.text, given, container.image)
         notes += said
         commands += [(container, command) for command in found]
@@ -127,9 +146,9 @@ def read_start(
     return _read(text, container, command, release, beside, tuple(dict.fromkeys(notes)), others)
 
 
-def _containers(text: str) -> list[Container]:
+def _containers(text: str, given: Mapping[str, str]) -> list[Container]:
     if is_dockerfile(text):
-        return [dockerfile(text)]
+        return [dockerfile(text, given)]
     if is_yaml(text):
         return yaml_containers(text)
     return [Container(name="", text=text)]
@@ -155,7 +174,7 @@ def _release(text: str, command: Command, container: Container, asked: str | Non
     """(release, where it is from)."""
     if asked:
         return asked, option("release")
-    image = command.image or container.image
+    text, image = (replaced(one, command.environment) for one in (text, command.image or container.image))
     for name in filter(None, (image, *(match[0].strip() for match in _TAGGED.finditer(text)))):
         found = image_of(name)
         tag = _TAG.match(found[2]) if found and found[0] == command.engine else None
@@ -163,7 +182,10 @@ def _release(text: str, command: Command, container: Container, asked: str | Non
             return tag[1], "image " + name.strip("\"'")
     for match in _PIN.finditer(text):
         if match[1].lower().replace("_", "-") == command.engine:
-            return match[2], match[0].strip(" \"'=\n")
+            return match[2] or match[3], match[0].strip(" \"'=\n")
+    for match in _INSIDE_TAG.finditer(text):
+        if match[1] == command.engine:
+            return match[2], f"image {match[0]}"
     return "", "the newest that is known"
 
 

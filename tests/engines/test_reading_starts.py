@@ -193,3 +193,68 @@ def test_yaml_of_the_llm_api_goes_before_the_flag():
     found = read_start(vllm)
     assert found.value("max-num-seqs") == 4, "vLLM: the command line goes before the file"
     assert found.value("async-scheduling") is None and "async-scheduling: false in x.yml says nothing" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("V=0.11.0\npip install vllm==$V\nvllm serve a/b\n", "0.11.0"),
+        ('export VLLM_VERSION=0.9.2\nuv pip install "vllm[flashinfer]==${VLLM_VERSION}"\nvllm serve a/b\n', "0.9.2"),
+        ("pip install sglang==${SGL:-0.5.6}\npython -m sglang.launch_server --model-path a/b\n", "0.5.6"),
+        ("pip install vllm~=0.10.2\nvllm serve a/b\n", "0.10.2"),
+        ("pip install vllm~=0.10\nvllm serve a/b\n", ""),  # any 0.x from 0.10 on
+        ("pip install vllm==$UNSET\nvllm serve a/b\n", ""),
+        ("docker run rocm/vllm:rocm6.4.1_vllm_0.10.0_20250812 vllm serve a/b\n", "0.10.0"),
+        ("docker run rocm/vllm:rocm6.3.1_instinct_vllm0.8.3_20250415 vllm serve a/b\n", "0.8.3"),
+        ("docker run nvcr.io/nvidia/vllm:25.09-py3 vllm serve a/b\n", ""),
+        ("TAG=v0.12.0\ndocker run vllm/vllm-openai:$TAG --model a/b\n", "0.12.0"),
+        ("docker run vllm/vllm-openai:v0.12.0@sha256:0123abcd --model a/b\n", "0.12.0"),
+        ("docker run vllm/vllm-openai:$UNSET --model a/b\n", ""),
+        ('FROM x\nARG VERSION=0.9.2\nRUN pip install vllm==${VERSION}\nCMD ["vllm", "serve", "a/b"]\n', "0.9.2"),
+        ('ARG TAG=v0.10.0\nFROM vllm/vllm-openai:${TAG}\nCMD ["--model", "a/b"]\n', "0.10.0"),
+        ('ARG TAG=v0.10.0\nFROM vllm/vllm-openai:${TAG}\nENTRYPOINT ["vllm", "serve", "a/b"]\n', "0.10.0"),
+        (
+            'ARG V=0.5.6\nFROM lmsysorg/sglang:v$V-cu129\nCMD ["python3", "-m", "sglang.launch_server", "--model", "a/b"]\n',
+            "0.5.6",
+        ),
+        ('ARG V=0.9.2\nFROM x\nARG V\nRUN pip install vllm==$V\nCMD ["vllm", "serve", "a/b"]\n', "0.9.2"),
+        ('ARG TAG\nFROM vllm/vllm-openai:${TAG}\nCMD ["--model", "a/b"]\n', ""),
+        (
+            'FROM --platform=linux/amd64 vllm/vllm-openai:v0.10.0 AS base\nRUN true\nFROM base\nCMD ["--model", "a/b"]\n',
+            "0.10.0",
+        ),
+    ],
+)
+def test_release_behind_a_variable(text, release):
+    found = read_start(text)
+    assert (found.model, found.release) == ("a/b", release)
+
+
+def test_a_build_argument_is_said_from_outside():
+    text = 'ARG TAG=v0.10.0\nFROM vllm/vllm-openai:${TAG}\nCMD ["--model", "a/b"]\n'
+    assert read_start(text, {"TAG": "v0.11.2"}).release == "0.11.2"
+    assert read_start(text.replace("=v0.10.0", ""), {"TAG": "v0.11.2"}).release == "0.11.2"
+
+
+COMPOSE = """services:
+  server:
+    image: vllm/vllm-openai:${VLLM_TAG:-v0.10.0}
+    command: --model ${MODEL:-Qwen/Qwen3-8B} --tensor-parallel-size ${TP:-1}
+"""
+
+
+def test_compose_takes_the_env_file_beside_it(tmp_path):
+    """As Docker Compose does: its variables go before the defaults; what is said goes before both."""
+    path = tmp_path / "compose.yaml"
+    path.write_text(COMPOSE)
+
+    def now(**settings):
+        found = read_start(COMPOSE, settings, beside=file_beside(path))
+        return found.release, found.model, found.value("tensor-parallel-size"), "beside the file" in " ".join(found.notes)
+
+    assert now() == ("0.10.0", "Qwen/Qwen3-8B", 1, False)
+    (tmp_path / ".env").write_text("# pinned\nVLLM_TAG=v0.11.2 # of May\nexport MODEL='meta-llama/Llama-3.1-8B'\nTP=\"2\"\n")
+    assert now() == ("0.11.2", "meta-llama/Llama-3.1-8B", 2, True)
+    assert now(TP="4") == ("0.11.2", "meta-llama/Llama-3.1-8B", 4, True)
+    shell = read_start("vllm serve ${MODEL:-a/b}\n", beside=file_beside(path))
+    assert shell.model == "a/b"  # a script reads no .env
