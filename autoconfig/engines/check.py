@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.better import with_better
 from autoconfig.engines.edit import diff_lines, edited, own_words
-from autoconfig.engines.fields import Filled, fill, matters
+from autoconfig.engines.fields import Filled, IllegalValueError, fill, matters
 from autoconfig.engines.flags import NO_SETTING, surely_refused
 from autoconfig.engines.load import BetterStart, Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
@@ -157,8 +157,18 @@ def refuse_serving_fields(given: Mapping[str, Any]) -> None:
 def check_start(text: str, request: StartRequest, path: Path | None = None) -> StartAnswer:
     """The answer to a start's text; `path`: its file, where it is one, whose folder may hold the YAML that it names. Raises
     InputError: not read, no GPU, a model that nobody knows; UnsupportedError for a release that is not modelled."""
-    read, filled = read_and_fill(text, request, path)
+    illegal: dict[str, str] = {}
+    while True:
+        try:
+            read, filled = read_and_fill(text, request, path, without=tuple(illegal))
+            break
+        except IllegalValueError as error:
+            if error.setting in illegal:
+                raise
+            illegal[error.setting] = str(error)
     ignored = tuple(name for name in read.said if name not in matters(read.engine))
+    if why := "; ".join(illegal.values()):
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
     if why := refusal(filled.start):
         out = tuple(ways_out(filled.start))
         return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
@@ -196,13 +206,16 @@ def _again(text: str, request: StartRequest, path: Path | None) -> EngineStart:
     return read_and_fill(text, request, path)[1].start.replace(checkpoint=None)
 
 
-def read_and_fill(text: str, request: StartRequest, path: Path | None = None) -> tuple[ReadStart, Filled]:
-    """A start's settings, and its record. Raises as `check_start`."""
+def read_and_fill(
+    text: str, request: StartRequest, path: Path | None = None, without: Sequence[str] = ()
+) -> tuple[ReadStart, Filled]:
+    """A start's settings, and its record; `without`: settings that the record leaves out. Raises as `check_start`, and
+    IllegalValueError for a value that the engine refuses."""
     beside = file_beside(path) if path is not None and request.local_files else lambda name: None
     read = read_start(text, request.settings, request.release, request.server, beside)
     cluster = None if request.cluster is None else _cluster(request)
     filled = fill(
-        read,
+        replace(read, said={name: one for name, one in read.said.items() if name not in without}),
         model=request.model,
         gpu=request.gpu if cluster is None else replace(cluster.gpu, memory_bytes=cluster.memory_bytes),
         gpus_per_node=request.gpus_per_node if cluster is None else cluster.gpus_per_node,

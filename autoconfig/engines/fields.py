@@ -10,7 +10,7 @@ from autoconfig.engines.flags import NAMES, flag_of_older_releases, not_modelled
 from autoconfig.engines.reading import MODEL_SETTINGS, SAME_ON_NODES, ReadStart, UnsetError, unset_text
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
-from autoconfig.specs.engines.releases import later_release, newest_release
+from autoconfig.specs.engines.releases import later_release, newest_release, version_of
 from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
@@ -27,6 +27,25 @@ CACHES = {
     "int8": "int8",
 }
 """--kv-cache-dtype of the three engines by our format; empty: the model's own 16 bits, or what the checkpoint says."""
+OTHER_CACHES = {
+    "vllm": (
+        *(
+            "fp8_per_token_head",
+            "int4_per_token_head",
+            "int8_per_token_head",
+            "nvfp4_4over6",
+            "nvfp4_ds_mla",
+            "ultraquant_4bit",
+        ),
+        *("turboquant_3bit_nc", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_k8v4"),
+    ),
+    "sglang": (),
+}
+"""Further ones that an engine has: vllm 0.8.5 to 0.32, config/cache.py, CacheDType; sglang 0.4.6 to 0.5.23, server_args.py. The
+command line refuses what is in neither."""
+NEEDS_FILES = ("awq", "awq_marlin", "gptq", "gptq_marlin", "gptq_marlin_24", "gptq_bitblas", "moe_wna16")
+"""Methods that look for their own settings beside the weights: get_config_filenames of vllm's and sglang's
+layers/quantization; model_loader/weight_utils.py, get_quant_config, says what they miss."""
 SIXTEEN_BITS = ("auto", "half", "float16", "bfloat16", "fp16", "bf16")
 LORA_SLOTS = {"vllm": 1, "sglang": 8, "tensorrt-llm": 4}
 """Adapters at once where the command names no number: vllm config/lora.py, sglang server_args.py, tensorrt_llm LoraConfig."""
@@ -45,6 +64,14 @@ class Filled:
     not_modelled: tuple[Remark, ...] = ()
     assumed: tuple[Remark, ...] = ()
     model_name: str = ""
+
+
+class IllegalValueError(InputError):
+    """The engine refuses the value of a setting, so the server does not start. `setting`: its name."""
+
+    def __init__(self, setting: str, message: str) -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 MOST = 10**12
@@ -76,7 +103,7 @@ class _Taking:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 < value <= 1.0:
-                self.fail(name, "a share above 0, at most 1")
+                self.fail(name, "a share above 0, at most 1", self._share_words(value))
             return float(value)
         return None
 
@@ -107,13 +134,25 @@ class _Taking:
 
     def cache(self, name: str) -> str | None:
         text = self.text(name).lower()
+        if text and text not in CACHES and text not in OTHER_CACHES.get(self.read.engine, (text,)):
+            flag = self.read.said[name].source.split()[0]
+            legal = ", ".join(["auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", *OTHER_CACHES[self.read.engine]])
+            raise IllegalValueError(name, f"argument {flag}: invalid choice: {text[:30]!r} (choose from {legal}, ...)")
         if text and text not in CACHES:
             known = ", ".join(CACHES)
             raise UnsupportedError(f"{self.read.said[name].source}: a cache in {text[:30]} is not modelled; these are: {known}")
         return CACHES.get(text) or None
 
-    def fail(self, name: str, wanted: str) -> None:
-        raise InputError(f"{self.read.said[name].source}: {wanted} is needed")
+    def _share_words(self, value: object) -> str:
+        """What vLLM says of a share above 1: config/cache.py, up to 0.11.0 _verify_args, then pydantic of its field."""
+        if self.read.engine != "vllm" or not isinstance(value, int | float) or value <= 1:
+            return ""
+        if version_of(self.read.release or newest_release("vllm")) < (0, 11, 1):
+            return f" (GPU memory utilization must be less than 1.0. Got {float(value)}.)"
+        return " (gpu_memory_utilization: Input should be less than or equal to 1)"
+
+    def fail(self, name: str, wanted: str, words: str = "") -> None:
+        raise IllegalValueError(name, f"{self.read.said[name].source}: {wanted} is needed{words}")
 
 
 Fill = Callable[[_Taking, ModelSpec], dict[str, Any]]
@@ -139,11 +178,12 @@ def fill(
     taking = _Taking(read, assumed=list(notes))
     spec = _overridden(taking, spec)
     card = _gpu(read, gpu, sbatch, taking.assumed)
-    checkpoint = _checkpoint(taking, named, local_files=local_files)
+    checkpoint = _checkpoint(taking, named, local_files=local_files, by_id=model is None)
     try:
         values = {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _trtllm}[read.engine](taking, spec)
     except UnsetError:
         raise InputError(unset_text(unset)) from None
+    _check_ranks(read, values)
     start = EngineStart(
         engine=read.engine,
         release=read.release,
@@ -170,6 +210,19 @@ def fill(
         assumed=tuple(taking.assumed),
         model_name=named if isinstance(named, str) else spec.name,
     )
+
+
+def _check_ranks(read: ReadStart, values: Mapping[str, Any]) -> None:
+    """Raises IllegalValueError where attention data parallelism or the experts' ranks do not divide tensor parallelism (sglang
+    0.4.6 to 0.5.23, server_args.py: assert self.tp_size % self.dp_size == 0; parallel_state.py, initialize_model_parallel)."""
+    tp, dp, ep = values["tp"], values.get("dp") or 1, values.get("ep") or 1
+    if values.get("attention_dp") and tp % dp:
+        name = next((one for one in ("attn-dp-size", "dp-size") if one in read.said), "")
+        raise IllegalValueError(name, f"assert self.tp_size % self.dp_size == 0: {dp} data-parallel ranks do not divide {tp}")
+    for name in ("ep-size", "moe_expert_parallel_size"):
+        if name in read.said and ep > 0 and tp % ep:
+            why = f"{read.said[name].source}: the experts' ranks must divide the tensor-parallel ranks ({tp})"
+            raise IllegalValueError(name, why)
 
 
 def _unset(read: ReadStart, model: object) -> list[tuple[str, str]]:
@@ -220,8 +273,9 @@ def _gpu(read: ReadStart, asked: str | GpuSpec | None, sbatch: Sequence[tuple[st
     return load_gpu(named)
 
 
-def _checkpoint(taking: _Taking, named: str | Mapping[str, Any], *, local_files: bool) -> Checkpoint | None:
-    """How the weights are stored: as the published id or the config.json says, else as the command has them quantised."""
+def _checkpoint(taking: _Taking, named: str | Mapping[str, Any], *, local_files: bool, by_id: bool) -> Checkpoint | None:
+    """How the weights are stored: as the published id or the config.json says, else as the command has them quantised.
+    `by_id`: the command's own id, which says that they have 16 bits."""
     dtype = taking.text("dtype").lower()
     if dtype and dtype not in SIXTEEN_BITS:
         raise UnsupportedError(f"{taking.read.said['dtype'].source}: weights are served in 16 bits or quantised; say auto")
@@ -229,6 +283,10 @@ def _checkpoint(taking: _Taking, named: str | Mapping[str, Any], *, local_files:
     method = taking.text("quantization").lower()
     if found is not None or not method or method in ("none", "mxfp4"):
         return found
+    if by_id and method in NEEDS_FILES and taking.read.engine in OTHER_CACHES:
+        source = taking.read.said["quantization"].source
+        why = f"Cannot find the config file for {method} ({source}: {str(named)[:80]} has weights in 16 bits"
+        raise IllegalValueError("quantization", f"{why}; a checkpoint in that format is needed)")
     return quantised_at_load(method)
 
 

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from autoconfig.specs.errors import UnsupportedError
 from command_line import run_in_process
 
 from autoconfig.engines.check import check_start, start_request
@@ -177,3 +178,43 @@ def test_speculation_of_sglang_takes_48_requests_and_reserves_for_the_draft(flag
     found = answer(f"{SGLANG} {flags}", release="0.5.9")
     assert found.max_num_seqs == running
     assert found.memory_fraction == round((81559 - reserved) / 81559, 3)
+
+
+MOE = "python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{QWEN} --gpu-memory-utilization 1.2", "Input should be less than or equal to 1"),
+        (f"pip install vllm==0.9.2\n{QWEN} --gpu-memory-utilization 1.05", "must be less than 1.0. Got 1.05."),
+        (f"{QWEN} --gpu-memory-utilization 0", "a share above 0, at most 1 is needed"),
+        (f"{SGLANG} --mem-fraction-static 88", "a share above 0, at most 1 is needed"),
+        (f"{QWEN} --kv-cache-dtype fp9", "argument --kv-cache-dtype: invalid choice: 'fp9'"),
+        (f"{SGLANG} --kv-cache-dtype turboquant_k8v4", "invalid choice: 'turboquant_k8v4'"),
+        (f"{QWEN} --quantization awq", "Cannot find the config file for awq"),
+        (f"{SGLANG} --quantization gptq_marlin", "Cannot find the config file for gptq_marlin"),
+        (f"{MOE} --tp 8 --dp 3 --enable-dp-attention", "assert self.tp_size % self.dp_size == 0"),
+        (f"{MOE} --tp 4 --ep-size 3", "--ep-size 3"),
+        (f"{MOE} --tp 4 --ep-size 8", "--ep-size 8"),
+        ("trtllm-serve Qwen/Qwen3-30B-A3B --tp_size 4 --ep_size 3", "--ep_size 3"),
+        (f"{QWEN} -tp 0", "-tp 0: a whole number of at least 1 is needed"),
+        (f"{QWEN} --max-num-seqs -4", "--max-num-seqs -4"),
+    ],
+)
+def test_an_illegal_value_is_an_answer_in_the_engines_words(text, words):
+    found = answer(text)
+    assert (found.starts, found.max_num_seqs) == ("no", None) and words in found.why
+    assert any(text.split()[-1] in one.source for one in found.settings)
+
+
+def test_all_illegal_values_are_named_at_once():
+    why = answer(f"{QWEN} --gpu-memory-utilization 1.2 -tp 0 --kv-cache-dtype fp9").why
+    assert "1.2" in why and "-tp 0" in why and "fp9" in why
+
+
+def test_what_an_engine_has_and_nobody_modelled_is_still_an_error():
+    with pytest.raises(UnsupportedError, match="turboquant_k8v4 is not modelled"):
+        answer(f"{QWEN} --kv-cache-dtype turboquant_k8v4")
+    with pytest.raises(UnsupportedError, match="needs a checkpoint in that format"):
+        answer("vllm serve /models/mine --quantization awq", model="qwen3-8b")
