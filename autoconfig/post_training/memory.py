@@ -118,8 +118,8 @@ def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemor
     cut = fullest(job, placement)
     plan = replace(placement.train, mbs=cut.whole, vpp=1)
     scenario = scenario_of(job, plan, job.policy, cut)
-    if plan.fsdp and job.framework.fp32_shards:  # 2 of a parameter's 4 bytes are counted as its weight, 2 as what that lacks
-        scenario = replace(scenario, numerics=replace(scenario.numerics, store_param_remainders=True, frozen_dtype="fp32"))
+    if plan.fsdp and job.framework.fp32_shards:
+        scenario = replace(scenario, numerics=replace(scenario.numerics, frozen_dtype="fp32"))
     estimate = estimate_memory(scenario, scenario.layouts([plan]), [plan.recompute])
     plans = [plan, replace(plan, offload=0.0)] if plan.offload else [plan]
     freed = ("fsdp" if plan.fsdp else "megatron") in job.framework.frees_gradients

@@ -183,15 +183,19 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
 
 
 def _hold_candidates(study: Study, work: StudyWork) -> None:
+    """A study goes on with the candidates that it was begun with, or with those of a newer version or another calibration that
+    have all that it has tried among them. Raises InputError for others."""
     text = json.dumps([sorted(params.items()) for params in work.candidates.params])
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    if CANDIDATES not in study.user_attrs:
-        study.set_user_attr(CANDIDATES, digest)
-    if study.user_attrs[CANDIDATES] != digest:
+    if study.user_attrs.get(CANDIDATES) == digest:
+        return
+    lost = sum(work.candidates.row_of(trial.params) is None for trial in study.get_trials(deepcopy=False) if trial.params)
+    if CANDIDATES in study.user_attrs and lost:
         raise InputError(
-            f"study {study.study_name} was begun with other candidates (another version, calibration or memory limit): start a "
-            "new one with --study"
+            f"study {study.study_name} was begun with other candidates (another version, calibration or memory limit), and of "
+            f"its trials {lost} are not among today's: start a new one with --study"
         )
+    study.set_user_attr(CANDIDATES, digest)
 
 
 def check_machine(options: Options, work: StudyWork) -> None:

@@ -98,8 +98,9 @@ def test_the_table_is_of_the_releases_that_the_scripts_name():
     for engine in ("vllm", "sglang", "tensorrt-llm"):
         named = WRITTEN_FOR[engine].split()[-1]
         assert f"{releases[engine]}.".startswith(f"{named}."), engine
+    routers = " ".join(export.ROUTERS.values())
     for router in ("sglang-router", "vllm-router"):
-        assert releases[router] == re.search(rf"{router} ([\d.]+\d)", export.__doc__)[1]
+        assert releases[router] == re.search(rf"{router} ([\d.]+\d)", routers)[1]
 
 
 @tabled

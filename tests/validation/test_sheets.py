@@ -320,6 +320,7 @@ def test_the_pages_are_fresh() -> None:
         "strangers",
         "engine_starts",
         "field",
+        "diagnosis",
     }
     held = line_table([]).splitlines()[0]
     assert held in front_page([], plans, "accuracy")

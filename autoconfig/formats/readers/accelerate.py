@@ -59,9 +59,23 @@ def read(document: Document) -> CheckInput:
         why = "the file does not say it, the trainer may (--set recompute=full:uniform:1)"
         assumed.append(Remark("recompute", "none", why))
     if run.software != SOFTWARE:
-        return record(document, run, section, settings, WISH)
+        return record(document, run, section, settings_of_fsdp1 if _is_fsdp1(section) else settings, WISH)
     run.software, run.ways = stack_of(section, document, assumed), {"offload": "deepspeed_config.offload_optimizer_device cpu"}
     return record(document, run, section, settings_of_zero, ZERO)
+
+
+def _is_fsdp1(section: Section) -> bool:
+    sharded = (section.word("distributed_type") or "").upper() == "FSDP"
+    return sharded and (section.whole("fsdp_config.fsdp_version") or 1) == 1
+
+
+def settings_of_fsdp1(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
+    """What of a plan stands in a file of FSDP 1, which a file is that names no version."""
+    found = dict(settings(scenario, plan))
+    found.pop("fsdp_config.fsdp_version", None)
+    if found.pop("fsdp_config.fsdp_reshard_after_forward", None):
+        found["fsdp_config.fsdp_sharding_strategy"] = ("FULL_SHARD" if plan.fsdp == 3 else "SHARD_GRAD_OP",)
+    return found
 
 
 def settings_of_zero(scenario: Scenario, plan: TrainPlan) -> dict[str, tuple[str, ...]]:
