@@ -13,7 +13,7 @@ from autoconfig.engines.fields import Filled, IllegalValueError, fill, matters
 from autoconfig.engines.flags import NO_SETTING, surely_refused
 from autoconfig.engines.load import BetterStart, Load, LoadAnswer, answer_load, check_load
 from autoconfig.engines.reading import ReadStart, file_beside, read_start, starts_server
-from autoconfig.engines.refusals import asserted, refusal, ways_out
+from autoconfig.engines.refusals import asserted, refusal, too_few_gpus, ways_out
 from autoconfig.formats.recognise import POST_TRAINING
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.megatron.shell.launch import sbatch_words
@@ -21,6 +21,7 @@ from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.planning.request_fields import CHECK, CHECK_SERVING
 from autoconfig.planning.resolve import check_bounds, field_names, field_values
 from autoconfig.planning.work import MAX_CHARACTERS
+from autoconfig.specs.engines.architectures import registered
 from autoconfig.specs.engines.releases import newest_release
 from autoconfig.specs.engines.start import EngineMemory, EngineStart
 from autoconfig.specs.errors import InputError, option
@@ -169,6 +170,9 @@ def check_start(text: str, request: StartRequest, path: Path | None = None) -> S
     ignored = tuple(name for name in read.said if name not in matters(read.engine))
     if why := "; ".join(illegal.values()):
         return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
+    known, why = registered(read.engine, read.release, filled.architectures)
+    if known == "no":
+        return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored)
     if why := refusal(filled.start):
         out = tuple(ways_out(filled.start))
         return StartAnswer(read=read, filled=filled, memory=None, starts="no", why=why, ignored=ignored, ways_out=out)
@@ -243,14 +247,19 @@ def _verdict(read: ReadStart, filled: Filled, memory: EngineMemory, gpus: int | 
     if read.missing:
         names = ", ".join(read.missing)
         return "uncertain", f"{names}, which the command names, is not here: settings in it may change everything"
-    have, need = read.gpus, filled.start.gpus
+    have, seen, need = read.gpus, read.visible_gpus, filled.start.gpus
     if gpus is not None and need > gpus:
         return "no", f"the command asks for {need} GPUs (tp x pp x dp), and there are {gpus}"
+    if seen is not None and need > seen and not _over_nodes(read):
+        return "no", too_few_gpus(filled.start, seen)
     if have is not None and need > have and not _over_nodes(read):
         return "no", f"the command asks for {need} GPUs (tp x pp x dp), and the file gives the container {have}"
     flags = [text for text in read.unknown if text.startswith("-") or NO_SETTING in text or " is a setting of " in text]
     if flags and memory.starts != "no":
         return "no" if any(map(surely_refused, flags)) else "uncertain", f"{UNKNOWN} {'; '.join(flags)}"
+    known, why = registered(read.engine, read.release, filled.architectures)
+    if known == "uncertain" and memory.starts != "no":
+        return known, why
     return memory.starts, memory.why
 
 
@@ -259,7 +268,9 @@ UNKNOWN = "The engine refuses what it does not know:"
 
 def _over_nodes(read: ReadStart) -> bool:
     """Whether the start may have more GPUs than its container: of several nodes, or of Ray's workers."""
-    return any(name in read.said for name in ("nnodes", "node-rank", "distributed-executor-backend", "pipeline-parallel-size"))
+    ranks = ("data-parallel-size-local", "data-parallel-rank", "data-parallel-address", "data-parallel-backend")
+    names = ("nnodes", "node-rank", "distributed-executor-backend", "pipeline-parallel-size", *ranks)
+    return any(name in read.said for name in names)
 
 
 def check_start_file(path: Path, request: StartRequest) -> StartAnswer:

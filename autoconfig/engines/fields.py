@@ -10,12 +10,14 @@ from autoconfig.engines.flags import NAMES, flag_of_older_releases, not_modelled
 from autoconfig.engines.reading import MODEL_SETTINGS, SAME_ON_NODES, ReadStart, UnsetError, unset_text
 from autoconfig.planning.resolve import read_checkpoint, read_model
 from autoconfig.planning.scheduled_gpu import scheduled_gpu
+from autoconfig.specs.engines.architectures import catalogue_architectures
 from autoconfig.specs.engines.releases import later_release, newest_release, version_of
 from autoconfig.specs.engines.start import LONGER, EngineStart
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError, option
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
-from autoconfig.specs.models.config_reader import ConfigReader, rope_scaling
+from autoconfig.specs.models.config_reader import ConfigReader, read_json_object, rope_scaling
 from autoconfig.specs.models.model import ModelSpec
+from autoconfig.specs.models.model_catalogue import config_file_of
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.checkpoint import Checkpoint, quantised_at_load
 
@@ -64,6 +66,8 @@ class Filled:
     not_modelled: tuple[Remark, ...] = ()
     assumed: tuple[Remark, ...] = ()
     model_name: str = ""
+    architectures: tuple[str, ...] = ()
+    """Of the model's config; empty where it is not known."""
 
 
 class IllegalValueError(InputError):
@@ -209,6 +213,7 @@ def fill(
         not_modelled=tuple(taking.remarks),
         assumed=tuple(taking.assumed),
         model_name=named if isinstance(named, str) else spec.name,
+        architectures=_architectures(taking, named, spec, local_files=local_files and model is not None),
     )
 
 
@@ -288,6 +293,18 @@ def _checkpoint(taking: _Taking, named: str | Mapping[str, Any], *, local_files:
         why = f"Cannot find the config file for {method} ({source}: {str(named)[:80]} has weights in 16 bits"
         raise IllegalValueError("quantization", f"{why}; a checkpoint in that format is needed)")
     return quantised_at_load(method)
+
+
+def _architectures(take: _Taking, named: str | Mapping[str, Any], model: ModelSpec, *, local_files: bool) -> tuple[str, ...]:
+    """As the command puts them into the config, as config.json has them, or those of the catalogue's model."""
+    config: Mapping[str, Any] = named if isinstance(named, Mapping) else {}
+    if isinstance(named, str) and local_files and (file := config_file_of(named)):
+        config = read_json_object(file)
+    flags = [*OVERRIDES[take.read.engine], ""]
+    found = next(filter(None, ({**config, **take.mapping(flag)}.get("architectures") for flag in flags)), None)
+    if config or found:
+        return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list) else ()
+    return catalogue_architectures(model.name)
 
 
 def _vllm(take: _Taking, model: ModelSpec) -> dict[str, Any]:

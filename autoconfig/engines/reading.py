@@ -70,6 +70,8 @@ class ReadStart:
     gpu: str = ""
     """As the file names it."""
     gpus: int | None = None
+    visible_gpus: int | None = None
+    """That the environment of the server leaves it; None where it says nothing."""
     words: tuple[FlagWord, ...] = ()
     others: tuple[str, ...] = field(default=())
     """Further servers that the same file starts."""
@@ -236,9 +238,23 @@ def _read(
         missing=tuple(missing),
         gpu=container.gpu,
         gpus=container.gpus,
+        visible_gpus=None if others else _visible(command),
         words=command.words,
         others=others,
     )
+
+
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl", "srun"})
+"""In front of a command: what runs it where the script's environment may not reach, or once for each node."""
+
+
+def _visible(command: Command) -> int | None:
+    """GPUs of CUDA_VISIBLE_DEVICES (of HIP_VISIBLE_DEVICES): None where it names none, or something else than ids."""
+    said = [command.environment.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")]
+    ids = next(filter(None, said), "").split(",")
+    if not _CONTAINERS.isdisjoint(word.rsplit("/", 1)[-1] for word in command.before):
+        return None
+    return len(ids) if all(re.fullmatch(r"\s*(?:[0-9]{1,3}|(?:GPU|MIG)-[\w/-]+)\s*", one) for one in ids) else None
 
 
 _EXAMPLE = {"vllm": "0.19.1", "sglang": "0.5.9", "tensorrt-llm": "1.2"}

@@ -118,8 +118,45 @@ def _quantised_otherwise(read: ReadStart, start: EngineStart) -> Iterator[Check]
         )
 
 
+def too_few_gpus(start: EngineStart, seen: int) -> str:
+    """What the engine says where the environment leaves it fewer GPUs than it asks for: vllm config/parallel.py (from 0.12 on;
+    older ones in other words), else CUDA."""
+    if start.engine == "vllm" and start.tp * start.pp > seen:
+        return f"World size ({start.tp * start.pp}) is larger than the number of available GPUs ({seen}) in this node."
+    return f"CUDA error: invalid device ordinal: the command asks for {start.gpus} GPUs, and the environment leaves it {seen}"
+
+
+def _context_parallel(read: ReadStart, start: EngineStart) -> Iterator[Check]:
+    """vllm config/parallel.py and config/model.py, verify_with_parallel_config (the latter read from 0.11.2 on); sglang
+    srt/arg_groups/attention_hook.py of 0.5.23."""
+    flag = {"vllm": "decode-context-parallel-size", "sglang": "dcp-size"}[start.engine]
+    dcp, tp, model = read.value_or(flag, 1), start.tp, start.model
+    less = (f"--{flag} 1",)
+    if tp % dcp and start.engine == "sglang":
+        yield f"--dcp-size {dcp} must divide --tp-size {tp}.", less
+    if tp % dcp and read.value_or("prefill-context-parallel-size", 1) == 1:
+        yield f"tp_size={tp} must be divisible by dcp_size={dcp}.", less
+    old = version_of(start.release or newest_release(start.engine)) < (0, 11, 1)
+    if dcp == 1 or model.multi_latent_attention or start.engine != "vllm" or old:
+        return
+    heads = model.num_query_groups
+    if tp <= heads:
+        yield (
+            f"Decode context parallelism for GQA/MQA requires `--tensor-parallel-size` ({tp}) to be greater than the model's "
+            f"total number of KV heads ({heads}). Increase `--tensor-parallel-size` or set `--{flag} 1`.",
+            less,
+        )
+    elif dcp > tp // heads:
+        why = f"`--{flag}` ({dcp}) exceeds the maximum supported value ({tp // heads}) for `--tensor-parallel-size` ({tp}) and "
+        yield f"{why}{heads} model KV heads.", (f"--{flag} {tp // heads}", *less)
+    elif model.num_attention_heads // heads % dcp:
+        why = f"The model's number of query heads per KV head ({model.num_attention_heads // heads}) must be divisible by "
+        yield f"{why}`--{flag}` ({dcp}) for GQA/MQA.", less
+
+
 def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     yield from _quantised_otherwise(read, start)
+    yield from _context_parallel(read, start)
     dtype, capability = str(read.value("dtype") or "auto"), start.gpu.compute_capability or 0.0
     if dtype == "bfloat16" and start.gpu.vendor == "nvidia" and capability < 8.0:  # platforms/cuda.py, check_if_supports_dtype
         why = "Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
@@ -150,6 +187,7 @@ def _asserted_by_vllm(read: ReadStart, start: EngineStart) -> Iterator[Check]:
 
 def _asserted_by_sglang(read: ReadStart, start: EngineStart) -> Iterator[Check]:
     yield from _quantised_otherwise(read, start)
+    yield from _context_parallel(read, start)
     said = read.said.get("nnodes")
     nodes, gpus = (1 if said is None or said.unset else read.value_or("nnodes", 1)), start.tp * start.pp
     if gpus % nodes:  # server_args.py, check_server_args
