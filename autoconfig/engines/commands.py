@@ -26,7 +26,7 @@ IMAGE = re.compile(
     re.MULTILINE,
 )
 _IMAGE_GROUPS = {2: "vllm", 3: "sglang", 4: "tensorrt-llm", 5: "tensorrt-llm"}
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_CONTAINERS = frozenset({"docker", "podman", "nerdctl", "apptainer", "singularity"})
 _OTHER_COMMANDS = frozenset({"disaggregated", "disaggregated_mpi_worker", "mm_embedding_serve", "grpc"})
 """Commands of trtllm-serve that serve no model by themselves."""
 _PARSE_ONLY = frozenset({"-h", "--help", "--version"})
@@ -56,7 +56,7 @@ class Command:
 
 def image_of(text: str) -> tuple[str, str, str] | None:
     """(engine, image, tag) of the first engine's image that a text names."""
-    match = IMAGE.search(text)
+    match = IMAGE.search(text.replace("docker://", ""))  # of singularity and apptainer
     if match is None:
         return None
     engine = next(name for group, name in _IMAGE_GROUPS.items() if match[group])
@@ -83,9 +83,14 @@ def program_of(texts: Sequence[str]) -> tuple[str, int] | None:
 
 
 def _entrypoint(texts: Sequence[str]) -> tuple[str, int] | None:
-    """`docker run ... IMAGE ARGUMENTS`, where the image starts the server itself."""
-    if not {text.rsplit("/", 1)[-1] for text in texts} & _CONTAINERS or "--entrypoint" in texts:
+    """`docker run ... IMAGE ARGUMENTS`, where the image starts the server itself, or `--entrypoint vllm IMAGE serve`."""
+    if not {text.rsplit("/", 1)[-1] for text in texts} & _CONTAINERS:
         return None
+    joined = " ".join(text for text in texts if text.startswith("--entrypoint"))
+    if joined:
+        own = joined.partition("=")[2] or next((after for text, after in pairwise(texts) if text == "--entrypoint"), "")
+        engine, serve = own.rsplit("/", 1)[-1], next((at for at, text in enumerate(texts) if text == "serve"), 0)
+        return (engine, serve + 1) if serve and engine in ("vllm", "sglang") and image_of(texts[serve - 1]) else None
     for at, text in enumerate(texts):
         found = image_of(text)
         behind = texts[at + 1] if at + 1 < len(texts) else ""

@@ -286,6 +286,23 @@ def _accelerator(one: dict[Any, Any]) -> tuple[str, int | None]:
     return "", None
 
 
+def is_unit(text: str) -> bool:
+    """Whether a text is a unit of systemd that starts something."""
+    return re.search(r"^\[Service\]", text, flags=re.MULTILINE) is not None and "ExecStart=" in text
+
+
+def unit(text: str) -> Container:
+    """What a unit of systemd starts: its Environment= and ExecStart=."""
+    lines = []
+    for line in text.replace("\\\n", " ").splitlines():
+        key, _, value = line.strip().partition("=")
+        if key == "Environment":
+            lines += _variables(value)
+        elif key in ("ExecStart", "ExecStartPre"):
+            lines.append(value.lstrip("-@:+!|"))
+    return Container(name="unit", text="\n".join([*lines, ""]))
+
+
 def is_compose(text: str) -> bool:
     """Whether a text may be a compose file."""
     return re.search(r"^services:\s*$", text, flags=re.MULTILINE) is not None

@@ -16,8 +16,10 @@ from autoconfig.engines.containers import (
     env_file,
     is_compose,
     is_dockerfile,
+    is_unit,
     is_yaml,
     replaced,
+    unit,
     yaml_containers,
 )
 from autoconfig.engines.flags import NAMES, FlagWord, Said, Settings, of_yaml, release_key, split
@@ -97,12 +99,15 @@ class UnsetError(InputError):
 
 def unset_text(found: Sequence[tuple[str, str]]) -> str:
     """What is said of values, each with where it stands, that hold variables that nothing sets."""
-    names = list(dict.fromkeys(name for _, unset in found for name in re.findall(r"\$([A-Za-z_]\w*)", unset)))
+    names = list(dict.fromkeys(name for _, unset in found for name in re.findall(r"\$\{?([A-Za-z_]\w*|[0-9])", unset)))
     sources = "; ".join(source for source, _ in found)
     odd = ", ".join(dict.fromkeys(unset for _, unset in found if "$" not in unset))
     is_not = "is" if len(names) == 1 else "are"
     said = f"{', '.join(f'${name}' for name in names)} {is_not} not set in the file" if names else odd
-    return f"{sources}: {said}; say " + " ".join(f"{option('set')} {name}=VALUE" for name in names or ["NAME"])
+    if not names:
+        said = said or "what a command prints is not known"
+        return f"{sources}: {said}; write the value there; of one that a variable holds, say {option('set')} NAME=VALUE"
+    return f"{sources}: {said}; say " + " ".join(f"{option('set')} {name}=VALUE" for name in names)
 
 
 def starts_server(text: str) -> bool:
@@ -151,6 +156,8 @@ def read_start(
 def _containers(text: str, given: Mapping[str, str]) -> list[Container]:
     if is_dockerfile(text):
         return [dockerfile(text, given)]
+    if is_unit(text):
+        return [unit(text)]
     if is_yaml(text):
         return yaml_containers(text)
     return [Container(name="", text=text)]

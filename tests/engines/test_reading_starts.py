@@ -258,3 +258,46 @@ def test_compose_takes_the_env_file_beside_it(tmp_path):
     assert now(TP="4") == ("0.11.2", "meta-llama/Llama-3.1-8B", 4, True)
     shell = read_start("vllm serve ${MODEL:-a/b}\n", beside=file_beside(path))
     assert shell.model == "a/b"  # a script reads no .env
+
+
+UNIT = """[Unit]
+Description=a server
+[Service]
+Environment="TP=2" HF_HOME=/data
+ExecStart=-/opt/venv/bin/vllm serve a/b \\
+  --tensor-parallel-size ${TP}
+Restart=always
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "engine", "release", "ranks"),
+    [
+        ('docker run --entrypoint bash vllm/vllm-openai:v0.10.0 -c "vllm serve a/b -tp 2"\n', "vllm", "0.10.0", 2),
+        (
+            "podman run --entrypoint=sh lmsysorg/sglang:v0.5.6 -lc 'python3 -m sglang.launch_server --model a/b --tp 4'\n",
+            "sglang",
+            "0.5.6",
+            4,
+        ),
+        ("podman run --entrypoint vllm vllm/vllm-openai:v0.11.2 serve a/b -tp 2\n", "vllm", "0.11.2", 2),
+        (UNIT, "vllm", "", 2),
+        (UNIT.replace("vllm serve a/b", "python -m sglang.launch_server --model a/b"), "sglang", "", 2),
+        ("singularity run --nv docker://vllm/vllm-openai:v0.10.0 --model a/b -tp 8\n", "vllm", "0.10.0", 8),
+        ("apptainer exec --nv docker://lmsysorg/sglang:v0.5.9 sglang serve --model-path a/b --tp 2\n", "sglang", "0.5.9", 2),
+    ],
+)
+def test_starts_of_containers_and_units(text, engine, release, ranks):
+    found = read_start(text)
+    tp = found.value("tensor-parallel-size" if engine == "vllm" else "tp-size")
+    assert (found.engine, found.model, found.release, tp) == (engine, "a/b", release, ranks)
+
+
+def test_what_a_command_prints_and_an_argument_of_the_script_are_asked_for():
+    with pytest.raises(
+        InputError, match=r"wc -l\): what a command prints is not known; write the value there; .*--set NAME=VALUE"
+    ):
+        read_start("vllm serve a/b --tensor-parallel-size $(nvidia-smi -L | wc -l)\n").value("tensor-parallel-size")
+    with pytest.raises(InputError, match=r"\$2 is not set in the file; say --set 2=VALUE"):
+        read_start("vllm serve a/b --tensor-parallel-size ${2}\n").value("tensor-parallel-size")
+    assert read_start("N=$(nproc)\nvllm serve a/b -tp $N\n", {"N": "4"}).value("tensor-parallel-size") == 4

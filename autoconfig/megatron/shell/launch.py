@@ -139,6 +139,11 @@ def inner_script(name: str, fields: list[Value]) -> tuple[Value, list[Value], li
     for position, text in enumerate(texts[:-2]):
         if text in _SHELLS and re.fullmatch(r"-[abd-z]*+c[a-z]*+", texts[position + 1]):
             return fields[position + 2], fields[:position], fields[position + 4 :]
+        entry = text.removeprefix("--entrypoint=") if text != "--entrypoint" else texts[position + 1]
+        if text.startswith("--entrypoint") and entry in _SHELLS:  # docker run --entrypoint bash IMAGE -c TEXT
+            found = (at for at in range(position + 1, len(texts) - 1) if re.fullmatch(r"-[abd-z]*+c[a-z]*+", texts[at]))
+            if at := next(found, 0):
+                return fields[at + 1], fields[:at], fields[at + 3 :]
     for position, text in enumerate(texts[1:], 1):
         if not _starts_a_file(text) or _PYTHON.fullmatch(texts[0]):
             continue
