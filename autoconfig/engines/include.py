@@ -16,6 +16,7 @@ from autoconfig.engines.refusals import asserted, refusal
 from autoconfig.megatron.shell.launch import sbatch_words
 from autoconfig.memory_model.engines.memory import engine_memory
 from autoconfig.memory_model.engines.plan import BY_START
+from autoconfig.runs.serving_row import ACCEPTANCE
 from autoconfig.serving.deployment import decode_memory
 from autoconfig.serving.question import ServeQuestion, understand
 from autoconfig.serving.request import ServeRequest, request_of
@@ -42,6 +43,9 @@ def request_with_starts(given: Mapping[str, Any]) -> tuple[ServeRequest, tuple[s
         asked |= taken
         if shown := ", ".join(f"{option_name(key)} {value}" for key, value in taken.items()):
             notes.append(f"as {name} says: {shown}")
+    if asked.get("draft_tokens") and not given.get("draft_tokens") and asked.get("acceptance") is None:
+        asked["acceptance"] = ACCEPTANCE
+        notes.append(f"draft tokens are accepted with a chance of {ACCEPTANCE:g} ({option_name('acceptance')})")
     request = request_of(asked)
     question = understand(request)
     plans = {name: _plan_text(Path(name), read, start, question) for name, (read, start) in starts.items()}
@@ -84,6 +88,8 @@ def _said_by(read: ReadStart, start: EngineStart) -> dict[str, Any]:
         "release": read.release or None if of_release else None,
         "kv_memory_ratio": start.memory_fraction,
         "enforce_eager": start.eager if of_release else None,
+        "draft_tokens": start.draft_tokens or None,
+        "draft_method": start.draft_method if of_release and start.draft_method in ("mtp", "ngram") else None,
     }
 
 

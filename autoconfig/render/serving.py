@@ -61,6 +61,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
             console.print(f"--include {escape(text)}: {escape(why)}")
         else:
             _show_deployments(console, f"--include {text}", q, [found])
+            _show_benchmark(console, found)
+            show_latency(console, found, q)
     console.print(
         f"{len(d.layouts):,} layouts, {d.enumerated:,} deployments enumerated -> {d.fit:,} fit -> "
         f"{len(d.order):,} meet the limits{_judged(answer)}, priced in {d.seconds:.2f} s"

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
@@ -22,10 +21,11 @@ from autoconfig.runs.table import Row, TableKind, columns_of, number_text
 from autoconfig.serving.closed_loop import (
     Benchmark,
     EdgeRange,
+    LiveServer,
     LoopFigures,
+    OpenLoop,
     bands_text,
     closed_loop,
-    edge_range,
     edge_text,
     one_user,
     rate_text,
@@ -38,30 +38,17 @@ from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.time_model.serving.borrowed import borrowed_shares
 from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.rows import ServingJob
-from autoconfig.time_model.serving.scheduler import scheduler_limits
-from autoconfig.time_model.serving.simulation import (
-    IterationTable,
-    Requests,
-    SimulatedStream,
-    poisson_arrivals,
-    sampled_lengths,
-    simulate,
-)
 from autoconfig.time_model.serving.steady import Lengths, SteadyGeneration, generation, tokens_per_step
 from autoconfig.time_model.serving.tables import ServingCalibration, shipped_calibration
 from autoconfig.time_model.serving.workload import trtllm_bench_limits, trtllm_bench_table, tuned_batch
 
-SEED = 20
 LARGEST_FRACTION = 0.95
 """Of memory for a benchmark that was run and does not fit at the engine's own share: the most that published starts give."""
-STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
-"""Length of a simulated run whose requests are not counted; requests per rank at most."""
 RATED_SECONDS, RATED_REQUESTS = 2400.0, 60_000
-"""The same of an MLPerf Server run, whose rate is the largest within its limits: min_duration of NVIDIA's code, which most
-submitters run (mlcommons/inference_results_v4.1, closed/NVIDIA/configs/llama2-70b/Server and mixtral-8x7b/Server: 2,400,000 ms;
-LoadGen's own least is 600 s). Near saturation a queue takes longer than 600 s to fill, and more than fits would pass."""
-FULL_BATCHES = 8
-"""Batches of a queue that is never empty, after which the first and the last one change its rate by less than an eighth."""
+"""Length of the simulated run of an MLPerf Server row, whose rate is the largest within its limits, and requests per rank at
+most: min_duration of NVIDIA's code, which most submitters run (mlcommons/inference_results_v4.1,
+closed/NVIDIA/configs/llama2-70b/Server and mixtral-8x7b/Server: 2,400,000 ms; LoadGen's own least is 600 s). Near saturation a
+queue takes longer than 600 s to fill, and more than fits would pass."""
 RATED_STEP, RATED_STEPS, RATED_PRECISION = 1.25, 7, 5e-3
 """Of the search for the speed at which a rate is the largest within limits: factor of a step, steps, relative precision."""
 
@@ -150,7 +137,7 @@ def offline_generations(case: ServingCase, setup: Setup) -> tuple[list[tuple[flo
     lengths = Lengths(isl=case.lengths.isl, osl=case.lengths.osl)
     bursts = case.lengths.output_cv == 0.0
     plan = setup.job.plan
-    ranks = _ranks(plan)
+    ranks = plan.adp * plan.pp * plan.replicas
 
     def of(running: float) -> SteadyGeneration:
         return generation(setup.job, lengths, running, setup.tokens, chunked=setup.chunked, bursts=bursts)
@@ -182,96 +169,49 @@ def single_request(case: ServingCase, setup: Setup) -> tuple[float, float]:
     return one_user(setup.job, case.lengths.isl, case.lengths.osl)
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenLoop:
-    """Means of a simulated run."""
-
-    ttft_s: float
-    tpot_s: float
-    """Mean over requests of the mean time between a request's tokens (MLPerf's TPOT)."""
-    itl_s: float
-    """Mean over all tokens (TensorRT-LLM's and vLLM's ITL)."""
-    e2e_s: float
-    requests_per_s: float
-    served: SimulatedStream
-    slowdown: float = 1.0
-    """How much slower than priced the deployment is, where a published rate says so."""
+def server_of(case: ServingCase, setup: Setup) -> LiveServer:
+    """The deployment under live load."""
+    data = case.lengths
+    return LiveServer(
+        job=setup.job,
+        memory=setup.memory,
+        lengths=data,
+        held_tokens=data.isl + data.osl,
+        batch=setup.batch,
+        running=setup.running,
+        tokens=setup.tokens,
+        chunked=setup.chunked,
+        steps_per_token=1.0 / tokens_per_step(case.drafted, case.acceptance),
+        drafted=float(case.drafted),
+        receive_every=case.receive_every,
+    )
 
 
 def open_loop(case: ServingCase, setup: Setup, slowdown: float = 1.0) -> OpenLoop:
-    """Poisson arrivals on one attention rank and micro-batch of one replica, which gets its share of the requests; every
-    iteration `slowdown` times as long as priced."""
-    ranks = _ranks(setup.job.plan)
-    rng = np.random.default_rng(SEED)
-    lasts, most = (RATED_SECONDS, RATED_REQUESTS) if case.limits else (STEADY_SECONDS, MAX_REQUESTS)
-    asked = case.requests / ranks if case.requests else min(lasts * case.rate / ranks, most)
-    return _simulated(case, setup, poisson_arrivals(case.rate / ranks, max(round(asked), 1), rng), rng, slowdown)
+    """Poisson arrivals at the row's rate, as many as it counts; every iteration `slowdown` times as long as priced."""
+    server = server_of(case, setup)
+    return server.at_rate(case.rate, _counted(case, server.ranks), slowdown)
+
+
+def _counted(case: ServingCase, ranks: int) -> float:
+    """Requests of a run at a rate; 0 where the row leaves it open."""
+    rated = min(RATED_SECONDS * case.rate, RATED_REQUESTS * ranks) if case.limits else 0.0
+    return float(case.requests or rated)
 
 
 def near_capacity(case: ServingCase, setup: Setup, found: OpenLoop) -> tuple[EdgeRange | None, str]:
     """(range of the means, what is said) where a rate is about or above the most that the deployment takes."""
     if np.isinf(case.rate):
         return None, ""
-    most = most_requests_per_s(case, setup)
-
-    def means(share: float) -> tuple[float, float]:
-        other = found if share == 1.0 else open_loop(case, setup, found.slowdown / share)
-        return other.ttft_s, other.tpot_s
-
-    edge = edge_range(case.rate / most, means)
+    server = server_of(case, setup)
+    most = server.most_requests_per_s()
+    edge = server.near_capacity(case.rate, most, found, _counted(case, server.ranks))
     return edge, rate_text(case.rate, most, edge)
 
 
 def together(case: ServingCase, setup: Setup) -> OpenLoop:
     """As many requests as run at once, all there from the start: the latency of a batch of a given size."""
-    return _simulated(case, setup, np.zeros(max(round(setup.running), 1)), np.random.default_rng(SEED))
-
-
-def most_requests_per_s(case: ServingCase, setup: Setup) -> float:
-    """Requests a second of a queue that is never empty: FULL_BATCHES times as many as run at once, all there from the start."""
-    count = min(max(round(FULL_BATCHES * setup.running), 1), MAX_REQUESTS)
-    return _simulated(case, setup, np.zeros(count), np.random.default_rng(SEED)).requests_per_s
-
-
-def _ranks(plan: EnginePlan) -> int:
-    """Who serves sequences of its own: attention ranks and micro-batches in flight of all replicas."""
-    return plan.adp * plan.pp * plan.replicas
-
-
-def _simulated(
-    case: ServingCase, setup: Setup, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0
-) -> OpenLoop:
-    plan, data, count = setup.job.plan, case.lengths, len(arrivals)
-    requests = Requests(
-        arrival_s=arrivals,
-        isl=sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng),
-        osl=sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng),
-    )
-    held = float(setup.memory.kv_pool_bytes / setup.memory.kv_bytes_per_sequence) * (data.isl + data.osl) / plan.pp
-    limits = scheduler_limits(
-        case.engine,
-        batch=setup.batch,
-        tokens=setup.tokens,
-        kv_tokens=held,
-        chunked=setup.chunked,
-        synchronous=setup.job.synchronous,
-    )
-    constants = setup.job.constants
-    served = simulate(
-        IterationTable(setup.job).slowed(slowdown), requests, limits, constants.request_s, token_s=constants.request_token_s
-    )
-    kept = np.isfinite(served.e2e_s)
-    tokens = np.maximum(requests.osl - 1.0, 0.0)[kept]
-    tpot = served.tpot_s[kept]
-    return OpenLoop(
-        ttft_s=float(np.mean(served.ttft_s[kept])),
-        tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
-        itl_s=float(np.nansum(tpot * tokens) / max(tokens.sum(), 1.0)),
-        e2e_s=float(np.mean(served.e2e_s[kept])),
-        requests_per_s=served.requests_per_s * _ranks(plan),
-        served=served,
-        slowdown=slowdown,
-    )
+    return server_of(case, setup).at_once(max(round(setup.running), 1))
 
 
 def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> OpenLoop:

@@ -10,7 +10,7 @@ from autoconfig.planning.progress import Progress
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.serving import disaggregated
 from autoconfig.serving.beside import Drafts, beside, drafts
-from autoconfig.serving.deployment import DeploymentReport, benchmarked, decode_memory, near_capacity, report
+from autoconfig.serving.deployment import DeploymentReport, at_rate, benchmarked, decode_memory, near_capacity, report
 from autoconfig.serving.finalists import figure, finalists, kept, of_loads
 from autoconfig.serving.hours import Hour, busiest, hours
 from autoconfig.serving.question import ServeQuestion, understand
@@ -225,10 +225,12 @@ def _included(question: ServeQuestion, found: Deployments, text: str) -> tuple[s
         return text, None, f"memory does not hold the longest request, {question.workload.longest_tokens:,.0f} tokens"
     constraints = {key: frozenset({getattr(own, key)}) for key in ("tp", "pp", "ep", "adp", "weights", "kv", "batch", "tokens")}
     narrow = replace(question, constraints=constraints, num_gpus=own.gpus, disaggregated=False, ttft_s=None, tpot_s=None)
-    alone = search(narrow)
-    if not len(alone.order):
+    tried = (search(replace(narrow, rate=rate)) for rate in dict.fromkeys((question.rate, 0.0)))
+    alone = next((each for each in tried if len(each.order)), None)  # of a rate that it does not carry, with a full queue
+    if alone is None:
         return text, None, "no engine runs this combination (see docs/inference.md, the space)"
-    return text, benchmarked(narrow, report(narrow, alone, int(alone.order[0]))), ""
+    one = report(narrow, alone, int(alone.order[0]))
+    return text, at_rate(question, benchmarked(narrow, one)), ""
 
 
 def _included_disaggregated(question: ServeQuestion, plan: ServePlan) -> tuple[DeploymentReport | None, str]:

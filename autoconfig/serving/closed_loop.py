@@ -1,5 +1,5 @@
 """The run of a benchmark or of live load on one deployment: closed loop of users, or arrivals at a rate, under the engine's own
-scheduler; what `predict --inference` and `deployments` print of it."""
+scheduler; what `predict --inference`, `check` and `deployments` print of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from math import ceil
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.time_model.serving.costs import iteration_seconds
 from autoconfig.time_model.serving.rows import ServingJob
 from autoconfig.time_model.serving.scheduler import scheduler_limits
-from autoconfig.time_model.serving.simulation import IterationTable, Requests, SimulatedStream, simulate, uniform_lengths
+from autoconfig.time_model.serving.simulation import (
+    IterationTable,
+    Requests,
+    SimulatedStream,
+    poisson_arrivals,
+    sampled_lengths,
+    simulate,
+    uniform_lengths,
+)
 from autoconfig.time_model.serving.tables import EngineConstants
+from autoconfig.time_model.serving.workload import DataSet
 
 SEED = 20
 REQUESTS_A_USER, RANGE_RATIO = 10, 0.8
@@ -28,6 +38,10 @@ those that the cache holds, or requests a second over the most that are served (
 the reverse). The answer is then a range, of a capacity that much smaller and larger."""
 MOST_REQUESTS = 6000
 """Of one instance and micro-batch; a benchmark of more has long been in its steady state."""
+STEADY_SECONDS, MAX_REQUESTS = 600.0, 15_000
+"""Length of a simulated run whose requests are not counted; requests per rank at most."""
+FULL_BATCHES, SETTLED = 8, 2
+"""Batches of a queue that is never empty, and those at either end that are not counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +162,120 @@ def simulated_loop(
         load=users * (float(isl.mean()) + float(osl.mean())) / max(limits.kv_tokens / room, 1.0),
         stream=served,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenLoop:
+    """Means of a simulated run."""
+
+    ttft_s: float
+    tpot_s: float
+    """Mean over requests of the mean time between a request's tokens (MLPerf's TPOT)."""
+    itl_s: float
+    """Mean over all tokens (TensorRT-LLM's and vLLM's ITL)."""
+    e2e_s: float
+    requests_per_s: float
+    served: SimulatedStream
+    requests: Requests
+    slowdown: float = 1.0
+    """How much slower than priced the deployment is, where a published rate says so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveServer:
+    """A deployment and the lengths of the requests that it gets; limits are of an attention rank and micro-batch."""
+
+    job: ServingJob
+    memory: ServingMemory
+    lengths: DataSet
+    held_tokens: float
+    """Of the sequence whose cache `memory` counts."""
+    batch: int
+    running: float
+    """Whole sequences that run at once."""
+    tokens: int
+    chunked: bool = True
+    cached: float = 0.0
+    """Share of a prompt that is in the cache."""
+    steps_per_token: float = 1.0
+    drafted: float = 0.0
+    receive_every: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """Who serves sequences of its own: attention ranks and micro-batches in flight of all replicas."""
+        plan = self.job.plan
+        return plan.adp * plan.pp * plan.replicas
+
+    def at_rate(self, rate: float, count: float = 0.0, slowdown: float = 1.0) -> OpenLoop:
+        """Poisson arrivals on one rank, which gets its share of `rate` requests/s and of `count` requests (0: STEADY_SECONDS of
+        them); every iteration `slowdown` times as long as priced."""
+        rng = np.random.default_rng(SEED)
+        asked = count / self.ranks if count else min(STEADY_SECONDS * rate / self.ranks, MAX_REQUESTS)
+        return self.simulated(poisson_arrivals(rate / self.ranks, max(round(asked), 1), rng), rng, slowdown)
+
+    def at_once(self, count: int) -> OpenLoop:
+        """So many requests of a rank, all there from the start."""
+        return self.simulated(np.zeros(count), np.random.default_rng(SEED))
+
+    def most_requests_per_s(self) -> float:
+        """Requests a second of a queue that is never empty, between its first SETTLED batches and its last.
+
+        The first batch comes at random in the course of one generation, as answers end: where all came at once, requests of one
+        length would stay in step, prompts apart from answers, which no server under live load does.
+        """
+        running = max(min(round(self.running), MAX_REQUESTS // FULL_BATCHES), 1)
+        together = self.at_once(running).served.duration_s
+        rng, count = np.random.default_rng(SEED), FULL_BATCHES * running
+        first = np.sort(rng.uniform(0.0, together, running))
+        served = self.simulated(np.concatenate([first, np.full(count - running, together)]), rng).served
+        ended = np.sort((served.arrival_s + served.e2e_s)[np.isfinite(served.e2e_s)])
+        kept = ended[SETTLED * running : max(len(ended) - running, 0)]
+        spent = float(kept[-1] - kept[0]) if len(kept) > 1 else 0.0
+        return (len(kept) - 1) / spent * self.ranks if spent else served.requests_per_s * self.ranks
+
+    def near_capacity(self, rate: float, most: float, found: OpenLoop, count: float = 0.0) -> EdgeRange | None:
+        """The range of the means of `found` where the rate is about the most that is taken (`edge_range`)."""
+
+        def means(share: float) -> tuple[float, float]:
+            other = found if share == 1.0 else self.at_rate(rate, count, found.slowdown / share)
+            return other.ttft_s, other.tpot_s
+
+        return edge_range(rate / most, means)
+
+    def simulated(self, arrivals: npt.NDArray[np.float64], rng: np.random.Generator, slowdown: float = 1.0) -> OpenLoop:
+        """One rank that gets requests at these times."""
+        data, count, constants = self.lengths, len(arrivals), self.job.constants
+        isl = sampled_lengths(data.isl, data.input_cv, data.most_input, count, rng)
+        osl = sampled_lengths(data.osl, data.output_cv, data.most_output, count, rng)
+        new = np.maximum(np.round(isl * (1.0 - self.cached)), 1.0) if self.cached else isl
+        requests = Requests(arrival_s=arrivals, isl=new, osl=osl, cached=isl - new)
+        sequences = float(self.memory.kv_pool_bytes / self.memory.kv_bytes_per_sequence) / self.job.plan.pp
+        limits = scheduler_limits(
+            self.job.engine,
+            batch=self.batch,
+            tokens=self.tokens,
+            kv_tokens=sequences * self.held_tokens,
+            chunked=self.chunked,
+            steps_per_token=self.steps_per_token,
+            checked=1.0 + self.drafted,
+            receive_every=self.receive_every,
+            synchronous=self.job.synchronous,
+        )
+        table = IterationTable(self.job).slowed(slowdown)
+        served = simulate(table, requests, limits, constants.request_s, token_s=constants.request_token_s)
+        kept = np.isfinite(served.e2e_s)
+        later, tpot = np.maximum(osl - 1.0, 0.0)[kept], served.tpot_s[kept]
+        return OpenLoop(
+            ttft_s=float(np.mean(served.ttft_s[kept])),
+            tpot_s=float(np.nanmean(tpot)) if np.isfinite(tpot).any() else 0.0,
+            itl_s=float(np.nansum(tpot * later) / max(later.sum(), 1.0)),
+            e2e_s=float(np.mean(served.e2e_s[kept])),
+            requests_per_s=served.requests_per_s * self.ranks,
+            served=served,
+            requests=requests,
+            slowdown=slowdown,
+        )
 
 
 def one_user(job: ServingJob, isl: float, osl: float) -> tuple[float, float]:

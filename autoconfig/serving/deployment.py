@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autoconfig.memory_model.serving import ServingMemory, weight_parts_bytes
-from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, closed_loop, edge_range, one_user
+from autoconfig.serving.closed_loop import REQUESTS_A_USER, Benchmark, EdgeRange, LiveServer, closed_loop, edge_range, one_user
 from autoconfig.serving.disaggregated import prefill_memory, transfer_seconds
 from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.rank import Deployments
@@ -136,13 +136,11 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
     longest = question.longest_bytes(decode, memory)
     running = c["batch"] / (decode.adp * decode.pp)
     checked = 1.0 + lengths.drafted
-    parts = iteration_parts(job, running, lengths.average, 0.0, 1.0, checked)
     if plan.prefill is None:
         prompts = float(prompts_per_iteration(lengths, running, plan.decode.tokens, question.chunked))
         mixed = iteration_parts(job, running, lengths.average, prompts, lengths.prompt, checked)
     else:
         mixed = iteration_parts(question.job(plan.prefill), 0.0, 1.0, 1.0, lengths.prompt)
-    cost = question.price / 3600.0 / per_gpu * 1e6 if question.price else None
     return DeploymentReport(
         plan=plan,
         requests_per_s=c["requests_per_s"],
@@ -157,11 +155,23 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         max_concurrency=int(memory.max_concurrency) * decode.adp * decode.replicas,
         longest_bytes=longest,
         max_concurrency_longest=int(max(float(memory.kv_pool_bytes), 0.0) // longest) * decode.adp * decode.replicas,
-        step_parts={name: float(s) for name, s in parts.items()},
+        step_parts=step_parts(question, decode, c["batch"]),
         mixed_parts={name: float(s) for name, s in mixed.items()},
         prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
-        cost_per_million_tokens=cost,
+        cost_per_million_tokens=_cost(question, per_gpu),
     )
+
+
+def step_parts(question: ServeQuestion, plan: EnginePlan, users: float) -> dict[str, float]:
+    """Seconds of a decode iteration by part, with so many users of an instance."""
+    lengths, running = question.lengths, users / (plan.adp * plan.pp)
+    parts = iteration_parts(question.job(plan), running, lengths.average, 0.0, 1.0, 1.0 + lengths.drafted)
+    return {name: float(seconds) for name, seconds in parts.items()}
+
+
+def _cost(question: ServeQuestion, per_gpu: float) -> float | None:
+    """Money for a million output tokens, at so many a second of a GPU."""
+    return question.price / 3600.0 / per_gpu * 1e6 if question.price else None
 
 
 def benchmarked(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
@@ -279,8 +289,24 @@ def simulated(question: ServeQuestion, one: DeploymentReport) -> SimulatedJson:
     return _latency(question, one, seen, ranks * decode.replicas / len(seen))
 
 
-QUEUE_BATCHES, QUEUE = 8, 4000
-"""Of a queue that is never empty: batches, after which the first and the last change its rate by little; requests at most."""
+def server_of(question: ServeQuestion, one: DeploymentReport) -> LiveServer:
+    """The deployment under live load of drawn requests."""
+    decode, work, lengths = one.plan.decode, question.workload, question.lengths
+    assert not isinstance(work, Trace)
+    running = max(decode.batch // (decode.adp * decode.pp), 1)
+    return LiveServer(
+        job=question.job(decode),
+        memory=one.memory,
+        lengths=work.data,
+        held_tokens=work.held_tokens,
+        batch=running,
+        running=float(running),
+        tokens=decode.tokens,
+        chunked=question.chunked,
+        cached=lengths.cached,
+        steps_per_token=1.0 / lengths.tokens_per_step,
+        drafted=lengths.drafted,
+    )
 
 
 def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
@@ -292,21 +318,46 @@ def near_capacity(question: ServeQuestion, one: DeploymentReport) -> DeploymentR
     running = max(decode.batch // ranks, 1)
     (stream,) = _streams(question, one, ranks * decode.replicas, running)
     table = IterationTable(question.job(decode), most_length=work.longest_tokens)
-    count, rng = min(QUEUE_BATCHES * running, QUEUE), np.random.default_rng(SEED)
-    isl = sampled_lengths(work.isl, work.data.input_cv, work.longest_input, count, rng)
-    osl = sampled_lengths(work.osl, work.data.output_cv, work.data.most_output, count, rng)
-    full = _run(question, one, table, Stream(arrival_s=np.zeros(count), isl=isl, osl=osl), running, 0.0)
-    most = full.tokens / float(osl.mean()) / full.seconds * ranks * decode.replicas
 
     def means(share: float) -> tuple[float, float]:
         seen = _run(question, one, table.slowed(1.0 / share), stream, running, 0.25)
         found = latency if share == 1.0 else _latency(question, one, [seen], ranks * decode.replicas)
         return found.ttft_seconds.mean, found.tpot_seconds.mean
 
-    edge = edge_range(question.rate / most, means)
-    if edge is None:
+    return _ranged(one, edge_range(question.rate / server_of(question, one).most_requests_per_s(), means))
+
+
+def _ranged(one: DeploymentReport, edge: EdgeRange | None) -> DeploymentReport:
+    if edge is None or one.latency is None:
         return one
-    return replace(one, latency=replace(latency, ttft_range_seconds=edge.ttft_s, tpot_range_seconds=edge.tpot_s))
+    return replace(one, latency=replace(one.latency, ttft_range_seconds=edge.ttft_s, tpot_range_seconds=edge.tpot_s))
+
+
+def at_rate(question: ServeQuestion, one: DeploymentReport) -> DeploymentReport:
+    """The deployment at the rate asked for: latencies, users and throughput of the run that `check` and `predict --inference`
+    simulate (`LiveServer.at_rate`), which counts the whole run. As it is where no rate of drawn requests was asked of it."""
+    decode = one.plan.decode
+    if not question.rate or one.plan.prefill is not None or isinstance(question.workload, Trace):
+        return one
+    server, rate = server_of(question, one), question.rate
+    found = server.at_rate(rate)
+    asked = found.requests
+    stream = Stream(arrival_s=asked.arrival_s, isl=asked.isl + asked.cached, osl=asked.osl)
+    latency = _latency(question, one, [_seen(one, stream, found.served, 0.0, None)], server.ranks)
+    users = min(max(round(rate * found.e2e_s), 1), decode.batch * decode.replicas)
+    carried = replace(
+        one,
+        requests_per_s=found.requests_per_s,
+        tokens_per_s_per_gpu=latency.tokens_per_second_per_gpu,
+        tokens_per_s_per_user=1.0 / found.tpot_s if found.tpot_s else 0.0,
+        ttft_s=found.ttft_s,
+        tpot_s=found.tpot_s,
+        concurrency=users,
+        step_parts=step_parts(question, decode, users / decode.replicas),
+        latency=latency,
+        cost_per_million_tokens=_cost(question, latency.tokens_per_second_per_gpu),
+    )
+    return _ranged(carried, server.near_capacity(rate, server.most_requests_per_s(), found))
 
 
 def _streams(question: ServeQuestion, one: DeploymentReport, ranks: int, running: int) -> list[Stream]:

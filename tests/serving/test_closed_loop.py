@@ -20,7 +20,7 @@ from autoconfig.time_model.serving.scheduler import scheduler_limits
 from autoconfig.time_model.serving.simulation import IterationTable, uniform_lengths
 from autoconfig.time_model.serving.tables import EngineConstants, PooledTerms, StepTerms, shipped_calibration
 
-from autoconfig.runs.predict_serving import predict_rows, set_up
+from autoconfig.runs.predict_serving import best_setup, open_loop, predict_rows, server_of, set_up
 from autoconfig.runs.serving_row import read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.closed_loop import bands_text
@@ -128,6 +128,23 @@ def test_a_load_near_the_capacity_is_a_range():
     half, full = predict_rows([{**rate, "offered_qps": str(most / 2)}, {**rate, "offered_qps": str(most)}])
     assert half.ttft_range_ms is None and full.ttft_range_ms[0] <= full.ttft_ms <= full.ttft_range_ms[1]
     assert full.note.startswith("a range: 1.00 of the")
+
+
+def test_the_most_that_a_server_takes_is_what_it_serves_when_more_comes():
+    """Of requests of one length that come at random, in the second half of a run far above the most: not in step."""
+    lengths, formats = {"isl": "1000", "osl": "300"}, {"weights": "bf16", "kv": "bf16"}
+    load = {"scenario": "online", "kind": "online_qps", "max_num_seqs": "128", "offered_qps": "18"}
+    row = {**ROW, "model": "Qwen3-8B", **formats, **lengths, **load}
+    case = read_case(row)
+    setup = best_setup(case, shipped_calibration())
+    served = open_loop(case, setup).served
+    ended = np.sort(served.arrival_s + served.e2e_s)
+    first, last = len(ended) // 2, len(ended) * 19 // 20
+    most = server_of(case, setup).most_requests_per_s()
+    assert most == pytest.approx((last - first) / (ended[last] - ended[first]), rel=0.05)
+    for share, said in ((0.8, ""), (0.95, "a range"), (1.2, "the queue grows without end")):
+        found = predict_rows([{**row, "offered_qps": f"{share * most:.3f}"}])[0]
+        assert (found.ttft_range_ms is not None) == (said == "a range") and said in found.note
 
 
 def test_a_deployment_near_its_most_is_a_range():
