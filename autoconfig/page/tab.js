@@ -28,7 +28,7 @@ const TABS = {
       ["launch", "Launch script, where the log prints no arguments", "", false, true], ["plan", "Or a plan", "tp=4,pp=4,mbs=1,sp=1"],
       ["model", "Its model", "as the files say"], ["gpus", "Its GPUs", "as the files say", true], ["gpu", "Its GPU", "h100-sxm-80gb"],
       ["software", "Its software", "usual"],
-      ["seq_length", "Sequence", "usual", true], ["global_batch_size", "Global batch", "usual", true], ["step", "Measured step", "of the log, or 8.1s"]] },
+      ["seq_length", "Its sequence", "usual", true], ["global_batch_size", "Its global batch", "usual", true], ["step", "Measured step", "of the log, or 8.1s"]] },
   "post-training": { label: "Post-training", path: "/v1/post-training", taken: ["model", "gpus", "gpu"],
     view: placementsView, chosen: "placement", fields: [["algorithm", "Algorithm", "grpo"], ["framework", "Framework", "verl"],
       ["prompts", "Prompts a step", "usual of the framework", true], ["group_size", "Responses of each", "usual of the framework", true],
