@@ -43,7 +43,9 @@ _OTHERS = {
     b"\x7fELF": "a program, not a log",
 }
 _LAUNCH = re.compile(
-    rb"^\s{0,40}[\[{]|^#!|(?<!-)--[a-z][\w-]{2,60}|\btorchrun\b|(?:^[\w.-]{1,60}:(?: [^\n]{0,200})?\n){3}", re.MULTILINE
+    rb"\A\s{0,40}(?:\{|\[\s{0,40}[\"{])|^\[[A-Za-z_][\w.-]{0,80}\]\s{0,8}$|^#!|(?<!-)--[a-z][\w-]{2,60}|\btorchrun\b"
+    rb"|(?:^[\w.-]{1,60}:(?: [^\n]{0,200})?\n){3}",
+    re.MULTILINE,
 )
 """What a script, an argument list or a configuration looks like, where no line of it is one of a log."""
 _ONLY_ENVIRONMENT = frozenset(("environment", "nccl-variable"))

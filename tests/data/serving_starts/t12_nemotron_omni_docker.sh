@@ -3,7 +3,7 @@ export MODEL_HANDLE="nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16"
 docker run --name trtllm_llm_server --rm -it --gpus all --ipc host --network host \
   -e HF_TOKEN=$HF_TOKEN \
   -e MODEL_HANDLE="$MODEL_HANDLE" \
-  -v $HOME/.cache/huggingface/:/root/.cache/huggingface/ \
+  -v $HOME/.cache/huggingface/:/cache/huggingface/ \
   nvidia/tensorrt-llm/release:1.3.0rc9 \
   bash -c '
     hf download $MODEL_HANDLE && \

@@ -1,7 +1,7 @@
 docker run --gpus all \
   -p 8000:8000 \
   --ipc=host \
-  -v ~/.cache/huggingface:/root/.cache/huggingface \
+  -v ~/.cache/huggingface:/cache/huggingface \
   vllm/vllm-openai:minimax27 MiniMaxAI/MiniMax-M2.7 \
       --tensor-parallel-size 4 \
       --tool-call-parser minimax_m2 \
