@@ -50,16 +50,19 @@ def check_deepspeed(monkeypatch, count, batch=64):
         assert found.bfloat16_config.enabled and not found.float16_config.enabled
 
 
-def check_accelerate(tmp_path, count, batch=64):
+def check_accelerate(tmp_path, count, batch=64, software="deepspeed"):
     config = pytest.importorskip("accelerate.commands.config.config_args")
-    scenario, plans = plans_of({**ZERO, "global_batch_size": batch}, "accelerate", count)
+    scenario, plans = plans_of({**ZERO, "software": software, "global_batch_size": batch}, "accelerate", count)
     assert len(plans) >= 10
     for plan in plans:
         (tmp_path / "accelerate.yaml").write_text(write_plan(scenario, plan, "accelerate").text)
         found = config.load_config_from_file(str(tmp_path / "accelerate.yaml"))
         assert found.num_processes == 8 and found.mixed_precision == "bf16"
-        assert found.distributed_type == ("FSDP" if plan.fsdp else "MULTI_GPU")
-        if plan.fsdp:
+        sharded = "DEEPSPEED" if software == "deepspeed" else "FSDP"
+        assert found.distributed_type == (sharded if plan.fsdp or plan.dist_opt else "MULTI_GPU")
+        if found.distributed_type == "DEEPSPEED":
+            assert found.deepspeed_config["zero_stage"] == plan.fsdp or int(plan.dist_opt)
+        elif plan.fsdp:
             assert found.fsdp_config["fsdp_version"] == 2
             assert found.fsdp_config["fsdp_reshard_after_forward"] is (plan.fsdp == 3)
             assert found.fsdp_config["fsdp_activation_checkpointing"] is (plan.recompute != NONE)
@@ -113,8 +116,9 @@ def test_deepspeed_reads_what_is_written(monkeypatch):
     check_deepspeed(monkeypatch, 10)
 
 
-def test_accelerate_reads_what_is_written(tmp_path):
-    check_accelerate(tmp_path, 10)
+@pytest.mark.parametrize("software", ["deepspeed", "torch-eager"])
+def test_accelerate_reads_what_is_written(tmp_path, software):
+    check_accelerate(tmp_path, 10, software=software)
 
 
 def test_torchtitan_reads_what_is_written(tmp_path):

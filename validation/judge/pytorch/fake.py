@@ -63,8 +63,16 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 @functools.cache
+def _forget_torchtitan() -> None:
+    """Drop what others imported of it: torchtitan settles on a kind of device when it is imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchtitan"]:
+        del sys.modules[name]
+
+
+@functools.cache
 def torchtitan(name: str) -> Any:
     """The module torchtitan.NAME, on a CPU and without the packages that are not installed."""
+    _forget_torchtitan()
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     sys.modules["torch.utils.tensorboard"] = _MadeUp("torch.utils.tensorboard")
