@@ -14,6 +14,8 @@ from autoconfig.specs.errors import InputError
 
 Vector = npt.NDArray[np.float64]
 MAX_TOKENS = 2**24
+RESPONSES = 7
+"""Seed of their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +64,10 @@ class ResponseLengths:
             return np.full(len(shares), self.mean)
         return np.asarray(np.clip(np.exp(self._mu + self.sigma * _deviations(tuple(shares))), 1.0, self.cap))
 
-    def sample(self, count: int) -> Vector:
+    def sample(self, count: int, seed: int = RESPONSES) -> Vector:
         """`count` whole lengths, evenly over the law, in a mixed order that is the same every time."""
         found = np.round(self.quantiles((np.arange(count) + 0.5) / count))
-        return np.asarray(np.random.default_rng(7).permutation(np.maximum(found, 1.0)))
+        return np.asarray(np.random.default_rng(seed).permutation(np.maximum(found, 1.0)))
 
     def longest(self, count: int) -> float:
         """The longest of `count` responses, about: the quantile (count - 1/2) / count."""
