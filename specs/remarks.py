@@ -5,6 +5,7 @@ Records are passed on, sorted and decided by; `sentence` makes their words, wher
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -49,6 +50,8 @@ class Remark:
     why: str
     """For people: no code reads it."""
     effect: Effect = Effect.MEMORY_AND_TIME
+    most_bytes: float = math.inf
+    """Of MORE_MEMORY: at most so much more on one GPU."""
 
 
 def note(why: str, effect: Effect = Effect.MEMORY_AND_TIME) -> Remark:

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
+from autoconfig.formats.preferences import not_supervised
 from autoconfig.formats.readers import megatron_log
 from autoconfig.formats.readers.bridge import is_list
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
@@ -24,7 +25,7 @@ _FACTORYS = re.compile(r"--(?:finetuning_type|cutoff_len|template)[ =]")
 _TRL = re.compile(
     r"(?:^|[\s/;&])(?:trl|trl/cli\.py|trl\.cli)\s++(sft|dpo|kto|orpo|cpo|reward|grpo|rloo|gkd|online_dpo)\b", re.MULTILINE
 )
-_PROGRAM = re.compile(r"^(?![^\S\n]*+#)[^\n]*\.py\b", re.MULTILINE)
+_PROGRAM = re.compile(r"^(?![^\S\n]*+#)[^\n]*(?:\.py\b|\s-m\s)", re.MULTILINE)
 _MODEL = re.compile(r"--model[-_]name[-_]or[-_]path[ =]")
 _TRAINERS = re.compile(r"--(?:per_device_train|use_peft|max_(?:seq_)?length|gradient_|dataset_name|torch_dtype)")
 POST_TRAINING = re.compile(
@@ -88,7 +89,7 @@ def recognise(text: str) -> tuple[str, Any]:
     if (found := FACTORY.search(text)) and (not found[0].endswith(".py") or _FACTORYS.search(text)):
         return "llama-factory", None
     if (found := _TRL.search(text)) and found[1] != "sft":
-        raise UnsupportedError(f"trl {found[1]}: training on preferences or rewards compares samples; read is sft. {_RL}")
+        raise UnsupportedError(not_supervised(f"trl {found[1]}", found[1]))
     if found or (_PROGRAM.search(text) and _MODEL.search(text) and _TRAINERS.search(text)):
         return "llama-factory" if _FACTORYS.search(text) else "trl", None
     if _RECIPE.search(text) and "pretrain_gpt" not in text:

@@ -87,6 +87,7 @@ class TrainerRun:
     gpus: int | None
     micro_batch: int
     seq_length: int
+    decoder_seq_length: int | None = None
     global_batch: int | None = None
     accumulation: int | None = None
     tp: int = 1
@@ -194,7 +195,9 @@ def record(
         cluster=cluster,
         numerics=numerics,
         software=stack,
-        workload=Workload(seq_length=seq, global_batch_size=batch, packed_length=run.packed_length),
+        workload=Workload(
+            seq_length=seq, global_batch_size=batch, packed_length=run.packed_length, decoder_seq_length=run.decoder_seq_length
+        ),
         given=read_switches(request.switches, model, numerics),
     )
     plan = TrainPlan(

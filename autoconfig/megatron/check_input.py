@@ -128,6 +128,13 @@ class CheckInput:
         return any(remark.effect is Effect.LESS_MEMORY for remark in self.not_modelled)
 
     @property
+    def more_bytes(self) -> float:
+        """What is not modelled and needs more memory (scores of all pairs of tokens, modules that are trained whole, a teacher) takes
+        at most on one GPU; infinite where no bound is known: a plan within the limit may not fit all the same."""
+        remarks = (*self.not_modelled, *self.question.assumed)
+        return sum(remark.most_bytes for remark in remarks if remark.effect is Effect.MORE_MEMORY)
+
+    @property
     def undecided(self) -> tuple[str, ...]:
         """Keys of an optimizer, a loss or a quantisation that nothing here knows: no memory can be said with them."""
         unknown = (*self.unknown, *(one for one in self.not_modelled if one.effect is Effect.MEMORY_AND_TIME))

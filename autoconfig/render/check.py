@@ -75,8 +75,8 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""
     fits: bool | None
-    """Whether every stage fits; null where the plan is not legal, or over the limit with something not modelled that needs less
-    memory, such as weights in fewer bits than 16."""
+    """Whether every stage fits; null where the plan is not legal, over the limit with something not modelled that needs less
+    memory, such as weights in fewer bits than 16, or within it with something not modelled that needs more, and maybe too much."""
     report: PlanReportJson | None
     """Everything predicted for the file's plan; null where it is not legal."""
     better: BetterPlanJson | None
@@ -167,11 +167,13 @@ def check_json(answer: CheckAnswer) -> CheckJson:
 
 
 def no_verdict(answer: CheckAnswer) -> bool:
-    """Whether the memory predicted is over the limit and only a bound, as something not modelled needs less, or hangs on a key
-    that nothing knows."""
+    """Whether the memory predicted is only a bound on the wrong side of the limit (over it, where something not modelled needs
+    less; within it, where something needs more), or hangs on a key that nothing knows."""
     if answer.report is None:
         return False
-    return bool(answer.source.undecided) or (not answer.report.fits and answer.source.needs_less)
+    worst, limit = answer.report.worst_stage.peak_bytes, answer.report.limit_bytes
+    beyond = worst + answer.source.more_bytes > limit if answer.report.fits else answer.source.needs_less
+    return bool(answer.source.undecided) or beyond
 
 
 def show_check(console: Console, answer: CheckAnswer) -> None:
@@ -241,9 +243,11 @@ def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> N
         console.print(speed_text(report))
         return
     if no_verdict(answer):
-        what = "; ".join(sentences(one for one in answer.source.not_modelled if one.effect is Effect.LESS_MEMORY))
+        effect, bound = (Effect.MORE_MEMORY, "at least") if report.fits else (Effect.LESS_MEMORY, "at most")
+        remarks = (*answer.source.not_modelled, *(answer.source.question.assumed if report.fits else ()))
+        what = "; ".join(sentences(one for one in remarks if one.effect is effect))
         console.print(
-            f"[bold]No verdict on memory[/bold]: not modelled is {escape(what)}; at most {worst.peak_bytes / GIB:.1f} GiB, "
+            f"[bold]No verdict on memory[/bold]: not modelled is {escape(what)}; {bound} {worst.peak_bytes / GIB:.1f} GiB, "
             f"without it, on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
         console.print(speed_text(report))

@@ -68,7 +68,8 @@ def test_what_lies_elsewhere_is_asked_for():
         with pytest.raises(InputError, match=says):
             read(command)
     for command, says in (
-        (f"accelerate launch dpo.py {SFT[7:]} --beta 0.1", "beta: training on preferences"),
+        (f"accelerate launch dpo.py {SFT[7:]}", r"dpo\.py: training on preferences.*rl --algorithm dpo` plans it"),
+        (f"accelerate launch mine.py {SFT[7:]} --beta 0.1", "beta: training on preferences"),
         (f"trl grpo {SFT[7:]}", "trl grpo: training on preferences or rewards"),
     ):
         with pytest.raises(UnsupportedError, match=says):
@@ -98,6 +99,7 @@ model_name_or_path: Qwen/Qwen2.5-7B
 bf16: true
 per_device_train_batch_size: 1
 gradient_checkpointing: false
+model_max_length: 1024
 """
 
 

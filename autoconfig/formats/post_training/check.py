@@ -13,6 +13,7 @@ from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
+from autoconfig.formats.preferences import algorithm_of, plans
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
@@ -198,8 +199,11 @@ def _elsewhere(text: str) -> str:
     trains = re.search(r"\btrain_(sft|dpo|rm|kto|kd)\b|\b(?:fsdp_)?(sft)_trainer\b|\b(?:trl )(sft|dpo|kto|reward)\b", text)
     if trains:
         name = next(group for group in trains.groups() if group)
-        plan = {"kd": "distillation", "reward": "rm"}.get(name, name)
-        return f". It trains by {name}, without generation: `autoconfig rl --algorithm {plan}` plans that"
+        command = "`autoconfig rl --algorithm sft` plans it" if name == "sft" else plans(name)
+        return f". It trains by {name}, without generation: {command}"
+    program = re.search(r"^(?!#)[^\n]*?([\w-]{1,80})\.py\b", text, re.MULTILINE)
+    if program and "model_name_or_path" in text and (algorithm := algorithm_of(program[1])):
+        return f". It trains by {algorithm}: {plans(algorithm)}"
     if re.search(r"\brun_grpo\w*\.py\b", text):
         return ". It hands overrides to a NeMo-RL configuration: check that file, with --set KEY=VALUE for each"
     return ". For supervised fine-tuning: `autoconfig check FILE`" if "model_name_or_path" in text else ""

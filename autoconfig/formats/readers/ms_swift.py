@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autoconfig.formats.preferences import not_supervised
 from autoconfig.formats.projections import ALL_LINEAR
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, training
@@ -71,10 +72,7 @@ def read(document: Document) -> CheckInput:
         launcher = (*script.before, script.program)
     section = Section(values, document.text, document.request.settings)
     if kind := section.word("rlhf_type") or ("dpo" if "rlhf" in launcher else ""):  # its default
-        raise UnsupportedError(
-            f"--rlhf_type {kind[:20]}: training on preferences or rewards compares samples and holds further models; read are "
-            "sft and pt (`autoconfig rl` plans grpo, ppo and their kin)"
-        )
+        raise UnsupportedError(not_supervised(f"--rlhf_type {kind[:20]}", kind))
     gpus = processes(variables) or launched
     if any("megatron" in part for part in launcher) if launcher else any(section.has(key) for key in MEGATRON):
         node = int(str(variables["NPROC_PER_NODE"])) if processes(variables) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from autoconfig.formats.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
 from autoconfig.formats.readers.hugging_face.trainer import HARMLESS, keep_type, settings, settings_of_fsdp, training
 from autoconfig.formats.record import Document, record
@@ -24,8 +25,6 @@ LENGTH, MICRO_BATCH = 512, 1
 """Defaults of sequence_len and micro_batch_size (utils/schemas/config.py, training.py)."""
 ADAPTERS = ("lora", "qlora")
 _REFUSED = {
-    "rl": "training on preferences or rewards compares samples and holds further models; read is supervised training",
-    "reward_model": "a reward model is trained; read is a language model",
     "qat": "weights are quantised while they train, which is not priced",
     "dp_replicate_size": "weights are sharded over part of the GPUs, with a copy in each such part, which plans cannot say",
     "relora": "adapters are merged while they train, with an optimizer that is reset; not priced",
@@ -43,6 +42,9 @@ def read(document: Document) -> CheckInput:
     section = document.section()
     axolotl = words_of_trainer("axolotl")
     section.rename(axolotl.words)
+    for key, algorithm in (("rl", section.word("rl") or ""), ("reward_model", "reward"), ("process_reward_model", "prm")):
+        if is_named(section, key):
+            raise UnsupportedError(not_supervised(f"{section.place(key)} is {str(section.get(key))[:40]}", algorithm))
     for key, why in _REFUSED.items():
         if is_named(section, key) and str(section.get(key)) != "1":
             raise UnsupportedError(f"{section.place(key)} is {str(section.get(key))[:40]}: {why}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from autoconfig.formats.preferences import algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, settings, training
 from autoconfig.formats.readers.options import options_of, processes, read_command
@@ -46,6 +47,8 @@ def _visible(variables: Mapping[str, object]) -> int | None:
 def _read(document: Document, gpus: int | None) -> CheckInput:
     section = document.section()
     stage = section.word("stage") or "sft"
+    if algorithm := algorithm_of(stage):
+        raise UnsupportedError(not_supervised(f"{section.place('stage')} is {stage[:40]}", algorithm))
     if stage not in STAGES:
         raise UnsupportedError(f"{section.place('stage')} is {stage[:40]}: read are {', '.join(STAGES)}")
     if section.has("do_train") and not section.flag("do_train"):

@@ -14,7 +14,7 @@ from autoconfig.formats.record import Document, TrainerRun, model_named
 from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.deepspeed import FULL, WISH
 from autoconfig.formats.writers.words import accumulation
-from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.errors import InputError, UnsupportedError, option
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark, note
@@ -112,18 +112,23 @@ def training(
     *,
     name: str | None,
     kind: str,
-    length: tuple[str, int],
+    length: tuple[str, int | None],
     recompute: bool,
     gpus: int | None,
 ) -> TrainerRun:
-    """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default."""
+    """The run of a Trainer. `kind`: full or lora; `length`: the option of the longest sequence and its default, None where the
+    program has one of its own or none. Raises InputError where no length is known."""
     assumed: list[Remark] = []
     head = header_of(document.text)
     model = model_named(document, name or (head.model if head else None), assumed)
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"training of kind {kind[:40]!r}: read are full and lora")
     seq = section.count(length[0])
-    if seq is None:
+    if seq is None and length[1] is None:
+        seq = document.request.seq_length
+        if seq is None:
+            raise InputError(f"no sequence length is in the file, and its program has its own: say {option('seq_length')} N")
+    elif seq is None:
         seq = length[1]
         assumed.append(Remark("seq_length", seq, f"the default of {length[0]}"))
     assumed.append(note("every sequence is as long as the longest, as with packing"))

@@ -3,33 +3,50 @@ accelerate, torchrun, deepspeed or python; arguments of transformers' Trainer in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
+from autoconfig.formats.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.readers.options import options_of, read_command
 from autoconfig.formats.record import Document, TrainerRun, record
+from autoconfig.formats.tree import Section
 from autoconfig.formats.writers import trl
 from autoconfig.formats.writers.deepspeed import WISH as ZERO
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.megatron.shell.script import Script
 from autoconfig.planning.export_files import MARK
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.parameters import dense_gemm_weights, total_parameters
 from autoconfig.specs.plan import NONE, parse_plan
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 
 LENGTH = 1024
 """trl.SFTConfig.max_length."""
-DECISIVE = frozenset({"--model-name-or-path", "--config"})
-PAIRS = frozenset(
-    {"beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight", "center_rewards_coefficient", "rpo_alpha"}
+LENGTHS = (
+    "max_length",
+    "max_seq_length",
+    "model_max_length",
+    "block_size",
+    "max_seq_len",
+    "source_max_len",
+    "max_source_length",
 )
-"""Arguments of TRL's trainers of preferences and rewards (DPO, KTO, ORPO, reward models) that its SFTConfig lacks."""
+"""Options of the longest sequence: TRL's, its own before 0.16, FastChat's and Stanford Alpaca's, run_clm.py's of transformers,
+llm-recipes', qlora.py's and run_summarization.py's; beside the last two the answer has its own."""
+TARGETS = {"source_max_len": "target_max_len", "max_source_length": "max_target_length"}
+OWN = frozenset(
+    {"max_length", "packing", "packing_strategy", "padding_free", "dataset_text_field", "dataset_kwargs", "use_peft"}
+    | {"completion_only_loss", "assistant_only_loss", "chat_template_path", "activation_offloading", "use_bnb_nested_quant"}
+)
+"""Arguments of SFTConfig and ModelConfig that transformers' TrainingArguments lack."""
+DECISIVE = frozenset({"--model-name-or-path", "--config"})
 NO_TRAINER = frozenset({"with_tracking", "checkpointing_steps", "use_slow_tokenizer", "dataset_mixer_list", "dataset_mix_dir"})
 """Arguments of programs with a loop of their own (open-instruct's finetune.py, transformers' run_clm_no_trainer.py), whose
 other names are the Trainer's and whose defaults are not."""
@@ -43,10 +60,12 @@ _OF_TRL: dict[str, Mapping[str, Any]] = {
 """trl/accelerate_configs of trl 1.16, but for the number of processes, 8 in each."""
 
 
-def require_sft(keys: Mapping[str, object]) -> None:
-    """Raises UnsupportedError where arguments are of another training than a Trainer's supervised one."""
-    if others := sorted(set(keys) & PAIRS):
-        raise UnsupportedError(f"{others[0]}: training on preferences compares samples and holds further models; read is SFT")
+def require_sft(keys: Mapping[str, object], program: str = "") -> None:
+    """Raises UnsupportedError where the program or arguments are of another training than a Trainer's supervised one."""
+    if algorithm := algorithm_of(program):
+        raise UnsupportedError(not_supervised(program[-60:], algorithm))
+    if others := sorted(set(keys) & KEYS):
+        raise UnsupportedError(not_supervised(others[0]))
     if others := sorted(set(keys) & NO_TRAINER):
         raise UnsupportedError(f"{others[0]}: no option of Hugging Face's Trainer, but of a program with its own loop")
 
@@ -56,18 +75,21 @@ def read(document: Document) -> CheckInput:
     UnsupportedError."""
     if document.values is not None:
         require_sft(document.values)
-        return _read(document, None)
+        return _read(document, None, of_trl=bool(set(document.values) & OWN))
     script = read_command(document.text, document.request.settings, "TRL", DECISIVE, r"--[A-Za-z][\w-]*")
     values = options_of(script.argv)
-    require_sft(values)
+    program = script.program or (script.before[-1] if script.before else "")
+    require_sft(values, program)
     if (named := values.pop("config", None)) is not None:
         values = {**_config(document, str(named)), **values}
+        require_sft(values)
     launch = _launcher(document, script, values)
     document = replace(document, values=values, launch=launch)
     if launch is None:
         require_sharding(document.section(), script.before)
     gpus = script.num_gpus if launch is None else None
-    return replace(_read(document, gpus), notes=script.notes)
+    named_sft = "sft" in re.findall(r"[a-z]+", program.lower().rpartition("/")[2])
+    return replace(_read(document, gpus, of_trl=named_sft), notes=script.notes)
 
 
 def _config(document: Document, name: str) -> dict[str, object]:
@@ -97,30 +119,38 @@ def _launcher(document: Document, script: Script, values: dict[str, object]) -> 
     return replace(document, format="accelerate", values={**(found or {}), **own})
 
 
-def _read(document: Document, gpus: int | None) -> CheckInput:
+def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
+    """`of_trl`: the defaults are TRL's; else transformers' own, of a program around its Trainer."""
     head = header_of(document.text)
     if head is not None and document.launch is None:
         document = replace(document, launch=_written_with(document))
     section = document.section()
-    length = "max_length" if section.has("max_length") else "max_seq_length"  # of TRL before 0.16
-    plain = not section.has("bf16", "fp16")
+    length = next((name for name in LENGTHS if section.has(name)), LENGTHS[0])
+    plain = of_trl and not section.has("bf16", "fp16")
     if plain:
         section.flat["bf16"] = True
     run = training(
         document,
         section,
         name=section.word("model_name_or_path"),
-        kind="lora" if section.flag("use_peft") else "full",
-        length=(length, LENGTH),
-        recompute=section.flag("gradient_checkpointing", default=True),
+        kind="lora" if _trains_adapters(section) else "full",
+        length=(length, LENGTH if of_trl else None),
+        recompute=section.flag("gradient_checkpointing", default=of_trl),
         gpus=gpus,
     )
+    _add_answers(section, run, length)
+    if not of_trl and not section.has("gradient_checkpointing"):
+        why = "the default of transformers' Trainer, whose program this is (trl's sft has it on)"
+        run.assumed.append(Remark("gradient_checkpointing", False, why))
     run.ways = {**run.ways, "adapters": "use_peft: true"}
+    if not of_trl and not section.has("bf16", "fp16", "torch_dtype", "dtype"):
+        why = "transformers' own where neither bf16 nor fp16 is said (trl's sft has bf16)"
+        run.assumed.append(Remark("precision", "fp32", why))
     if plain:
         run.assumed.append(
             Remark("precision", "bf16", "the default of SFTConfig where neither bf16 nor fp16 is said (trl from 0.20 on)")
         )
-    wide = (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
+    wide = of_trl and (section.word("dtype", "torch_dtype") or "float32").lower() in ("float32", "fp32")
     if names_deepspeed(section):
         return record(document, run, section, settings, keep_type(section, run, ZERO))
     sharded = bool(run.fsdp)
@@ -133,12 +163,34 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
         run.assumed.append(note("frozen weights in float32, as trl loads them where the file does not say dtype: bfloat16"))
         if run.recompute == NONE:
             why = "which autocast saves for backward: more memory"
-            run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE))
+            most = 2.0 * total_parameters(run.model)
+            run.not_modelled.append(Remark("casts of frozen fp32 weights", None, why, MORE, most))
     if wide and run.numerics.get("frozen_dtype") in FROZEN_BYTES:
         why = "embedding, output layer and norms are loaded in float32 (dtype: bfloat16 says 16 bits): more memory"
-        run.not_modelled.append(Remark("dtype", None, why, MORE))
+        most = 2.0 * (
+            total_parameters(run.model) - sum(dense_gemm_weights(run.model, kind, 1) for kind in run.model.layer_kinds)
+        )
+        run.not_modelled.append(Remark("dtype", None, why, MORE, most))
     spell = settings_of_zero if zero else settings_of_fsdp if sharded and document.launch is None else trl.settings
     return record(document, run, section, spell, wish)
+
+
+def _add_answers(section: Section, run: TrainerRun, length: str) -> None:
+    """Beside the longest prompt the longest answer, where the program has an option for each: of the decoder, or behind it."""
+    answer = section.count(TARGETS[length]) if length in TARGETS else None
+    if answer is not None and run.model.is_encoder_decoder:
+        run.decoder_seq_length = answer
+    elif answer is not None:
+        run.seq_length += answer
+
+
+def _trains_adapters(section: Section) -> bool:
+    """Whether adapters are trained: TRL's `use_peft`, or the word of a program around the Trainer for it (Qwen's finetune.py,
+    FastChat's train_lora.py, LLaVA's)."""
+    if section.flag("q_lora"):
+        section.flat["load_in_4bit"] = True
+    found = [section.flag(name) for name in ("use_peft", "use_lora", "lora_enable", "q_lora")]
+    return any(found)
 
 
 def _written_with(document: Document) -> Document | None:

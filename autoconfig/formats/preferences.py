@@ -1,0 +1,54 @@
+"""Training on preferences and rewards, by the names of its programs and keys: which command plans it. No file of it is a file
+of supervised training: chosen and rejected samples run together, beside the forward of a reference model, or there is a value
+head and no vocabulary."""
+
+from __future__ import annotations
+
+import re
+
+_OF = {
+    **dict.fromkeys(("dpo", "ipo", "rpo", "sdpo"), "dpo"),
+    **dict.fromkeys(("rm", "reward", "rewards", "prm"), "rm"),
+    **{name: name for name in ("grpo", "rloo", "ppo", "dapo")},
+    "gkd": "on-policy-distillation",
+}
+"""Words in names of programs, stages and subcommands -> the algorithm of `autoconfig rl --algorithm`."""
+_OTHERS = frozenset({"kto", "orpo", "cpo", "simpo", "bco", "nash", "xpo", "gold", "rlhf", "slic", "kd"})
+"""Those that no command plans."""
+GENERATES = ("grpo", "rloo", "dapo", "ppo")
+KEYS = frozenset(
+    {
+        "beta",
+        "max_prompt_length",
+        "precompute_ref_log_probs",
+        "precompute_ref_log_prob",
+        "desirable_weight",
+        "undesirable_weight",
+    }
+    | {"center_rewards_coefficient", "rpo_alpha", "ld_alpha", "discopop_tau", "simpo_gamma", "cpo_alpha", "reward_funcs"}
+    | {"reward_model_path", "num_generations", "max_completion_length", "ref_model_mixup_alpha", "ref_model_name_or_path"}
+)
+"""Arguments of TRL's trainers of preferences and rewards that its SFTConfig lacks (trl 1.16 and releases before)."""
+
+
+def algorithm_of(name: str) -> str:
+    """The algorithm that the name of a program, module or subcommand says (`scripts/run_dpo.py`, `trl.scripts.dpo`, `reward`);
+    empty where it says none, or supervised training."""
+    stem = re.split(r"[/.]", name.lower().removesuffix(".py"))[-1]
+    words = re.findall(r"[a-z]+", stem)
+    return "" if "sft" in words else next((word for word in words if word in _OF or word in _OTHERS), "")
+
+
+def plans(algorithm: str) -> str:
+    """Which command plans training by this algorithm, as a sentence."""
+    known = _OF.get(algorithm.lower())
+    if known is None:
+        return f"no command here prices {algorithm[:40]}; of like cost is DPO: `autoconfig rl --algorithm dpo` plans that"
+    reads = "`autoconfig rl check` reads TRL's configuration of it, and " if known in GENERATES else ""
+    return f"{reads}`autoconfig rl --algorithm {known}` plans it"
+
+
+def not_supervised(where: str, algorithm: str = "") -> str:
+    """Why a file is refused that trains by `algorithm`, as `where` says; empty: on preferences, and which way is not known."""
+    why = "training on preferences or rewards compares samples and holds further models; read is supervised training"
+    return f"{where}: {why}. It is not priced as that: {plans(algorithm or 'dpo')}"
