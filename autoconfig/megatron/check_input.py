@@ -129,8 +129,8 @@ class CheckInput:
 
     @property
     def more_bytes(self) -> float:
-        """What is not modelled and needs more memory (scores of all pairs of tokens, modules that are trained whole, a teacher) takes
-        at most on one GPU; infinite where no bound is known: a plan within the limit may not fit all the same."""
+        """What is not modelled and needs more memory (scores of all pairs of tokens, modules that are trained whole, a teacher)
+        takes at most on one GPU; infinite where no bound is known: a plan within the limit may not fit all the same."""
         remarks = (*self.not_modelled, *self.question.assumed)
         return sum(remark.most_bytes for remark in remarks if remark.effect is Effect.MORE_MEMORY)
 

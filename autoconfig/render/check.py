@@ -76,7 +76,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """Null where the plan is legal or nothing is."""
     fits: bool | None
     """Whether every stage fits; null where the plan is not legal, over the limit with something not modelled that needs less
-    memory, such as weights in fewer bits than 16, or within it with something not modelled that needs more, and maybe too much."""
+    memory, such as weights in fewer bits than 16, or within it with something that needs more, and maybe too much."""
     report: PlanReportJson | None
     """Everything predicted for the file's plan; null where it is not legal."""
     better: BetterPlanJson | None
