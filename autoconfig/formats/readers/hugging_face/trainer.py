@@ -123,13 +123,11 @@ def training(
     model = model_named(document, name or (head.model if head else None), assumed)
     if kind not in ("full", "lora"):
         raise UnsupportedError(f"training of kind {kind[:40]!r}: read are full and lora")
-    seq = section.count(length[0])
-    if seq is None and length[1] is None:
-        seq = document.request.seq_length
-        if seq is None:
-            raise InputError(f"no sequence length is in the file, and its program has its own: say {option('seq_length')} N")
-    elif seq is None:
-        seq = length[1]
+    said = section.count(length[0])
+    seq = said or length[1] or document.request.seq_length
+    if seq is None:
+        raise InputError(f"no sequence length is in the file, and its program has its own: say {option('seq_length')} N")
+    if said is None and length[1] is not None:
         assumed.append(Remark("seq_length", seq, f"the default of {length[0]}"))
     assumed.append(note("every sequence is as long as the longest, as with packing"))
     micro, steps = section.count("per_device_train_batch_size"), section.count("gradient_accumulation_steps")
@@ -191,8 +189,8 @@ def _quantise(section: Section, run: TrainerRun) -> None:
     narrow = trained.get("peft") == "lora" and trained["precision"] in ("bf16", "fp16")
     if frozen and narrow and dense and method.lower() in ("bnb", "bitsandbytes"):
         run.numerics = {**trained, "frozen_dtype": frozen}
-        said = f"linear layers of the blocks in {frozen} of bitsandbytes, embedding, output layer and norms in 16 bits"
-        run.assumed.append(note(said))
+        kept = f"linear layers of the blocks in {frozen} of bitsandbytes, embedding, output layer and norms in 16 bits"
+        run.assumed.append(note(kept))
 
 
 def _remark(section: Section, run: TrainerRun) -> None:
