@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from autoconfig.formats.argument_names import MEGATRON_ARGUMENTS
-from autoconfig.formats.preferences import not_supervised
 from autoconfig.formats.readers import megatron_log
 from autoconfig.formats.readers.bridge import is_list
+from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.tree import load_json, load_toml, load_yaml
 from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.specs.errors import InputError, UnsupportedError

@@ -9,7 +9,7 @@ from autoconfig.specs.remarks import Effect
 
 from autoconfig.formats.check import read_any
 from autoconfig.formats.post_training.check import read_file as read_post_training
-from autoconfig.formats.preferences import KEYS, algorithm_of
+from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of
 from autoconfig.megatron.check_input import CheckRequest
 
 ASKED = CheckRequest(gpu="h100-sxm-80gb")

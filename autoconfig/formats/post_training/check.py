@@ -13,7 +13,7 @@ from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
-from autoconfig.formats.preferences import algorithm_of, plans
+from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, plans
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoconfig.formats.preferences import not_supervised
 from autoconfig.formats.projections import ALL_LINEAR
+from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, training
 from autoconfig.formats.readers.hugging_face.trainer import settings as trainer_settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from autoconfig.formats.preferences import not_supervised
+from autoconfig.formats.readers.hugging_face.preferences import not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed
 from autoconfig.formats.readers.hugging_face.trainer import HARMLESS, keep_type, settings, settings_of_fsdp, training
 from autoconfig.formats.record import Document, record

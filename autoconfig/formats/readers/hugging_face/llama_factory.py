@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from autoconfig.formats.preferences import algorithm_of, not_supervised
+from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, settings, training
 from autoconfig.formats.readers.options import options_of, processes, read_command

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.header import header_of
-from autoconfig.formats.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.accelerate import from_launcher, layout, not_modelled, settings_of_zero
+from autoconfig.formats.readers.hugging_face.preferences import KEYS, algorithm_of, not_supervised
 from autoconfig.formats.readers.hugging_face.sharding import names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import MORE, keep_type, name_liger, settings, settings_of_fsdp, training
 from autoconfig.formats.readers.options import options_of, read_command
