@@ -21,6 +21,10 @@ FACTORS = ("generation", "forward", "training")
 OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter", "scatter_assumed")
 
 
+APART = {("generation", "fsdp"), ("forward", "experts"), ("training", "experts")}
+"""(phase, mark) that the factor of a phase does not hold: none is, or one that depends on the micro-batch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """What one step runs besides generation and training of the policy."""
@@ -50,10 +54,8 @@ class Framework:
     group: int
     stacks: Mapping[str, str] = field(hash=False)
     """megatron, fsdp: the software stack of the training model that prices each back end."""
-    sync: Mapping[str, float] = field(hash=False)
-    """Bytes per second with which new weights reach one engine: colocated_megatron, colocated_fsdp, split."""
-    sync_gpus: int = 0
-    """GPUs for which `sync` is the rate, which grows with them; 0: the same for any number."""
+    sync: Mapping[str, str] = field(hash=False)
+    """Method of weight synchronisation of colocated_megatron, colocated_fsdp, split."""
     minibatch_in_prompts: bool = False
     continuous: bool = True
     """Engines batch continuously; False: static batches, one after the other."""
@@ -101,7 +103,7 @@ def _data() -> dict[str, Any]:
 
 
 def section(name: str) -> dict[str, Any]:
-    """A section of data/post_training.toml: engine_host, lengths."""
+    """A section of data/post_training.toml: engine_host, lengths, weight_sync."""
     return _data()[name]
 
 
@@ -174,6 +176,10 @@ class PhaseConstants:
     forward: float = 1.0
     training: float = 1.0
     """Seconds measured over seconds priced."""
+    forward_experts: float = 1.0
+    """More of forward passes of experts whose small micro-batches wait for the host."""
+    training_experts: float = 1.0
+    """The same of training."""
     fixed_s: float = 5.0
     """Of a step beside its phases: data, rewards, advantages, waking and sleeping of engines."""
     seconds_per_sample: float = 0.005
@@ -206,7 +212,9 @@ def constants_of(known: Constants, framework: str, marks: Collection[str]) -> Ph
     numbers = known.get(framework) or known.get("all") or {}
     factors = {}
     for phase in FACTORS:
-        own = [mark for mark in marks if (phase, mark) != ("generation", "fsdp")]
+        own = [mark for mark in marks if (phase, mark) not in APART]
         factors[phase] = exp(sum(numbers.get(name, 0.0) for name in (phase, *(f"{phase}:{mark}" for mark in own))))
+    for phase in ("forward", "training"):
+        factors[f"{phase}_experts"] = exp(numbers.get(f"{phase}:experts", 0.0)) if "experts" in marks else 1.0
     rest = {name: numbers[name] for name in OF_A_STEP if name in numbers}
     return PhaseConstants(**factors, **rest)

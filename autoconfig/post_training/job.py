@@ -68,6 +68,10 @@ class PostTrainingJob:
     host_memory_bytes: float = USUAL_HOST_BYTES
     """Of one node's host."""
     training_format: str = "bf16"
+    sync_method: str = ""
+    """How new weights reach engines (`[weight_sync]` of data/post_training.toml); empty: as the framework does."""
+    attention_kernel: str = ""
+    """Of training and passes, as tables of training name it; empty: the framework's."""
     lora_rank: int = 0
     """Of adapters that are trained in place of the policy's weights; 0: all weights are trained."""
 

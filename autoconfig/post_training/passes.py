@@ -15,7 +15,7 @@ from autoconfig.specs.hardware.cluster import cluster_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.time_model.predict import estimate_step_time, forward_seconds
 
 USUAL_LORA_RANK = 32
@@ -81,11 +81,18 @@ def _shared(tokens: int, plan: TrainPlan) -> int:
     return -(-max(tokens, 1) // ranks) * ranks
 
 
+def back_end_of(plan: TrainPlan) -> str:
+    """What trains a plan: fsdp (of one GPU too, where nothing is left to shard) or megatron."""
+    return "fsdp" if plan.fsdp or (plan.world_size == 1 and not plan.dist_opt) else "megatron"
+
+
 def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Microbatches) -> Scenario:
     """One optimizer step of `model` as the training model asks it."""
-    software = load_stack(job.framework.stacks["fsdp" if plan.fsdp else "megatron"])
+    software = load_stack(job.framework.stacks[back_end_of(plan)])
     if (job.gpu.compute_capability or 0.0) < software.least_compute_capability:
         software = load_stack("megatron-lm-2022")
+    if job.attention_kernel:
+        software = with_options(software, StackOptions(attention_kernel=job.attention_kernel))
     quantised = job.training_format == "fp8" and "fp8" in job.gpu.flops_per_s and software.supports_fp8
     longest = max(model.max_position_embeddings, cut.seq_length)
     return Scenario(

@@ -9,7 +9,7 @@ from autoconfig.post_training.generation import Rollout, generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.passes import pass_seconds, training_seconds, vocabulary_seconds
 from autoconfig.post_training.phases import PHASES, Phases, exposed
-from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.post_training.weight_sync import sync_seconds, weight_gigabytes
 from autoconfig.specs.scenario import BLACKWELL
 
 
@@ -24,23 +24,6 @@ class StepEstimate:
     @property
     def seconds(self) -> float:
         return self.phases.total
-
-
-def weight_gigabytes(job: PostTrainingJob) -> float:
-    """16-bit weights of the policy, 2 P bytes."""
-    return 2.0 * float(total_parameters(job.policy)) / 1e9
-
-
-def sync_seconds(job: PostTrainingJob, placement: Placement) -> float:
-    """New weights to the engines: bytes over the rate of the framework's method (data/post_training.toml).
-
-    Colocated, every engine gathers the weights that it lacks; split, each weight is gathered on the trainer and broadcast. The
-    rate is a property of the software, spread over three orders of magnitude between methods, not of the links alone.
-    """
-    back_end = "fsdp" if placement.train.fsdp else "megatron"
-    method = f"colocated_{back_end}" if placement.colocated else "split"
-    scale = placement.gpus / job.framework.sync_gpus if job.framework.sync_gpus else 1.0
-    return weight_gigabytes(job) * 1e9 / (job.framework.sync[method] * scale)
 
 
 def priced_phases(
@@ -80,22 +63,36 @@ def _beside(placement: Placement) -> Placement:
     return replace(placement, train=replace(plan, dp=max(1, placement.critic_gpus // size)))
 
 
+HOST_TOKENS = 8192
+"""Tokens of one GPU's micro-batch up to which layers of experts wait for the host: those of the runs that the factor of experts
+is fitted on (NeMo-RL 4,096 tokens, verl 8,192 and less)."""
+
+
+def host_bound(job: PostTrainingJob, placement: Placement) -> float:
+    """Share of the experts' factor that a micro-batch has: launches take the host the same seconds however many tokens it
+    holds, so that what they add to a token falls as 1 / tokens beyond HOST_TOKENS."""
+    tokens = placement.tokens_per_gpu or placement.train.mbs * job.longest / placement.train.cp
+    return min(1.0, HOST_TOKENS / max(tokens, 1.0))
+
+
 def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants: PhaseConstants) -> Phases:
     """Phases with the constants of their class, and what of them is hidden.
 
     The seconds beside the phases are those of engines and of moving samples: training on given text has none.
     """
-    c = constants
+    c, bound = constants, host_bound(job, placement)
+    forward = c.forward * (1.0 + bound * (c.forward_experts - 1.0))
+    training = c.training * (1.0 + bound * (c.training_experts - 1.0))
     per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
     found = Phases(
         generation=phases.generation * c.generation,
         samples=c.seconds_per_sample * job.trained if job.algorithm.generates else 0.0,
-        logprob=phases.logprob * c.forward,
-        reference=phases.reference * c.forward,
-        values=phases.values * c.forward,
-        reward=phases.reward * c.forward,
-        training=phases.training * c.training,
-        critic_training=phases.critic_training * c.training,
+        logprob=phases.logprob * forward,
+        reference=phases.reference * forward,
+        values=phases.values * forward,
+        reward=phases.reward * forward,
+        training=phases.training * training,
+        critic_training=phases.critic_training * training,
         weight_sync=phases.weight_sync,
         other=c.fixed_s + per_gb * weight_gigabytes(job) if job.algorithm.generates else 0.0,
     )

@@ -14,8 +14,9 @@ from autoconfig.post_training.generation import share_that_holds
 from autoconfig.post_training.job import LEAST_TOKENS, PassBatch, Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import PACKED, USUAL_LORA_RANK, asked_batch, stage_ends
+from autoconfig.post_training.weight_sync import load_method
 from autoconfig.runs.post_training_model import read_policy
-from autoconfig.runs.table import Row, cell, number
+from autoconfig.runs.table import WORDS, Row, cell, number
 from autoconfig.specs.errors import InputError, UnknownNameError, UnsupportedError
 from autoconfig.specs.hardware.cluster import GpuSpec, load_gpu
 from autoconfig.specs.layouts import divisors
@@ -163,12 +164,33 @@ def _job(r: _RunRow, policy: ModelSpec, framework: Framework, gpu: GpuSpec) -> P
         reward=_other_model(r, "reward_model", policy),
         reference=_other_model(r, "ref_model", policy),
         lora_rank=_adapters(r),
+        attention_kernel=_attention_kernel(r),
+        sync_method=_sync_method(r),
         training_format="fp8" if r.text("precision_train").lower() == "fp8" else "bf16",
     )
 
 
+def _sync_method(r: _RunRow) -> str:
+    """How new weights reach engines; empty: as the framework does. Raises InputError for a method that is not known."""
+    name = r.text("sync_method")
+    if name:
+        load_method(name)
+    return name
+
+
+def _attention_kernel(r: _RunRow) -> str:
+    """The kernel of the row. Raises InputError for one that no table knows."""
+    kernel = r.text("attention_kernel")
+    known = WORDS["attention_kernel"][0]
+    if kernel and kernel not in known:
+        raise InputError(f"attention_kernel {kernel[:40]!r}: use {', '.join(known)}")
+    return kernel
+
+
 def _adapters(r: _RunRow) -> int:
-    """Rank of the adapters where the algorithm names LoRA (`GRPO-LoRA`); 0: none."""
+    """Rank of the adapters: the plan's (`lora=16`), or the usual where the algorithm names LoRA (`GRPO-LoRA`); 0: none."""
+    if said := _degrees(r.text("train_plan")).get("lora"):
+        return said
     if "lora" not in r.text("algorithm").lower():
         return 0
     r.assume(f"adapters of rank {USUAL_LORA_RANK}")
@@ -200,7 +222,8 @@ def _batch(r: _RunRow, framework: Framework) -> tuple[int, int, int]:
     if group is None and prompts and samples and samples % prompts == 0:
         group = samples // prompts
     if group is None:
-        group = 1 if r.text("algorithm").lower() in ("ppo", "sft", "dpo", "rlhf (ppo)") else framework.group
+        usual = 1 if r.text("algorithm").lower() in ("ppo", "sft", "dpo", "rlhf (ppo)") else framework.group
+        group = max(size for size in divisors(samples or usual) if size <= usual)
         r.assume(f"group {group}", "batch" if samples is None else "")
     if prompts is None and samples is None:
         prompts = framework.prompts
@@ -327,7 +350,7 @@ def _micro_tokens(r: _RunRow, job: PostTrainingJob) -> tuple[int, int]:
 
 def _degrees(text: str) -> dict[str, int]:
     """`tp=4,pp=2`, `TP32xDP8`, `sp=4,fsdp=8`, `tp=1 (8 engines)` as numbers by lower-case key."""
-    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|last_layers)\s*+=?\s*+(\d+)", text.lower())
+    found = re.findall(r"(tp|pp|cp|ep|dp|sp|vpp|fsdp|etp|lora|last_layers)\s*+=?\s*+(\d+)", text.lower())
     return {key: int(value) for key, value in found if int(value) > 0}
 
 

@@ -63,7 +63,7 @@ def fitted() -> dict[str, dict[str, float]]:
     for name, numbers in found.items():
         own = [(s, e["step_s"]) for s in all_samples if name in ("all", s.framework) and "step_s" in (e := blind().error(s))]
         for key, missing in (("scatter", False), ("scatter_assumed", True)):
-            errors_there = [error for s, error in own if bool(s.missing) == missing]
+            errors_there = [error for s, error in own if (bool(s.missing) or hidden_rounds(s)) == missing]
             if len(errors_there) >= ENOUGH:
                 numbers[key] = scatter(errors_there)
     lacking: dict[str, float] = {key: found["all"][key] for key in ("scatter", "scatter_assumed") if key in found["all"]}

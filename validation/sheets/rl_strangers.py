@@ -1,0 +1,250 @@
+"""`python -m validation.sheets.rl_strangers`: steps of post-training by phase, constants without the publisher.
+
+Rows of `post_training_measurements.csv` and `strangers_rl.csv` together; a recipe (everything that a run asks for, its release
+and the lengths that came of it left out) weighs once however often it was run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from autoconfig.specs.errors import AutoconfigError
+
+from autoconfig.post_training.frameworks import STANDARD_90, Constants, load_framework
+from autoconfig.post_training.weight_sync import sync_seconds
+from autoconfig.runs.post_training_row import PostTrainingCase, read_case
+from autoconfig.runs.table import Row, cell, number
+from validation.fit.post_training_fit import MeasuredStep, errors, fit, hidden_rounds, samples_of, scatter
+from validation.published import published_rows
+from validation.sheets.figures import Line, line_table, share, table
+
+TABLES = ("post_training_measurements", "strangers_rl")
+RECIPE = (
+    *("algorithm", "policy_model", "critic_model", "gpu", "gpus", "gpus_train", "gpus_rollout", "gpus_critic", "placement"),
+    *("sync_mode", "train_backend", "train_plan", "rollout_engine", "rollout_plan", "precision_train", "precision_rollout"),
+    *("prompt_len_max", "response_len_max", "prompts_per_step", "group_size", "train_batch", "micro_batch", "recompute"),
+    *("offload", "gpu_mem_util", "sync_method", "attention_kernel"),
+)
+"""Columns that a run asks for."""
+TRAINER, LOGPROB = ("train_actor_s", "train_s"), ("logprob_s",)
+MOST_TRAINER, MOST_LOGPROB, MOST_AFTER_ONE = 0.18, 0.25, 0.12
+"""Asked for: mean errors of trainer steps and of log-probabilities, and of whole steps after one measured step."""
+SYNC_FACTOR, LEAST_SYNC = 1.5, 0.8
+"""Asked for: share of weight synchronisations within this factor."""
+INSIDE = (0.85, 0.95)
+MOST_HALF_WIDTH = 0.35
+"""Asked for: steps inside their band, and half of the band where length, cap and engine are known."""
+UNKNOWN_TRAINING = {"model", "gpu", "batch", "lengths"}
+
+
+def publisher_of(row: Row) -> str:
+    """The repository, or who wrote the page, of a row's source; several issue threads are of several users."""
+    reference = cell(row, "source_ref")
+    if "/issues/" in reference:
+        return reference.partition(" ")[0]
+    found = re.search(r"(?:github:|github\.com/|^)([\w.-]+/[\w.-]+?)(?:@|/pull|/|\s|$)", reference)
+    names = {"inclusionai/areal": "areal-project/areal"}
+    name = found[1].lower() if found else cell(row, "source")
+    return names.get(name, name)
+
+
+def recipe_of(row: Row) -> tuple[str, ...]:
+    """What a run asks for; runs alike in it weigh once."""
+    whole = "" if cell(row, "response_len_mean") else cell(row, "seq_len_mean")
+    return (publisher_of(row), load_name(row), whole, *(cell(row, name) for name in RECIPE))
+
+
+def load_name(row: Row) -> str:
+    """The framework without its release."""
+    try:
+        return load_framework(cell(row, "framework")).name
+    except AutoconfigError:
+        return cell(row, "framework").split(" ")[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left:
+    """Measured steps of both tables, and for each publisher the constants that have not seen it."""
+
+    rows: tuple[Row, ...]
+    samples: tuple[MeasuredStep, ...]
+    known: Mapping[str, Constants]
+
+    def publisher(self, sample: MeasuredStep) -> str:
+        """Whose step it is."""
+        return publisher_of(self.rows[sample.row])
+
+    def error(self, sample: MeasuredStep) -> dict[str, float]:
+        """ln(measured / predicted) of each measured column, constants without the publisher."""
+        return errors(sample, sample.predicted(self.known[self.publisher(sample)]))
+
+
+def rows_of_both() -> list[dict[str, str]]:
+    """The rows of both tables, a recipe after the other."""
+    return [row for name in TABLES for row in published_rows(name)]
+
+
+@cache
+def left_out() -> Left:
+    """Fits once for each publisher; deterministic."""
+    rows = rows_of_both()
+    samples = samples_of(rows)
+    whole = fit(samples)
+    known: dict[str, Constants] = {}
+    for publisher in sorted({publisher_of(rows[s.row]) for s in samples}):
+        touched = {s.framework for s in samples if publisher_of(rows[s.row]) == publisher}
+        rest = [s for s in samples if publisher_of(rows[s.row]) != publisher]
+        known[publisher] = fit(rest, whole, of=touched)
+    return Left(rows=tuple(rows), samples=tuple(samples), known=known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A recipe: how many rows, and its error, the geometric mean over them."""
+
+    name: str
+    rows: int
+    log_error: float
+    """ln(measured / predicted)."""
+
+    @property
+    def relative(self) -> float:
+        """Predicted over measured, less 1."""
+        return float(np.exp(-self.log_error) - 1.0)
+
+
+def judged(found: Sequence[tuple[Row, float]]) -> list[Judged]:
+    """Recipes of rows with their ln errors."""
+    groups: dict[tuple[str, ...], list[tuple[Row, float]]] = defaultdict(list)
+    for row, error in found:
+        groups[recipe_of(row)].append((row, error))
+    return [
+        Judged(
+            name=f"{cell(some[0][0], 'id')} {cell(some[0][0], 'source')}, {cell(some[0][0], 'policy_model')}",
+            rows=len(some),
+            log_error=float(np.mean([error for _, error in some])),
+        )
+        for some in groups.values()
+    ]
+
+
+def of_column(columns: Sequence[str], *, known: bool = True) -> list[Judged]:
+    """Errors of the first of these columns that a row measured, of rows that say model, GPU, batch and lengths."""
+    left, found = left_out(), []
+    for sample in left.samples:
+        if known and sample.missing & UNKNOWN_TRAINING:
+            continue
+        logs = left.error(sample)
+        column = next((name for name in columns if name in logs), None)
+        if column and not (column in ("step_s", "gen_s") and hidden_rounds(sample)):
+            found.append((left.rows[sample.row], logs[column]))
+    return judged(found)
+
+
+def syncs() -> list[Judged]:
+    """Errors of every weight synchronisation that was timed, its model and GPUs known."""
+    found: list[tuple[Row, float]] = []
+    for row in rows_of_both():
+        measured = number(row, "weight_sync_s")
+        case = _case(row)
+        if measured and case and "model" not in case.missing:
+            found.append((row, float(np.log(measured / sync_seconds(case.job, case.placement)))))
+    return judged(found)
+
+
+def _case(row: Row) -> PostTrainingCase | None:
+    try:
+        return read_case(row)
+    except AutoconfigError:
+        return None
+
+
+def after_one() -> list[Judged]:
+    """Errors of whole steps where one other run of the same publisher, framework, model and GPU calibrates, each in turn."""
+    left, found = left_out(), []
+    steps = [(s, e["step_s"]) for s in left.samples if not s.missing and "step_s" in (e := left.error(s))]
+    for sample, error in steps:
+        key = left.publisher(sample), sample.framework, sample.model, sample.gpu, hidden_rounds(sample)
+        others = [
+            other
+            for s, other in steps
+            if s is not sample and (left.publisher(s), s.framework, s.model, s.gpu, hidden_rounds(s)) == key
+        ]
+        if others:
+            row = left.rows[sample.row]
+            found += [(row, float(np.mean([abs(np.exp(other - error) - 1.0) for other in others])))]
+    return judged(found)
+
+
+def inside() -> tuple[list[bool], list[bool], float]:
+    """(whether each recipe's step lies inside a band of errors of other publishers; of those that say length, cap and engine,
+    inside a band of other models alike, as one publisher has nearly all of these; half of that band)."""
+    left = left_out()
+    steps = [(s, e["step_s"]) for s in left.samples if "step_s" in (e := left.error(s)) and not hidden_rounds(s)]
+    recipes: dict[tuple[str, ...], list[bool]] = defaultdict(list)
+    for sample, error in steps:
+        alike = [e for s, e in steps if left.publisher(s) != left.publisher(sample) and bool(s.missing) == bool(sample.missing)]
+        recipes[recipe_of(left.rows[sample.row])].append(abs(error) <= STANDARD_90 * scatter(alike))
+    told, widths = defaultdict(list), []
+    known = [(s, e) for s, e in steps if not s.missing and not s.engine_assumed]
+    for sample, error in known:
+        half = STANDARD_90 * scatter([e for s, e in known if s.model != sample.model])
+        told[recipe_of(left.rows[sample.row])].append(abs(error) <= half)
+        widths.append(half)
+    every, whole = ([float(np.mean(some)) >= 0.5 for some in found.values()] for found in (recipes, told))
+    return every, whole, float(np.sinh(np.mean(widths))) if widths else 0.0
+
+
+def lines() -> Iterator[Line]:
+    """Yield what is held to."""
+    for name, columns, most in (("trainer step", TRAINER, MOST_TRAINER), ("log-probabilities", LOGPROB, MOST_LOGPROB)):
+        found = of_column(columns)
+        yield Line(name=f"{name}: mean error", rows=len(found), reached=_mean(found), most=most)
+    sync = syncs()
+    near = [abs(one.log_error) <= np.log(SYNC_FACTOR) for one in sync]
+    reached = float(np.mean(near)) if near else 0.0
+    yield Line(name=f"weight sync: within a factor of {SYNC_FACTOR}", rows=len(sync), reached=reached, least=LEAST_SYNC)
+    for name, columns in (("generation", ("gen_s",)), ("whole step", ("step_s",))):
+        found = of_column(columns)
+        yield Line(name=f"{name}: mean error", rows=len(found), reached=_mean(found))
+    again = after_one()
+    reached = float(np.mean([one.log_error for one in again])) if again else 0.0
+    yield Line(name="whole step after one measured step: mean error", rows=len(again), reached=reached, most=MOST_AFTER_ONE)
+    held, told, half = inside()
+    for name, some in (("whole step", held), ("whole step, length, cap and engine known", told)):
+        reached = float(np.mean(some)) if some else 0.0
+        yield Line(name=f"{name}: inside the 90 % band", rows=len(some), reached=reached, least=INSIDE[0], most=INSIDE[1])
+    name = "whole step, length, cap and engine known: half of the band"
+    yield Line(name=name, rows=len(told), reached=half, most=MOST_HALF_WIDTH)
+
+
+def _mean(found: Sequence[Judged]) -> float:
+    return float(np.mean([abs(one.relative) for one in found])) if found else 0.0
+
+
+LISTED = {
+    "trainer steps": TRAINER,
+    "log-probabilities": LOGPROB,
+    "generation": ("gen_s",),
+    "whole steps": ("step_s",),
+}
+
+
+def page() -> str:
+    """Return the figures as Markdown, whole steps and parts recipe by recipe."""
+    parts = ["# Post-training, publisher left out\n", line_table(lines())]
+    for name, found in (*((name, of_column(columns)) for name, columns in LISTED.items()), ("weight sync", syncs())):
+        rows = sorted(found, key=lambda one: -abs(one.log_error))
+        header = "recipe | rows | predicted / measured - 1"
+        parts += [f"## {name}\n", table(header, ((one.name, str(one.rows), share(one.relative, "+.0%")) for one in rows))]
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())
