@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoconfig.formats.writers import deepspeed
@@ -11,7 +11,10 @@ from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.formats.writers.trl import unsharded
 from autoconfig.specs.errors import InputError, option
-from autoconfig.training.answer import SearchAnswer
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.answer import SearchAnswer, search
+from autoconfig.training.question import request_of
 from autoconfig.training.space import Constraints
 
 EXPORTED = ("trl", FACTORY, AXOLOTL)
@@ -65,18 +68,48 @@ def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Co
     return wish
 
 
-def said(answer: SearchAnswer, form: str) -> tuple[SearchAnswer, list[str]]:
-    """The plans of an answer that the format can say, and what it left out, as sentences."""
-    writer, scenario = WRITERS[form], answer.question.scenario
-    refused = {one.report.plan: writer.refused(scenario, one.report.plan) for one in answer.plans}
-    kept = tuple(one for one in answer.plans if not refused[one.report.plan])
+@dataclass
+class Sayable:
+    """Which plans a format can say, for a search; what it left out."""
+
+    form: str
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """What the format has no words for -> the plans with it, fastest first."""
+
+    def __call__(self, scenario: Scenario, plan: TrainPlan) -> bool:
+        words = WRITERS[self.form].refused(scenario, plan)
+        if words:
+            self.refused.setdefault("; ".join(words), []).append(str(plan))
+        return not words
+
+    def lines(self) -> list[str]:
+        """Sentences of what is left out, the fastest first."""
+        found = []
+        for words, plans in list(self.refused.items())[:LEFT_OUT]:
+            more = f" and {len(plans) - 1:,} more" if len(plans) > 1 else ""
+            found.append(f"left out: {plans[0]}{more}: {self.form} cannot say {words}")
+        others = sum(map(len, list(self.refused.values())[LEFT_OUT:]))
+        return [*found, *([f"left out: {others:,} others that {self.form} cannot say"] if others else [])]
+
+
+LEFT_OUT = 4
+"""Kinds of plans that are named of those that a format cannot say."""
+
+
+def search_sayable(
+    given: Mapping[str, Any], form: str, progress: Callable[[str], None] | None = None, *, whole: bool = False
+) -> tuple[SearchAnswer, list[str]]:
+    """The best plans that the format can say, and what it leaves out, as sentences. Raises InputError."""
+    says, writer = Sayable(form), WRITERS[form]
+    answer = search(request_of(narrowed(given, form)), progress, whole=whole, says=says)
+    scenario = answer.question.scenario
     wish = _wish(vars(scenario.numerics), form, scenario.software.name)
     keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]
     keys += [f"no {key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.excluded.items()]
     lines = [f"format {form}: searched are plans with {', '.join(keys)}" if keys else f"format {form} says every plan's keys"]
     if scenario.software.name in (writer.software, ZERO):
         lines.append(f"priced as software {scenario.software.name}, as {form} runs its layers (--software names another)")
-    lines += [f"left out: {plan}: {form} cannot say {'; '.join(words)}" for plan, words in refused.items() if words]
-    if kept and (unsaid := writer.write(scenario, kept[0].report.plan).unsaid):
+    lines += says.lines()
+    if answer.plans and (unsaid := writer.write(scenario, answer.plans[0].report.plan).unsaid):
         lines.append(f"not in the {form} file: {'; '.join(unsaid)}")
-    return replace(answer, plans=kept), lines
+    return answer, lines

@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoconfig.formats.narrow import EXPORTED, ZERO, narrowed, said
+from autoconfig.formats.narrow import EXPORTED, ZERO, search_sayable
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.specs.errors import GIB, InputError
-from autoconfig.training.answer import SearchAnswer, search
-from autoconfig.training.question import request_of
+from autoconfig.training.answer import SearchAnswer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ def search_format(
     asked = _ordinary(given, form)
     refused: InputError | None = None
     try:
-        answer, lines = said(search(request_of(narrowed(given, form)), progress, whole=whole), form)
+        answer, lines = search_sayable(given, form, progress, whole=whole)
     except InputError as error:
         if not asked or given.get("weights_are_masters"):
             raise
@@ -89,7 +88,7 @@ def search_format(
     if not fits:
         return answer, lines
     way, _ = fits[0]
-    found, lines = said(search(request_of(narrowed({**given, **_merged(way, given)}, form)), progress, whole=whole), form)
+    found, lines = search_sayable({**given, **_merged(way, given)}, form, progress, whole=whole)
     why = f"does not fit with fp32 copies of the weights{_short(answer) if refused is None else ''}"
     lines.append(f"{why}: answered is {way.name} ({way.options}), {way.costs}")
     return found, lines + [f"another way: {line}" for line in table[1:]]
@@ -112,7 +111,7 @@ def _tried(way: Way, given: Mapping[str, Any], form: str) -> SearchAnswer | None
     if "fix" in way.given and form != "trl" and WRITERS[form].software != ZERO:
         return None
     try:
-        return said(search(request_of(narrowed({**given, **_merged(way, given), "top": 1}, form))), form)[0]
+        return search_sayable({**given, **_merged(way, given), "top": 1}, form)[0]
     except InputError:
         return None
 

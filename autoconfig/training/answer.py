@@ -11,6 +11,7 @@ import numpy as np
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
 from autoconfig.training.nearest import nearest_legal, nothing_legal
 from autoconfig.training.plan_rules import without_effect
@@ -31,6 +32,7 @@ from autoconfig.training.rank import (
     plainest_first,
     rank_plans,
     safe_position,
+    sayable_only,
     tie_groups,
 )
 from autoconfig.training.remedies import (
@@ -47,6 +49,8 @@ from autoconfig.training.remedies import (
 )
 from autoconfig.training.vary import varied
 
+Says = Callable[[Scenario, TrainPlan], bool]
+"""Whether a format has words for a plan of a scenario."""
 PARTS_NAMED = 2
 PART_WORDS = {
     "gemm_seconds": "GEMMs",
@@ -161,18 +165,25 @@ class SearchAnswer:
     """With gpus_at_most: GPU counts tried and the best step seconds of each."""
 
 
-def search(request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False) -> SearchAnswer:
+def search(
+    request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False, says: Says | None = None
+) -> SearchAnswer:
     """Rank the plans for one question. Raises InputError; nothing fitting is an answer with no plans.
 
-    The answer's ranking holds what the answer needs of it; with `whole` every plan that fits."""
+    The answer's ranking holds what the answer needs of it; with `whole` every plan that fits. `says`: which plans may be in the
+    answer, where it is to be said in a format; others are left out before the answer is cut to its length."""
     question = understand(request)
     tried: tuple[tuple[int, float | None], ...] = ()
+
+    def ranked(asked: Question) -> Ranking:
+        return _ranked(asked, _first_layouts(request, whole), says, whole)
+
     if request.gpus_at_most is not None:
-        question, ranking, tried = _search_at_most(question, progress, whole)
+        question, ranking, tried = _search_at_most(question, progress, ranked)
     elif request.vary:
-        question, ranking = varied(question, lambda asked: _ranked(asked, _first_layouts(request, whole)), progress)
+        question, ranking = varied(question, ranked, progress)
     else:
-        ranking = _ranked(question, _first_layouts(request, whole))
+        ranking = ranked(question)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
@@ -230,9 +241,28 @@ def compare(questions: Iterable[Mapping[str, Any]]) -> tuple[list[SearchAnswer],
     return answers, refused
 
 
-def _ranked(question: Question, first: int | None) -> Ranking:
-    request = question.request
-    return plainest_first(rank_plans(question.scenario, question.constraints, request.memory_margin, first, request.fit_chance))
+def _ranked(question: Question, first: int | None, says: Says | None, whole: bool) -> Ranking:
+    request, scenario = question.request, question.scenario
+    asked = (scenario, question.constraints, request.memory_margin)
+    if says is None:
+        return plainest_first(rank_plans(*asked, first, request.fit_chance))
+
+    def shown(ranking: Ranking) -> Iterable[int]:
+        if whole:
+            return range(len(ranking.row))
+        ranking = plainest_first(ranking)
+        safe = safe_position(ranking)
+        ends = (*ranking.best[:1], *range(min(1, len(ranking.row))), *(() if safe is None else (safe,)))
+        return map(int, (*in_order(ranking, request.sort_by)[: request.top], *pareto_positions(ranking), *ends))
+
+    def said(plan: TrainPlan) -> bool:
+        return says(scenario, plan)
+
+    for some in dict.fromkeys((first, None)):
+        ranking = rank_plans(*asked, some, request.fit_chance, likely=False)
+        if (found := sayable_only(ranking, said, shown, request.fit_chance, some)) is not None:
+            return plainest_first(found)
+    raise AssertionError("a whole ranking leaves nothing out")
 
 
 def _first_layouts(request: Request, whole: bool) -> int | None:
@@ -334,7 +364,7 @@ def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:
 
 
 def _search_at_most(
-    question: Question, progress: Callable[[str], None] | None, whole: bool
+    question: Question, progress: Callable[[str], None] | None, ranked: Callable[[Question], Ranking]
 ) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
     """The fastest plan on at most the given GPUs (sorted by cost: that with the fewest GPU-seconds), in whole nodes or any part
     of a single one.
@@ -356,8 +386,7 @@ def _search_at_most(
         if progress is not None:
             progress(f"{gpus} GPUs")
         scenario = question.scenario.on(num_gpus=gpus)
-        first = _first_layouts(question.request, whole)
-        ranking = _ranked(replace(question, scenario=scenario), first)
+        ranking = ranked(replace(question, scenario=scenario))
         step = float(ranking.step_seconds[0]) if len(ranking.best) else None
         tried[gpus] = step
         if step is not None:

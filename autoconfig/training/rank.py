@@ -112,6 +112,16 @@ class Ranking:
     level: str
     """Whether the time model's constants for this GPU were measured on it (`calibrated`) or inherited (`default`)."""
 
+    def take(self, which: Mask) -> Ranking:
+        """These plans of it."""
+        row = self.row[which]
+        columns = {name: getattr(self, name)[which] for name in ("option", "step_seconds", "peak_bytes", "limit_bytes")}
+        return replace(self, row=row, **columns, best=first_positions(self.space.layout_id[row]))
+
+    def ends_before(self, seconds: float) -> bool:
+        """Plans of less than so many step seconds may not be here."""
+        return not self.whole and (not len(self.row) or float(self.step_seconds[-1]) < seconds)
+
     def plan(self, position: int) -> TrainPlan:
         """The plan at a position of the columns."""
         return self.space.layouts.plan(int(self.row[position]), self.options[int(self.option[position])], self.scenario.model)
@@ -131,12 +141,14 @@ def rank_plans(
     margin: float = 0.0,
     first: int | None = None,
     fit_chance: float = 0.0,
+    *,
+    likely: bool = True,
 ) -> Ranking:
     """The ranking for one question. An empty ranking carries the plan closest to fitting.
 
     Plans with less than `fit_chance` to fit are left out where any plan has it; they are in the counts. With `first` it may end
     early: it holds at least so many layouts, a safe plan and what a Pareto set is made of, as far as there are such, and is the
-    beginning of the whole ranking. All counts are of the whole.
+    beginning of the whole ranking. All counts are of the whole. Without `likely` those with less are there, too.
     """
     constraints, clock = constraints or Constraints(), PhaseClock()
     with clock.phase("enumeration"):
@@ -146,7 +158,8 @@ def rank_plans(
         options = recompute_options(scenario, constraints, int(largest.max(initial=1)))
     priced = price_plans(scenario, space, options, margin, first, clock, fit_chance)
     closest = None if priced.plans else _closest(scenario, layouts, options, margin)
-    return _rank(scenario, space, options, priced, closest, clock, fit_chance)
+    ranking = _rank(scenario, space, options, priced, closest, clock)
+    return likely_only(ranking, fit_chance) if likely else ranking
 
 
 def _closest(scenario: Scenario, layouts: Layouts, options: list[Recompute], margin: float) -> PlaceOfPlan | None:
@@ -169,16 +182,9 @@ def _rank(
     priced: Priced,
     closest: PlaceOfPlan | None,
     clock: PhaseClock,
-    fit_chance: float,
 ) -> Ranking:
     with clock.phase("ranking"):
         found = priced.take(_fastest_first(priced.step, priced.peak - priced.limit))
-        likely = fit_probability(found.peak, found.limit, scenario.cluster.memory_bytes) >= fit_chance
-        met, riskier = bool(likely.any()), None
-        if met:
-            if not likely[0]:
-                riskier = PlaceOfPlan(int(found.row[0]), int(found.option[0]), float(found.peak[0] - found.limit[0]))
-            found = found if likely.all() else found.take(likely)
         best = first_positions(space.layout_id[found.row])
     layouts = space.layouts
     even = layouts.first * layouts.pp == scenario.model.num_layers
@@ -208,9 +214,50 @@ def _rank(
         level=found.level,
         whole=priced.whole,
         closest=closest,
-        riskier=riskier,
-        fit_chance_met=met or not len(found.step),
     )
+
+
+def likely_only(ranking: Ranking, fit_chance: float) -> Ranking:
+    """Its plans with this chance to fit; where none has it, all of them."""
+    likely = ranking.fit_chances() >= fit_chance
+    if not likely.any():
+        return replace(ranking, fit_chance_met=not len(ranking.row))
+    excess = ranking.peak_bytes - ranking.limit_bytes
+    riskier = None if likely[0] else PlaceOfPlan(int(ranking.row[0]), int(ranking.option[0]), float(excess[0]))
+    return replace(ranking if likely.all() else ranking.take(likely), riskier=riskier, fit_chance_met=True)
+
+
+def sayable_only(
+    ranking: Ranking,
+    says: Callable[[TrainPlan], bool],
+    shown: Callable[[Ranking], Iterable[int]],
+    fit_chance: float,
+    first: int | None = None,
+) -> Ranking | None:
+    """A ranking of all chances to fit with the plans alone that `says` takes and that have this chance, as far as `shown` reads
+    it: it is asked of these and of the beginning, as there may be very many. None where a ranking that ended early (with `first`
+    layouts) may have left out one that belongs there."""
+    keys = ranking.row.astype(np.int64) * len(ranking.options) + ranking.option
+    place = {int(key): at for at, key in enumerate(keys)}
+    kept, tested, block = np.ones(len(keys), bool), np.zeros(len(keys), bool), FIRST_TOLD
+    while True:
+        found = likely_only(ranking if kept.all() else ranking.take(kept), fit_chance)
+        now = found.row.astype(np.int64) * len(found.options) + found.option
+        wanted = [place[int(now[position])] for position in shown(found)]
+        if found.riskier is not None:
+            wanted.append(place[found.riskier.row * len(found.options) + found.riskier.option])
+        if all(tested[wanted]):
+            short = len(found.best) < (first or 0) or safe_position(found) is None or not found.fit_chance_met
+            return None if not ranking.whole and (short or ranking.ends_before(SLOWEST * found.step_seconds[0])) else found
+        wanted += [place[int(key)] for key in now[:block]]
+        asked = [at for at in dict.fromkeys(wanted) if not tested[at]]
+        tested[asked] = True
+        kept[asked] = [says(ranking.plan(at)) for at in asked]
+        block *= 2
+
+
+FIRST_TOLD = 64
+"""Plans from the fastest on that are asked of a format first, whether or not the answer shows them; then twice as many."""
 
 
 def _fastest_first(step: Floats, excess: Floats) -> Ints:

@@ -8,10 +8,8 @@ from autoconfig.specs.errors import InputError
 
 from autoconfig.formats.check import check_file
 from autoconfig.formats.export import export_texts
-from autoconfig.formats.narrow import narrowed, said
+from autoconfig.formats.narrow import search_sayable
 from autoconfig.megatron.check_input import CheckRequest
-from autoconfig.training.answer import search
-from autoconfig.training.question import request_of
 
 FILES = {"trl": "sft.yaml", "llama-factory": "train.yaml", "axolotl": "axolotl.yaml", "bridge": "overrides.txt"}
 MODELS = (
@@ -68,7 +66,7 @@ def compared(question, form, folder):
     folder.mkdir()
     given = {**NO_REQUEST, "export": str(folder), "software": None, "peft": None, "packed_length": None, **question}
     try:
-        answer, _ = said(search(request_of(narrowed(given, form))), form)
+        answer, _ = search_sayable(given, form)
     except InputError:
         return 0
     scenario = answer.question.scenario
