@@ -235,7 +235,7 @@ def sayable_only(
     first: int | None = None,
 ) -> Ranking | None:
     """A ranking of all chances to fit with the plans alone that `says` takes and that have this chance, as far as `shown` reads
-    it: it is asked of these and of the beginning, as there may be very many. None where a ranking that ended early (with `first`
+    it: it is asked of these and of the beginning, as there may be very many. None where a ranking that ended early (`first`
     layouts) may have left out one that belongs there."""
     keys = ranking.row.astype(np.int64) * len(ranking.options) + ranking.option
     place = {int(key): at for at, key in enumerate(keys)}

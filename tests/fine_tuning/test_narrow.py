@@ -29,7 +29,7 @@ def exhaustive(question, form):
 
 @pytest.mark.parametrize(("form", "model", "gpu", "gpus"), QUESTIONS)
 def test_the_best_plans_that_can_be_said_are_those_of_all_plans(form, model, gpu, gpus):
-    answer, lines = search_sayable({**GIVEN, "model": model, "gpu": gpu, "gpus": gpus}, form)
+    answer, _ = search_sayable({**GIVEN, "model": model, "gpu": gpu, "gpus": gpus}, form)
     whole = exhaustive(answer.question, form)
     top = answer.question.request.top
     assert [one.report.plan for one in answer.plans] == [whole.plan(int(at)) for at in whole.best[:top]]
