@@ -224,9 +224,12 @@ def dequantised_weight(model: ModelSpec, numerics: Numerics, tp: Number, part: s
     return (numerics.activation_bytes + maxima) * (mlp if part == "mlp" else attention)
 
 
-def workspace_bytes(stack: StackMemory) -> int:
-    """GEMM and attention workspaces, and buckets of communication, that stay allocated among the tensors; of the software."""
-    return stack.workspace_bytes + stack.bucket_bytes
+def workspace_bytes(stack: StackMemory, dist_opt: Number, fsdp: Number) -> Number:
+    """GEMM and attention workspaces, and DeepSpeed's buckets, that stay allocated among the tensors; of the software. Without
+    ZeRO there are none."""
+    early, late = stack.bucket_bytes
+    buckets = np.where(np.logical_or(dist_opt, np.equal(fsdp, 2)), early, np.where(np.equal(fsdp, 3), late, 0))
+    return stack.workspace_bytes + buckets
 
 
 def dummy_weight_gradients(stack: StackMemory, numerics: Numerics, gemm_weights: tuple[Number, ...]) -> Number:

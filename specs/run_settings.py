@@ -93,6 +93,8 @@ class GivenSettings:
     loss: str | None = None
     async_tp: bool | None = None
     zero_bucket: int | None = None
+    own_overlap: bool | None = None
+    """Of DeepSpeed's overlap_comm: True: not said, so that it is on at ZeRO's stage 3 alone; else on."""
     expandable_segments: bool | None = None
     """How the software runs its layers, loss, communication and allocator: StackOptions of the same names."""
     of_a_run: bool = False
@@ -420,7 +422,9 @@ def with_run_options(stack: SoftwareStack, given: GivenSettings) -> SoftwareStac
         loss_fusion=given.loss or ("compiled" if given.compile else ""),
         compiled=given.compile,
         async_tp=given.async_tp,
-        bucket_bytes=None if given.zero_bucket is None else bucket_bytes(given.zero_bucket, given.zero_bucket, overlaps=True),
+        bucket_bytes=None
+        if given.zero_bucket is None
+        else bucket_bytes(given.zero_bucket, given.zero_bucket, overlaps=None if given.own_overlap else True),
         expandable_segments=given.expandable_segments,
     )
     return stack if options == StackOptions() else with_options(stack, options)

@@ -13,8 +13,9 @@ from autoconfig.formats.writers.trl import unsharded
 from autoconfig.specs.errors import InputError, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import DEFAULT_STACK, OWN_BUCKET, load_stack
 from autoconfig.training.answer import SearchAnswer, search
-from autoconfig.training.question import request_of
+from autoconfig.training.question import Request, request_of, understand
 from autoconfig.training.space import Constraints
 
 EXPORTED = ("trl", FACTORY, AXOLOTL)
@@ -68,6 +69,23 @@ def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Co
     return wish
 
 
+def _with_buckets(request: Request, form: str) -> Request:
+    """The request with sizes of DeepSpeed's buckets that the file has: where it says them and nobody asked for others, those
+    that transformers' Trainer fills in for `auto` (integrations/deepspeed.py: the hidden size squared); DeepSpeed's own of a
+    file of accelerate, which has no words for them."""
+    if request.switches.get("zero_bucket") is not None or load_stack(request.software or DEFAULT_STACK).sharding != "deepspeed":
+        return request
+    if form not in OF_ACCELERATE:
+        size = {"zero_bucket": understand(request).scenario.model.hidden_size ** 2}
+    else:
+        size = {"zero_bucket": OWN_BUCKET, "own_overlap": True}
+    return replace(request, switches={**request.switches, **size})
+
+
+OF_ACCELERATE = ("trl", "accelerate", AXOLOTL)
+"""Formats whose DeepSpeed is started by accelerate's file."""
+
+
 @dataclass
 class Sayable:
     """Which plans a format can say, for a search; what it left out."""
@@ -101,7 +119,7 @@ def search_sayable(
 ) -> tuple[SearchAnswer, list[str]]:
     """The best plans that the format can say, and what it leaves out, as sentences. Raises InputError."""
     says, writer = Sayable(form), WRITERS[form]
-    answer = search(request_of(narrowed(given, form)), progress, whole=whole, says=says)
+    answer = search(_with_buckets(request_of(narrowed(given, form)), form), progress, whole=whole, says=says)
     scenario = answer.question.scenario
     wish = _wish(vars(scenario.numerics), form, scenario.software.name)
     keys = [f"{key}={'|'.join(sorted(map(str, values)))}" for key, values in wish.fixed.items()]

@@ -89,6 +89,7 @@ class GivenJson:
     loss: str | None = None
     async_tp: bool | None = None
     zero_bucket: int | None = None
+    own_overlap: bool | None = None
     expandable_segments: bool | None = None
 
 

@@ -172,18 +172,7 @@ def search(
 
     The answer's ranking holds what the answer needs of it; with `whole` every plan that fits. `says`: which plans may be in the
     answer, where it is to be said in a format; others are left out before the answer is cut to its length."""
-    question = understand(request)
-    tried: tuple[tuple[int, float | None], ...] = ()
-
-    def ranked(asked: Question) -> Ranking:
-        return _ranked(asked, _first_layouts(request, whole), says, whole)
-
-    if request.gpus_at_most is not None:
-        question, ranking, tried = _search_at_most(question, progress, ranked)
-    elif request.vary:
-        question, ranking = varied(question, ranked, progress)
-    else:
-        ranking = ranked(question)
+    question, ranking, tried = _best_question(understand(request), progress, whole, says)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
     money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
@@ -226,6 +215,22 @@ def search(
         pareto=tuple(reports[p] for p in pareto),
         included=tuple(include(plan_of(question, text), question, ranking, money) for text in request.include),
     )
+
+
+def _best_question(
+    question: Question, progress: Callable[[str], None] | None, whole: bool, says: Says | None
+) -> tuple[Question, Ranking, tuple[tuple[int, float | None], ...]]:
+    """The question with the GPUs and switches that are best, where these are open; its ranking; GPUs that were tried."""
+    request = question.request
+
+    def ranked(asked: Question) -> Ranking:
+        return _ranked(asked, _first_layouts(request, whole), says, whole)
+
+    if request.gpus_at_most is not None:
+        return _search_at_most(question, progress, ranked)
+    if request.vary:
+        return (*varied(question, ranked, progress), ())
+    return question, ranked(question), ()
 
 
 def compare(questions: Iterable[Mapping[str, Any]]) -> tuple[list[SearchAnswer], list[InputError]]:

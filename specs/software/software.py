@@ -90,8 +90,8 @@ class StackMemory:
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     score_dropped_bytes: float = 2.0
     """Unfused attention: saved bytes per score that are free again when those are alive."""
-    bucket_bytes: int = 0
-    """Of buckets of communication that stay allocated."""
+    bucket_bytes: tuple[int, int] = (0, 0)
+    """Of DeepSpeed's buckets that stay allocated: of ZeRO's stages 1 and 2, of stage 3 (function bucket_bytes)."""
     fragments: float = 0.0
     """Share of the allocated bytes that the allocator loses beside what every run loses."""
     frees_gradients: bool = False
@@ -405,10 +405,22 @@ BUCKETS_IN_FLIGHT = 4.5
 elements of both in 16 bits (transformers, docs/source/en/deepspeed.md, of overlap_comm)."""
 
 
-def bucket_bytes(reduce: float, allgather: float, *, overlaps: bool) -> int:
-    """Bytes of DeepSpeed's buckets of so many 16-bit elements; without overlap the one that gradients are gathered in
-    (runtime/zero/stage_1_and_2.py, ipg_buffer)."""
-    return round(2 * (BUCKETS_IN_FLIGHT * (reduce + allgather) if overlaps else reduce))
+OWN_BUCKET = 500_000_000
+"""Elements of each of DeepSpeed's buckets where its configuration says none (runtime/zero/config.py: reduce_bucket_size,
+allgather_bucket_size)."""
+
+
+def bucket_bytes(reduce: float, allgather: float, *, overlaps: bool | None) -> tuple[int, int]:
+    """Bytes of DeepSpeed's buckets of so many 16-bit elements under ZeRO's stages 1 and 2, and under stage 3, which gathers
+    weights by layers, in no bucket; without overlap the one that gradients are gathered in (runtime/zero/stage_1_and_2.py,
+    ipg_buffer). `overlaps`: overlap_comm; None: it is not said, and on at stage 3 alone (runtime/zero/config.py,
+    overlap_comm_valid)."""
+    early, late = (overlaps, overlaps) if overlaps is not None else (False, True)
+    part = round(2 * reduce)
+    return (
+        round(2 * BUCKETS_IN_FLIGHT * (reduce + allgather)) if early else part,
+        round(2 * BUCKETS_IN_FLIGHT * reduce) if late else part,
+    )
 
 
 GRAD_REDUCE, PARAM_GATHER, TP_OVERLAP = "overlap-grad-reduce", "overlap-param-gather", "tp-comm-overlap"
@@ -434,7 +446,7 @@ class StackOptions:
     write it once; False: layers as torch-eager has them; None: as the software has them."""
     async_tp: bool | None = None
     """Tensor parallelism's communication runs beside its GEMMs."""
-    bucket_bytes: int | None = None
+    bucket_bytes: tuple[int, int] | None = None
     """Of DeepSpeed's buckets."""
     expandable_segments: bool | None = None
     overlaps: frozenset[str] | None = None

@@ -1,10 +1,17 @@
 """`search --format`: plans that a format cannot say are left out before the answer is cut to its length."""
 
+import json
+
 import numpy as np
 import pytest
+from autoconfig.specs.errors import InputError
 
+from autoconfig.formats.check import read_any
+from autoconfig.formats.export import export_texts
 from autoconfig.formats.narrow import search_sayable
 from autoconfig.formats.writers.table import WRITERS
+from autoconfig.megatron.check import check
+from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.rank import likely_only, pareto_positions, plainest_first, rank_plans, safe_position
 
 GIVEN = dict.fromkeys(("fix", "exclude", "max", "include"), ()) | dict.fromkeys(("software", "peft", "packed_length", "export"))
@@ -55,3 +62,40 @@ def test_all_plans_of_a_whole_answer_can_be_said():
     ranking = answer.ranking
     plans = [ranking.plan(at) for at in range(len(ranking.row))]
     assert plans and not any(WRITERS["torchtitan"].refused(answer.question.scenario, plan) for plan in plans)
+
+
+@pytest.mark.parametrize(("form", "fix"), [("deepspeed", "fsdp=2"), ("deepspeed", "fsdp=3"), ("llama-factory", "dist_opt=1")])
+def test_what_a_search_prices_of_deepspeeds_buckets_is_what_its_file_says(form, fix):
+    """4.5 buckets of each kind in 16 bits beside overlap_comm, of the hidden size squared; stage 3 gathers weights in none."""
+    given = {**GIVEN, "model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 8, "fix": (fix,)}
+    answer, _ = search_sayable(given, form)
+    scenario, report = answer.question.scenario, answer.plans[0].report
+    stage = report.plan.fsdp or int(report.plan.dist_opt)
+    text = export_texts(scenario, report.plan, report, form) if form == "llama-factory" else None
+    name = f"ds_z{stage}_config.json"
+    zero = json.loads(text[name] if text else WRITERS[form].write(scenario, report.plan).text)["zero_optimization"]
+    assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"] == 4096**2 and zero["overlap_comm"] is True
+    held = report.stages[0].parts["workspace_bytes"]
+    assert held == 2 * 4.5 * 4096**2 * (1 if stage == 3 else 2)
+
+
+OF_ACCELERATE = "distributed_type: DEEPSPEED\nmixed_precision: bf16\nnum_processes: 8\ndeepspeed_config: {{zero_stage: {}}}\n"
+
+
+@pytest.mark.parametrize(("stage", "held"), [(1, 1e9), (2, 1e9), (3, 4.5e9)])
+def test_deepspeeds_own_buckets_are_priced_and_said_where_no_file_says_any(stage, held):
+    """5e8 elements of 16 bits (runtime/zero/config.py); overlap_comm is on at stage 3 alone where it is not said."""
+    asked = CheckRequest(model="llama3-8b", gpu="h100-sxm-80gb", seq_length=2048, settings={"micro_batch_size": "1"})
+    found = read_any(OF_ACCELERATE.format(stage), asked)
+    assert check(found).report.stages[0].parts["workspace_bytes"] == held
+    assert any(one.field == "reduce_bucket_size" and one.value == 5e8 for one in found.question.assumed)
+
+
+def test_a_search_for_trl_prices_the_buckets_that_accelerate_leaves_deepspeed():
+    given = {**GIVEN, "model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 8}
+    answer, _ = search_sayable({**given, "fix": ("offload=1", "fsdp=3")}, "trl")
+    assert answer.plans[0].report.stages[0].parts["workspace_bytes"] == 4.5e9
+    with pytest.raises(InputError):
+        search_sayable({**given, "fix": ("offload=1",), "zero_bucket": 0}, "trl")
+    other, lines = search_sayable({**given, "fix": ("offload=1", "fsdp=3"), "zero_bucket": 10**6}, "trl")
+    assert not other.plans and any("cannot say zero_bucket=1000000" in line for line in lines)

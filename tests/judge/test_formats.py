@@ -6,8 +6,10 @@ import random
 import pytest
 from autoconfig.specs.plan import NONE
 from autoconfig.specs.scenario import Scenario
+from autoconfig.specs.software.software import OWN_BUCKET
 
 from autoconfig.formats.convert import write_plan
+from autoconfig.formats.writers.deepspeed import bucket
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.torchtitan import values as torchtitan_values
 from autoconfig.megatron.write import mock_arguments
@@ -48,6 +50,9 @@ def check_deepspeed(monkeypatch, count, batch=64):
         assert found.train_batch_size == batch and found.train_micro_batch_size_per_gpu == plan.mbs
         assert found.gradient_accumulation_steps == batch // plan.mbs // plan.dp
         assert found.bfloat16_config.enabled and not found.float16_config.enabled
+        if found.zero_optimization_stage:
+            zero = found.zero_config
+            assert zero.reduce_bucket_size == zero.allgather_bucket_size == bucket(scenario) and zero.overlap_comm
 
 
 def check_accelerate(tmp_path, count, batch=64, software="deepspeed"):
@@ -110,6 +115,14 @@ def check_megatron_yaml(judge, question, count):
         environment = {name: str(value) for name, value in body["ENV_VARS"].items()}
         answer = judge.arguments(listed, cluster.num_gpus, environment, cluster.gpu.compute_capability)
         assert answer["accepted"] and answer["changed"] == {}, answer
+
+
+def test_deepspeeds_own_buckets_are_those_that_are_priced_where_a_file_says_none(monkeypatch):
+    config = pytest.importorskip("deepspeed.runtime.zero.config")
+    for stage in (1, 2, 3):
+        zero = config.DeepSpeedZeroConfig(stage=stage)
+        assert zero.reduce_bucket_size == zero.allgather_bucket_size == OWN_BUCKET
+        assert zero.overlap_comm is (stage == 3)
 
 
 def test_deepspeed_reads_what_is_written(monkeypatch):

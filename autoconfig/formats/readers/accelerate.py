@@ -38,7 +38,7 @@ def read(document: Document) -> CheckInput:
     InputError."""
     section = document.section()
     assumed: list[Remark] = []
-    launched = layout(section, document.request.gpus, document.beside)
+    launched = layout(section, assumed, document.request.gpus, document.beside)
     model = model_named(document, None, assumed, ASKED)
     if document.request.seq_length is None:
         raise InputError("an accelerate file says no sequence length: say --seq-length N")
@@ -117,7 +117,10 @@ def from_launcher(words: Sequence[str], document: Document) -> Document | None:
 
 
 def layout(
-    section: Section, asked: int | None = None, beside: Callable[[str], Document | None] = lambda name: None
+    section: Section,
+    assumed: list[Remark],
+    asked: int | None = None,
+    beside: Callable[[str], Document | None] = lambda name: None,
 ) -> dict[str, Any]:
     """Fields of a TrainerRun: GPUs, software, sharding, tensor and context parallelism, recomputation; `asked`: how many GPUs
     the caller said; `beside`: files that lie with this one. Raises InputError."""
@@ -131,7 +134,7 @@ def layout(
         "tp": _size(section, "tp"),
         "cp": _size(section, "cp", "sp"),
         "recompute": _recompute(section),
-        **_sharding(section, kind, beside),
+        **_sharding(section, kind, beside, assumed),
     }
 
 
@@ -178,16 +181,18 @@ def _size(section: Section, *names: str) -> int:
     return section.count(*paths) or 1
 
 
-def _sharding(section: Section, kind: str, beside: Callable[[str], Document | None]) -> dict[str, Any]:
+def _sharding(section: Section, kind: str, beside: Callable[[str], Document | None], assumed: list[Remark]) -> dict[str, Any]:
     if kind == "DEEPSPEED":
         if name := section.word("deepspeed_config.deepspeed_config_file"):
             file = beside(name)
             if file is None:
                 raise InputError(f"deepspeed_config_file: the plan stands in {name[:60]}, which is not beside it: check that")
             zero = file.section()
-            return sharding_of(zero, zero.whole("zero_optimization.stage") or 0)
+            return sharding_of(zero, zero.whole("zero_optimization.stage") or 0, assumed)
         stage = section.whole("deepspeed_config.zero_stage")
-        found = sharding_of(section, 2 if stage is None else stage)  # DeepSpeedPlugin of accelerate/utils/dataclasses.py
+        found = sharding_of(
+            section, 2 if stage is None else stage, assumed
+        )  # DeepSpeedPlugin of accelerate/utils/dataclasses.py
         device = (section.word("deepspeed_config.offload_optimizer_device") or "none").lower()
         return {**found, "offload": 1.0 if device in ("cpu", "nvme") and (found["fsdp"] or found["dist_opt"]) else 0.0}
     if kind != "FSDP":

@@ -14,7 +14,7 @@ from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import MOST_ELEMENTS
 from autoconfig.specs.software.optimizers import other_state
-from autoconfig.specs.software.software import StackOptions, bucket_bytes
+from autoconfig.specs.software.software import OWN_BUCKET, StackOptions, bucket_bytes
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -91,7 +91,7 @@ def read(document: Document) -> CheckInput:
         numerics=numerics_of(section),
         assumed=assumed,
         ways=WAYS,
-        **sharding_of(section, section.whole("zero_optimization.stage") or 0),
+        **sharding_of(section, section.whole("zero_optimization.stage") or 0, assumed),
     )
     if run.global_batch is None and run.accumulation is None and document.request.global_batch_size is None:
         raise InputError("train_batch_size and gradient_accumulation_steps are not in the file: say --global-batch-size N")
@@ -139,9 +139,9 @@ def _length(document: Document) -> int:
     return length
 
 
-def sharding_of(section: Section, stage: int) -> dict[str, Any]:
-    """dist_opt, fsdp, offload and bucket of a ZeRO stage. Raises InputError for others than 0 to 3, UnsupportedError for copies
-    over part of the GPUs (MiCS, hpZ)."""
+def sharding_of(section: Section, stage: int, assumed: list[Remark]) -> dict[str, Any]:
+    """dist_opt, fsdp, offload and buckets of a ZeRO stage. Raises InputError for others than 0 to 3, and
+    UnsupportedError for copies over part of the GPUs (MiCS, hpZ)."""
     if not 0 <= stage <= 3:
         raise InputError(f"{section.place('zero_optimization.stage')} is {stage}: use 0 to 3")
     if (group := section.whole("zero_optimization.mics_shard_size") or -1) > 0:
@@ -157,26 +157,27 @@ def sharding_of(section: Section, stage: int) -> dict[str, Any]:
     device = (section.word("zero_optimization.offload_optimizer.device") or "none").lower()
     offloaded = stage > 0 and (device in CPU or section.flag("zero_optimization.cpu_offload"))
     found: dict[str, Any] = {"dist_opt": stage == 1, "fsdp": stage if stage > 1 else 0, "offload": 1.0 if offloaded else 0.0}
-    if stage and (size := _bucket(section, stage)) is not None:
+    if stage and (size := _bucket(section, assumed)) is not None:
         found["options"] = StackOptions(bucket_bytes=size)
     return found
 
 
-def _bucket(section: Section, stage: int) -> int | None:
-    """Bytes of the buckets of a file that says their size; None where it says none, or `auto`: the hidden size squared, a few
-    MiB. Stage 3 gathers weights by layers, not by buckets."""
-    said = [str(section.flat.get(f"zero_optimization.{name}_bucket_size")) for name in ("reduce", "allgather")]
-    if not re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", said[0]):
+def _bucket(section: Section, assumed: list[Remark]) -> tuple[int, int] | None:
+    """Bytes of the buckets: of the sizes that the file says, of DeepSpeed's own where it says none; None of `auto`, which the
+    Trainer fills in with the hidden size squared, a few MiB."""
+    paths = [f"zero_optimization.{name}_bucket_size" for name in ("reduce", "allgather")]
+    said = [str(section.flat.get(path)) for path in paths]
+    sizes = [float(text) if _SIZE.fullmatch(text) else OWN_BUCKET if text == "None" else 0.0 for text in said]
+    if not sizes[0]:
         return None
-    sizes = [float(text) if re.fullmatch(r"[0-9.]{1,20}(?:e[0-9]{1,2})?", text) else 0.0 for text in said]
-    if said[1] == "None":
-        sizes[1] = USUAL_BUCKET
-    overlaps = section.flag("zero_optimization.overlap_comm", default=stage == 3)
-    return bucket_bytes(min(sizes[0], MOST_ELEMENTS), 0.0 if stage == 3 else min(sizes[1], MOST_ELEMENTS), overlaps=overlaps)
+    if said[0] == "None":
+        why = "elements, DeepSpeed's own where nothing says them, as are those of allgather_bucket_size"
+        assumed.append(Remark("reduce_bucket_size", OWN_BUCKET, why))
+    overlaps = section.flag("zero_optimization.overlap_comm") if section.has("zero_optimization.overlap_comm") else None
+    return bucket_bytes(*(min(size, MOST_ELEMENTS) for size in sizes), overlaps=overlaps)
 
 
-USUAL_BUCKET = 5e8
-"""DeepSpeed's own (runtime/zero/config.py: allgather_bucket_size)."""
+_SIZE = re.compile(r"[0-9.]{1,20}(?:e\+?[0-9]{1,2})?")
 
 
 def not_modelled(section: Section) -> list[Remark]:

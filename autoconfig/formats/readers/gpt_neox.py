@@ -64,7 +64,7 @@ def read(document: Document) -> CheckInput:
                            "train_micro_batch_size_per_gpu"),
         accumulation=section.count("gradient_accumulation_steps", "gas"), global_batch=section.count("train_batch_size"),
         seq_length=needed(section.count("seq_length"), section, "seq_length"),
-        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage),
+        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, **sharding_of(section, stage, assumed),
     )  # fmt: skip
     run.not_modelled += not_modelled(section)
     if other := other_optimizer(section, "optimizer.type"):

@@ -27,8 +27,8 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     """The whole file."""
     stage = plan.fsdp or int(plan.dist_opt)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
-    if stage and scenario.given.zero_bucket:
-        zero |= dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size"), scenario.given.zero_bucket)
+    if stage and (size := bucket(scenario)):
+        zero |= dict.fromkeys(("reduce_bucket_size", "allgather_bucket_size"), size)
     if plan.offload:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **({"ratio": plan.offload} if stage == 3 else {})}
     precision = scenario.numerics.precision
@@ -48,6 +48,15 @@ def values(scenario: Scenario, plan: TrainPlan) -> dict[str, Any]:
     if plan.cp > 1:
         found["sequence_parallel_size"] = plan.cp
     return found
+
+
+def bucket(scenario: Scenario) -> int | None:
+    """Elements of each of DeepSpeed's buckets: those that the question says, else those that transformers' Trainer fills in for
+    `auto` (integrations/deepspeed.py: the hidden size squared), which DeepSpeed's own, 4.5 GB of each kind, are not priced as.
+    None where a file said others, which are priced."""
+    if scenario.given.zero_bucket is None and any(scenario.software.memory.bucket_bytes):
+        return None
+    return scenario.given.zero_bucket or scenario.model.hidden_size**2
 
 
 def settings(scenario: Scenario, plan: TrainPlan) -> Settings:

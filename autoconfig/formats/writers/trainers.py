@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from autoconfig.formats.trainers import words_of_trainer
@@ -47,7 +48,9 @@ def refused_by_factory(scenario: Scenario, plan: TrainPlan) -> list[str]:
     if scenario.numerics.frozen_dtype == "fp32":
         odd.append("frozen_dtype=fp32")
     shown = plan.replace(offload=0.0, fsdp=3 if plan.recompute == deepspeed.FULL else plan.fsdp, dist_opt=False)
-    return list(dict.fromkeys([*odd, *accelerate.refused(trl.narrow(scenario, plan), shown)]))
+    narrow = trl.narrow(scenario, plan)
+    narrow = replace(narrow, given=replace(narrow.given, zero_bucket=None))  # DeepSpeed's file says it
+    return list(dict.fromkeys([*odd, *accelerate.refused(narrow, shown)]))
 
 
 def write_factory(scenario: Scenario, plan: TrainPlan) -> Written:

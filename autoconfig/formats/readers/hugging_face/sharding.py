@@ -96,7 +96,7 @@ def _zero(section: Section, document: Document, assumed: list[Remark]) -> tuple[
         zero = Section(values if isinstance(values, Mapping) else {}, section.text, open_words=frozenset({"auto"}))
         if beside is not None:
             assumed.append(note(f"sharding as {PurePath(str(text)).name[:60]} beside it says"))
-        return sharding_of(zero, zero.whole("zero_optimization.stage") or 0), not_modelled(zero)
+        return sharding_of(zero, zero.whole("zero_optimization.stage") or 0, assumed), not_modelled(zero)
     name = str(text).rsplit("/", 1)[-1]
     match = _STAGE.search(name)
     if match is None:

@@ -210,7 +210,7 @@ def _launch(document: Document, run: TrainerRun, written: str) -> bool:
     run.software = trl.SOFTWARE
     if (launch := document.launch) is not None:
         section = launch.section()
-        found = layout(section, document.request.gpus, launch.beside)
+        found = layout(section, run.assumed, document.request.gpus, launch.beside)
         recompute = found.pop("recompute")
         for name, value in found.items():
             setattr(run, name, run.gpus if value is None else value)
