@@ -35,7 +35,9 @@ class StepMemoryJson:
     generation: NotNegative
     """Of a GPU that generates."""
     training: NotNegative
-    """Of a GPU that trains."""
+    """Of a GPU that trains, with the largest of 512 drawn micro-batches."""
+    passes: NotNegative
+    """Of a GPU in passes of log-probabilities with micro-batches of their own; 0: they take less than training."""
     device: AboveZero
     """What one GPU has."""
     host: NotNegative
@@ -43,7 +45,7 @@ class StepMemoryJson:
     generation_fit_probability: Share
     """Chance that generation does not run out of memory."""
     training_fit_probability: Share
-    """Chance that training does not run out of memory."""
+    """Chance that training and passes do not run out of memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +163,7 @@ def placement_json(one: PricedPlacement) -> PlacementJson:
         memory_gib=StepMemoryJson(
             generation=memory.generation_bytes / GIB,
             training=memory.training_bytes / GIB,
+            passes=memory.forward_bytes / GIB,
             device=memory.device_bytes / GIB,
             host=memory.host_bytes / GIB,
             generation_fit_probability=memory.generation_fit,

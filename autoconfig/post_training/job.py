@@ -114,6 +114,8 @@ class PassBatch:
     """Most tokens of a packed one on one GPU; 0: samples are padded."""
     mbs: int = 0
     """Samples of a padded one."""
+    samples: int = 0
+    """Samples of one that holds their tokens alone, which may then be more than `tokens_per_gpu`; 0: filled up to these."""
 
 
 AS_TRAINING = PassBatch()
@@ -133,6 +135,8 @@ class Placement:
     """GPUs of critic and reward model where these have their own; they then run beside the actor."""
     tokens_per_gpu: int = 0
     """Most tokens of a packed micro-batch on one GPU; 0: sequences are padded, train.mbs of them to a micro-batch."""
+    samples: int = 0
+    """Samples of a micro-batch that holds their tokens alone, `tokens_per_gpu` on average; 0: filled up to these."""
     forward: PassBatch = AS_TRAINING
     """Of the policy's log-probabilities, and of passes that have none of their own."""
     reference_forward: PassBatch | None = None

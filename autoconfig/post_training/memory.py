@@ -6,17 +6,35 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability
+from autoconfig.memory_model.predict import CUDA_CONTEXT_BYTES, estimate_memory, fit_probability, headroom_bytes
+from autoconfig.memory_model.serving import activation_bytes
 from autoconfig.memory_model.tables import least_state_bytes
+from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
-from autoconfig.post_training.job import Placement, PostTrainingJob
-from autoconfig.post_training.passes import Microbatches, microbatches, scenario_of
+from autoconfig.post_training.job import AS_TRAINING, Placement, PostTrainingJob
+from autoconfig.post_training.micro_batches import fullest, largest_of
+from autoconfig.post_training.passes import Microbatches, pass_plan, scenario_of
 from autoconfig.specs.errors import GIB
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.serve_plan import EnginePlan
+from autoconfig.specs.software.engine import load_engine
 
 ASLEEP_BYTES = 1.5 * GIB
 """What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache).
 The round figure of an engine beside both; an assumption, no log of a sleeping engine is behind it."""
+
+
+OVERRUN_CHANCE = 0.1
+"""Chance to get through DRAWN micro-batches of different lengths whose largest is just within the GPU. A longer run meets
+longer ones, and the allocator of PyTorch keeps blocks of lengths that do not come again (its notes on CUDA: fragmentation of
+dynamic shapes). By judgement: no measured series of such runs is at hand."""
+
+
+def varied_bytes(device_bytes: float, varied: bool) -> float:
+    """What a peak of micro-batches that differ in length is judged above the largest of DRAWN."""
+    return headroom_bytes(1.0 - OVERRUN_CHANCE, device_bytes) if varied else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +53,10 @@ class PhaseMemory:
     """Of one GPU's memory, what training's tensors cannot have."""
     waiting_bytes: float = 0.0
     """Of `host_bytes`, what goes there and back in a step."""
+    forward_bytes: float = 0.0
+    """Peak of passes of log-probabilities with micro-batches of their own; 0: they have those of training, and take less."""
+    varied: bool = False
+    """Micro-batches differ in length."""
 
     @property
     def host_holds(self) -> bool:
@@ -49,7 +71,7 @@ class PhaseMemory:
     @property
     def lacking(self) -> float:
         """The largest share that is taken of a GPU or a host; above 1 it does not fit. 1 more where no sequence is held."""
-        phases = max(self.generation_bytes, self.training_bytes) / self.device_bytes
+        phases = self.peak_bytes / self.device_bytes
         return max(phases, self.host_share) + (not self.engine_holds_a_sequence)
 
     def fit_probability(self, phase_bytes: float) -> float:
@@ -64,8 +86,8 @@ class PhaseMemory:
 
     @property
     def training_fit(self) -> float:
-        """Chance of training."""
-        return self.fit_probability(self.training_bytes)
+        """Chance of training and of passes, over DRAWN micro-batches."""
+        return self.fit_probability(max(self.training_bytes, self.forward_bytes) + varied_bytes(self.device_bytes, self.varied))
 
     @property
     def chance(self) -> float:
@@ -73,32 +95,34 @@ class PhaseMemory:
         return min(self.generation_fit, self.training_fit) * self.host_holds
 
     @property
+    def peak_bytes(self) -> float:
+        """Of the fullest phase."""
+        return max(size for _, size in self.phases)
+
+    @property
+    def phases(self) -> tuple[tuple[str, float], ...]:
+        """Peak bytes of every phase."""
+        passes = "a pass of log-probabilities", self.forward_bytes
+        return ("generation", self.generation_bytes), ("training", self.training_bytes), passes
+
+    @property
     def fits(self) -> bool:
-        """Both phases are within the GPU, what waits is within the host, and the engine's cache holds a sequence."""
+        """All phases are within the GPU, what waits is within the host, and the engine's cache holds a sequence."""
         held = self.engine_holds_a_sequence and self.host_holds
-        return held and max(self.generation_bytes, self.training_bytes) <= self.device_bytes
+        return held and self.peak_bytes <= self.device_bytes
 
     @property
     def reason(self) -> str:
         """What does not fit; empty where all does."""
         if not self.engine_holds_a_sequence:
             return "the engine's share of memory does not hold its weights and a whole sequence"
-        for name, value in (("generation", self.generation_bytes), ("training", self.training_bytes)):
+        for name, value in self.phases:
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
         if not self.host_holds:
             waits, most = (f"{size / GIB:,.0f}" for size in (self.host_bytes, self.host_limit_bytes))
             return f"{waits} GiB wait on the host of each node, which is taken to have {most} GiB (--host-memory)"
         return ""
-
-
-def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
-    """The micro-batch that memory must hold: one full bin, or the padded samples."""
-    cut = microbatches(job, placement.train, job.trained / job.updates, placement.tokens_per_gpu)
-    if not placement.tokens_per_gpu:
-        return cut
-    tokens = placement.tokens_per_gpu * placement.train.cp
-    return replace(cut, sequences=max(1.0, min(tokens / job.tokens, cut.sequences * cut.count)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +137,9 @@ class TrainingMemory:
     overhead_bytes: float
 
 
-def training_memory(job: PostTrainingJob, placement: Placement) -> TrainingMemory:
-    """Of the policy; the same for every placement of a training plan and its micro-batches."""
-    cut = fullest(job, placement)
+def training_memory(job: PostTrainingJob, placement: Placement, cut: Microbatches | None = None) -> TrainingMemory:
+    """Of the policy, with the largest micro-batch or this one; the same for every placement of a training plan."""
+    cut = cut or fullest(job, placement)
     plan = replace(placement.train, mbs=cut.whole, vpp=1)
     scenario = scenario_of(job, plan, job.policy, cut)
     if plan.fsdp and job.framework.fp32_shards:
@@ -138,19 +162,63 @@ def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingM
     return trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
 
 
-def _training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+def varies(job: PostTrainingJob, placement: Placement) -> bool:
+    """Micro-batches of a number of samples differ in length; those that are filled up are at most full."""
+    return job.algorithm.generates and (placement.samples > 0 or not placement.tokens_per_gpu)
+
+
+def training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of training and all that is on its busiest GPU beside it."""
+    return trained.peak_bytes + trained.overhead_bytes + _beside_training(job, placement, trained)
+
+
+def _beside_training(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Of a sleeping engine that shares the GPUs, and of reference and critic what is not offloaded."""
     kept = placement.memory_share * float(job.gpu.memory_bytes) if placement.engine_awake else ASLEEP_BYTES
     sleeping = kept if job.algorithm.generates and placement.colocated else 0.0
     reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
     stays = 0.0 if placement.offload else reference + _critic_bytes(job, placement, trained)
-    return trained.peak_bytes + trained.overhead_bytes + sleeping + stays
+    return sleeping + stays
+
+
+def forward_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Peak of the passes of policy and reference that have micro-batches of their own, and all that is there beside it: state,
+    what a layer holds in an inference engine (memory_model/serving: activation_bytes), and pass_bytes of every logit of the
+    largest micro-batch ([vocabulary]). 0 where every pass has the micro-batch of training."""
+    own = {placement.forward} if job.algorithm.policy_passes else set()
+    if job.algorithm.reference_passes and placement.reference_forward:
+        own.add(placement.reference_forward)
+    held, model = [], job.policy
+    for batch in own - {AS_TRAINING}:
+        plan, tokens_per_gpu = pass_plan(placement, batch)
+        cut = largest_of(job, plan, job.trained, tokens_per_gpu, batch.samples)
+        tokens = cut.whole * cut.seq_length / plan.cp
+        layer = activation_bytes(model, EnginePlan(tp=plan.tp), load_engine("vllm"), tokens)
+        logits = section("vocabulary")["pass_bytes"] * tokens * model.vocab_size / plan.tp
+        held.append(max(float(layer), float(logits) + 2.0 * tokens * model.hidden_size))
+    if not held:
+        return 0.0
+    waits = _reference_bytes(job, placement) if placement.offload or placement.reference_waits else 0.0
+    state = max(_weight_bytes(job, placement), waits) if placement.offload else trained.state_bytes + waits
+    return max(held) + state + trained.overhead_bytes + _beside_training(job, placement, trained)
+
+
+def _weight_bytes(job: PostTrainingJob, placement: Placement) -> float:
+    """Weights of the policy on one GPU: what passes load where training waits on the host."""
+    wide = placement.train.fsdp and job.framework.fp32_shards
+    return (4.0 if wide else 2.0) * float(total_parameters(job.policy)) / _ranks(job.policy, placement.train)
+
+
+def _ranks(model: ModelSpec, plan: TrainPlan) -> int:
+    """GPUs that share the weights of a model."""
+    return plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)
 
 
 def training_chance(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Chance that training does not run out of memory, 0 to 1, as `PhaseMemory.training_fit`; engines are not looked at."""
     limit, device = float(job.gpu.memory_bytes) - trained.overhead_bytes, float(job.gpu.memory_bytes)
-    return float(fit_probability(_training_bytes(job, placement, trained) - trained.overhead_bytes, limit, device))
+    judged = training_bytes(job, placement, trained) + varied_bytes(device, varies(job, placement))
+    return float(fit_probability(judged - trained.overhead_bytes, limit, device))
 
 
 def phase_memory(
@@ -177,13 +245,15 @@ def phase_memory(
     waiting = per_node * (state + reference) if waits else 0.0
     return PhaseMemory(
         generation_bytes=engine + resident,
-        training_bytes=_training_bytes(job, placement, trained),
+        training_bytes=training_bytes(job, placement, trained),
         device_bytes=device,
         host_bytes=per_node * (weights + hosted) + waiting,
         host_limit_bytes=job.host_memory_bytes,
         waiting_bytes=waiting,
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
+        forward_bytes=forward_bytes(job, placement, trained),
+        varied=varies(job, placement),
     )
 
 
@@ -191,6 +261,5 @@ def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:
     """16-bit weights of the reference of one GPU, there or on its host."""
     if not job.algorithm.reference_passes or (job.lora_rank and job.reference is None):
         return 0.0  # the reference of adapters is the policy without them
-    plan, model = placement.train, job.reference or job.policy
-    ranks = plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)
-    return 2.0 * float(total_parameters(model)) / ranks
+    model = job.reference or job.policy
+    return 2.0 * float(total_parameters(model)) / _ranks(model, placement.train)

@@ -1,13 +1,17 @@
-"""Tokens of the micro-batches that come: prompts and responses drawn as generation draws them, packed or padded."""
+"""Tokens of the micro-batches that come: prompts and responses drawn as generation draws them, packed or padded; the largest,
+which memory must hold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
+from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths, Vector
+from autoconfig.post_training.passes import Microbatches, microbatches, shared_tokens
+from autoconfig.specs.plan import TrainPlan
 
 DRAWN = 512
 """Micro-batches that are drawn: those of 512 samples one by one, or of 64 to a few steps of usual runs."""
@@ -54,3 +58,31 @@ def first_beyond(tokens: Vector, limit: float) -> int | None:
     where none of these does."""
     share = float(np.mean(tokens > limit))
     return max(1, round(1.0 / share)) if share else None
+
+
+def fullest(job: PostTrainingJob, placement: Placement) -> Microbatches:
+    """The micro-batch of training that memory must hold: the largest of DRAWN."""
+    return largest_of(job, placement.train, job.trained / job.updates, placement.tokens_per_gpu, placement.samples)
+
+
+def tokens_drawn(job: PostTrainingJob, size: int, *, packed: bool) -> Vector:
+    """[DRAWN]: tokens of micro-batches of `size` samples, or of each of them where they are padded."""
+    lengths = SampleLengths.of(job.prompt_tokens, job.longest_prompt, job.responses)
+    return lengths.packed(DRAWN, size) if packed else lengths.padded(DRAWN, size)
+
+
+def largest_of(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_per_gpu: int, size: int) -> Microbatches:
+    """The largest of DRAWN micro-batches into which `samples` are cut. Filled up: one full bin, or the longest sample where it
+    is more; of `size` samples that hold their tokens alone: the largest sum, as one sequence; padded: plan.mbs samples as long
+    as the longest of them, as long as the cap where nothing is generated."""
+    cut = microbatches(job, plan, samples, tokens_per_gpu)
+    own = max(1, round(cut.sequences * cut.count))
+    if not tokens_per_gpu:
+        longest = float(np.max(tokens_drawn(job, min(plan.mbs, own), packed=False))) if job.algorithm.generates else job.longest
+        return replace(cut, seq_length=shared_tokens(round(longest), plan), tokens=longest)
+    if size:
+        tokens = float(np.max(tokens_drawn(job, min(size, own), packed=True)))
+    else:
+        longest = float(np.max(tokens_drawn(job, 1, packed=True)))
+        tokens = max(min(float(tokens_per_gpu * plan.cp), own * job.tokens), longest)
+    return replace(cut, sequences=1.0, seq_length=shared_tokens(round(tokens), plan), tokens=tokens)

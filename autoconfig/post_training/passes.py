@@ -68,14 +68,16 @@ def microbatches(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_p
     own = max(samples * job.algorithm.sequences_per_sample / plan.dp, 1.0)
     if not tokens_per_gpu:
         count = ceil(own / plan.mbs)
-        longest = _shared(job.longest, plan)
+        longest = shared_tokens(job.longest, plan)
         return Microbatches(count=count, sequences=own / count, seq_length=longest, tokens=float(longest))
     fit = max(1.0, PACKED * tokens_per_gpu * plan.cp / job.tokens)
     count = ceil(own / fit)
-    return Microbatches(count=count, sequences=own / count, seq_length=_shared(round(job.tokens), plan), tokens=job.tokens)
+    return Microbatches(
+        count=count, sequences=own / count, seq_length=shared_tokens(round(job.tokens), plan), tokens=job.tokens
+    )
 
 
-def _shared(tokens: int, plan: TrainPlan) -> int:
+def shared_tokens(tokens: int, plan: TrainPlan) -> int:
     """So many tokens or a few more, which tensor and context parallelism share evenly (cp in two chunks a rank)."""
     ranks = plan.tp * plan.cp * 2
     return -(-max(tokens, 1) // ranks) * ranks

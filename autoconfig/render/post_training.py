@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -81,7 +82,7 @@ def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], 
             f"{one.seconds:,.1f} s",
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
             one.binds.replace("_", " "),
-            f"{max(one.memory.generation_bytes, one.memory.training_bytes) / GIB:.1f}",
+            f"{one.memory.peak_bytes / GIB:.1f}",
             chance_text(one.memory.chance),
             f"{one.memory.host_bytes / GIB:.0f}",
             f"{one.placement.memory_share:g}" if one.phases.generation else "-",
@@ -125,8 +126,14 @@ def show_check(console: Console, found: RlCheck) -> None:
     _show_placed(console, "This run", [found.priced])
     _show_notes(console, spanning_engines(found.job, [found.priced, *([found.better] if found.better else [])]))
     console.print(_phases(found.priced))
+    if found.verdict:
+        console.print(f"{found.verdict.said}.")
     if not found.fits:
         console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}")
+    if found.filled:
+        chance, tokens = chance_text(found.filled.memory.chance), found.filled.placement.tokens_per_gpu
+        what = f"{tokens:,} tokens of a GPU: chance to fit {chance}, {found.filled.seconds:,.1f} s a step"
+        console.print(f"[bold]First[/bold], micro-batches filled up to {what}: {escape(found.filled_words)}")
     if found.better:
         _show_placed(console, "Better on the same GPUs", [found.better])
         if found.fits:
@@ -159,6 +166,9 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "fits": found.fits if found.priced else None,
         "reason": (found.priced.memory.reason or None) if found.priced else None,
         "run": placement_json(found.priced) if found.priced else None,
+        "micro_batches": asdict(found.verdict) if found.verdict else None,
+        "filled_up": placement_json(found.filled) if found.filled else None,
+        "filled_up_by": found.filled_words or None,
         "better": placement_json(found.better) if found.better else None,
         "fit_chance": found.fit_chance,
     }

@@ -47,13 +47,17 @@ def placed(text: str):
 @pytest.mark.parametrize(
     ("text", "policy", "reference"),
     [
-        (VERL, PassBatch(tokens_per_gpu=round(16 * 600 / PACKED)), PassBatch(tokens_per_gpu=round(2 * 600 / PACKED))),
+        (
+            VERL,
+            PassBatch(tokens_per_gpu=round(16 * 600 / PACKED), samples=16),
+            PassBatch(tokens_per_gpu=round(2 * 600 / PACKED), samples=2),
+        ),
         (PADDED, PassBatch(mbs=16), PassBatch(mbs=2)),
         (PACKING, PassBatch(tokens_per_gpu=8192), PassBatch(tokens_per_gpu=8192)),
         (
             f"{PACKING} {ROLLOUT}_max_token_len_per_gpu=32768 {REF}_use_dynamic_bsz=False",
             PassBatch(tokens_per_gpu=32768),
-            PassBatch(tokens_per_gpu=round(2 * 600 / PACKED)),
+            PassBatch(tokens_per_gpu=round(2 * 600 / PACKED), samples=2),
         ),
         (  # of all ranks, of which there are eight
             PADDED.replace("_micro_batch_size_per_gpu=16", "_micro_batch_size=256"),
@@ -75,8 +79,7 @@ def test_each_pass_takes_the_time_of_its_own_micro_batch():
     assert policy == pass_seconds(job, placement) and policy < own < reference
     checked = check_text(PADDED, {"prompt_length": 100, "response_length": 500})
     assert checked.priced.phases.reference > checked.priced.phases.logprob
-    assert any("log-probabilities are larger than those of training" in note for note in sentences(checked.run.notes))
-    assert not any("the reference are larger" in note for note in sentences(checked.run.notes))
+    assert checked.priced.memory.forward_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
+from autoconfig.formats.post_training.verdict import MicroBatchVerdict, filled_up, hanging_on, turning_mean, verdict
 from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, plans
 from autoconfig.formats.readers.options import options_of, overrides_of, read_command
 from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
@@ -22,7 +23,7 @@ from autoconfig.megatron.shell.commands import text_of
 from autoconfig.planning.work import bounded, require_short, spend
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
-from autoconfig.post_training.job import PostTrainingJob
+from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
 from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name
 from autoconfig.specs.files import read_text
@@ -54,6 +55,15 @@ class RlCheck:
     better: PricedPlacement | None = None
     """Of the placements that `rl` ranks with this `fit_chance`; None where the run's is as good."""
     fit_chance: float = FIT_CHANCE
+    verdict: MicroBatchVerdict | None = None
+    """Of the micro-batches of training."""
+    filled: PricedPlacement | None = None
+    """Where they do not fit surely: the same placement with micro-batches filled up to a number of tokens."""
+
+    @property
+    def filled_words(self) -> str:
+        """The change of the file to `filled`, in its own words; empty where there is none."""
+        return filled_words(self.run, self.version, self.filled.placement.tokens_per_gpu) if self.filled else ""
 
     @property
     def legal(self) -> bool:
@@ -287,16 +297,7 @@ def check_text(
     if not given.get("gpu"):
         run.notes.append(Remark("gpu", gpu.id, "", Effect.EVERYTHING))
     version = version_of(run.framework, given.get("version") or run.version)
-    names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
-    written = document.section.text
-    spend(len(names) * (1 + len(written) / 500))
-    names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
-    names = [key for key in names if key not in run.other_keys]
-    said = unknown_keys(run.framework, run.back_end, version, names, written)
-    added = added_keys(run.framework, [one.field for one in said], written)
-    unknown = [one for one in said if one.field not in added]
-    run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
-    odd = [*unknown, *_types(run.framework, document.section)]
+    odd = _odd(document, run, version)
     wrong = broken(run)
     if run.algorithm == "dapo" and not wrong:
         run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
@@ -323,8 +324,72 @@ def check_text(
     found = ranked(job, placement.gpus, tokens, placement.staleness, constants, chance)
     better = _better(priced, [one for one in found if one.memory.fits], chance)
     return RlCheck(
-        run=run, version=version, unknown=tuple(odd), broken=(), job=job, priced=priced, better=better, fit_chance=chance
+        run=run,
+        version=version,
+        unknown=tuple(odd),
+        broken=(),
+        job=job,
+        priced=priced,
+        better=better,
+        fit_chance=chance,
+        verdict=_judged(job, placement, run),
+        filled=_surer(job, priced, run, version, chance),
     )
+
+
+def _odd(document: _Input, run: RlRun, version: str) -> list[Remark]:
+    """Keys that the release does not take, and values of another type; those that hydra adds get a note."""
+    names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
+    written = document.section.text
+    spend(len(names) * (1 + len(written) / 500))
+    names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
+    names = [key for key in names if key not in run.other_keys]
+    said = unknown_keys(run.framework, run.back_end, version, names, written)
+    added = added_keys(run.framework, [one.field for one in said], written)
+    run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
+    return [*(one for one in said if one.field not in added), *_types(run.framework, document.section)]
+
+
+def _judged(job: PostTrainingJob, placement: Placement, run: RlRun) -> MicroBatchVerdict:
+    """The micro-batches of training; a mean response that was assumed gets its note."""
+    judged = verdict(job, placement)
+    if any(one.field == "response_length" for one in run.notes):
+        run.notes.append(note(hanging_on(judged, turning_mean(job, placement, judged.limit_tokens))))
+    return judged
+
+
+def _surer(job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float) -> PricedPlacement | None:
+    """With micro-batches that are filled up, where training is not sure to fit, these are surer, and the file can say them."""
+    if priced.memory.training_fit >= chance or not filled_words(run, version, 1):
+        return None
+    filled = filled_up(job, priced.placement)
+    return filled if filled and filled.memory.chance > priced.memory.chance + LIKELIER else None
+
+
+FILLED = {
+    "verl": (
+        "actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu={0}"
+        " actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True actor_rollout_ref.ref.log_prob_use_dynamic_bsz=True"
+    ),
+    "nemo-rl": "policy.sequence_packing.enabled=true policy.sequence_packing.train_mb_tokens={0}",
+    "openrlhf": (
+        "--train.dynamic_batch_enable --train.max_tokens_per_gpu {0} --rollout.max_tokens_per_gpu {0} --ds.packing_samples"
+    ),
+    "openrlhf without dots": (
+        "--use_dynamic_batch --train_max_tokens_per_gpu {0} --rollout_max_tokens_per_gpu {0} --packing_samples"
+    ),
+}
+"""Settings that fill micro-batches up to so many tokens of a GPU."""
+
+
+def filled_words(run: RlRun, version: str, tokens: int) -> str:
+    """Settings of the file's framework and release that fill micro-batches; empty where it has none."""
+    for name in (run.framework, f"{run.framework} without dots"):
+        words = FILLED.get(name, "").format(tokens)
+        keys = [re.split(r"[= ]", word)[0].lstrip("-") for word in words.split() if not word.isdigit()]
+        if words and not unknown_keys(run.framework, run.back_end, version, keys):
+            return words
+    return ""
 
 
 def copies_of(job: PostTrainingJob, priced: PricedPlacement) -> list[Remark]:

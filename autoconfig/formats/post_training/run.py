@@ -253,6 +253,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
         staleness=run.staleness,
         critic_gpus=run.critic_gpus,
         tokens_per_gpu=max(packed, round(tokens)) if packed else 0,
+        samples=run.mbs if packed and not run.tokens_per_gpu else 0,
         forward=_packed(run.forward, run, tokens),
         reference_forward=None if reference is None else _packed(reference, run, tokens),
         memory_share=run.memory_share,
@@ -267,7 +268,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
 def _packed(batch: PassBatch, run: RlRun, tokens: float) -> PassBatch:
     """The micro-batch as it is priced: packed where samples lose their padding."""
     if batch.mbs and run.removes_padding and not batch.tokens_per_gpu:
-        batch = PassBatch(tokens_per_gpu=round(batch.mbs * tokens / PACKED))
+        batch = PassBatch(tokens_per_gpu=round(batch.mbs * tokens / PACKED), samples=batch.mbs)
     return replace(batch, tokens_per_gpu=max(batch.tokens_per_gpu, round(tokens))) if batch.tokens_per_gpu else batch
 
 

@@ -17,7 +17,7 @@ from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
-from autoconfig.specs.remarks import Effect, note
+from autoconfig.specs.remarks import note
 
 VERSION = "0.9.1"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -138,11 +138,6 @@ def _passes(section: Section, run: RlRun, dynamic: bool, version: str) -> None:
             f"{ROLLOUT}.log_prob_use_dynamic_bsz is {packs} and {ACTOR}.use_dynamic_bsz {dynamic}: verl {VERSION} wants both "
             "alike"
         )
-    train = run.tokens_per_gpu, 0 if run.tokens_per_gpu else run.mbs
-    for name, batch in (("log-probabilities", run.forward), ("the reference", run.reference_forward)):
-        if batch and (batch.tokens_per_gpu, batch.mbs) > train and run.forward != PassBatch():
-            why = f"micro-batches of {name} are larger than those of training: their time is priced, their memory is not"
-            run.notes.append(note(why, Effect.MORE_MEMORY))
 
 
 def _pass(section: Section, at: str, run: RlRun, dynamic: bool) -> PassBatch:
