@@ -10,6 +10,7 @@ from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
 from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
+from autoconfig.diagnosis.rules.report import timed_at_level_2
 from autoconfig.diagnosis.rules.table import FIRST, RULES
 from autoconfig.diagnosis.timers import parts_of
 from autoconfig.evidence.records import Evidence
@@ -107,6 +108,10 @@ class Diagnosis:
             return "plan or step are not known"
         if self.causes:
             return f"a fault is named: {self.causes[0].words} ({self.causes[0].rule})"
+        if timed_at_level_2(self.case) is not None:
+            return "timers of level 2 were on, which make a step longer (--timing-log-level)"
+        if self.expectation.gpu_taken:
+            return "nothing says which GPU it ran on (--gpu)"
         if self.case.step_seconds > self.expectation.p95:
             return "its step is above the band of its class"
         return ""
@@ -138,7 +143,7 @@ def diagnose(
         case=case,
         causes=tuple(causes),
         cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
-        missing=_missing(case, [rule for rule, one in found.items() if one is None], unread),
+        missing=_missing(case, verdict, [rule for rule, one in found.items() if one is None], unread),
     )
 
 
@@ -237,6 +242,8 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
         return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
     if step is None:
         return (SLOW, faults[0].words) if faults else (NOT_ENOUGH, "nothing says how long a step takes")
+    if faults and case.warming_up and all(one.rule == "R18" for one in faults):
+        return NOT_ENOUGH, faults[0].words
     if faults and not case.promised and all(one.certainty == CONSISTENT for one in faults):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if faults:
@@ -255,16 +262,21 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
 
 
-def _missing(case: RunCase, silent: Sequence[str], unread: str) -> tuple[Missing, ...]:
-    """What would settle the rules that had no evidence: plan and step first."""
+def _missing(case: RunCase, verdict: str, silent: Sequence[str], unread: str) -> tuple[Missing, ...]:
+    """What would settle the rules that had no evidence: plan and step first. Whether the plan, the report or another release is
+    it, is asked where no verdict is given."""
     found = []
+    taken = case.expectation.gpu_taken if case.expectation is not None else ""
+    if taken:
+        found.append(Missing(evidence=f"--gpu: nothing says the GPU, and {taken} was taken", rules=("R09",)))
     if case.expectation is None:
         found.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
     if case.step_seconds is None:
         found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
     settles: dict[str, list[str]] = {}
+    withheld = verdict in (NOT_ENOUGH, NO_PROMISE)
     for rule in RULES:
-        if rule.id in silent and rule.settles and rule.id not in ("R09", "R12", "R15"):
+        if rule.id in silent and rule.settles and (withheld or rule.id not in ("R09", "R12", "R15")):
             settles.setdefault(rule.settles, []).append(rule.id)
     moe = case.expectation is None or case.expectation.scenario is None or case.expectation.scenario.model.is_moe
     stages = case.expectation is None or case.expectation.plan is None or case.expectation.plan.pp > 1

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from autoconfig.evidence.records import Origin
 from autoconfig.megatron.check import FlagChange
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
@@ -84,6 +85,8 @@ class Expectation:
     plan: TrainPlan | None = None
     report: PlanReport | None = None
     """Of the plan; None where an earlier run is the expectation."""
+    level_2_timers: Origin | None = None
+    """Where the launch file asks for timers of level 2; None where it does not."""
     changes: Callable[[TrainPlan, Scenario], tuple[FlagChange, ...]] | None = None
     """From the launch file to another plan or scenario, in the file's words; None without a file."""
 
@@ -99,6 +102,14 @@ class Expectation:
     def phases(self) -> dict[str, float]:
         """Seconds of the step by phase; empty without a plan."""
         return phases_of(self.parts)
+
+    @property
+    def gpu_taken(self) -> str:
+        """The GPU that was taken as nothing says which one it is; empty where something does."""
+        asked = self.question.request if self.question else None
+        if asked is None or self.scenario is None or asked.gpu or asked.gpu_table or asked.cluster:
+            return ""
+        return self.scenario.cluster.gpu.id
 
     @property
     def scenario(self) -> Scenario | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,9 +12,11 @@ from typing import Any
 from autoconfig.diagnosis.answer import Diagnosis, diagnose
 from autoconfig.diagnosis.expectation import Expectation, expectation_of
 from autoconfig.diagnosis.measured import GivenStep
+from autoconfig.diagnosis.same_job import batch_of, require_comparable, require_same_job
 from autoconfig.evidence.read import read_files, read_texts
-from autoconfig.evidence.records import WITH_ORIGIN, Evidence
+from autoconfig.evidence.records import WITH_ORIGIN, Evidence, Origin
 from autoconfig.formats.check import read_any, read_file
+from autoconfig.formats.launch_files import is_launch_file
 from autoconfig.megatron.check import changes_from, file_violations
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, check_request
 from autoconfig.planning.request_fields import DIAGNOSE
@@ -92,7 +95,7 @@ def diagnose_files(words: Sequence[str], given: Mapping[str, Any]) -> Diagnosis:
         read=lambda name: read_file(Path(name), check),
         names_model=given.get("model") is not None and given.get("gpus") is not None,
     )
-    return diagnosed(read_files(said.files), asked, step)
+    return diagnosed(read_files(said.files, is_launch_file), asked, step)
 
 
 def diagnose_texts(
@@ -101,15 +104,18 @@ def diagnose_texts(
     """The same of texts by name, for callers over the network: `request` is the question of a plan, `check` what is said beside
     a launch file. Raises InputError."""
     asked = PlanSource(plan=plan, request=request, check=check, read=lambda name: read_any(files[name], check))
-    return diagnosed(read_texts(files), asked, given_of(given))
+    return diagnosed(read_texts(files, is_launch_file), asked, given_of(given))
 
 
 def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnosis:
     """The diagnosis of evidence that was read; the plan is the PLAN, that of the launch file among the files, or of the
     arguments that a log prints. Raises InputError."""
     launch = [one.name for one in evidence.files if one.kind == LAUNCH]
+    if asked.plan is not None and launch:
+        _require_no_plan(launch[0], asked)
+        evidence, launch = _with_remark(evidence, launch, "says no plan"), []
     if len(launch) > 1:
-        raise InputError(f"{launch[0]} and {launch[1]} are both launch files, or no log that is known: give the run's own")
+        raise InputError(f"{launch[0]} and {launch[1]} are both launch files: give the run's own")
     if not evidence.files and step == GivenStep():
         raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
     unread = ""
@@ -122,8 +128,25 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
             raise
         expectation, unread = None, f"the plan of {source} cannot be read: {error}"
     if expectation is not None:
-        _require_same_job(now, expectation)
+        require_same_job(now, expectation)
+    if before is not None:
+        require_comparable(now, before)
     return diagnose(now, expectation, step, before, unread=unread)
+
+
+def _require_no_plan(name: str, asked: PlanSource) -> None:
+    """Raises InputError where a file says a plan beside the PLAN."""
+    try:
+        asked.read(name)
+    except InputError:
+        return
+    raise InputError(f"{name} and {(asked.plan or '')[:60]} both say a plan: give one of them")
+
+
+def _with_remark(evidence: Evidence, names: Sequence[str], remark: str) -> Evidence:
+    """The evidence with a remark beside these files."""
+    said = (replace(one, remarks=(*one.remarks, remark)) if one.name in names else one for one in evidence.files)
+    return replace(evidence, files=tuple(said))
 
 
 def _holds_evidence(evidence: Evidence, step: GivenStep) -> bool:
@@ -131,39 +154,10 @@ def _holds_evidence(evidence: Evidence, step: GivenStep) -> bool:
     return step != GivenStep() or any(getattr(evidence, kind) for kind in WITH_ORIGIN)
 
 
-def batch_of(run: Evidence) -> int | None:
-    """Sequences of a step, as a run's log prints them; None where it does not, or where they are not the same in all lines."""
-    found = {line.batch_size for line in run.steps if line.batch_size}
-    return found.pop() if len(found) == 1 else None
-
-
-def _require_same_job(run: Evidence, expectation: Expectation) -> None:
-    """Raises InputError where a log is of another batch or number of GPUs than the plan."""
-    scenario = expectation.scenario
-    assert scenario is not None
-    batch, planned = batch_of(run), scenario.workload.global_batch_size
-    file = run.steps[0].origin.file if run.steps else ""
-    if batch is not None and batch != planned and not any("rampup_batch_size" in one.values for one in run.plans):
-        raise InputError(
-            f"{file!r} prints a global batch of {batch:,}, and the plan is of {planned:,}: give the files of one job, or "
-            f"{option('global_batch_size')} {batch}",
-            field="global_batch_size",
-        )
-    for plan in run.plans:
-        if plan.world_size and plan.world_size != scenario.cluster.num_gpus:
-            raise InputError(
-                f"{plan.origin.file!r} prints a world size of {plan.world_size:,}, and the plan is of "
-                f"{scenario.cluster.num_gpus:,} GPUs: give the files of one job, or {option('gpus')} {plan.world_size}",
-                field="gpus",
-            )
-
-
 def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batch: int | None) -> Expectation | None:
     """The price of the run's plan; None where nothing says the plan. `batch`: sequences of a step, as the log says them, for a
     question that does not. Raises InputError where what says the plan cannot be read."""
     if asked.plan is not None:
-        if launch:
-            raise InputError(f"{launch[0]} and {asked.plan[:60]} both say a plan: give one of them")
         request = asked.request()
         if request.global_batch_size is None and batch is not None:
             request = replace(request, global_batch_size=batch)
@@ -173,7 +167,7 @@ def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batc
         except PlanError as error:
             raise InputError(f"the plan {asked.plan[:80]} cannot be priced: {error}") from error
     if launch:
-        return _of_file(asked.read(launch[0]))
+        return _of_file(asked.read(launch[0]), launch[0])
     if evidence.plans:
         return _of_file(read_any(evidence.plans[-1].text, asked.check))
     if asked.names_model:
@@ -184,10 +178,17 @@ def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batc
     return None
 
 
-def _of_file(source: CheckInput) -> Expectation:
-    """The price of a file's plan; a run that is there needs no permission."""
+_LEVEL_2 = re.compile(r"timing[-_]log[-_]level[\"',:= ]{1,8}2(?!\d)")
+
+
+def _of_file(source: CheckInput, file: str = "") -> Expectation:
+    """The price of a file's plan; a run that is there needs no permission. `file`: name of a launch file."""
     broken = bool(file_violations(source))
-    return expectation_of(source.question, source.plan, broken=broken, changes=partial(changes_from, source))
+    expected = expectation_of(source.question, source.plan, broken=broken, changes=partial(changes_from, source))
+    for number, line in enumerate(source.text.splitlines() if file else (), 1):
+        if (asked := _LEVEL_2.search(line)) and "#" not in line[: asked.start()]:
+            return replace(expected, level_2_timers=Origin(file=file, line=number, text=asked[0]))
+    return expected
 
 
 def _two_runs(evidence: Evidence) -> tuple[Evidence, Evidence | None]:

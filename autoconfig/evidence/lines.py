@@ -143,7 +143,9 @@ def _timers(read: Read, row: Format, found: dict[str, Any], _others: dict[str, f
     if row.pairs:
         values = ((key, number_of(text)) for key, text in pairs_of(row.pairs, found["rest"]))
         records = [
-            timers.timer(key, value * 1e-3, value * 1e-3, origin, read.step) for key, value in values if value is not None
+            timers.timer(key, value * 1e-3, value * 1e-3, origin, read.step, leveled=False)
+            for key, value in values
+            if value is not None
         ]
     else:
         low, high = (found.get(key, found.get("only")) for key in ("seconds_min", "seconds_max"))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,8 +31,8 @@ MOST_FILES = 64
 MOST_TRACE_BYTES = 2 << 30
 READ_WORK = 100_000_000.0
 """Units of planning.work for all files of one reading: 6 GB of logs, or 5 GB of traces."""
-HEAD = 1 << 16
-"""Bytes by which a file is recognised."""
+HEAD = 1 << 18
+"""Bytes by which a file is recognised; launch files are smaller."""
 _GZIP = b"\x1f\x8b"
 _OTHERS = {
     b"\x28\xb5\x2f\xfd": "packed with zstd: unpack it first (zstd -d)",
@@ -42,25 +41,28 @@ _OTHERS = {
     b"\x89HDF": "an HDF5 file, not a log",
     b"\x7fELF": "a program, not a log",
 }
-_LAUNCH = re.compile(
-    rb"\A\s{0,40}(?:\{|\[\s{0,40}[\"{])|^\[[A-Za-z_][\w.-]{0,80}\]\s{0,8}$|^#!|(?<!-)--[a-z][\w-]{2,60}|\btorchrun\b"
-    rb"|(?:^[\w.-]{1,60}:(?: [^\n]{0,200})?\n){3}",
-    re.MULTILINE,
-)
-"""What a script, an argument list or a configuration looks like, where no line of it is one of a log."""
-_ONLY_ENVIRONMENT = frozenset(("environment", "nccl-variable"))
+_ALSO_IN_LAUNCH = frozenset(("environment", "nccl-variable", "figure"))
+"""Formats whose lines launch files hold, too: `export NCCL_DEBUG=INFO`, `temperature: 0.7`."""
+LAUNCH_KEEPS = ("variables",)
+"""Records that are evidence in a launch file, too."""
 
 
-def read_files(paths: Iterable[Path | str]) -> Evidence:
-    """The evidence of all files; those that no reader of this package reads are listed as kind `launch`, for the readers of
-    launch files. Raises InputError for what can be no file of a run, FileError for what cannot be opened."""
+def no_launch_file(_text: str) -> bool:
+    """Every text is what a run left behind."""
+    return False
+
+
+def read_files(paths: Iterable[Path | str], is_launch: Callable[[str], bool] = no_launch_file) -> Evidence:
+    """The evidence of all files; texts that `is_launch` takes for launch files are listed as kind `launch`, for the readers of
+    those. Raises InputError for what can be no file of a run, FileError for what cannot be opened."""
     given = [Path(path) for path in paths]
-    return _read(len(given), (_read_file(path) for path in given))
+    return _read(len(given), (_read_file(path, is_launch) for path in given))
 
 
-def read_texts(texts: Mapping[str, str]) -> Evidence:
+def read_texts(texts: Mapping[str, str], is_launch: Callable[[str], bool] = no_launch_file) -> Evidence:
     """The evidence of texts by name, as a page or an HTTP body gives them. Raises InputError."""
-    return _read(len(texts), (_read_stream(name, io.BytesIO(text.encode("utf-8", "replace"))) for name, text in texts.items()))
+    streams = ((name, io.BytesIO(text.encode("utf-8", "replace"))) for name, text in texts.items())
+    return _read(len(texts), (_read_stream(name, stream, is_launch) for name, stream in streams))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +86,12 @@ def _read(count: int, parts: Iterator[ReadFile]) -> Evidence:
         ) from error
 
 
-def _read_file(path: Path) -> ReadFile:
+def _read_file(path: Path, is_launch: Callable[[str], bool]) -> ReadFile:
     with _opened(path) as stream:
         if stream.read(len(nsys.MAGIC)) == nsys.MAGIC:
             return _of_trace(str(path), "nsys", *nsys.read(path))
         stream.seek(0)
-        return _read_stream(str(path), stream)
+        return _read_stream(str(path), stream, is_launch)
 
 
 @contextmanager
@@ -109,7 +111,7 @@ def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
         yield file
 
 
-def _read_stream(name: str, stream: io.BufferedIOBase) -> ReadFile:
+def _read_stream(name: str, stream: io.BufferedIOBase, is_launch: Callable[[str], bool]) -> ReadFile:
     head = stream.read(HEAD)
     stream.seek(0)
     truncated: list[str] = []
@@ -129,7 +131,12 @@ def _read_stream(name: str, stream: io.BufferedIOBase) -> ReadFile:
     if kineto.is_trace(head):
         return _of_trace(name, "kineto", *kineto.read(name, _chunks(name, stream, truncated, MOST_TRACE_BYTES)), *truncated)
     read = read_lines(name, _whole_lines(_chunks(name, stream, truncated, MOST_LOG_BYTES)))
-    return ReadFile(file=_source(name, head, read, truncated), records=read.records)
+    if set(read.formats) <= _ALSO_IN_LAUNCH or head.startswith(b"#!"):
+        whole = len(head) < HEAD or head.startswith(b"#!")
+        if whole and is_launch(head.decode("utf-8", "replace")):
+            kept = {kind: some for kind, some in read.records.items() if kind in LAUNCH_KEEPS}
+            return ReadFile(file=SourceFile(name=name, kind="launch", lines_read=read.lines), records=kept)
+    return ReadFile(file=_source(name, read, truncated), records=read.records)
 
 
 def _of_trace(name: str, kind: str, activity: Activity, count: int, remarks: list[str], *truncated: str) -> ReadFile:
@@ -202,12 +209,10 @@ def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-def _source(name: str, head: bytes, read: Read, truncated: list[str]) -> SourceFile:
+def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
     formats = tuple(row for row, count in read.formats.most_common() if count > 0)
     kind = "log"
-    if head.startswith(b"#!") or (not set(formats) - _ONLY_ENVIRONMENT and _LAUNCH.search(head)):
-        kind = "launch"
-    elif formats and set(formats) <= {"nccl-tests", "nccl-tests-mean", "nccl-version"}:
+    if formats and set(formats) <= {"nccl-tests", "nccl-tests-mean", "nccl-version"}:
         kind = "nccl-tests"
     elif formats and set(formats) <= {"nvidia-smi-query", "nvidia-smi-dmon", "dcgm-dmon", "nvml-samples", "nvidia-smi-report"}:
         kind = "nvml"

@@ -124,6 +124,8 @@ class StepStatistics:
     """The steps get slower by 5 % or more within the window, and not by one jump of noise."""
     mean_s: float
     """With warm-up and pauses."""
+    warming_up: bool = False
+    """Only the first steps of the run are known."""
     mean_includes_warmup: bool
     """What the run printed is a mean over warm-up, too: no series to take it out of."""
     pauses: tuple[Pause, ...] = ()

@@ -21,6 +21,8 @@ SETTLED, IN_A_ROW = 0.10, 3
 GROWTH = 0.05
 RISING = 0.75
 """Share of all pairs of steps of which the later one is slower, from which on steps grow and do not only scatter."""
+FIRST_STEPS = 2
+"""Steps of a run that are warm-up wherever others are to be had."""
 FEW = 8
 """Steps; fewer grow only where each is slower than the one before."""
 PAUSE, PAUSE_SD = 1.2, 6.0
@@ -57,7 +59,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         return None
     seconds = np.array([point.seconds for point in points])
     weights = np.array([point.interval for point in points])
-    dropped = _warmup(seconds)
+    dropped = _warmup(seconds) or _first_of_few(points)
     kept = points[dropped:]
     values, steps = seconds[dropped:], np.array([point.step for point in kept])
     median = float(np.median(values))
@@ -78,6 +80,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half else 0.0,
         slope=slope,
         growing=growing,
+        warming_up=all(0 <= point.step <= FIRST_STEPS for point in points),
         mean_s=float(np.average(seconds, weights=weights)),
         mean_includes_warmup=of_means,
         pauses=pauses,
@@ -159,6 +162,13 @@ def _warmup(seconds: np.ndarray) -> int:
         return 0
     settled = float(np.median(seconds[len(seconds) // 4 :]))
     return _first_run(seconds / settled - 1 <= SETTLED) or 0
+
+
+def _first_of_few(points: Sequence[_Point]) -> int:
+    """Of so few steps that none of them says what is settled: the first step of the run, where it is slower than the others."""
+    if not 1 < len(points) <= IN_A_ROW or not 0 <= points[0].step < FIRST_STEPS:
+        return 0
+    return int(all(points[0].seconds > (1 + SETTLED) * point.seconds for point in points[1:]))
 
 
 def _first_run(good: np.ndarray) -> int | None:

@@ -13,10 +13,18 @@ _RANK = re.compile(r"^(?:\d{1,6}: )?\s{1,8}rank {1,6}(\d{1,7}): ([\d.]{1,15})\s{
 
 
 def timer(
-    name: str, low: float, high: float, origin: Origin, step: int | None, by_rank: dict[int, float] | None = None
+    name: str,
+    low: float,
+    high: float,
+    origin: Origin,
+    step: int | None,
+    by_rank: dict[int, float] | None = None,
+    *,
+    leveled: bool = True,
 ) -> Timer:
-    """A timer with the level that Megatron-LM prints it from; None for other tools' timers. Seconds."""
-    level = grammar().timer_levels.get(name)
+    """A timer with the level that Megatron-LM prints it from; None for other tools' timers and, not `leveled`, for releases to
+    August 2022, which have no levels and print forward-compute always. Seconds."""
+    level = grammar().timer_levels.get(name) if leveled else None
     return Timer(origin=origin, name=name, seconds_min=low, seconds_max=high, by_rank=by_rank or {}, step=step, level=level)
 
 

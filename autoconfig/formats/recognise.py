@@ -47,9 +47,16 @@ _OTHERS = (
 )
 BRIDGES = {"ddp", "checkpoint", "scheduler", "optimizer", "mixed_precision", "comm_overlap", "dist"}
 """Parts of Megatron-Bridge's ConfigContainer, beside model and train."""
+_TITAN = ("training", "parallelism", "model", "job")
 TRAINER = {"per_device_train_batch_size", "gradient_accumulation_steps", "gradient_checkpointing"}
 """Arguments of transformers' Trainer, in files that name nothing else of their framework."""
+NESTED = frozenset(("actor_rollout_ref", "policy", "services", "defaults"))
+"""Of the keys of others: those that hold more keys; a log that says `policy: 31 s` is none of their files."""
 _DEEPSPEED = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimization", "zero_allow_untested_optimizer")
+
+
+class UnknownFormat(UnsupportedError):
+    """A text that nothing says a format of."""
 
 
 @bounded()
@@ -132,7 +139,8 @@ def _named_by(values: dict[Any, Any]) -> str:
 def _of_toml(values: Any) -> tuple[str, Any]:
     if isinstance(values, dict) and isinstance(values.get("training"), dict) and ("parallelism" in values or "model" in values):
         return "torchtitan", values
-    raise UnsupportedError(
+    known = isinstance(values, dict) and any(isinstance(values.get(key), dict) for key in _TITAN)
+    raise (UnsupportedError if known else UnknownFormat)(
         "this TOML is no torchtitan configuration (with [model], [training] and [parallelism]); no other is read"
     )
 
@@ -173,8 +181,8 @@ def _of_mapping(values: Any) -> tuple[str, Any]:
     if keys & set(_DEEPSPEED):
         return "deepspeed", values
     for key, name, why in _OTHERS:
-        if key in keys:
+        if key in keys and (key not in NESTED or isinstance(values.get(key), (dict, list))):
             raise UnsupportedError(f"this is a file of {name}: {why}{_named_by(values) if name == 'Hydra' else ''}")
-    raise UnsupportedError(
+    raise UnknownFormat(
         f"no configuration that is known has the keys {', '.join(sorted(keys)[:8])}; docs/check.md lists the formats"
     )

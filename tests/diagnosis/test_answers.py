@@ -112,9 +112,14 @@ def test_the_cure_stands_in_the_words_of_the_launch_file(tmp_path):
 
 
 def test_a_launch_file_and_a_plan_are_not_both_taken(tmp_path):
-    (tmp_path / "train.sh").write_text("torchrun pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16\n")
-    code, message = asked(*QUESTION, PLAN, str(tmp_path / "train.sh"), "--step", "9s")
+    script = tmp_path / "train.sh"
+    arguments = "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
+    script.write_text(f"torchrun pretrain_gpt.py {arguments} --micro-batch-size 4 --global-batch-size 64\n")
+    code, message = asked(*QUESTION, PLAN, str(script), "--step", "9s")
     assert code == 2 and "both say a plan" in message
+    script.write_text("#!/bin/bash\nexport NCCL_DEBUG=INFO\n./start_training\n")  # says none, and is no reason to stop
+    code, found = asked(*QUESTION, PLAN, str(script), "--step", "9s")
+    assert (code, found["verdict"]) == (3, "slow") and "says no plan" in found["evidence"][0]["remarks"]
 
 
 def test_of_two_logs_the_first_is_the_expectation(tmp_path):

@@ -81,3 +81,14 @@ def test_a_fault_in_a_trace_comes_first_and_alone(fault, times):
 
 def test_a_healthy_trace_has_no_cause():
     assert rules("", 1.0) == ("healthy", [])
+
+
+def test_without_a_plan_exposed_communication_rules_nothing_out():
+    """An all-reduce that nothing hides: only a plan says whether it should be."""
+    trace = MadeTrace(world_size=64)
+    for number in (1, 2):
+        now = compute(trace, start := 3e6 * number, GEMM, 2e6)
+        now = communicate(trace, now, 9e5, RATE, name="allreduce", group="DATA_PARALLEL_GROUP")
+        trace.step(number, start, now - start)
+    found = diagnose_texts({"rank0.json": trace.json()}, None, {}, lambda: request_of({}), CheckRequest())
+    assert "R03" not in [rule for rule, _ in found.cleared] and any("R03" in one.rules for one in found.missing)

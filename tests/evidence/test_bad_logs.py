@@ -189,17 +189,3 @@ def test_lines_of_json_are_no_trace():
     text += '{"current_steps": 5, "total_steps": 50, "loss": 1.2, "elapsed_time": "0:00:10", "remaining_time": "0:01:30"}\n'
     evidence = read_texts({"log": text})
     assert evidence.files[0].kind == "log" and [line.step for line in evidence.steps] == [5]
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("[2025-01-01 10:00:00] starting\n[2025-01-01 10:00:04] step took 4.1 s\n", "log"),
-        ("[rank0]: step_time 4.1 s\n[rank1]: step_time 4.2 s\n", "log"),
-        ("[training]\nlocal_batch_size = 1\n", "launch"),
-        ('{"train_micro_batch_size_per_gpu": 1}\n', "launch"),
-        ("#!/bin/bash\ntrain\n", "launch"),
-    ],
-)
-def test_brackets_before_a_line_make_no_configuration(text, kind):
-    assert read_texts({"x": text}).files[0].kind == kind

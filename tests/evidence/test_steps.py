@@ -44,7 +44,17 @@ def test_few_steps():
     assert statistics(lines([])) is None
     one = statistics(lines([2.5]))
     assert (one.count, one.median_s, one.warmup_dropped, one.robust_sd) == (1, 2.5, 0, 0.0)
-    assert statistics(lines([9.0, 2.0])).count == 2  # too few to tell a warm-up
+    two = statistics(lines([9.0, 2.0]))
+    assert (two.count, two.median_s, two.warming_up) == (1, 2.0, True)  # the first step of a run is warm-up
+    assert statistics(lines([9.0, 2.0], first=31)).count == 2  # too few to tell a warm-up
+
+
+def test_the_first_steps_alone_are_warm_up():
+    """As torchtitan prints them: step 1, then each tenth; and a log that was cut off behind step 2."""
+    later = [*lines([31.0]), *lines([4.0, 4.1], first=10, every=10)]
+    found = statistics(later)
+    assert (found.median_s, found.warmup_dropped, found.warming_up) == (pytest.approx(4.05), 1, False)
+    assert statistics(lines([31.0, 9.0])).warming_up and not statistics(lines([31.0], first=5)).warming_up
 
 
 def test_steps_that_grow():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from autoconfig.diagnosis import formulas
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.diagnosis.formulas import Formula
 from autoconfig.diagnosis.measured import seconds_of_line
-from autoconfig.evidence.records import StepLine
+from autoconfig.evidence.records import Origin, StepLine
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 
@@ -144,10 +145,10 @@ def _no_known_peak(case: RunCase, lines: Sequence[StepLine]) -> Cause | Cleared 
 def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     """R18: timers of level 2 synchronise around each part; the step is of a profiler's window; or a mean from the start of the
     run holds its warm-up."""
-    level_2 = [timer for timer in case.evidence.timers if timer.level == 2]
-    if level_2:
+    level_2 = timed_at_level_2(case)
+    if level_2 is not None:
         words = "the step was timed with timers of level 2, which synchronise around each part: it is no measurement"
-        return caused(case, "R18", words, CERTAIN, evidence=(level_2[0].origin,), remedy="time it with --timing-log-level 0")
+        return caused(case, "R18", words, CERTAIN, evidence=(level_2,), remedy="time it with --timing-log-level 0")
     measured = case.measured
     if measured is None:
         return None
@@ -157,11 +158,29 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     found = measured.statistics
     if found is None:
         return None
+    if found.warming_up:
+        if not case.above_band:
+            return None
+        words = "only the first steps of the run are known, in which it warms up: it is no measurement"
+        lines = tuple(line.origin for line in case.evidence.steps[:1])
+        return caused(case, "R18", words, CERTAIN, evidence=lines, remedy="give the log of later steps")
     steps = _steps_of_mean(case)
     if found.mean_includes_warmup and steps is not None and steps < threshold("R18", "least_steps"):
         words = f"the printed rate is a mean from the start over {steps:.0f} steps, warm-up in it"
         return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
     return Cleared()
+
+
+def timed_at_level_2(case: RunCase) -> Origin | None:
+    """Where Megatron-LM's timers of level 2 are seen, or asked for by the arguments that the log prints or the launch file;
+    None where they are not."""
+    found = next((timer.origin for timer in case.evidence.timers if timer.level == 2), None)
+    if found is not None:
+        return found
+    asked = next((one.origin for one in case.evidence.plans if one.values.get("timing_log_level") == "2"), None)
+    if asked is not None:
+        return replace(asked, text="timing_log_level 2")
+    return case.expectation.level_2_timers if case.expectation is not None else None
 
 
 def _steps_of_mean(case: RunCase) -> float | None:

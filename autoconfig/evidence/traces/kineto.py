@@ -16,6 +16,8 @@ _HEAD = re.compile(
     rb'^\s*+(?:\[\s*+\{\s*+"(?:ph|name|cat|args|pid|ts)"|\{\s*+"(?:schemaVersion|traceEvents|deviceProperties|distributedInfo)"\s*+:)'
 )
 _NAMES = re.compile(rb'"(?:traceEvents|deviceProperties|distributedInfo|cupti_version)"\s{0,9}:')
+_PHASE = re.compile(rb'"ph"\s{0,9}:')
+"""What every event of a trace says of itself."""
 _RANK = re.compile(r"rank[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 _ON_DEVICE = {"kernel": True, "gpu_memcpy": False, "gpu_memset": False, "memcpy": False, "memset": False}
 """Category in lower case -> whether it is a kernel; older traces write them with capitals."""
@@ -28,6 +30,8 @@ PARAMETERS = "record_param_comms"
 
 def is_trace(head: bytes) -> bool:
     """Whether a file that begins so is a trace."""
+    if head.lstrip()[:1] == b"[" and _PHASE.search(head) is None:
+        return False
     return _HEAD.match(head) is not None or (head.lstrip()[:1] == b"{" and _NAMES.search(head) is not None)
 
 

@@ -37,7 +37,8 @@ def _show_head(console: Console, found: Diagnosis) -> None:
     if e is not None and e.question is not None and e.plan is not None:
         s = e.question.scenario
         gpus = f"{s.cluster.num_gpus:,} x {s.cluster.gpu.id}"
-        console.print(escape(f"{s.model.name} on {gpus}, {e.plan}"))
+        taken = " (taken: nothing says which GPU, --gpu)" if e.gpu_taken else ""
+        console.print(escape(f"{s.model.name} on {gpus}{taken}, {e.plan}"))
     for one in found.case.evidence.files:
         formats = f", {', '.join(one.formats)}" if one.formats else ""
         said = [f"{one.lines_read:,} read"] if one.kind != "launch" else []

@@ -1,0 +1,174 @@
+"""Whether files are of one job: what each of them says of its model, its batch, its sequences and its GPUs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from autoconfig.diagnosis.expectation import Expectation
+from autoconfig.evidence.records import DumpedPlan, Evidence, StepLine
+from autoconfig.specs.errors import InputError, option
+
+ALIKE = 0.03
+"""Tokens of a step differ by less where they are the same: logs print them with three digits."""
+PADDED = frozenset(("megatron-iteration", "nanotron", "internevo", "nemo", "nemo-bar"))
+"""Formats whose tokens are whole sequences; others count what they hold."""
+SCATTER = 0.01
+"""Samples of the steps of one batch differ by less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSize:
+    """What a log says of its job; None where it does not."""
+
+    batch: int | None
+    """Sequences of a step."""
+    sequence: int | None
+    """Tokens of one."""
+    tokens: float | None
+    """Of a step."""
+    world: int | None
+    """GPUs."""
+
+
+def batch_of(run: Evidence) -> int | None:
+    """Sequences of a step, as a run's log prints them, or as the samples that it has consumed say; None where it does neither,
+    or where they are not the same in all lines."""
+    found = {line.batch_size for line in run.steps if line.batch_size}
+    if len(found) == 1:
+        return found.pop()
+    each = None if found else _of_a_step(run.steps, "samples")
+    return round(each) if each is not None and abs(each - round(each)) < SCATTER else None
+
+
+def size_of(run: Evidence) -> JobSize:
+    """The size of the job of a run's log."""
+    values = run.plans[-1].values if run.plans else {}
+    batch = batch_of(run) or _whole(values, "global_batch_size")
+    sequence = next((found for line in run.steps if (found := _sequence(line))), None) or _whole(values, "seq_length")
+    padded = tuple(line for line in run.steps if line.format in PADDED)
+    tokens = _of_a_step(padded, "tokens") or (batch * sequence if batch and sequence else None)
+    return JobSize(batch=batch, sequence=sequence, tokens=tokens, world=run.plans[-1].world_size if run.plans else None)
+
+
+def _of_a_step(lines: tuple[StepLine, ...], name: str) -> float | None:
+    """Growth of a count from step to step; None where it is not the same for all."""
+    known = [(line.step, float(value)) for line in lines if line.step is not None and (value := getattr(line, name))]
+    grown = [(later - earlier) / (at - then) for (then, earlier), (at, later) in pairwise(known) if at > then]
+    if not grown:
+        return None
+    usual = statistics.median(grown)
+    return usual if usual > 0 and all(abs(one / usual - 1) <= ALIKE for one in grown) else None
+
+
+def _sequence(line: StepLine) -> int | None:
+    """Tokens of a sequence, where a line has consumed both."""
+    if not line.samples or not line.tokens:
+        return None
+    each = line.tokens / line.samples
+    return round(each) if abs(each - round(each)) < SCATTER else None
+
+
+def _whole(values: dict[str, str], name: str) -> int | None:
+    text = values.get(name, "")
+    return int(text) if text.isdigit() and len(text) < 10 else None
+
+
+def require_same_job(run: Evidence, expectation: Expectation) -> None:
+    """Raises InputError where a log is of another model, batch, sequence, layout or number of GPUs than the plan."""
+    scenario, plan = expectation.scenario, expectation.plan
+    assert scenario is not None and plan is not None
+    file = run.steps[0].origin.file if run.steps else ""
+    size, planned = size_of(run), scenario.workload.global_batch_size
+    ramped = any(one.values.get("rampup_batch_size", "None") != "None" for one in run.plans)
+    if size.batch is not None and size.batch != planned and not ramped:
+        _refuse(file, f"a global batch of {size.batch:,}", f"{planned:,}", "global_batch_size", size.batch)
+    long = scenario.workload.seq_length
+    if size.sequence is not None and size.sequence != long:
+        _refuse(file, f"sequences of {size.sequence:,} tokens", f"{long:,}", "seq_length", size.sequence)
+    decoder = scenario.workload.decoder_seq_length
+    if size.batch is None and size.tokens is not None and not ramped and not decoder:
+        _require_tokens(file, size.tokens, float(planned * long))
+    for dump in run.plans:
+        if dump.world_size and dump.world_size != scenario.cluster.num_gpus:
+            gpus = scenario.cluster.num_gpus
+            _refuse(dump.origin.file, f"a world size of {dump.world_size:,}", f"{gpus:,} GPUs", "gpus", dump.world_size)
+        _require_same_plan(dump, expectation)
+    _require_ranks(run, scenario.cluster.num_gpus)
+
+
+def _refuse(file: str, printed: str, planned: str, field: str, value: int) -> None:
+    raise InputError(
+        f"{file!r} prints {printed}, and the plan is of {planned}: give the files of one job, or {option(field)} {value}",
+        field=field,
+    )
+
+
+def _require_tokens(file: str, tokens: float, planned: float) -> None:
+    if abs(tokens / planned - 1) > ALIKE:
+        raise InputError(
+            f"{file!r} counts {tokens:,.0f} tokens a step, and the plan is of {planned:,.0f}: give the files of one job, or "
+            f"{option('global_batch_size')} and {option('seq_length')} as it ran",
+            field="global_batch_size",
+        )
+
+
+def _require_same_plan(dump: DumpedPlan, expectation: Expectation) -> None:
+    """Raises InputError where the arguments that a log prints have other sizes than the plan's model and layout."""
+    scenario, plan = expectation.scenario, expectation.plan
+    assert scenario is not None and plan is not None
+    pairs = {
+        "hidden_size": scenario.model.hidden_size,
+        "num_attention_heads": scenario.model.num_attention_heads,
+        "tensor_model_parallel_size": plan.tp,
+        "pipeline_model_parallel_size": plan.pp,
+        "context_parallel_size": plan.cp,
+        "expert_model_parallel_size": plan.ep,
+        "micro_batch_size": plan.mbs,
+    }
+    if _whole(dump.values, "encoder_num_layers") in (None, _whole(dump.values, "num_layers")):
+        pairs["num_layers"] = scenario.model.num_layers
+    for name, value in pairs.items():
+        printed = _whole(dump.values, name)
+        if printed is not None and printed != value:
+            raise InputError(
+                f"{dump.origin.file!r} prints {name} {printed:,}, and the plan is of {value:,}: give the files of one job; the "
+                "log alone says its own plan"
+            )
+
+
+def _ranks(run: Evidence) -> Iterator[tuple[int, str]]:
+    """(rank, file) of every rank that the evidence names."""
+    for timer in run.timers:
+        yield from ((rank, timer.origin.file) for rank in timer.by_rank)
+    yield from ((line.rank, line.origin.file) for line in run.memory if line.rank is not None)
+    yield from ((one.most_rank, one.origin.file) for one in run.slowest)
+
+
+def _require_ranks(run: Evidence, gpus: int) -> None:
+    rank, file = max(_ranks(run), default=(0, ""))
+    if rank >= gpus:
+        raise InputError(
+            f"{file!r} names rank {rank:,}, and the plan is of {gpus:,} GPUs: give the files of one job, or {option('gpus')} N",
+            field="gpus",
+        )
+
+
+def require_comparable(now: Evidence, before: Evidence) -> None:
+    """Raises InputError where two logs are of steps of other sizes: their seconds say nothing of each other."""
+    one, other = size_of(now), size_of(before)
+    said = (
+        ("a global batch of {:,}", one.batch, other.batch),
+        ("sequences of {:,} tokens", one.sequence, other.sequence),
+        ("a world size of {:,}", one.world, other.world),
+        ("{:,.0f} tokens a step", one.tokens, other.tokens),
+    )
+    for words, new, old in said:
+        if new is not None and old is not None and abs(new / old - 1) > (ALIKE if isinstance(new, float) else 0.0):
+            files = [run.steps[0].origin.file if run.steps else "" for run in (before, now)]
+            raise InputError(
+                f"{files[0]!r} has {words.format(old)} and {files[1]!r} {words.format(new)}: their steps cannot be compared; "
+                "give two logs of one job, or the plan and one log"
+            )
