@@ -11,12 +11,12 @@ from typing import Any
 
 from autoconfig.diagnosis.answer import Diagnosis, diagnose
 from autoconfig.diagnosis.expectation import Expectation, expectation_of
+from autoconfig.diagnosis.launch_files import is_launch_file
 from autoconfig.diagnosis.measured import GivenStep
 from autoconfig.diagnosis.same_job import batch_of, require_comparable, require_same_job
 from autoconfig.evidence.read import read_files, read_texts
 from autoconfig.evidence.records import WITH_ORIGIN, Evidence, Origin
 from autoconfig.formats.check import read_any, read_file
-from autoconfig.formats.launch_files import is_launch_file
 from autoconfig.megatron.check import changes_from, file_violations
 from autoconfig.megatron.check_input import CheckInput, CheckRequest, check_request
 from autoconfig.planning.request_fields import DIAGNOSE

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from autoconfig.diagnosis.files import diagnose_texts
+from autoconfig.diagnosis.launch_files import is_launch_file
 from autoconfig.evidence.read import read_texts
-from autoconfig.formats.launch_files import is_launch_file
 from autoconfig.megatron.check_input import CheckRequest
 from autoconfig.training.question import request_of
 
