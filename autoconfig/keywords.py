@@ -235,6 +235,12 @@ class RlKeywords(TypedDict, total=False):
     tokens_per_gpu: int | str
     logprob_micro_batch: int | str
     staleness: int | str
+    turns: int | str
+    tool_time: float
+    tool_spread: float
+    tool_tokens: int | str
+    sandboxes: int | str
+    drop_prefix: bool
     host_memory: float | str
     fit_chance: float | str
     top: int | str

@@ -36,6 +36,8 @@ const TABS = {
       ["response_length", "Tokens of a response, mean", "a quarter of the cap", true],
       ["max_response_length", "Tokens of a response, most", "4096", true],
       ["tokens_per_gpu", "Tokens of a micro-batch", "8192", true], ["staleness", "Steps ahead at most", "1", true],
+      ["turns", "Turns of a sample", "1", true], ["tool_time", "Seconds of a tool, mean", "0", true], ["tool_tokens", "Tokens a tool adds", "0", true],
+      ["sandboxes", "Tools at once", "without limit", true],
       ["host_memory", "Memory of a node's host", "2TiB"],
       ["fit_chance", "Chance to fit, least", "90%"]] },
 };

@@ -10,6 +10,7 @@ from typing import Any
 
 from autoconfig.planning.request_fields import POST_TRAINING
 from autoconfig.planning.resolve import read_model
+from autoconfig.post_training.agents.rollout import MOST_TURNS, Agents
 from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
@@ -46,7 +47,8 @@ GROWTH = (2, 4, 8, 16)
 
 @dataclass(frozen=True, kw_only=True)
 class RlAnswer:
-    """Placements that fit, quickest first: of those with a chance of `fit_chance` where any has it."""
+    """Placements that fit, quickest first: of those with a chance of `fit_chance` where any has it. Within RESOLUTION of the
+    quickest those on-policy come first."""
 
     job: PostTrainingJob
     gpus: int
@@ -73,7 +75,8 @@ class RlAnswer:
     @property
     def ties(self) -> int:
         """Of the ranked ones those within RESOLUTION of the first, as of plans of training."""
-        return sum(one.seconds <= self.ranked[0].seconds * (1.0 + RESOLUTION) for one in self.ranked)
+        quickest = min((one.seconds for one in self.ranked), default=0.0)
+        return sum(one.seconds <= quickest * (1.0 + RESOLUTION) for one in self.ranked)
 
 
 def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
@@ -86,8 +89,9 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     known = read_calibration(own).applied() if own else None
     found = ranked(job, gpus, tokens, staleness, known, chance)
     fits = [one for one in found if one.memory.fits]
-    likely = [one for one in fits if one.memory.chance >= chance]
+    likely = on_policy_first([one for one in fits if one.memory.chance >= chance])
     said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
+    shown = likely or on_policy_first(fits)
     if not fits:
         remedy, changed = _remedy(job, gpus, tokens, staleness)
         nearest = min(found, key=lambda one: one.memory.lacking, default=changed)
@@ -95,8 +99,8 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
     return replace(
         said,
-        ranked=tuple((likely or fits)[:top]),
-        notes=(*spanning_engines(job, (likely or fits)[:top]), *_off_policy(likely or fits)),
+        ranked=tuple(shown[:top]),
+        notes=(*spanning_engines(job, shown[:top]), *_off_policy(shown)),
         remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance)[0],
         riskier=risky if likely and risky and risky.seconds < likely[0].seconds else None,
         one_more_node=_one_more_node(job, gpus, tokens, staleness, known, chance),
@@ -136,6 +140,16 @@ def spanning_engines(job: PostTrainingJob, shown: Iterable[PricedPlacement]) -> 
         "network, and that the framework starts an engine over nodes is assumed; no run of such engines was measured"
     )
     return (note(why, Effect.TIME),)
+
+
+def on_policy_first(found: Sequence[PricedPlacement]) -> list[PricedPlacement]:
+    """The same, of those within RESOLUTION of the first those of fewer steps off before the others, the quickest first of
+    each."""
+    if not found:
+        return []
+    tied = [one for one in found if one.seconds <= found[0].seconds * (1.0 + RESOLUTION)]
+    others = [one for one in found if one not in tied]
+    return [*sorted(tied, key=lambda one: one.placement.staleness), *others]
 
 
 def _off_policy(found: Sequence[PricedPlacement]) -> tuple[Remark, ...]:
@@ -290,6 +304,7 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
         minibatch=_minibatch(given, prompts, group, framework, assumed),
         logprob_micro_batch=0 if given.get("logprob_micro_batch") is None else _whole(given, "logprob_micro_batch", None, []),
         critic=policy if algorithm.critic else None,
+        agents=_agents(given, algorithm, assumed),
         host_memory_bytes=host_memory_of(given),
     )
     tokens = _packed(given, job, assumed)
@@ -298,6 +313,31 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
         why = f"{job.longest:,} tokens in a sample, beyond the {most:,} positions of {policy.name}"
         assumed.append(note(why, Effect.NOTHING))
     return job, gpus, tokens, 0 if staleness is None else staleness
+
+
+AGENT_FIELDS = ("tool_time", "tool_spread", "tool_tokens", "sandboxes", "drop_prefix")
+
+
+def _agents(given: Mapping[str, Any], algorithm: Algorithm, assumed: list[Remark]) -> Agents:
+    """What samples do between their turns. Raises InputError for what has no turns, or is no such number."""
+    turns = 1 if given.get("turns") is None else _whole(given, "turns", None, assumed, MOST_TURNS)
+    said = [name for name in AGENT_FIELDS if given.get(name)]
+    if said and turns == 1:
+        raise InputError(f"{option(said[0])} is of samples with several turns: say {option('turns')}, from 2 on", field=said[0])
+    if turns > 1 and not algorithm.generates:
+        raise InputError(f"{option('turns')} {turns}: {algorithm.name} generates nothing; leave it out", field="turns")
+    own = {"tool_seconds": given.get("tool_time"), "tool_spread": given.get("tool_spread")}
+    for name, value in own.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            raise InputError(f"{name.replace('_', ' ')} {str(value)[:40]!r}: use a number")
+    tokens, boxes = (
+        0 if given.get(name) is None else _whole(given, name, None, assumed) for name in ("tool_tokens", "sandboxes")
+    )
+    if turns > 1 and own["tool_seconds"] is None:
+        assumed.append(note("tools that answer at once (--tool-time is not said)", Effect.TIME))
+    numbers = {name: float(value) for name, value in own.items() if value is not None}
+    kept = not given.get("drop_prefix")
+    return Agents(turns=turns, tool_tokens=tokens, sandboxes=boxes, keeps_prefix=kept, **numbers)
 
 
 def _packed(given: Mapping[str, Any], job: PostTrainingJob, assumed: list[Remark]) -> int:

@@ -79,6 +79,12 @@ class PlacementJson:
     timeline: tuple[GpuGroup, ...]
     binds: Annotated[str, Keywords(enum=PHASES)]
     """The longest phase that the step waits for."""
+    starved: Literal["training", "engines"] | None
+    """Whose GPUs wait for the other side, where generation and training run at the same time."""
+    idle_share: Share
+    """Of the step, in which the starved side waits."""
+    stale_share: Share
+    """Of the step's samples, those that began under older weights."""
     memory_gib: StepMemoryJson
     fits: bool
     """No phase runs out of memory."""
@@ -160,6 +166,9 @@ def placement_json(one: PricedPlacement) -> PlacementJson:
         hidden_seconds=one.phases.beside,
         timeline=timeline(one.phases, p),
         binds=one.binds,
+        starved=one.starved or None,
+        idle_share=one.idle_share,
+        stale_share=one.stale_share,
         memory_gib=StepMemoryJson(
             generation=memory.generation_bytes / GIB,
             training=memory.training_bytes / GIB,

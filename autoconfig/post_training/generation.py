@@ -11,6 +11,7 @@ import numpy as np
 
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.post_training.agents.rollout import Agents, EngineWork, simulate_agents, steady_agents
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
@@ -42,6 +43,10 @@ class Rollout:
     memory: ServingMemory
     whole: bool
     """The engine's cache holds the longest sample."""
+    residence_s: float = 0.0
+    """Mean of a sample from its begin to its end, where generation runs ahead of the weights."""
+    tool_s: float = 0.0
+    """Mean of a sample in tools and in wait for a sandbox."""
 
     @property
     def fits(self) -> bool:
@@ -123,16 +128,75 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     batch = max(1, min(engine.max_batch_size, int(slots)))
     holds = slots >= 1.0 and kv_tokens >= job.longest
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
-    if not (placement.continuous and job.framework.continuous):
+    residence, tools = 0.0, 0.0
+    ahead = min(batch, (1 + placement.staleness) * count)
+    if job.agents.turns > 1:
+        limit = max(1, round(job.agents.sandboxes / ranks)) if job.agents.sandboxes else 0
+        asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
+        found = _agents(table, asked, job.agents, batch, limit, placement.staleness)
+        seconds, tail, residence, tools = found.seconds, 0.0, found.residence, found.tool_seconds
+    elif not (placement.continuous and job.framework.continuous):
         seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
     elif not holds:  # it cannot run, and sequences one after the other take long to simulate
         seconds, tail = _steady(job, table, min(batch, count), count), 0.0
     elif placement.staleness > 0:
-        seconds, tail = _steady(job, table, min(batch, (1 + placement.staleness) * count), count), 0.0
+        seconds, tail = _steady(job, table, ahead, count), 0.0
+        residence = seconds * ahead / count
     else:
         seconds, tail = _drained(job, table, count, limits)
     used = min(slots, engine.max_batch_size)
-    return Rollout(seconds=seconds, tail_s=tail, slots=used, memory=memory, whole=kv_tokens >= job.longest)
+    return Rollout(
+        seconds=seconds,
+        tail_s=tail,
+        slots=used,
+        memory=memory,
+        whole=kv_tokens >= job.longest,
+        residence_s=residence,
+        tool_s=tools,
+    )
+
+
+MOST_EVENTS = 12_000
+"""Turns of one engine's samples that are simulated; more samples repeat the same."""
+
+
+class AgentShare(NamedTuple):
+    """What agents take of an engine."""
+
+    seconds: float
+    residence: float
+    tool_seconds: float
+
+
+@lru_cache(maxsize=256)
+def _agents(
+    table: IterationTable, asked: EngineShare, agents: Agents, batch: int, sandboxes: int, staleness: int
+) -> AgentShare:
+    """One engine's samples over all of their turns (`simulate_agents`, where generation runs ahead `steady_agents`), each
+    iteration at the mean context."""
+    shown = max(1, min(asked.number, MOST_EVENTS // (agents.turns * (3 + staleness if staleness else 1))))
+    context = asked.prompt_tokens + (asked.responses.mean + agents.added_tokens) / 2.0
+    lengths = _requests(asked._replace(number=shown)).osl
+    work = EngineWork(
+        lengths=tuple(float(length) for length in lengths),
+        group=asked.group,
+        prompt_tokens=asked.prompt_tokens,
+        slots=batch,
+        sandboxes=sandboxes,
+    )
+
+    def iteration(running: float) -> float:
+        return table.seconds(running, context, 0.0, 0.0, 1.0)
+
+    def prefill(tokens: float) -> float:
+        return table.seconds(0.0, 1.0, 1.0, tokens, max(tokens, 1.0))
+
+    repeats = asked.number / shown
+    if not staleness:
+        found = simulate_agents(agents, work, iteration, prefill)
+        return AgentShare(found.seconds * repeats, found.residence, found.tool_seconds)
+    steady = steady_agents(agents, work, iteration, prefill, staleness)
+    return AgentShare(steady.step_seconds * repeats, steady.residence * repeats, steady.tool_seconds)
 
 
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:

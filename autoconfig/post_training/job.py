@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoconfig.post_training.agents.rollout import ONE_TURN, Agents
 from autoconfig.post_training.frameworks import Algorithm, Framework, section
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.specs.errors import GIB, InputError, UnsupportedError
@@ -68,6 +69,8 @@ class PostTrainingJob:
     host_memory_bytes: float = USUAL_HOST_BYTES
     """Of one node's host."""
     training_format: str = "bf16"
+    agents: Agents = ONE_TURN
+    """What a sample does between its turns; its responses are all that it generates."""
     sync_method: str = ""
     """How new weights reach engines (`[weight_sync]` of data/post_training.toml); empty: as the framework does."""
     attention_kernel: str = ""
@@ -92,13 +95,13 @@ class PostTrainingJob:
 
     @property
     def tokens(self) -> float:
-        """Mean tokens of a sample, prompt and response."""
-        return self.prompt_tokens + self.responses.mean
+        """Mean tokens of a sample, prompt, response and what tools add."""
+        return self.prompt_tokens + self.responses.mean + self.agents.added_tokens
 
     @property
     def longest(self) -> int:
         """Tokens to which a sample is padded."""
-        return max(self.longest_prompt, round(self.prompt_tokens)) + self.responses.cap
+        return max(self.longest_prompt, round(self.prompt_tokens)) + self.responses.cap + self.agents.added_tokens
 
     @property
     def updates(self) -> float:

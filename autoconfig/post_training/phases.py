@@ -57,7 +57,7 @@ def exposed(phases: Phases, placement: Placement) -> tuple[str, ...]:
     and training, the longer decides. Critic and reward model on their own GPUs run beside the actor's passes and training, the
     longer decides.
     """
-    chain = max(_chains(placement), key=phases.of)
+    chain = max(chains(placement), key=phases.of)
     if placement.staleness:
         chain = max(GENERATION, chain, key=phases.of)
     else:
@@ -65,7 +65,7 @@ def exposed(phases: Phases, placement: Placement) -> tuple[str, ...]:
     return (*chain, *LAST)
 
 
-def _chains(placement: Placement) -> tuple[tuple[str, ...], ...]:
+def chains(placement: Placement) -> tuple[tuple[str, ...], ...]:
     """Passes and training, apart from each other where the critic has GPUs of its own."""
     return (ACTOR, CRITIC) if placement.critic_gpus else ((*ACTOR[:2], *CRITIC[:2], ACTOR[2], CRITIC[2]),)
 
@@ -99,14 +99,12 @@ def timeline(phases: Phases, placement: Placement) -> tuple[GpuGroup, ...]:
     ready = phases.of(exposed(phases, placement)[: -len(LAST)])
     end = _laid(LAST, ready, phases)
     generation = _laid(GENERATION, 0.0, phases)
-    chains = [_laid(chain, begin, phases) for chain in _chains(placement)]
+    laid = [_laid(chain, begin, phases) for chain in chains(placement)]
     name = "training" if apart or not phases.generation else "training and engines"
     found = [GpuGroup(name="engines", gpus=placement.engine.gpus, intervals=generation + end)] if apart else []
-    found.append(
-        GpuGroup(name=name, gpus=placement.train.world_size, intervals=(() if apart else generation) + chains[0] + end)
-    )
+    found.append(GpuGroup(name=name, gpus=placement.train.world_size, intervals=(() if apart else generation) + laid[0] + end))
     if placement.critic_gpus:
-        found.append(GpuGroup(name="critic", gpus=placement.critic_gpus, intervals=chains[1] + end))
+        found.append(GpuGroup(name="critic", gpus=placement.critic_gpus, intervals=laid[1] + end))
     return tuple(found)
 
 

@@ -26,8 +26,10 @@ PLANS_KEPT = 2
 """Training plans of a number of GPUs that go on to placements: the quickest that fit."""
 Held = dict[tuple[TrainPlan, int], TrainingMemory]
 """What training holds, by plan and tokens of a packed micro-batch."""
-SPLITS = (0.25, 0.5, 0.75)
+SPLITS = tuple(share / 8 for share in range(1, 8))
 """Shares of the nodes that generate where they have their own."""
+EVERY_SPLIT = 16
+"""Nodes, or GPUs of a single node, up to which every split is priced."""
 SHARES = (0.85, 0.7, 0.5, 0.35)
 """Shares of a GPU's memory for an engine, the largest first; with GPUs of its own always the first."""
 PADDED = (1, 2, 4, 8)
@@ -221,8 +223,11 @@ def _split(
 
 
 def _rollout_gpus(own: int, unit: int) -> list[int]:
-    """GPUs for generation: SPLITS of all, and what the largest powers of two of nodes for training leave."""
+    """GPUs for generation: every number of nodes (of few GPUs, of GPUs); of many nodes SPLITS of all, and what the largest
+    powers of two of nodes for training leave."""
     nodes = own // unit
+    if nodes <= EVERY_SPLIT:
+        return [count * unit for count in range(1, nodes)]
     powers = [1 << n for n in range(nodes.bit_length()) if 1 << n < nodes][-2:]
     found = {max(1, round(share * nodes)) for share in SPLITS} | {nodes - train for train in powers}
     return [count * unit for count in sorted(found) if 0 < count < nodes]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import exp
-from typing import Any
+from typing import Any, Literal
 
 from autoconfig.planning.request_fields import POST_TRAINING
+from autoconfig.post_training.agents.rollout import stale_share
 from autoconfig.post_training.frameworks import STANDARD_90, Constants, constants_of, shipped_constants
-from autoconfig.post_training.generation import generate
+from autoconfig.post_training.generation import Rollout, generate
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
-from autoconfig.post_training.phases import Phases, exposed
+from autoconfig.post_training.phases import GENERATION, Phases, chains, exposed
 from autoconfig.post_training.placements import Held, held_memory, placements
 from autoconfig.post_training.step import class_marks, priced_phases, scaled
 
@@ -28,6 +29,8 @@ class PricedPlacement:
     memory: PhaseMemory
     band: tuple[float, float]
     """5 % and 95 % bound of the step."""
+    residence_s: float = 0.0
+    """Of a sample from its begin to its end, mean, where generation runs ahead of the weights."""
 
     @property
     def seconds(self) -> float:
@@ -38,21 +41,62 @@ class PricedPlacement:
         """The longest of the phases that the step waits for."""
         return max(exposed(self.phases, self.placement), key=lambda name: self.phases.of((name,)))
 
+    @property
+    def starved(self) -> Literal["", "training", "engines"]:
+        """`training` or `engines`: whose GPUs wait for the others' longer side, where both run at the same time; empty where
+        they differ by less than 2 % of the step, or nothing runs beside anything."""
+        generated, rest = self._sides
+        if not self.placement.staleness or abs(generated - rest) < EVEN * self.seconds:
+            return ""
+        return "training" if generated > rest else "engines"
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the step in which the starved side waits."""
+        generated, rest = self._sides
+        return abs(generated - rest) / self.seconds if self.starved else 0.0
+
+    @property
+    def stale_share(self) -> float:
+        """Share of the step's samples that began under older weights."""
+        return stale_share(self.residence_s, self._sides[0], max(self._sides), self.placement.staleness)
+
+    @property
+    def _sides(self) -> tuple[float, float]:
+        """Seconds of generation, and of what training does meanwhile."""
+        return self.phases.of(GENERATION), max(self.phases.of(chain) for chain in chains(self.placement))
+
+
+EVEN = 0.02
+"""Share of a step by which two sides may differ and none is called starved."""
+
 
 def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
     """The step and the memory of one placement."""
     rollout = generate(job, placement) if job.algorithm.generates else None
     phases, _ = priced_phases(job, placement, rollout)
-    return _with_constants(job, placement, phases, phase_memory(job, placement, rollout), known or shipped_constants())
+    memory = phase_memory(job, placement, rollout)
+    return _with_constants(job, placement, phases, memory, known or shipped_constants(), rollout)
 
 
 def _with_constants(
-    job: PostTrainingJob, placement: Placement, phases: Phases, memory: PhaseMemory, known: Constants
+    job: PostTrainingJob,
+    placement: Placement,
+    phases: Phases,
+    memory: PhaseMemory,
+    known: Constants,
+    rollout: Rollout | None,
 ) -> PricedPlacement:
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
     final = scaled(job, placement, phases, constants)
     width = exp(STANDARD_90 * constants.scatter)
-    return PricedPlacement(placement=placement, phases=final, memory=memory, band=(final.total / width, final.total * width))
+    return PricedPlacement(
+        placement=placement,
+        phases=final,
+        memory=memory,
+        band=(final.total / width, final.total * width),
+        residence_s=rollout.residence_s * constants.generation if rollout else 0.0,
+    )
 
 
 def ranked(
@@ -74,7 +118,7 @@ def ranked(
             trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
         phases, _ = priced_phases(job, placement, rollout, trained[other])
         memory = phase_memory(job, placement, rollout, held_memory(job, placement, held))
-        found.append(_with_constants(job, placement, phases, memory, known))
+        found.append(_with_constants(job, placement, phases, memory, known, rollout))
     return _distinct(sorted(found, key=lambda one: _order(one, chance)))
 
 

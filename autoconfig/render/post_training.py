@@ -106,7 +106,17 @@ def _phases(one: PricedPlacement) -> str:
     """The seconds of every phase in a line."""
     phases = [f"{name.replace('_', ' ')} {seconds:,.1f}" for name in PHASES if (seconds := one.phases.of((name,))) > 0]
     hidden = f"; of these {one.phases.beside:,.1f} hidden beside others" if one.phases.beside else ""
-    return f"Seconds by phase: {', '.join(phases)}{hidden}"
+    return f"Seconds by phase: {', '.join(phases)}{hidden}{_balance(one)}"
+
+
+def _balance(one: PricedPlacement) -> str:
+    """Who waits, and how old samples are, where generation runs ahead."""
+    if not one.placement.staleness:
+        return ""
+    stale = f"{one.stale_share:.0%} of the samples began under older weights"
+    if not one.starved:
+        return f"; both sides are even; {stale}"
+    return f"; {one.starved} starved, waiting {one.idle_share:.0%} of the step; {stale}"
 
 
 def show_check(console: Console, found: RlCheck) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from autoconfig.specs.errors import InputError
@@ -13,7 +14,8 @@ from tables import tabled
 import autoconfig
 from autoconfig.cli.main import cli
 from autoconfig.post_training import placements as post_training_placements
-from autoconfig.post_training.answer import _understand, answer
+from autoconfig.post_training.answer import _understand, answer, on_policy_first
+from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.post_training.ranking import ranked as by_time
 
 SEVEN = {
@@ -205,3 +207,19 @@ def test_a_first_placement_off_policy_is_said_with_the_step_on_policy():
     seconds = same["placements"][0]["step_seconds"]
     assert f"weights up to 1 step old; on-policy a step takes {seconds:,.1f} s (--staleness 0)" in first["assumed"][0]
     assert first["placements"][0]["step_seconds"] < seconds and "off-policy" not in " ".join(same["assumed"])
+
+
+def test_within_a_tie_the_first_is_on_policy():
+    """Samples of older weights are no better for less than the tie (6 %), and are for more."""
+    own = answer({"model": "qwen3-8b", "gpus": 8}).ranked[0]
+
+    def ahead(saved: float) -> PricedPlacement:
+        placed = replace(own.placement, colocated=False, staleness=1)
+        return replace(own, placement=placed, phases=replace(own.phases, beside=saved * own.seconds))
+
+    for saved, first in ((0.006, own), (0.05, own), (0.1, ahead(0.1))):
+        assert on_policy_first([ahead(saved), own])[0] == first
+    assert on_policy_first([]) == [] and on_policy_first([own, ahead(0.0)]) == [own, ahead(0.0)]
+    found = answer({"model": "qwen3-8b", "gpus": 32, "staleness": 1, "top": 1000})
+    steps = [one.placement.staleness for one in found.ranked[: found.ties]]
+    assert steps == sorted(steps)

@@ -1,0 +1,1 @@
+"""Rollouts of agents: samples of several turns with tools between them."""
