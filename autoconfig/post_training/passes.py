@@ -93,8 +93,10 @@ def scenario_of(job: PostTrainingJob, plan: TrainPlan, model: ModelSpec, cut: Mi
     software = load_stack(job.framework.stacks[back_end_of(plan)])
     if (job.gpu.compute_capability or 0.0) < software.least_compute_capability:
         software = load_stack("megatron-lm-2022")
-    if job.attention_kernel:
-        software = with_options(software, StackOptions(attention_kernel=job.attention_kernel))
+    # a loss that is fused with the output layer gives no log-probability of the sampled token: logits are held and cast to fp32
+    loss = "eager" if job.algorithm.generates and not software.memory.loss_bytes_per_logit else ""
+    if job.attention_kernel or loss:
+        software = with_options(software, StackOptions(attention_kernel=job.attention_kernel, loss_fusion=loss))
     quantised = job.training_format == "fp8" and "fp8" in job.gpu.flops_per_s and software.supports_fp8
     longest = max(model.max_position_embeddings, cut.seq_length)
     return Scenario(

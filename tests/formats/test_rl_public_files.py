@@ -87,6 +87,43 @@ def test_classic_flags_of_openrlhf_are_those_of_its_newest_release_with_them():
     assert any("gone from openrlhf 0.11.2" in text for text in sentences(check_text(CLASSIC, {"version": "0.11.2"}).unknown))
 
 
+@pytest.mark.parametrize(
+    ("added", "release"),
+    [
+        ("--flash_attn --packing_samples", "0.7.5"),
+        ("--flash_attn --prompt_max_len 512 --pretrain_data a/b --ptx_coef 0.1 --wandb_group x", "0.6.4"),
+        ("--flash_attn --grad_accum_dtype fp32 --vllm_sync_with_ray --max_ckpt_mem 9 --perf --enable_ema", "0.7.5"),
+        ("--attn_implementation flash_attention_2 --prompt_max_len 512", "0.8.11"),
+        ("--use_dynamic_batch --max_len 4096", "0.9.10"),
+    ],
+)
+def test_the_release_of_openrlhf_is_the_newest_that_takes_most_flags(added, release):
+    assert run_of(f"{CLASSIC} {added}").version == release
+
+
+def test_older_releases_of_openrlhf_have_their_own_defaults_and_assertions():
+    text = CLASSIC.replace("--vllm_gpu_memory_utilization 0.6", "")
+    shares = {release: run_of(text, version=release).memory_share for release in ("0.5.9", "0.6.4", "0.8.11")}
+    assert shares == {"0.5.9": 0.4, "0.6.4": 0.95, "0.8.11": 0.95}
+    apart = f"{CLASSIC.replace('--colocate_all_models', '')} --vllm_num_engines 16"
+    said = {release: " ".join(run_of(apart, version=release).refused) for release in ("0.5.9", "0.6.4", "0.7.5")}
+    assert "use a divisor of them" in said["0.5.9"] and not said["0.6.4"] and not said["0.7.5"]
+    odd = f"{CLASSIC} --rollout_batch_size 130"
+    assert "--rollout_batch_size 130 does not divide" in " ".join(run_of(odd, version="0.6.4").refused)
+    assert placement_of(run_of(f"{CLASSIC} --zero_stage 2"), 600.0).train.fsdp == 2
+
+
+def test_train_ppo_without_ray_has_all_models_on_the_gpus_that_start_it():
+    text = "deepspeed --num_gpus 4 --module openrlhf.cli.train_ppo --pretrain llama3-8b --zero_stage 2 --bf16 --adam_offload"
+    found = check_text(f"{text} --prompt_max_len 1024 --generate_max_len 1024 --micro_train_batch_size 2 --flash_attn", {})
+    run = found.run
+    assert (run.algorithm, run.train_gpus, run.engine, run.rollout_gpus, run.critic_gpus) == ("ppo", 4, "hf", 0, 0)
+    assert found.job.critic is not None and not found.fits
+    with pytest.raises(InputError, match="does not say its GPUs: say --gpus N"):
+        run_of(text.replace("--num_gpus 4 ", ""))
+    assert run_of(text.replace("--num_gpus 4 ", ""), gpus=16).nodes == 2
+
+
 def test_flags_that_openrlhf_adds_in_a_loop_are_known():
     text = "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path qwen2.5-7b"
     assert check_text(f"{text} --actor.adam.lr 1e-6 --critic.adam.lr 9e-6", {}).unknown == ()
@@ -180,9 +217,9 @@ def test_what_is_started_and_not_priced_is_said():
     assert any("main_ppo_split.py starts" in note for note in sentences(run_of(split).notes))
     with pytest.raises(UnsupportedError, match="by distillation here, from a teacher"):
         run_of(f"{VERL} distillation.enabled=True distillation.n_gpus_per_node=4")
-    two = CLASSIC.replace("--colocate_all_models ", "--zero_stage 2 --reward_pretrain a/b --dynamic_filtering ")
+    two = CLASSIC.replace("--colocate_all_models ", "--zero_stage 1 --reward_pretrain a/b --dynamic_filtering ")
     notes = " ".join(sentences(run_of(two).notes))
-    wanted = ("stage 2 is priced", "a reward model (a/b)", "dynamic sampling", "reference model has GPUs")
+    wanted = ("stage 1 is priced", "a reward model (a/b)", "dynamic sampling", "reference model has GPUs")
     assert [said for said in wanted if said not in notes] == []
 
 

@@ -45,7 +45,7 @@ def test_a_file_takes_what_its_placement_does(framework, question):
 
 def test_a_trainer_that_pads_is_priced_padded():
     """TRL pads the samples of a device batch: its size is searched, and no tokens of a packed one can be asked for."""
-    found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl"})
+    found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "response_length": 300, "max_response_length": 1024})
     assert {one.placement.tokens_per_gpu for one in found.ranked} == {0}
     assert len({one.placement.train.mbs for one in found.ranked}) > 1 and any(
         "padded" in text for text in sentences(found.assumed)

@@ -29,7 +29,7 @@ VERL = ("0.4.1", "0.5.0", "0.6.1", "0.7.0", "0.8.0", "0.9.1")
 NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
 TRL = {"0.16.1": "4.50.3", "0.19.1": "4.57.1", "0.24.0": "4.57.1", "1.16.0": "5.23"}
 """Each with a release of transformers of its time."""
-OPENRLHF = ("0.8.11", "0.9.10", "0.11.2")
+OPENRLHF = ("0.5.9", "0.6.4", "0.7.5", "0.8.11", "0.9.10", "0.11.2")
 ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
 
@@ -96,9 +96,9 @@ def fields(path: Path, *classes: str) -> set[str]:
 
 
 def openrlhf(folder: Path) -> set[str]:
-    """Flags of train_ppo_ray."""
-    script = next(folder.rglob("train_ppo_ray.py")).read_text(encoding="utf-8")
-    found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", script)
+    """Flags of train_ppo_ray, and of train_ppo while there was one (0.5)."""
+    scripts = [path.read_text(encoding="utf-8") for path in sorted(folder.rglob("train_ppo*.py"))]
+    found = re.findall(r"add_argument\(\s*f?\"--([\w.{}]+)\"", "\n".join(scripts))
     return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
 
 
@@ -138,7 +138,7 @@ def main(folder: Path, repository: Path) -> None:
             "any": bits(trl(folder, version) for version in TRL),
         },
         "openrlhf": {
-            "source": "openrlhf/cli/train_ppo_ray.py of the releases",
+            "source": "openrlhf/cli/train_ppo_ray.py of the releases, of 0.5 train_ppo.py too",
             "versions": OPENRLHF,
             "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
         },

@@ -83,6 +83,8 @@ class _Input:
     """Keys of a file that stands alone: it names no defaults to lie over."""
     notes: tuple[Remark, ...] = ()
     """On the program that the file starts."""
+    gpus: int | None = None
+    """What the command that starts it says."""
     asked: tuple[str, ...] = ()
     """Keys that the caller sets, which are no variables of the file."""
 
@@ -111,7 +113,10 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     elif document.framework == "nemo-rl":
         run = nemo_rl.read(section)
     elif document.framework == "openrlhf":
-        run = openrlhf.read(section)
+        alone = document.config_name == "train_ppo"
+        if alone and not (given.get("gpus") or document.gpus):
+            raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
+        run = openrlhf.read(section, given.get("version"), (given.get("gpus") or document.gpus) if alone else None)
     else:
         run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
     run.prompt_mean, run.response_mean = said_lengths(text)
@@ -171,13 +176,22 @@ def _recognise(text: str, folder: Path | None = None, settings: Tree | None = No
             config_name=config[1] if config else "ppo_megatron" if ".megatron." in text and "fsdp_config" not in text else "",
             notes=(*_of_the_program((*script.before, script.program)), *_of_a_configuration(config[1] if config else "")),
         )
-    if "train_ppo_ray" in text or "--actor.model_name_or_path" in text:
+    if re.search(r"\btrain_ppo_ray\b|\bopenrlhf[./]cli[./]train_ppo\b|--actor\.model_name_or_path", text):
         script = read_command(
             text, settings, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
         )
-        found = {_flag(text_of(word)): None for word in script.argv if text_of(word).startswith("--")}
-        values = {key.replace("-", "_"): value for key, value in options_of(script.argv).items()}
-        return _Input(framework="openrlhf", section=Section(_known({**found, **values}), text))
+        words = [text_of(word) for word in script.argv]
+        start = next((at + 1 for at, word in enumerate(words) if re.match(r"openrlhf[./]cli[./]", word)), 0)
+        found = {_flag(word): None for word in words[start:] if word.startswith("--")}
+        values = {key.replace("-", "_"): value for key, value in options_of(script.argv[start:]).items()}
+        ray = "train_ppo_ray" in text or not re.search(r"\btrain_ppo\b", text)
+        section = Section(_known({**found, **values}), text)
+        return _Input(
+            framework="openrlhf",
+            section=section,
+            config_name="" if ray else "train_ppo",
+            gpus=script.num_gpus if not ray else None,
+        )
     if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
         if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
             raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")

@@ -46,6 +46,15 @@ def version_of(framework: str, wanted: str | None) -> str:
     return wanted or known[-1]
 
 
+def likeliest_version(framework: str, given: Iterable[str], among: Iterable[str]) -> str:
+    """Of these releases the newest that takes most of the keys."""
+    table: dict[str, str] = _data()[framework]["any"]
+    releases, names = versions(framework), list(given)
+    spend(len(names))
+    taken = {one: sum(table.get(name, "0" * 99)[releases.index(one)] == "1" for name in names) for one in among}
+    return max(taken, key=lambda one: (taken[one], releases.index(one)))
+
+
 def key_types(framework: str) -> dict[str, str]:
     """Key -> name of the type of its value in the newest base configuration; empty where a framework's own parser decides."""
     found: dict[str, str] = _data()[framework].get("types", {})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from autoconfig.formats.post_training.keys import likeliest_version
 from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_line, node_split, reward_model
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
@@ -48,8 +51,16 @@ CLASSIC = {
 """Flags of releases before 0.10, which have no dots, and what 0.11.2 calls them: those that say something of placement."""
 CAPS, CAP = ("prompt_max_len", "generate_max_len"), 1024
 """Flags of releases before 0.9, and the tokens of one that is not given."""
-CLASSIC_VERSIONS = ("0.8.11", "0.9.10")
-"""Newest release with these caps, and newest with flags that have no dots."""
+CLASSIC_VERSIONS = ("0.5.9", "0.6.4", "0.7.5", "0.8.11", "0.9.10")
+"""Releases whose keys are known and have no dots, oldest first; the first has a train_ppo without Ray, too."""
+CAPPED = CLASSIC_VERSIONS[:-1]
+"""Those with these caps."""
+ASSERTING = CLASSIC_VERSIONS[:2]
+"""Those that assert that prompts and GPUs of engines divide (train of openrlhf/cli/train_ppo_ray.py)."""
+HF_SHARE = 0.3
+"""Of a GPU's memory for weights and cache of Hugging Face generate, as of a TRL file without vLLM."""
+SHARE, OLDEST_SHARE, TOGETHER_SHARE = 0.95, 0.9, 0.4
+"""Of memory for an engine where it is not given; in 0.5, and there where all models share GPUs and it is 0.9 or more."""
 PACKED_TOKENS = 16192
 """--train.max_tokens_per_gpu where it is not given (openrlhf/cli/train_ppo_ray.py of 0.8.11 to 0.11.2)."""
 MICRO, CLASSIC_MICRO = (1, 1), (4, 8)
@@ -57,21 +68,56 @@ MICRO, CLASSIC_MICRO = (1, 1), (4, 8)
 WRITTEN = {"ppo": "gae", "rloo": "rloo", "grpo": "group_norm", "dapo": "dr_grpo"}
 
 
-def dotted(section: Section) -> tuple[Section, str]:
-    """The section with classic flags under their names of 0.11.2, and the release that it is written for."""
+def dotted(section: Section, wanted: str | None = None) -> tuple[Section, str]:
+    """The section with classic flags under their names of 0.11.2, and the release that it is for: the wanted one, or of those
+    without dots the newest that takes most of its flags."""
     if not any(name in section.flat for name in CLASSIC):
         return section, VERSION
+    version = wanted if wanted in CLASSIC_VERSIONS else likeliest_version("openrlhf", section.flat, CLASSIC_VERSIONS)
     found = {CLASSIC.get(name, name): value for name, value in section.flat.items()}
-    if not any(name in section.flat for name in CAPS):
-        return Section(found, section.text), CLASSIC_VERSIONS[1]
-    prompt, response = (section.count(name) or CAP for name in CAPS)
-    found |= {"data.max_len": prompt + response, "rollout.max_new_tokens": response}
-    return Section(found, section.text), CLASSIC_VERSIONS[0]
+    capped = any(name in section.flat for name in CAPS)
+    if capped or version in CAPPED:
+        prompt, response = (section.count(name) or CAP for name in CAPS)
+        found |= {"data.max_len": prompt + response, "rollout.max_new_tokens": response}
+    section.used.update(CLASSIC)
+    return replace(section, values=found), version
 
 
-def read(section: Section) -> RlRun:
-    """The run; flags that are not there have the defaults of 0.11.2. Raises InputError."""
-    section, version = dotted(section)
+def read(section: Section, wanted: str | None = None, alone: int | None = None) -> RlRun:
+    """The run; flags that are not there have the defaults of the release. `alone`: GPUs of train_ppo without Ray, on which all
+    models are, and generate by themselves. Raises InputError."""
+    given, (section, version) = section, dotted(section, wanted or (CLASSIC_VERSIONS[0] if alone else None))
+    run = _run(section, version)
+    if alone:
+        run.nodes, run.gpus_per_node = node_split(alone, 8)
+        run.rollout_gpus, run.critic_gpus, run.engine, run.engine_tp, run.engines = 0, 0, "hf", 1, 0
+        run.offload, run.memory_share = False, HF_SHARE
+        together = True
+    else:
+        together = section.flag("train.colocate_all")
+        if version in ASSERTING:
+            _asserted(section, run, version)
+    _note(section, run, together, alone=bool(alone))
+    given.used.update(section.used)
+    return run
+
+
+def _asserted(section: Section, run: RlRun, version: str) -> None:
+    """What train_ppo_ray.py of 0.5 and 0.6 asserts, on top of the rest."""
+    actor, engines = run.train_gpus, run.engines
+    if run.prompts % actor:
+        run.refused.append(f"--rollout_batch_size {run.prompts:,} does not divide over the actor's {actor:,} GPUs")
+    if not engines and (section.whole("ds.zero_stage") or 0) == 3:
+        run.refused.append("--zero_stage 3 wants --vllm_num_engines above 0")
+    if engines and actor % engines and (version == ASSERTING[0] or engines % actor):
+        which = "a divisor" if version == ASSERTING[0] else "a divisor or a multiple"
+        run.refused.append(f"--vllm_num_engines {engines} and the actor's {actor} GPUs: use {which} of them")
+    if run.critic_gpus and actor % run.critic_gpus:
+        run.refused.append(f"the actor's {actor} GPUs are no multiple of the critic's {run.critic_gpus}")
+
+
+def _run(section: Section, version: str) -> RlRun:
+    """Of train_ppo_ray; without what _note adds."""
     estimator = section.word("algo.advantage.estimator") or "gae"
     if estimator not in ESTIMATORS:
         raise InputError(f"--algo.advantage.estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
@@ -115,7 +161,7 @@ def read(section: Section) -> RlRun:
         engine="vllm" if engines else "hf",
         engine_tp=tp,
         engines=engines,
-        memory_share=_share(section),
+        memory_share=_share(section, version, together=together),
         graphs=not section.flag("vllm.enforce_eager"),
         tokens_per_gpu=(section.count("train.max_tokens_per_gpu") or PACKED_TOKENS) if dynamic else 0,
         mbs=section.count("train.micro_batch_size") or usual[0],
@@ -123,24 +169,25 @@ def read(section: Section) -> RlRun:
         staleness=max(section.whole("train.async_queue_size") or 1, 1) if asynchronous else 0,
         compares=estimator in COMPARING,
         lora_rank=max(section.whole("ds.lora.rank") or 0, 0),
+        reference_waits=section.flag("ref.offload", "ref_reward_offload"),
+        sharding=_stage(section),
     )
     run.algorithm_word = estimator if algorithm == "dapo" else ""
     run.engine_sleeps, run.forward = section.flag("vllm.enable_sleep"), _forward(section, dynamic, usual[1])
-    _note(section, run, together)
     return run
 
 
-def _note(section: Section, run: RlRun, together: bool) -> None:
+def _note(section: Section, run: RlRun, together: bool, *, alone: bool) -> None:
     """What is priced as another or not at all, and what train_ppo_ray.py asserts of GPUs that roles share."""
-    if together or section.flag("train.colocate_actor_ref"):
+    if not alone and (together or section.flag("train.colocate_actor_ref")):
         own = run.nodes, run.gpus_per_node
         reference = section.count("ref.num_nodes") or 1, section.count("ref.num_gpus_per_node") or 8
         if run.algorithm != "dapo" and section.number("algo.kl.init_coef") != 0 and reference != own:
             asked = f"{own[0]} x {own[1]} and {reference[0]} x {reference[1]}"
             run.refused.append(f"actor and reference share GPUs, and have {asked}: give both the same")
     stage = section.whole("ds.zero_stage")
-    if (2 if stage is None else stage) != 3:
-        run.notes.append(note(f"ZeRO stage {2 if stage is None else stage} is priced as stage 3, which needs less memory"))
+    if (2 if stage is None else stage) not in (2, 3):
+        run.notes.append(note(f"ZeRO stage {stage} is priced as stage 2, which needs less memory"))
     if section.has("reward.model_name_or_path"):
         run.notes.append(reward_model(section.flat["reward.model_name_or_path"]))
     if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
@@ -157,9 +204,15 @@ def _forward(section: Section, dynamic: bool, usual: int) -> PassBatch:
     return PassBatch(mbs=section.count("rollout.micro_batch_size") or usual)
 
 
-def _share(section: Section) -> float:
-    value = section.number("vllm.gpu_memory_utilization")
-    return 0.95 if value is None else value
+def _share(section: Section, version: str, *, together: bool) -> float:
+    value, oldest = section.number("vllm.gpu_memory_utilization"), version == CLASSIC_VERSIONS[0]
+    share = (OLDEST_SHARE if oldest else SHARE) if value is None else value
+    return TOGETHER_SHARE if oldest and together and OLDEST_SHARE <= share < 1.0 else share
+
+
+def _stage(section: Section) -> int:
+    """What ZeRO shards, as of a plan of training: 2 gradients and optimizer state, 3 weights too."""
+    return 3 if section.whole("ds.zero_stage") == 3 else 2
 
 
 def write(run: RlRun) -> dict[str, str]:

@@ -92,6 +92,8 @@ class RlRun:
     reference_forward: PassBatch | None = None
     staleness: int = 0
     lora_rank: int = 0
+    sharding: int = 3
+    """Of back end fsdp: 3 shards weights too, 2 gradients and optimizer state."""
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
     no_policy_pass: bool = False
@@ -243,7 +245,7 @@ def placement_of(run: RlRun, tokens: float) -> Placement:
             last=run.last,
             recompute=run.recompute,
             dist_opt=run.back_end != "fsdp",
-            fsdp=3 if fsdp else 0,
+            fsdp=run.sharding if fsdp else 0,
             offload=run.cpu_optimizer,
         ),
         engine=EnginePlan(
