@@ -10,7 +10,7 @@ from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
 from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
-from autoconfig.diagnosis.rules.report import timed_at_level_2
+from autoconfig.diagnosis.rules.report import is_warming_up, timed_at_level_2
 from autoconfig.diagnosis.rules.table import FIRST, RULES
 from autoconfig.diagnosis.timers import parts_of
 from autoconfig.evidence.records import Evidence
@@ -242,7 +242,7 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
         return NOT_ENOUGH, "nothing says how long the step should be, and the evidence proves no cause alone"
     if step is None:
         return (SLOW, faults[0].words) if faults else (NOT_ENOUGH, "nothing says how long a step takes")
-    if faults and case.warming_up and all(one.rule == "R18" for one in faults):
+    if faults and is_warming_up(case) and all(one.rule == "R18" for one in faults):
         return NOT_ENOUGH, faults[0].words
     if faults and not case.promised and all(one.certainty == CONSISTENT for one in faults):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"

@@ -58,12 +58,6 @@ class RunCase:
         return self.expectation is not None and step is not None and step > self.expectation.edge
 
     @property
-    def warming_up(self) -> bool:
-        """Whether only the first steps of the run are known."""
-        found = self.measured.statistics if self.measured is not None else None
-        return found is not None and found.warming_up
-
-    @property
     def promised(self) -> bool:
         """Whether the step may be called slow by its length alone."""
         e, step = self.expectation, self.step_seconds

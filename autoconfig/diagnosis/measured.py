@@ -113,13 +113,17 @@ def measured_of(evidence: Evidence, expectation: Expectation | None, given: Give
 
 
 def _of_lines(lines: Sequence[StepLine], expectation: Expectation | None) -> MeasuredStep | None:
-    """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of, then any rate."""
+    """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of, then the clock between
+    lines, then any rate."""
     if any(line.seconds is not None for line in lines):
         return _median([line for line in lines if line.seconds is not None], "")
     found = [(line, *seconds_of_line(line, expectation)) for line in lines]
     priced = [replace(line, seconds=seconds) for line, seconds, _ in found if seconds is not None]
     if priced:
         return _median(priced, next(convention for _, seconds, convention in found if seconds is not None))
+    clocked = [line for line in lines if line.at is not None or line.elapsed is not None]
+    if (by_clock := _median(clocked, "")) is not None:
+        return by_clock
     for name in RATES:
         rates = [replace(line, seconds=1.0 / value) for line in lines if (value := getattr(line, name))]
         if rates and (measured := _median(rates, "")) is not None:

@@ -116,6 +116,8 @@ def _of_json(text: str) -> tuple[str, Any]:
     if "kind" in values:
         return "plan", None
     keys = {str(key).replace("-", "_") for key in values}
+    if "log_history" in keys:
+        raise UnknownFormat("this is transformers' trainer_state.json, which a run left behind: it says no plan")
     if {"num_layers", "hidden_size"} <= keys and keys & {
         "pipe_parallel_size",
         "model_parallel_size",

@@ -135,3 +135,11 @@ def test_a_healthy_log_has_no_cause():
     files = {"run.log": log(series(priced().step_seconds), timers()), "smi.csv": samples(lambda gpu: 1900, power_cap)}
     found = diagnose_texts(files, PLAN, GIVEN, lambda: request_of(GIVEN), CheckRequest())
     assert (found.verdict, found.causes, found.why_not_calibrate) == ("healthy", (), "")
+
+
+def test_the_clock_between_lines_says_the_step():
+    """LLaMA-Factory's trainer_log.jsonl prints the time since the start, and no step: 6 s each behind 40 s of start."""
+    line = '{{"current_steps": {0}, "total_steps": 90, "loss": 1.0, "elapsed_time": "0:{1:02d}:{2:02d}"}}\n'
+    text = "".join(line.format(n, *divmod(6 * n + 40, 60)) for n in range(10, 90, 10))
+    found = diagnose_texts({"trainer_log.jsonl": text}, None, {}, lambda: request_of({}), CheckRequest())
+    assert found.measured.step_seconds == pytest.approx(6.0) and not found.measured.relative

@@ -97,6 +97,17 @@ def test_the_first_steps_alone_are_no_measurement(first, steps):
     assert later.verdict == "slow" and "R18" not in [one.rule for one in later.causes]
 
 
+def test_the_mean_of_the_first_interval_is_no_measurement():
+    interval = "log_interval .................................... "
+    assert interval in DUMP
+    start = DUMP.index(interval) + len(interval)
+    asked = DUMP[:start] + "10" + DUMP[DUMP.index("\n", start) :]
+    alone = diagnosed({"run.log": asked + megatron(100.0, first=10, steps=1)}, gpu="h100")
+    assert (alone.verdict, [one.rule for one in alone.causes]) == ("not_enough", ["R18"])
+    later = diagnosed({"run.log": asked + megatron(100.0, first=40, steps=1)}, gpu="h100")
+    assert later.verdict == "slow" and "R18" not in [one.rule for one in later.causes]
+
+
 OLD_TIMERS = "time (ms) | forward-compute: 9100.1 | backward-compute: 18000.2 | optimizer: 120.5 | batch-generator: 40.1\n"
 
 

@@ -24,6 +24,7 @@ TEXTS = {
     "section": "[Training]\nit got slower\n",
     "json lines": '{"step": 10, "dt": 4.2}\n{"step": 20, "dt": 4.1}\n',
     "json object": '{"avg_step": 4.2, "policy": "31 s", "services": "none"}\n',
+    "trainer state": '{\n"global_step": 9,\n"log_history": [{"loss": 1.0, "step": 9}],\n"train_batch_size": 4\n}\n',
     "json list": '[{"name": "a", "took": 1}, {"name": "b", "took": 3}]\n',
     "dicts": "{'loss': 2.31, 'grad_norm': 1.2, 'learning_rate': 2e-05, 'epoch': 0.1}\n{'loss': 2.2, 'epoch': 0.2}\n",
     "stacks": 'Thread 4711 (active+gil): "MainThread"\n    backward (torch/autograd/__init__.py:200)\n    f (a.py:8)\n',

@@ -158,7 +158,7 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     found = measured.statistics
     if found is None:
         return None
-    if found.warming_up:
+    if is_warming_up(case):
         if not case.above_band:
             return None
         words = "only the first steps of the run are known, in which it warms up: it is no measurement"
@@ -169,6 +169,18 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
         words = f"the printed rate is a mean from the start over {steps:.0f} steps, warm-up in it"
         return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
     return Cleared()
+
+
+def is_warming_up(case: RunCase) -> bool:
+    """Whether only the first steps of the run are known, or their mean: of the first --log-interval that the log's arguments
+    say."""
+    found = case.measured.statistics if case.measured else None
+    if found is None or found.warming_up:
+        return found is not None
+    if found.count != 1 or found.warmup_dropped or found.first is None:
+        return False
+    says = any(one.values.get("log_interval") == str(found.first) for one in case.evidence.plans)
+    return says and found.first < threshold("R18", "least_steps")
 
 
 def timed_at_level_2(case: RunCase) -> Origin | None:
