@@ -224,10 +224,11 @@ def dequantised_weight(model: ModelSpec, numerics: Numerics, tp: Number, part: s
     return (numerics.activation_bytes + maxima) * (mlp if part == "mlp" else attention)
 
 
-def workspace_bytes(stack: StackMemory, dist_opt: Number, fsdp: Number) -> Number:
+def workspace_bytes(stack: StackMemory, dist_opt: Number, fsdp: Number, ranks: Number) -> Number:
     """GEMM and attention workspaces, and DeepSpeed's buckets, that stay allocated among the tensors; of the software. Without
-    ZeRO there are none."""
-    early, late = stack.bucket_bytes
+    ZeRO there are none; `ranks`: over which it shards."""
+    several, sizes = np.greater(ranks, 1), stack.bucket_bytes
+    early, late = np.where(several, sizes[0], sizes[2]), np.where(several, sizes[1], sizes[3])
     buckets = np.where(np.logical_or(dist_opt, np.equal(fsdp, 2)), early, np.where(np.equal(fsdp, 3), late, 0))
     return stack.workspace_bytes + buckets
 

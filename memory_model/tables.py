@@ -514,7 +514,7 @@ def _state_parts(
         "gradient_bytes": np.minimum(kept, most),
         "optimizer_bytes": sum((state.optimizer_bytes(g, numerics, dist_opt, fsdp, offload) for g in groups), zeros),
         "dummy_weight_gradients": dummies + zeros,
-        "workspace_bytes": state.workspace_bytes(stack.memory, dist_opt, fsdp) + zeros,
+        "workspace_bytes": state.workspace_bytes(stack.memory, dist_opt, fsdp, groups[0].shard) + zeros,
         "fsdp_unit_bytes": zeros if stack.memory.torch_native else state.fsdp_unit_bytes(unit, trained, numerics, fsdp) + zeros,
     }
     return parts, (unit + zeros, trained + zeros)

@@ -39,7 +39,7 @@ PINNED = frozenset({"primus", "flagscale"})
 
 
 DECIDES_MEMORY = re.compile(
-    r"(?:^|[\W_])(?:optim(?:izer)?s?|loss(?:es)?|quant(?:i[sz]ation|i[sz]ed?|i[sz]er)?|bnb|bits|(?:load_in_)?\dbit)(?:$|[\W_])",
+    r"(?:^|[\W_])(?:optim(?:izer)?s?|loss(?:es)?|cross_entropy|cce|quant(?:i[sz]ation|i[sz]ed?|i[sz]er)?|bnb|bits|(?:load_in_)?\dbit)(?:$|[\W_])",
     re.IGNORECASE,
 )
 """Keys of which one that is not known may change the state, the logits or the weights that a run keeps."""

@@ -20,7 +20,7 @@ _DATED = re.compile(r"(?:nemo|megatron[-_ ]bridge)?[-_: ]?v?([0-9]{2})\.([0-9]{1
 
 def in_our_words(row: Row) -> dict[str, str]:
     """Return the row with our spelling of software, task, dispatcher, graphs (Megatron's cuda_graph_impl) and no recomputation,
-    and with cells empty that a program left out (nan). Raises CellError for a task that is not known."""
+    and with cells empty that a program left out (nan). Raises CellError for a task or a loss that is not known."""
     ours = {column: "" if _is_left_out(column, text) else text for column, text in row.items()}
     if cell(ours, "software"):
         ours["software"] = _software(cell(ours, "software"))
@@ -35,6 +35,8 @@ def in_our_words(row: Row) -> dict[str, str]:
         ours["fsdp"] = cell(ours, "zero_stage")
     if dispatcher := cell(ours, "moe_dispatcher").lower():
         ours["moe_dispatcher"] = names_of("dispatchers").get(dispatcher, dispatcher)
+    if loss := cell(ours, "loss").lower():
+        ours["loss"] = _loss(names_of("losses").get(loss, loss))
     if cell(ours, "recompute").lower() in (*NO, "none"):
         ours["recompute"] = "none"
     return ours
@@ -51,6 +53,16 @@ def _software(text: str) -> str:
     text = text.rstrip("? ")
     dated = None if text.lower().startswith("nemo-") else _DATED.fullmatch(text.lower())
     return f"nemo-{dated[1]}.{dated[2]:0>2}{dated[3]}" if dated else text
+
+
+def _loss(loss: str) -> str:
+    known = WORDS["loss"][0]
+    if loss not in known:
+        raise CellError(
+            f"cell loss={loss[:40]!r} is none of {', '.join(known)}, nor another name of one (cce, liger, chunked_nll): what "
+            "it holds of the logits is not known; leave the cell empty for the software's own"
+        )
+    return loss
 
 
 def _task(task: str) -> str:

@@ -19,6 +19,10 @@ DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep")
 """How tokens reach their experts: to every rank, a copy for each expert, or a copy for each rank and link domain."""
 
 
+BucketBytes = tuple[int, int, int, int]
+"""Under ZeRO's stages 1 and 2, under stage 3, and both of one rank alone."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StackMemory:
     """What the stack keeps. Bytes are per element at 16-bit activations unless said."""
@@ -90,8 +94,8 @@ class StackMemory:
     """Unfused attention: bytes per score alive in its backward beside what is saved (two 16-bit gradients)."""
     score_dropped_bytes: float = 2.0
     """Unfused attention: saved bytes per score that are free again when those are alive."""
-    bucket_bytes: tuple[int, int] = (0, 0)
-    """Of DeepSpeed's buckets that stay allocated: of ZeRO's stages 1 and 2, of stage 3 (function bucket_bytes)."""
+    bucket_bytes: BucketBytes = (0, 0, 0, 0)
+    """Of DeepSpeed's buckets that stay allocated (function bucket_bytes)."""
     fragments: float = 0.0
     """Share of the allocated bytes that the allocator loses beside what every run loses."""
     frees_gradients: bool = False
@@ -382,13 +386,14 @@ def _known(kind: type, values: dict[str, Any], name: str) -> dict[str, Any]:
 
 LOSS_BYTES = {
     **{"none": 6.0, "native": 10.0, "te": 4.0, "overwrite": 2.0},
-    **{"eager": 14.0, "compiled": 4.0, "chunked": 3.5, "fused": 0.0},
+    **{"eager": 14.0, "compiled": 4.0, "chunked": 3.5, "fused": 0.0, "in_place": 6.0},
 }
 """Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`). eager: torch's cross entropy of 16-bit logits (2)
 that are cast to fp32: log-softmax (4), and in backward its gradient and that of its input (4 each). compiled: the partitioner
 keeps the 16-bit logits alone (torch._functorch.partitioners), beside which backward writes their gradient. chunked: 16-bit
 logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss). fused: with the output layer, whose
-logits are never held (Liger, arXiv:2410.10989, section 3; Cut Cross-Entropy)."""
+logits are never held (Liger, arXiv:2410.10989, section 3; Cut Cross-Entropy). in_place: 16-bit logits and their fp32 copy, that
+becomes the gradient (Liger's cross entropy alone, section 3.2)."""
 OF_LOSS = ("loss_bytes_per_logit", "tp_loss_bytes_per_logit", "logit_gradient_bytes")
 """What a loss over all logits in fp32 keeps, of the stack that has it: torch-eager, else Megatron's default."""
 FRAGMENTS = 0.023
@@ -410,16 +415,19 @@ OWN_BUCKET = 500_000_000
 allgather_bucket_size)."""
 
 
-def bucket_bytes(reduce: float, allgather: float, *, overlaps: bool | None) -> tuple[int, int]:
+def bucket_bytes(reduce: float, allgather: float, *, overlaps: bool | None) -> BucketBytes:
     """Bytes of DeepSpeed's buckets of so many 16-bit elements under ZeRO's stages 1 and 2, and under stage 3, which gathers
     weights by layers, in no bucket; without overlap the one that gradients are gathered in (runtime/zero/stage_1_and_2.py,
-    ipg_buffer). `overlaps`: overlap_comm; None: it is not said, and on at stage 3 alone (runtime/zero/config.py,
-    overlap_comm_valid)."""
+    ipg_buffer). Then the same of one rank, of which nothing is reduced or gathered (all_gather_dp_groups passes it over): these
+    buffers alone, two at stages 1 and 2 with overlap. `overlaps`: overlap_comm; None: it is not said, and on at stage 3 alone
+    (runtime/zero/config.py, overlap_comm_valid)."""
     early, late = (overlaps, overlaps) if overlaps is not None else (False, True)
     part = round(2 * reduce)
     return (
         round(2 * BUCKETS_IN_FLIGHT * (reduce + allgather)) if early else part,
         round(2 * BUCKETS_IN_FLIGHT * reduce) if late else part,
+        2 * part if early else part,
+        part,
     )
 
 
@@ -446,7 +454,7 @@ class StackOptions:
     write it once; False: layers as torch-eager has them; None: as the software has them."""
     async_tp: bool | None = None
     """Tensor parallelism's communication runs beside its GEMMs."""
-    bucket_bytes: tuple[int, int] | None = None
+    bucket_bytes: BucketBytes | None = None
     """Of DeepSpeed's buckets."""
     expandable_segments: bool | None = None
     overlaps: frozenset[str] | None = None

@@ -159,15 +159,21 @@ def test_an_update_reads_and_writes_moments_of_8_bits() -> None:
     ("model", "single", "double"),
     [("llama2-7b", 14.14, 13.84), ("llama2-13b", 23.14, 22.55)],
 )
-def test_peaks_that_lit_gpt_publishes(model: str, single: float, double: float) -> None:
-    """LitGPT, tutorials/resource-tables.md (20 October 2023): reserved GB on one A100 of adapters of rank 8, micro-batch 1,
-    1,304 tokens, no checkpointing: more than the tensors, which are those that torch's own tracker counts of such modules. What
-    double quantisation saves is exact to their two digits."""
+def test_what_double_quantisation_saves_is_what_litgpt_publishes(model: str, single: float, double: float) -> None:
+    """LitGPT, tutorials/resource-tables.md (20 October 2023): reserved GB on one A100, the difference to their two digits; the
+    peaks themselves stand in test_public_qlora.py."""
     found = []
     for frozen in ("nf4_single", "nf4"):
         asked = scenario(frozen, model, lora_target_modules=("linear_qkv",))
         asked = replace(asked, workload=Workload(seq_length=1304, global_batch_size=8))
         layouts = asked.layouts([parse_plan("mbs=1", 8, dist_opt=False)])
         found.append(float(estimate_memory(asked, layouts, [NONE]).peak_bytes[0, 0]) / 1e9)
-    assert all(0.75 * reserved < held < reserved for held, reserved in zip(found, (single, double), strict=True))
     assert found[0] - found[1] == pytest.approx(single - double, abs=0.01)
+
+
+def test_the_footprint_of_weights_is_what_transformers_prints() -> None:
+    """dev.to (S. Nath), Qwen2.5-7B in NF4, double quantisation: get_memory_footprint 5.44 GB, which leaves the maxima out."""
+    asked = replace(scenario("nf4", "qwen2.5-7b", lora_rank=1))
+    layouts = asked.layouts([parse_plan("mbs=1", 8, dist_opt=False)])
+    held = float(stage_terms(asked, layouts, every=True).state_parts["weight_bytes"][0, 0])
+    assert held / 1e9 == pytest.approx(5.44, rel=0.025)

@@ -14,7 +14,7 @@ from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.run_settings import MOST_ELEMENTS
 from autoconfig.specs.software.optimizers import other_state
-from autoconfig.specs.software.software import OWN_BUCKET, StackOptions, bucket_bytes
+from autoconfig.specs.software.software import OWN_BUCKET, BucketBytes, StackOptions, bucket_bytes
 from autoconfig.training.space import Constraints
 
 SOFTWARE, FUSED = "deepspeed", "transformers-deepspeed"
@@ -162,7 +162,7 @@ def sharding_of(section: Section, stage: int, assumed: list[Remark]) -> dict[str
     return found
 
 
-def _bucket(section: Section, assumed: list[Remark]) -> tuple[int, int] | None:
+def _bucket(section: Section, assumed: list[Remark]) -> BucketBytes | None:
     """Bytes of the buckets: of the sizes that the file says, of DeepSpeed's own where it says none; None of `auto`, which the
     Trainer fills in with the hidden size squared, a few MiB."""
     paths = [f"zero_optimization.{name}_bucket_size" for name in ("reduce", "allgather")]

@@ -68,6 +68,10 @@ def read(document: Document) -> CheckInput:
     return record(document, run, section, spell, keep_type(section, run, ZERO if zero else accelerate.WISH))
 
 
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
 def _of_zero(scenario: Scenario, plan: TrainPlan) -> Settings:
     return _in_its_words(settings(scenario, plan))
 
@@ -96,6 +100,8 @@ def _translate(section: Section) -> str:
         flat |= {"gradient_checkpointing": True, "activation_offloading": way}
     if not is_named(section, "fsdp") and any(path.startswith("fsdp_config.") for path in flat):
         flat["fsdp"] = True
+    if any("CutCrossEntropy" in str(name) for name in _listed(section.get("plugins"))):
+        flat.setdefault("cut_cross_entropy", True)  # CutCrossEntropyArgs: on unless the file says otherwise
     if section.flag("eager_attention"):
         flat["attn_implementation"] = "eager"
     adapter = (section.word("adapter") or "").lower()

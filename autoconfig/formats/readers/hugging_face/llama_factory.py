@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, not_supervised
-from autoconfig.formats.readers.hugging_face.sharding import require_sharding
+from autoconfig.formats.readers.hugging_face.sharding import is_named, names_deepspeed, require_sharding
 from autoconfig.formats.readers.hugging_face.trainer import keep_type, settings, training
 from autoconfig.formats.readers.options import options_of, processes, read_command
 from autoconfig.formats.record import Document, record
@@ -15,6 +15,7 @@ from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
 
 STAGES = ("pt", "sft")
+NO_DEEPSPEED = ("use_galore", "use_apollo")
 DECISIVE = frozenset({"--model-name-or-path"})
 _FILE = re.compile(r"(?:llamafactory-cli|lmf)\s+train\s+[\"']?([^\s\"';&|]+\.(?:ya?ml|json))")
 
@@ -62,5 +63,10 @@ def _read(document: Document, gpus: int | None) -> CheckInput:
         recompute=not section.flag("disable_gradient_checkpointing"),
         gpus=gpus,
     )
+    if names_deepspeed(section) and (odd := [key for key in NO_DEEPSPEED if is_named(section, key)]):
+        raise UnsupportedError(
+            f"{section.place(odd[0])} with deepspeed: LLaMA-Factory stops, as its {odd[0][4:]} does not run with DeepSpeed "
+            "(hparams/parser.py); drop one of them"
+        )
     run.ways = {**run.ways, "adapters": "finetuning_type: lora"}
     return record(document, run, section, settings, keep_type(section, run))

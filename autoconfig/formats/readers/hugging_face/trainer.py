@@ -167,8 +167,14 @@ def training(
 def _options(section: Section, options: StackOptions) -> StackOptions:
     """How layers and loss run: torch_compile; a loss that holds no logits (Liger's, Cut Cross-Entropy) or a part of them."""
     compiled = True if is_named(section, "torch_compile") else None
-    fused = is_fused(section) or is_named(section, "cut_cross_entropy")
-    loss = "fused" if fused else "chunked" if is_named(section, "chunked_cross_entropy") else "compiled" if compiled else ""
+    fused = is_fused(section) or is_named(section, "cut_cross_entropy", "use_cce")
+    ways = (
+        ("fused", fused),
+        ("chunked", is_named(section, "chunked_cross_entropy")),
+        ("in_place", is_named(section, "liger_cross_entropy")),
+        ("compiled", bool(compiled)),
+    )
+    loss = next((name for name, holds in ways if holds), "")
     return replace(options, compiled=compiled, loss_fusion=loss)
 
 
