@@ -84,7 +84,7 @@ def litgpt(model: str, single: float, double: float) -> list[Report]:
 
 
 def fsdp_qlora(measured: float, tokens: int, micro_batch: int, plan: str) -> Report:
-    """AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: peak reserved GiB of two GPUs each, Llama-2 7B, checkpointing."""
+    """AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: reserved GiB of two GPUs each, Llama-2 7B, checkpointing."""
     return Report(
         model="llama2-7b", measured=measured * GIB, measures="reserved", tokens=tokens, micro_batch=micro_batch, rank=64, gpus=2,
         plan=plan,
