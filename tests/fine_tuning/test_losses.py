@@ -57,8 +57,10 @@ def test_what_llama_factory_does_not_start_with_deepspeed_is_refused(key):
     [("cce", "fused"), ("Liger", "fused"), ("cut-cross-entropy", "fused"), ("chunked_nll", "chunked"), ("eager", "plain")],
 )
 def test_words_of_others_for_the_loss_of_a_row(word, like, autoconfig, tmp_path):
-    rows = [{"model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 8, "mbs": 1, "software": "torch-eager", "loss": loss}
-            for loss in (word, like, "wonder")]  # fmt: skip
+    rows = [
+        {"model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 8, "mbs": 1, "software": "torch-eager", "loss": loss}
+        for loss in (word, like, "wonder")
+    ]
     table, out = tmp_path / "runs.csv", tmp_path / "out.csv"
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])

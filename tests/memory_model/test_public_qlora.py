@@ -66,11 +66,18 @@ def qwen(model: str, *measured: float) -> list[Report]:
     zero = StackOptions(bucket_bytes=bucket_bytes(2e8, 2e8, overlaps=True))
     return [
         Report(
-            model=model, measured=gb * 1e9, measures="device", tokens=tokens, rank=64, software="deepspeed", options=zero,
-            plan=",fsdp=2", precision="fp16",
+            model=model,
+            measured=gb * 1e9,
+            measures="device",
+            tokens=tokens,
+            rank=64,
+            software="deepspeed",
+            options=zero,
+            plan=",fsdp=2",
+            precision="fp16",
         )
         for tokens, gb in zip(QWEN, measured, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def litgpt(model: str, single: float, double: float) -> list[Report]:
@@ -86,9 +93,15 @@ def litgpt(model: str, single: float, double: float) -> list[Report]:
 def fsdp_qlora(measured: float, tokens: int, micro_batch: int, plan: str) -> Report:
     """AnswerDotAI/fsdp_qlora, benchmarks_03_2024.md: reserved GiB of two GPUs each, Llama-2 7B, checkpointing."""
     return Report(
-        model="llama2-7b", measured=measured * GIB, measures="reserved", tokens=tokens, micro_batch=micro_batch, rank=64, gpus=2,
+        model="llama2-7b",
+        measured=measured * GIB,
+        measures="reserved",
+        tokens=tokens,
+        micro_batch=micro_batch,
+        rank=64,
+        gpus=2,
         plan=plan,
-    )  # fmt: skip
+    )
 
 
 SMALL = {"num_layers": 24, "hidden_size": 2048, "ffn_hidden_size": 5504, "num_attention_heads": 16, "num_query_groups": 16}
@@ -108,11 +121,15 @@ REPORTS = {
     ],
     "torchtune": [
         Report(
-            model="llama3.1-8b", measured=7.4 * GIB, measures="allocated", tokens=2048, micro_batch=2,
+            model="llama3.1-8b",
+            measured=7.4 * GIB,
+            measures="allocated",
+            tokens=2048,
+            micro_batch=2,
             options=StackOptions(loss_fusion="chunked", compiled=True),
         )
     ],
-}  # fmt: skip
+}
 """Every report that was found with its settings but one of the weights alone, which test_frozen_weights.py holds."""
 WITHIN = {"Qwen-1.8B": 3, "Qwen-7B": 6, "Qwen-14B": 5, "Qwen-72B": 6, "LitGPT": 0, "fsdp_qlora": 0, "torchtune": 0}
 """Peaks within a tenth: docs/memory_model.md says why the others are not."""
