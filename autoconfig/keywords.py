@@ -235,6 +235,9 @@ class RlKeywords(TypedDict, total=False):
     tokens_per_gpu: int | str
     logprob_micro_batch: int | str
     staleness: int | str
+    goal: str
+    hours: float
+    steps: int | str
     turns: int | str
     tool_time: float
     tool_spread: float

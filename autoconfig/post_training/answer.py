@@ -15,7 +15,6 @@ from autoconfig.post_training.calibration import read_calibration
 from autoconfig.post_training.frameworks import (
     OTHER_FRAMEWORK,
     Algorithm,
-    Constants,
     Framework,
     asked_version,
     load_algorithm,
@@ -24,9 +23,11 @@ from autoconfig.post_training.frameworks import (
 )
 from autoconfig.post_training.job import RECURRENT, USUAL_HOST_BYTES, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
-from autoconfig.post_training.placements import placements
+from autoconfig.post_training.questions.fewest import Deadline, Tried, fewest
+from autoconfig.post_training.questions.remedies import MAX_GPUS, one_more_node, remedy, spread_prompts
+from autoconfig.post_training.questions.unknowns import Unknown, unknowns, widened
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, ranked
-from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, parse_size
+from autoconfig.specs.errors import InputError, UnsupportedError, option, parse_size
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
 from autoconfig.specs.models.model_catalogue import config_file_of
@@ -38,11 +39,11 @@ USUAL_GROUP = 8
 """Of algorithms that compare, where a framework's own default is one (TRL 1.16.0: num_generations 8)."""
 COMPARING = ("grpo", "dapo", "rloo")
 """Algorithms whose advantage is that over other responses of the prompt."""
-MAX_GPUS = 16_384
+GOALS = ("step", "gpus")
+"""The quickest step, or the fewest GPUs that do so many steps in so many hours."""
+MOST_HOURS = 1e6
 MOST_CHANCE = 0.9999
 MOST_STALENESS = 8
-GROWTH = (2, 4, 8, 16)
-"""Multiples of the GPUs that are tried where nothing fits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,12 @@ class RlAnswer:
     """The quickest of those that fit with less than `fit_chance`, where it is quicker than the first."""
     one_more_node: float | None = None
     """Seconds of the best step of as many samples with one more node."""
+    deadline: Deadline | None = None
+    """That the fewest GPUs were asked for."""
+    fewer: Tried | None = None
+    """Of a deadline: the quickest on fewer GPUs, which misses it."""
+    unknowns: tuple[Unknown, ...] = ()
+    """What was not said and widens the band, the one that does most first."""
 
     @property
     def fit_chance_met(self) -> bool:
@@ -87,24 +94,94 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
     own, chance = given.get("calibration"), fit_chance_of(given)
     known = read_calibration(own).applied() if own else None
+    if deadline := _deadline(given):
+        enough, below = fewest(job, gpus, tokens, staleness, deadline, known, chance)
+        if enough is None:
+            return _missed(job, gpus, tuple(assumed), deadline, below, chance)
+        gpus, fewer = enough.gpus, below
+    else:
+        fewer = None
     found = ranked(job, gpus, tokens, staleness, known, chance)
     fits = [one for one in found if one.memory.fits]
     likely = on_policy_first([one for one in fits if one.memory.chance >= chance])
     said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
     shown = likely or on_policy_first(fits)
+    if deadline:
+        shown = sorted(shown, key=lambda one: one.seconds > deadline.step_seconds)
     if not fits:
-        remedy, changed = _remedy(job, gpus, tokens, staleness)
+        words, changed = remedy(job, gpus, tokens, staleness)
         nearest = min(found, key=lambda one: one.memory.lacking, default=changed)
-        return replace(said, nearest=nearest, remedy=remedy, notes=spanning_engines(job, [nearest] if nearest else []))
+        return replace(said, nearest=nearest, remedy=words, notes=spanning_engines(job, [nearest] if nearest else []))
     risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
+    missing = tuple(unknowns(job, shown[0], _unsaid(given, job), known))
     return replace(
         said,
-        ranked=tuple(shown[:top]),
+        ranked=tuple(widened(one, missing) for one in shown[:top]),
+        unknowns=missing,
+        deadline=deadline,
+        fewer=fewer,
         notes=(*spanning_engines(job, shown[:top]), *_off_policy(shown)),
-        remedy="" if likely else _remedy(job, gpus, tokens, staleness, chance)[0],
-        riskier=risky if likely and risky and risky.seconds < likely[0].seconds else None,
-        one_more_node=_one_more_node(job, gpus, tokens, staleness, known, chance),
+        remedy="" if likely else remedy(job, gpus, tokens, staleness, chance)[0],
+        riskier=widened(risky, missing) if likely and risky and risky.seconds < likely[0].seconds else None,
+        one_more_node=one_more_node(job, gpus, tokens, staleness, known, chance),
     )
+
+
+def _deadline(given: Mapping[str, Any]) -> Deadline | None:
+    """Of `--goal gpus`; None where the quickest step is asked for. Raises InputError for what does not go together."""
+    goal, hours = given.get("goal") or "step", given.get("hours")
+    if goal not in GOALS:
+        raise InputError(f"{option('goal')} {str(goal)[:40]!r}: use {' or '.join(GOALS)}", field="goal")
+    said = [name for name in ("hours", "steps") if given.get(name) is not None]
+    if goal == "step":
+        if said:
+            raise InputError(f"{option(said[0])} is of {option('goal')} gpus, the fewest GPUs that meet it", field=said[0])
+        return None
+    if len(said) < 2:
+        lacking = "hours" if hours is None else "steps"
+        raise InputError(f"{option('goal')} gpus: say {option(lacking)}, like --steps 200 --hours 12", field=lacking)
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0 < hours <= MOST_HOURS:
+        raise InputError(f"{option('hours')} {str(hours)[:40]}: use a number above 0, at most {MOST_HOURS:,}", field="hours")
+    return Deadline(hours=float(hours), steps=_whole(given, "steps", None, []))
+
+
+def _missed(
+    job: PostTrainingJob, gpus: int, assumed: tuple[Remark, ...], deadline: Deadline, nearest: Tried | None, chance: float
+) -> RlAnswer:
+    """The answer where no number of GPUs meets the deadline."""
+    words = f"no number of GPUs up to {gpus:,} does {deadline.steps:,} steps in {deadline.hours:g} hours"
+    if nearest is None:
+        words += f"; none of them fits with a chance of {chance * 100:.6g}%"
+        return RlAnswer(job=job, gpus=gpus, assumed=assumed, ranked=(), considered=0, remedy=words, deadline=deadline)
+    first = min(nearest.placements, key=lambda one: one.seconds)
+    words += f"; {nearest.gpus:,} take {deadline.hours_of(nearest.seconds):.3g} hours (--hours {_up(deadline, nearest):g})"
+    return RlAnswer(
+        job=job,
+        gpus=nearest.gpus,
+        assumed=assumed,
+        ranked=(),
+        considered=nearest.considered,
+        nearest=first,
+        remedy=words,
+        deadline=deadline,
+        fewer=nearest,
+        fit_chance=chance,
+    )
+
+
+def _up(deadline: Deadline, one: Tried) -> float:
+    """Hours that are enough, with three digits."""
+    hours = deadline.hours_of(one.seconds)
+    digits = 10.0 ** (math.floor(math.log10(hours)) - 2)
+    return round(math.ceil(hours / digits) * digits, 9)
+
+
+def _unsaid(given: Mapping[str, Any], job: PostTrainingJob) -> list[str]:
+    """Fields that were not said and move a step of generation."""
+    if not job.algorithm.generates:
+        return []
+    names = [name for name in ("response_length", "max_response_length") if given.get(name) is None]
+    return names + ["tool_time"] * (job.agents.turns > 1 and given.get("tool_time") is None)
 
 
 def fit_chance_of(given: Mapping[str, Any]) -> float:
@@ -162,84 +239,6 @@ def _off_policy(found: Sequence[PricedPlacement]) -> tuple[Remark, ...]:
     return (note(f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old; {other}"),)
 
 
-def _one_more_node(
-    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None, chance: float
-) -> float | None:
-    """Seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the samples do
-    not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
-    node = job.gpu.gpus_per_node
-    if gpus % node:
-        return None
-    even = _with_prompts(job, _spread(job.prompts, gpus + node))
-    fits = [one.seconds for one in ranked(even, gpus + node, tokens, staleness, known, chance) if one.memory.fits]
-    return fits[0] * job.samples / even.samples if fits else None
-
-
-def _with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
-    """The job with so many prompts; one optimizer step stays one."""
-    return replace(job, prompts=prompts, minibatch=prompts * job.group if job.minibatch == job.samples else job.minibatch)
-
-
-Fit = tuple[str, PricedPlacement | None]
-"""A change in words, and the first placement with it; None where none fits."""
-
-
-def _remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float = 0.0) -> Fit:
-    """One change that makes the job fit with this chance, tried before it is said."""
-    even = _spread(job.prompts, gpus)
-    if even != job.prompts and (one := _first_fit(_with_prompts(job, even), gpus, tokens, staleness, chance)):
-        return f"{job.samples:,} samples do not divide over {gpus} GPUs; {even} prompts fit (--prompts {even})", one
-    if next(placements(job, gpus, tokens, staleness), None) is None:
-        uneven = f"{job.minibatch:,} samples of a minibatch do not divide over {gpus} GPUs"
-        cause = uneven if job.minibatch % gpus else f"no legal plan of training has {gpus} GPUs"
-        words, changed = _divided(job, gpus, tokens, staleness)
-        return f"{cause}; {words}", changed
-    shorter = max(1024, tokens // 2, round(job.tokens))
-    if job.framework.packs and shorter < tokens and (one := _first_fit(job, gpus, shorter, staleness, chance)):
-        return f"{shorter:,} tokens of a packed micro-batch fit (--tokens-per-gpu {shorter})", one
-    host, on_host = _host_memory(job, gpus, tokens, staleness, chance)
-    for times in GROWTH:
-        if gpus * times <= MAX_GPUS and (one := _first_fit(job, gpus * times, tokens, staleness, chance)):
-            more = f"{gpus * times:,} GPUs fit (--gpus {gpus * times})"
-            return f"{more}, or {host}" if host else more, on_host or one
-    if host:
-        return host, on_host
-    tried = f"half of the tokens of a packed micro-batch, up to {GROWTH[-1]} times the GPUs, more host memory"
-    return f"nothing that was tried fits: {tried}", None
-
-
-def _host_memory(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> Fit:
-    """The least memory of a node's host, a power of two of GiB, with which the job fits, and the quickest placement with it;
-    empty where hosts are not what lacks."""
-    roomy = ranked(replace(job, host_memory_bytes=math.inf), gpus, tokens, staleness, None, chance)
-    needs = [one.memory.host_bytes for one in roomy if one.memory.fits and one.memory.chance >= chance]
-    if not needs:
-        return "", None
-    gib = 1 << math.ceil(math.log2(max(min(needs) / GIB, 1.0)))
-    size = f"{gib >> 10}TiB" if gib >= 1024 else f"{gib}GiB"
-    one = _first_fit(replace(job, host_memory_bytes=gib * GIB), gpus, tokens, staleness, chance)
-    return (f"{size} of host memory a node (--host-memory {size})", one) if one else ("", None)
-
-
-def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Fit:
-    """Of a job without any placement: a minibatch that divides over the GPUs, the nearest first, or the largest number of GPUs
-    below these, of powers of two, that fits."""
-    unit = job.group if job.framework.minibatch_in_prompts else 1
-    sizes = [size for size in divisors(job.samples) if size % gpus == 0 and size % unit == 0]
-    for size in sorted(sizes, key=lambda size: abs(size - job.minibatch))[:2]:
-        if one := _first_fit(replace(job, minibatch=size), gpus, tokens, staleness, 0.0):
-            return f"a minibatch of {size:,} fits (--minibatch {size})", one
-    for fewer in [1 << n for n in range(gpus.bit_length() - 1, -1, -1) if 1 << n < gpus]:
-        if one := _first_fit(job, fewer, tokens, staleness, 0.0):
-            return f"{fewer:,} GPUs fit (--gpus {fewer})", one
-    return "nothing that was tried fits: other minibatches, fewer GPUs", None
-
-
-def _first_fit(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> PricedPlacement | None:
-    found = ranked(job, gpus, tokens, staleness, None, chance)
-    return next((one for one in found if one.memory.fits and one.memory.chance >= chance), None)
-
-
 def _whole(
     given: Mapping[str, Any], name: str, default: int | None, assumed: list[Remark], most: int = 2**24, of: str = ""
 ) -> int:
@@ -278,7 +277,7 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
             f"{option('framework')} verl or nemo-rl"
         )
     usual = section("lengths")
-    even = _spread(framework.prompts, gpus)
+    even = spread_prompts(framework.prompts, gpus)
     theirs = framework.name if even == framework.prompts else ""
     prompts = _whole(given, "prompts", even, assumed, of=theirs)
     if not theirs and given.get("prompts") is None:
@@ -429,11 +428,3 @@ def _responses(given: Mapping[str, Any], assumed: list[Remark], usual_tokens: in
     if mean > cap:
         raise InputError(f"{option('response_length')} {mean:,} is above the cap of {cap:,} ({option('max_response_length')})")
     return ResponseLengths(mean=float(mean), cap=min(cap, MAX_TOKENS), sigma=1.0 if cap >= 16_384 else 0.6)
-
-
-def _spread(prompts: int, gpus: int) -> int:
-    """So many prompts or a few more, so that their samples divide over the GPUs."""
-    odd = gpus
-    while odd % 2 == 0:
-        odd //= 2
-    return -(-prompts // odd) * odd

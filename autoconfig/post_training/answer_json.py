@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from autoconfig.post_training.answer import RlAnswer
 from autoconfig.post_training.job import Placement
 from autoconfig.post_training.phases import PHASES, GpuGroup, timeline
+from autoconfig.post_training.questions.unknowns import band_where_said
 from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.json_record import AboveZero, Keywords, Natural, NotNegative, Positive, Share
@@ -93,6 +94,32 @@ class PlacementJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeadlineJson:
+    """Steps that must be done in these hours, and what fewer GPUs take."""
+
+    hours: float
+    steps: Positive
+    step_seconds: float
+    """Most seconds of a step."""
+    fewer_gpus: Positive | None
+    """The quickest on fewer GPUs, which misses it; null where fewer do not fit."""
+    fewer_hours: float | None
+    """Hours that those take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnknownJson:
+    """Something that was not said and widens the band."""
+
+    field: str
+    """The field that says it."""
+    step_seconds_p5: float
+    """Lower end of the first placement's band were it said."""
+    step_seconds_p95: float
+    """Upper end of that band."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RlJson(AssumedJson):
     """Ranked placements of a step of post-training."""
 
@@ -123,6 +150,10 @@ class RlJson(AssumedJson):
     """So many placements, the first among them, are closer in step time than the model can tell apart."""
     one_more_node_step_seconds: float | None
     """The quickest step of as many samples with one more node; null where that is not asked, or nothing fits."""
+    deadline: DeadlineJson | None
+    """Of `goal` gpus: what was asked, and what fewer GPUs take; `gpus` is the fewest that meet it."""
+    unknowns: tuple[UnknownJson, ...]
+    """What was not said and widens the band, the one whose answer narrows it most first."""
 
 
 def answer_json(found: RlAnswer) -> RlJson:
@@ -144,7 +175,27 @@ def answer_json(found: RlAnswer) -> RlJson:
         riskier=placement_json(found.riskier) if found.riskier else None,
         ties=found.ties,
         one_more_node_step_seconds=found.one_more_node,
+        deadline=_deadline_json(found),
+        unknowns=_unknowns_json(found),
     )
+
+
+def _deadline_json(found: RlAnswer) -> DeadlineJson | None:
+    deadline, fewer = found.deadline, found.fewer
+    if deadline is None:
+        return None
+    return DeadlineJson(
+        hours=deadline.hours,
+        steps=deadline.steps,
+        step_seconds=deadline.step_seconds,
+        fewer_gpus=fewer.gpus if fewer else None,
+        fewer_hours=deadline.hours_of(fewer.seconds) if fewer else None,
+    )
+
+
+def _unknowns_json(found: RlAnswer) -> tuple[UnknownJson, ...]:
+    bands = [(one.field, band_where_said(found.ranked[0], one)) for one in found.unknowns]
+    return tuple(UnknownJson(field=name, step_seconds_p5=low, step_seconds_p95=high) for name, (low, high) in bands)
 
 
 def placement_json(one: PricedPlacement) -> PlacementJson:

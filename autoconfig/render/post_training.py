@@ -12,9 +12,10 @@ from rich.markup import escape
 from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
+from autoconfig.post_training.questions.unknowns import band_where_said
 from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.screen import show_assumptions, show_table
-from autoconfig.specs.errors import GIB, chance_text
+from autoconfig.specs.errors import GIB, chance_text, option_name
 from autoconfig.specs.remarks import Remark, assumed_json, sentence, sentences
 from autoconfig.training.rank import RESOLUTION
 
@@ -29,6 +30,12 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         f"{job.policy.name}, {job.algorithm.name} with {job.framework.name} on {found.gpus} {job.gpu.name}: "
         f"{job.samples:,} samples a step of {job.tokens:,.0f} tokens"
     )
+    if not found.ranked and found.deadline:
+        console.print(f"[bold]{escape(found.remedy[:1].upper() + found.remedy[1:])}[/bold]")
+        if found.nearest:
+            _show_placed(console, f"Nearest, {found.gpus:,} GPUs", [found.nearest])
+        show_assumptions(console, found.assumed)
+        return
     if not found.ranked:
         tried = {0: "There is no placement", 1: "The only placement does not fit"}.get(
             found.considered, f"None of {found.considered:,} placements fits"
@@ -42,6 +49,8 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         show_assumptions(console, found.assumed)
         return
     best = found.ranked[0]
+    if found.deadline:
+        console.print(f"[bold]{_met(found)}[/bold]")
     if not found.fit_chance_met:
         likeliest = max(one.memory.chance for one in found.ranked)
         console.print(
@@ -62,10 +71,23 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             "tell apart; fit: the chance not to run out of GPU memory",
         )
     _show_notes(console, found.notes)
+    if found.unknowns:
+        name, (low, high) = option_name(found.unknowns[0].field), band_where_said(best, found.unknowns[0])
+        console.print(f"[bold]{name}[/bold] narrows the band most: said, a step is {low:,.0f} to {high:,.0f} s.")
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
         console.print(helps if round(found.one_more_node, 1) < round(best.seconds, 1) else "One more node does not help.")
     show_assumptions(console, found.assumed)
+
+
+def _met(found: RlAnswer) -> str:
+    """The fewest GPUs of a deadline, and what fewer take."""
+    deadline, fewer = found.deadline, found.fewer
+    if deadline is None:
+        return ""
+    takes = deadline.hours_of(found.ranked[0].seconds)
+    others = f"; {fewer.gpus:,} take {deadline.hours_of(fewer.seconds):.3g}" if fewer else "; fewer do not fit"
+    return f"{found.gpus:,} GPUs do {deadline.steps:,} steps in {takes:.3g} of {deadline.hours:g} hours{others}"
 
 
 def _show_notes(console: Console, notes: Sequence[Remark]) -> None:

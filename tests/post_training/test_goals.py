@@ -1,0 +1,117 @@
+"""The fewest GPUs of a deadline against exhaustive search, and what the band of a step owes to what is not said."""
+
+from __future__ import annotations
+
+import json
+import random
+from math import exp, log, sqrt
+
+import pytest
+from autoconfig.specs.errors import InputError
+from click.testing import CliRunner
+
+from autoconfig.cli.main import cli
+from autoconfig.post_training.answer import RlAnswer, answer
+from autoconfig.post_training.frameworks import STANDARD_90
+from autoconfig.post_training.questions.fewest import gpu_counts, least_seconds
+from autoconfig.post_training.questions.unknowns import Unknown, band_where_said, widened
+from autoconfig.post_training.ranking import ranked
+
+SMALL = {"model": "qwen2.5-1.5b", "group_size": 8, "response_length": 800, "max_response_length": 4096}
+
+
+def asked(**changes: object) -> RlAnswer:
+    return answer({**SMALL, "gpus": 32, "prompts": 96, **changes})
+
+
+def test_fewest_gpus_equal_exhaustive_search_in_30_random_questions():
+    drawn = random.Random(38)
+    found_at: set[int] = set()
+    for _ in range(30):
+        question = {
+            "gpus": drawn.choice([8, 16, 24]),
+            "prompts": 24 * drawn.choice([2, 4, 8]),
+            "response_length": drawn.choice([200, 800, 3000]),
+            "staleness": drawn.choice([0, 1]),
+        }
+        hours, steps = drawn.choice([1.0, 2.0, 6.0]), drawn.choice([50, 200, 500])
+        found = asked(goal="gpus", hours=hours, steps=steps, **question)
+        least = None
+        for gpus in [1, 2, 4, *range(8, question["gpus"] + 1, 8)]:
+            every = ranked(found.job, gpus, max(8192, round(found.job.tokens)), question["staleness"])
+            seconds = [one.seconds for one in every if one.memory.fits and one.memory.chance >= 0.9]
+            if seconds and min(seconds) * steps <= hours * 3600:
+                least = gpus
+                break
+        assert (found.gpus if found.ranked else None) == least, question
+        if found.ranked:
+            assert found.ranked[0].seconds * steps <= hours * 3600
+        found_at.add(least or 0)
+    assert {0, 8} < found_at and len(found_at) > 3, "the questions have different answers"
+
+
+def test_numbers_of_gpus_are_powers_of_two_then_nodes():
+    assert list(gpu_counts(8, 32)) == [1, 2, 4, 8, 16, 24, 32]
+    assert list(gpu_counts(8, 4)) == [1, 2, 4] and list(gpu_counts(4, 9)) == [1, 2, 4, 8]
+
+
+def test_the_bound_is_below_every_step_and_halves():
+    found = asked(gpus=8)
+    assert least_seconds(found.job, 8) < min(one.seconds for one in found.ranked)
+    assert least_seconds(found.job, 16) == pytest.approx(least_seconds(found.job, 8) / 2)
+    tokens, active = 96 * 8 * 900, 1.5437e9  # prompts of 100; 28 layers of 46.8 M and an output layer of 233 M
+    assert least_seconds(found.job, 1) == pytest.approx(4 * active * tokens / found.job.gpu.flops_per_s["fp8"], rel=0.01)
+
+
+def test_a_deadline_says_what_fewer_take_and_what_would_do():
+    runner = CliRunner()
+    base = ["rl", "--model=qwen2.5-1.5b", "--gpus=32", "--prompts=96", "--group-size=8", "--response-length=800"]
+    goal = ["--max-response-length=4096", "--goal=gpus", "--steps=500"]
+    met = json.loads(runner.invoke(cli, [*base, *goal, "--hours=4", "--json"]).stdout)
+    assert met["deadline"]["step_seconds"] == pytest.approx(28.8) and met["placements"][0]["step_seconds"] <= 28.8
+    assert met["deadline"]["fewer_gpus"] < met["gpus"] and met["deadline"]["fewer_hours"] > 4
+    missed = runner.invoke(cli, [*base, *goal, "--hours=0.05"])
+    assert missed.exit_code == 3 and "No number of GPUs up to 32 does 500 steps in 0.05 hours" in missed.stdout
+    hours = missed.stdout.split("(--hours ")[1].split(")")[0]
+    assert runner.invoke(cli, [*base, *goal, f"--hours={hours}"]).exit_code == 0, "what is said would do, does"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"goal": "gpus", "hours": 2.0}, "--steps"),
+        ({"goal": "gpus", "steps": 20}, "--hours"),
+        ({"hours": 2.0}, "--goal gpus"),
+        ({"goal": "gpus", "hours": -1.0, "steps": 20}, "above 0"),
+        ({"goal": "fame"}, "step or gpus"),
+    ],
+)
+def test_odd_goals_are_refused(changes: dict[str, object], words: str):
+    with pytest.raises(InputError, match=words):
+        asked(**changes)
+
+
+def test_what_is_not_said_widens_the_band_and_the_first_narrows_it_most():
+    told = asked(gpus=8)
+    assert told.unknowns == () and told.ranked[0].band[1] / told.ranked[0].seconds < 1.4, "at most 35 % where all is known"
+    own = log(told.ranked[0].band[1] / told.ranked[0].seconds)
+    open_ = answer({"model": "qwen2.5-1.5b", "gpus": 8, "prompts": 96, "group_size": 8})
+    first = open_.ranked[0]
+    width = log(first.band[1] / first.seconds)
+    assert width == pytest.approx(sqrt(own**2 + sum((STANDARD_90 * one.spread) ** 2 for one in open_.unknowns)))
+    bands = [band_where_said(first, one) for one in open_.unknowns]
+    assert open_.unknowns[0].field == "response_length"
+    assert bands[0][1] == min(high for _, high in bands) < first.band[1]
+    tools = asked(gpus=8, turns=20, tool_tokens=10)
+    assert [one.field for one in tools.unknowns] == ["tool_time"]
+
+
+def test_one_unknown_said_leaves_the_others():
+    one = asked(gpus=8).ranked[0]
+    found = [Unknown(field="a", spread=0.3), Unknown(field="b", spread=0.1)]
+    low, high = band_where_said(widened(one, found), found[0])
+    assert (low, high) == pytest.approx(widened(one, found[1:]).band)
+    assert widened(one, []).band == pytest.approx(one.band)
+    assert widened(one, found).band[1] / one.seconds == pytest.approx(
+        exp(sqrt(log(one.band[1] / one.seconds) ** 2 + (1.645 * 0.3) ** 2 + (1.645 * 0.1) ** 2))
+    )
