@@ -128,7 +128,7 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
             raise
         expectation, unread = None, f"the plan of {source} cannot be read: {error}"
     if expectation is not None:
-        require_same_job(now, expectation)
+        require_same_job(now, expectation, own_plan=asked.plan is None and not launch)
     if before is not None:
         require_comparable(now, before)
     return diagnose(now, expectation, step, before, unread=unread)

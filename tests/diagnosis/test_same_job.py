@@ -108,6 +108,13 @@ def test_the_mean_of_the_first_interval_is_no_measurement():
     assert later.verdict == "slow" and "R18" not in [one.rule for one in later.causes]
 
 
+@pytest.mark.parametrize(("steps", "ruled_out"), [(1, False), (2, False), (3, True)])
+def test_a_figure_or_two_do_not_rule_out_that_they_are_no_measurement(steps, ruled_out):
+    found = diagnosed({"run.log": megatron(57.0, first=40, steps=steps)}, PLAN, **JOB)
+    assert ("R18" in [rule for rule, _ in found.cleared]) is ruled_out
+    assert any("R18" in one.rules for one in found.missing) is not ruled_out
+
+
 OLD_TIMERS = "time (ms) | forward-compute: 9100.1 | backward-compute: 18000.2 | optimizer: 120.5 | batch-generator: 40.1\n"
 
 

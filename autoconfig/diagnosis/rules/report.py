@@ -168,7 +168,7 @@ def not_a_measurement(case: RunCase) -> Cause | Cleared | None:
     if found.mean_includes_warmup and steps is not None and steps < threshold("R18", "least_steps"):
         words = f"the printed rate is a mean from the start over {steps:.0f} steps, warm-up in it"
         return caused(case, "R18", words, CERTAIN, remedy="measure later steps alone", seconds=None)
-    return Cleared()
+    return Cleared() if found.count >= threshold("R18", "least_measured") or found.mean_includes_warmup else None
 
 
 def is_warming_up(case: RunCase) -> bool:
