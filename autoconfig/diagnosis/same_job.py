@@ -77,8 +77,8 @@ def _whole(values: dict[str, str], name: str) -> int | None:
 
 
 def require_same_job(run: Evidence, expectation: Expectation, *, own_plan: bool) -> None:
-    """Raises InputError where a log is of another model, batch, sequence, layout or number of GPUs than the plan; `own_plan`: it
-    is that of the arguments which the log itself prints."""
+    """Raises InputError where a log is of another model, batch, sequence, layout or number of GPUs than the plan; `own_plan`:
+    that of the arguments which the log itself prints."""
     scenario, plan = expectation.scenario, expectation.plan
     assert scenario is not None and plan is not None
     file = run.steps[0].origin.file if run.steps else ""
