@@ -68,6 +68,17 @@ def known_arguments() -> dict[str, KnownArgument]:
 OPTIMIZER = "--optimizer"
 
 
+def _of_optimizer(name: str, *, sharded: bool) -> Remark:
+    """What an optimizer other than Adam changes. Others than SGD are sharded by whole parameters, each of which one rank has
+    (megatron-core 0.19.2, training/arguments.py: use_layer_wise_distributed_optimizer): the rank with the embedding holds more
+    than the even share that is priced."""
+    word = name.lower()
+    if word != "sgd" and (word.startswith("dist_") or sharded):
+        why = "its state is dealt out by whole parameters over data parallelism, and what the fullest rank has is not priced"
+        return Remark(OPTIMIZER, name[:40], why, Effect.MEMORY_AND_TIME)
+    return other_state(OPTIMIZER, name)
+
+
 @cache
 def not_modelled_arguments() -> dict[str, tuple[Remark, frozenset[str]]]:
     """Name -> (what it changes, values with which it changes nothing)."""
@@ -189,7 +200,8 @@ class Arguments:
             if name in self.given and not set(self.given[name].values) & usual:
                 self.used.add(name)
                 values = self.given[name].values
-                found.append(other_state(name, values[0]) if name == OPTIMIZER and values else remark)
+                sharded = "--use-distributed-optimizer" in self.given
+                found.append(_of_optimizer(values[0], sharded=sharded) if name == OPTIMIZER and values else remark)
         return tuple(found)
 
     def depends(self) -> tuple[Remark, ...]:

@@ -229,14 +229,18 @@ def test_an_unknown_optimizer_loss_or_quantisation_leaves_memory_open(case, auto
     assert "Fits" not in shown.stdout and "Step" in shown.stdout and "Better" not in shown.stdout
 
 
+MEGATRON = (
+    "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 512 "
+    "--max-position-embeddings 512 --micro-batch-size 1 --bf16 --optimizer {}\n"
+)
+
+
 def test_optimizers_that_are_known_to_keep_less_bound_the_memory():
     for name in ("sgd", "lion_8bit", "adalomo", "paged_lion_32bit", "galore_adamw", "muon"):
         found = read_any(f"{HUGGING_FACE}optim: {name}\n", CheckRequest(gpu="b200", gpus=8))
         assert found.needs_less and not found.undecided, name
-    script = "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 512 --num-attention-heads 8 " \
-             "--seq-length 512 --max-position-embeddings 512 --micro-batch-size 1 --bf16 --optimizer {}\n"  # fmt: skip
-    assert read_any(script.format("sgd"), CheckRequest(gpu="h100")).needs_less
-    assert read_any(script.format("wonder"), CheckRequest(gpu="h100")).undecided == ("--optimizer",)
+    assert read_any(MEGATRON.format("sgd"), CheckRequest(gpu="h100")).needs_less
+    assert read_any(MEGATRON.format("wonder"), CheckRequest(gpu="h100")).undecided == ("--optimizer",)
 
 
 def test_explain_takes_what_a_file_leaves_open(autoconfig, tmp_path):
@@ -247,3 +251,12 @@ def test_explain_takes_what_a_file_leaves_open(autoconfig, tmp_path):
     assert "fsdp=3" in sharded.stdout and "fsdp=3" not in plain.stdout
     refused = autoconfig.run("explain", "--model", "llama3-8b", "--gpus", "8", "tp=1,mbs=1", "--set", "a=1")
     assert refused.exit_code == 2 and "--set is for what a FILE leaves open" in refused.stderr
+
+
+def test_optimizers_that_are_sharded_by_whole_parameters_leave_memory_open():
+    """megatron-core 0.19.2 deals the state of Muon out by layers: the rank with the embedding has no even share."""
+    for text in ("muon --use-distributed-optimizer", "dist_muon", "lion --use-distributed-optimizer"):
+        assert read_any(MEGATRON.format(text), CheckRequest(gpu="h100")).undecided == ("--optimizer",), text
+    for text in ("muon", "sgd --use-distributed-optimizer", "lion"):
+        found = read_any(MEGATRON.format(text), CheckRequest(gpu="h100"))
+        assert found.needs_less and not found.undecided, text
