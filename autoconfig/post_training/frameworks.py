@@ -37,6 +37,8 @@ class Algorithm:
     """A value model is evaluated and trained."""
     generates: bool = True
     sequences_per_sample: int = 1
+    rounds_spread: float = 0.0
+    """Standard deviation of ln(step) by rounds of dynamic sampling, of which nothing says how many there are."""
     response_tokens: int = 0
     """Of a response where no length is given; 0: the usual of `[lengths]`."""
 

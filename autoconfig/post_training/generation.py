@@ -133,7 +133,7 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     if job.agents.turns > 1:
         limit = max(1, round(job.agents.sandboxes / ranks)) if job.agents.sandboxes else 0
         asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
-        found = _agents(table, asked, job.agents, batch, limit, placement.staleness)
+        found = _agents(table, asked, job.agents, ahead, limit, placement.staleness)
         seconds, tail, residence, tools = found.seconds, 0.0, found.residence, found.tool_seconds
     elif not (placement.continuous and job.framework.continuous):
         seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
@@ -156,7 +156,7 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     )
 
 
-MOST_EVENTS = 12_000
+MOST_EVENTS = 6_000
 """Turns of one engine's samples that are simulated; more samples repeat the same."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, hypot
 from typing import Any, Literal
 
 from autoconfig.planning.request_fields import POST_TRAINING
@@ -89,7 +89,7 @@ def _with_constants(
 ) -> PricedPlacement:
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
     final = scaled(job, placement, phases, constants)
-    width = exp(STANDARD_90 * constants.scatter)
+    width = exp(STANDARD_90 * hypot(constants.scatter, job.algorithm.rounds_spread))
     return PricedPlacement(
         placement=placement,
         phases=final,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import hypot
 
 from autoconfig.post_training.frameworks import Constants, PhaseConstants, constants_of
 from autoconfig.post_training.generation import Rollout, generate
@@ -114,5 +115,5 @@ def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants, 
     """One step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
     phases, found = priced_phases(job, placement)
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
-    spread = constants.scatter_assumed if guessed else constants.scatter
+    spread = constants.scatter_assumed if guessed else hypot(constants.scatter, job.algorithm.rounds_spread)
     return StepEstimate(phases=scaled(job, placement, phases, constants), generation=found, scatter=spread)

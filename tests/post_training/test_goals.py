@@ -115,3 +115,10 @@ def test_one_unknown_said_leaves_the_others():
     assert widened(one, found).band[1] / one.seconds == pytest.approx(
         exp(sqrt(log(one.band[1] / one.seconds) ** 2 + (1.645 * 0.3) ** 2 + (1.645 * 0.1) ** 2))
     )
+
+
+def test_rounds_of_dynamic_sampling_are_in_the_band():
+    """The eleven published steps of dynamic sampling were 1.1 to 2.1 times as long as one round says."""
+    plain, rounds = (asked(gpus=8, algorithm=name).ranked[0] for name in ("grpo", "dapo"))
+    own = log(plain.band[1] / plain.seconds)
+    assert log(rounds.band[1] / rounds.seconds) == pytest.approx(sqrt(own**2 + (STANDARD_90 * 0.55) ** 2))
