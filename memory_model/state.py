@@ -28,7 +28,7 @@ from autoconfig.specs.models.parameters import (
     output_layer_parameters,
 )
 from autoconfig.specs.scenario import TYPE_BYTES, Numerics, Scenario
-from autoconfig.specs.software.bitsandbytes import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE
+from autoconfig.specs.software.bitsandbytes import BNB_BLOCK, FROZEN_BYTES, MOMENT_BYTES, MOMENT_SCALE, ROW_SCALES
 from autoconfig.specs.software.optimizers import MOMENTS_KEPT
 from autoconfig.specs.software.software import StackMemory
 
@@ -65,7 +65,7 @@ def weight_bytes(
     long as its unit is gathered (`fsdp.unit_bytes`) and none beside.
 
     Frozen weights kept in fp32 under autocast take 4 (`frozen_dtype`); linear layers frozen in nf4 0.516 with double
-    quantisation and 0.5625 without, in int8 1 and 4 a row (FROZEN_BYTES of specs/scenario.py).
+    quantisation and 0.5625 without, in int8 and fp8 1 and 4 a row (FROZEN_BYTES of specs/scenario.py).
 
     fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it. Where the
     stack caches none, the other orientations are made for each GEMM.
@@ -75,7 +75,7 @@ def weight_bytes(
     if numerics.frozen_dtype == "fp32":
         total = total + (TYPE_BYTES["fp32"] - wide) * (group.parameters - group.trainable)
     if numerics.freezes_quantised:
-        scales = TYPE_BYTES["fp32"] * group.rows if numerics.frozen_dtype == "int8" else 0.0
+        scales = TYPE_BYTES["fp32"] * group.rows if numerics.frozen_dtype in ROW_SCALES else 0.0
         total = total + (FROZEN_BYTES[numerics.frozen_dtype] - wide) * group.gemm_weights + scales
     if numerics.format.quantised:
         kept = numerics.format.weight_copy_bytes(gpu.compute_capability)

@@ -176,6 +176,7 @@ PRECISION_WORDS = (*PRECISIONS, *reversed(FP8_RECIPES[1:]))
 NARROW = ("adam8bit", "paged_adam8bit")
 """Optimizers whose moments are bitsandbytes' 8 bits."""
 TYPE_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+FROZEN_IN_FP8 = f"; under {option('precision')} fp8 frozen weights are kept in it by {option('fp8_param_gather')}"
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
     "fp8_recipe": FP8_RECIPES,
@@ -242,7 +243,7 @@ class Numerics:
         if self.freezes_quantised and (self.peft == "none" or self.precision not in ("bf16", "fp16")):
             raise InputError(
                 f"frozen_dtype={self.frozen_dtype} is of the weights beside adapters in 16 bits: say {option('peft')} lora and "
-                f"{option('precision')} bf16"
+                f"{option('precision')} bf16{FROZEN_IN_FP8 if self.frozen_dtype == 'fp8' else ''}"
             )
         if self.narrow_moments and (self.exp_avg_dtype, self.exp_avg_sq_dtype) != ("fp32", "fp32"):
             given = f"{option('exp_avg_dtype')} or {option('exp_avg_sq_dtype')}"

@@ -56,6 +56,13 @@ def test_a_search_has_as_many_plans_as_it_shows_where_most_cannot_be_said():
     assert [plan.report.plan for plan in one.plans] == [answer.plans[0].report.plan]
 
 
+def test_weights_frozen_in_fp8_are_priced_and_said_by_no_trainer():
+    asked = {**GIVEN, "model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 8, "peft": "lora", "frozen_dtype": "fp8"}
+    for form in ("trl", "llama-factory", "axolotl"):
+        answer, lines = search_sayable(asked, form)
+        assert not answer.plans and any("frozen_dtype=fp8, which bitsandbytes does not keep" in line for line in lines)
+
+
 def test_all_plans_of_a_whole_answer_can_be_said():
     given = {**GIVEN, "model": "llama3-8b", "gpu": "h100-sxm-80gb", "gpus": 16}
     answer, _ = search_sayable(given, "torchtitan", whole=True)

@@ -62,6 +62,7 @@ def test_linear_layers_of_the_blocks_alone_are_quantised() -> None:
     assert weights("nf4_single") == LAYERS * LINEAR * (1 / 2 + 4 / 64) + wide
     rows = 4 * H + 2 * F + H
     assert weights("int8") == LAYERS * (LINEAR + 4 * rows) + wide
+    assert weights("fp8") == weights("int8")
     assert weights("nf4", "mbs=1,fsdp=3") == (weights("nf4") - 2 * ADAPTERS) / 8  # the adapters' shards are their fp32 weights
 
 
@@ -92,7 +93,7 @@ def test_units_of_fsdp_are_gathered_as_they_are_stored() -> None:
     assert held == 2 * (990 * 1 + 10 * 2) + 2 * 2 * 10
 
 
-@pytest.mark.parametrize("frozen", ["nf4", "nf4_single", "int8"])
+@pytest.mark.parametrize("frozen", ["nf4", "nf4_single", "int8", "fp8"])
 @pytest.mark.parametrize("model", ["llama2-7b", "llama3-8b", "qwen2.5-7b"])
 def test_the_search_and_the_detailed_sum_agree(frozen: str, model: str) -> None:
     asked = scenario(frozen, model)
@@ -112,7 +113,9 @@ def test_what_is_not_quantised_is_refused() -> None:
         numerics("nf4", peft="none")
     with pytest.raises(InputError, match="--precision bf16"):
         numerics("int8", precision="fp8")
-    with pytest.raises(InputError, match=r"frozen_dtype='nf3' is not one of bf16, fp32, nf4, nf4_single, int8"):
+    with pytest.raises(InputError, match="--fp8-param-gather"):
+        numerics("fp8", precision="fp8")
+    with pytest.raises(InputError, match=r"frozen_dtype='nf3' is not one of bf16, fp32, nf4, nf4_single, int8, fp8"):
         numerics("nf3")
 
 

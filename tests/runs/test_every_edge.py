@@ -45,7 +45,7 @@ FIELDS = {
 OTHERS = {
     "optimizer": ("muon", "adam8bit", "paged_adam8bit"),
     "loss": ("plain", "chunked"),
-    "frozen_dtype": ("int8",),
+    "frozen_dtype": ("int8", "fp8"),
     "zero_stage": (0, 2),
 }
 

@@ -261,7 +261,8 @@ def test_adapters_beside_linear_layers():
 
 
 @pytest.mark.parametrize(
-    ("frozen", "stored", "kernels"), [("nf4", 0.5 + 1 / 64 + 4 / 16384, 3), ("nf4_single", 0.5625, 1), ("int8", 1, 2)]
+    ("frozen", "stored", "kernels"),
+    [("nf4", 0.5 + 1 / 64 + 4 / 16384, 3), ("nf4_single", 0.5625, 1), ("int8", 1, 2), ("fp8", 1, 1)],
 )
 def test_frozen_weights_are_made_16_bits_before_each_product(frozen, stored, kernels):
     """Llama-3-8B: what is stored is read and 2 bytes written an element, in forward and in backward; kernels a matrix."""

@@ -241,9 +241,9 @@ def fp8_casts(
     return [memory_bound(job, name, traffic, layer=layer, modules=modules, launches=(starts, starts))]
 
 
-DEQUANTISATION = {"nf4": 3.0, "nf4_single": 1.0, "int8": 2.0}
-"""Kernels a matrix: the maxima in fp32 and their offset, the weights; the weights; their cast and the product with the scales.
-Source: bitsandbytes 0.50, functional.py (dequantize_4bit) and autograd/_functions.py (MatMul8bitLt.backward)."""
+DEQUANTISATION = {"nf4": 3.0, "nf4_single": 1.0, "int8": 2.0, "fp8": 1.0}
+"""Kernels a matrix: the maxima in fp32 and their offset, the weights; the weights; their cast and the product with the scales;
+both at once. Source: bitsandbytes 0.50, functional.py (dequantize_4bit) and autograd/_functions.py (MatMul8bitLt.backward)."""
 
 
 def dequantisation(

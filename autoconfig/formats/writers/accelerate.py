@@ -25,7 +25,7 @@ NUMERICS: NumericsWords = {
     "precision": {"bf16", "fp16", "fp32"},
     "grad_reduce_dtype": {"fp32", "bf16"},
     "peft": {"none", "lora"},
-    "frozen_dtype": {*CHOICES["frozen_dtype"]},
+    "frozen_dtype": {*CHOICES["frozen_dtype"]} - {"fp8"},
     "optimizer": {*CHOICES["optimizer"]} - {"muon"},
 }
 """Adapters and packing are the trainer's own."""

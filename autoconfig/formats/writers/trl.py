@@ -53,6 +53,8 @@ def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
         odd.append(f"{' '.join(modules)} of {scenario.model.name}, whose names in transformers are not known")
     if (plan.fsdp or plan.offload) and (kept := unsharded(vars(scenario.numerics))):
         odd.append(f"{kept} in shards (fsdp={plan.fsdp}), which is not known to be kept there")
+    if scenario.numerics.frozen_dtype == "fp8":
+        odd.append("frozen_dtype=fp8, which bitsandbytes does not keep")
     if (loss := scenario.given.loss) not in (None, "fused"):
         odd.append(f"loss={loss}, for which the Trainer has no key (fused: Liger's kernels)")
     return odd
