@@ -210,8 +210,10 @@ def _weight_bytes(job: PostTrainingJob, placement: Placement) -> float:
 
 
 def _ranks(model: ModelSpec, plan: TrainPlan) -> int:
-    """GPUs that share the weights of a model."""
-    return plan.world_size if plan.fsdp == 3 else plan.tp * plan.pp * (plan.ep if model.is_moe else 1)
+    """GPUs that share the weights of a model; of a mixture those that share its experts, which are most of it."""
+    if plan.fsdp == 3:
+        return plan.world_size
+    return plan.pp * (max(plan.tp, plan.ep * plan.etp) if model.is_moe else plan.tp)
 
 
 def training_chance(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:

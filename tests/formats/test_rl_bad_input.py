@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -24,6 +25,7 @@ GOOD = {
     "max_response_length": ["1", "1024", "32768"], "tokens_per_gpu": ["1", "8192", "65536"], "staleness": ["0", "1", "3"],
     "top": ["1", "1000"],
 }  # fmt: skip
+FIELD = Path(__file__).resolve().parents[1] / "post_training" / "field_rl"
 ODD = [
     *("", "0", "-4", "3.5", "1e9", "9" * 12, "9" * 40, "nan", "inf", "-inf", "no", "None", "null", "true", "[]", "{}", "☃"),
     *("h100", "8", "0x10", "1,000", "--json", "/dev/null", "/", "../..", "a" * 3000, "\x00", "\x1b[0m", "tp=8", "16777217"),
@@ -101,7 +103,7 @@ def whole_texts() -> list[str]:
     """Files of every framework."""
     cases = [random_cases(framework, 4, seed=5) for framework in FRAMEWORKS]
     written = [text for found in cases for *_, files in found for text in files.values()]
-    return [*written, VERL]
+    return [*written, VERL, *(path.read_text() for path in sorted(FIELD.glob("*.sh")))]
 
 
 def arguments_end_well(count: int, seed: int) -> set[int]:

@@ -1,7 +1,8 @@
 """Which keys and flags each release of a post-training framework takes: writes autoconfig/data/post_training_keys.json.
 
 python -m validation.distil.post_training_keys FOLDER NEMO_RL.git, where FOLDER holds unpacked wheels: verl-0.9.1, ...,
-trl-1.16.0, ..., transformers-5.23, ..., openrlhf-0.11.2, .... Names, and the types of NeMo-RL's values, nothing else.
+trl-1.16.0, ..., transformers-5.23, ..., openrlhf-0.11.2, ..., slime-0.3.1, .... Names, and the
+types of NeMo-RL's values, nothing else.
 
 NEMO_RL_PATH=SOURCE_OF_THE_RELEASE .venv-judge-rl/bin/python -m validation.distil.post_training_keys writes which fields of
 NeMo-RL's MasterConfig are required, and their types, into the same file.
@@ -30,6 +31,7 @@ NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
 TRL = {"0.16.1": "4.50.3", "0.19.1": "4.57.1", "0.24.0": "4.57.1", "1.16.0": "5.23"}
 """Each with a release of transformers of its time."""
 OPENRLHF = ("0.5.9", "0.6.4", "0.7.5", "0.8.11", "0.9.10", "0.11.2")
+SLIME = ("0.1.0", "0.2.4", "0.3.1")
 ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
 
@@ -102,6 +104,14 @@ def openrlhf(folder: Path) -> set[str]:
     return {flag.replace("{prefix}", entity) for flag in found for entity in ENTITIES}
 
 
+def slime(folder: Path) -> set[str]:
+    """slime's own arguments, without those of Megatron-LM and SGLang."""
+    text = (folder / "slime" / "utils" / "arguments.py").read_text(encoding="utf-8")
+    found = re.findall(r"(?:add_argument|reset_arg)\((?:\s*parser,)?\s*\"--([\w-]+)\"(?=(.{0,90}))", text, re.DOTALL)
+    names = {name.replace("-", "_") for name, _ in found}
+    return names | {f"no_{name.replace('-', '_')}" for name, rest in found if "BooleanOptionalAction" in rest}
+
+
 def trl(folder: Path, version: str) -> set[str]:
     """Fields that `trl grpo` takes."""
     at = folder / f"trl-{version}" / "trl"
@@ -141,6 +151,11 @@ def main(folder: Path, repository: Path) -> None:
             "source": "openrlhf/cli/train_ppo_ray.py of the releases, of 0.5 train_ppo.py too",
             "versions": OPENRLHF,
             "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
+        },
+        "slime": {
+            "source": "slime/utils/arguments.py of THUDM/slime at the release tags",
+            "versions": SLIME,
+            "any": bits(slime(folder / f"slime-{version}") for version in SLIME),
         },
     }
     TARGET.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")

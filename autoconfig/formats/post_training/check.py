@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.formats.post_training import nemo_rl, openrlhf, trl, verl
+from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, trl, verl
 from autoconfig.formats.post_training.inherit import whole_values
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
@@ -31,7 +31,7 @@ from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
-WANTED = "a verl or OpenRLHF launch script, a NeMo-RL YAML, or a TRL configuration"
+WANTED = "a verl, OpenRLHF or slime launch script, a NeMo-RL YAML, or a TRL configuration"
 BETTER = 0.98
 """A neighbour is worth saying from this share of the step on."""
 LIKELIER = 0.01
@@ -117,6 +117,8 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
         if alone and not (given.get("gpus") or document.gpus):
             raise InputError("openrlhf.cli.train_ppo does not say its GPUs: say --gpus N")
         run = openrlhf.read(section, given.get("version"), (given.get("gpus") or document.gpus) if alone else None)
+    elif document.framework == "slime":
+        run = slime.read(section, ahead=document.config_name == "train_async")
     else:
         run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
     run.prompt_mean, run.response_mean = said_lengths(text)
@@ -142,6 +144,7 @@ MODELS = {
     "verl": ("actor_rollout_ref.model.path",),
     "nemo-rl": ("policy.model_name",),
     "openrlhf": ("actor.model_name_or_path", "pretrain"),
+    "slime": ("hf_checkpoint",),
     "trl": ("model_name_or_path",),
 }
 
@@ -192,6 +195,13 @@ def _recognise(text: str, folder: Path | None = None, settings: Tree | None = No
             config_name="" if ray else "train_ppo",
             gpus=script.num_gpus if not ray else None,
         )
+    if re.search(r"--(?:rollout-num-gpus|actor-num-gpus|rollout-batch-size|sglang-mem)", text):
+        decisive = frozenset({"--hf-checkpoint", "--rollout-batch-size", "--actor-num-nodes", "--rollout-num-gpus"})
+        script = read_command(text, settings, "slime", decisive, r"--[A-Za-z][\w-]*")
+        argv = [word for word in script.argv if not slime.ELSEWHERE.match(text_of(word))]
+        sourced = (note(slime.OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
+        ahead = "train_async" if re.search(r"\btrain_async\b", " ".join((*script.before, script.program))) else ""
+        return _Input(framework="slime", section=Section(_known(options_of(argv)), text), config_name=ahead, notes=sourced)
     if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
         if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
             raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")
@@ -356,8 +366,13 @@ def _odd(document: _Input, run: RlRun, version: str) -> list[Remark]:
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     written = document.section.text
     spend(len(names) * (1 + len(written) / 500))
-    names = [key for key in names if key in written or key.rpartition(".")[2] in written or key in document.asked]
+    names = [
+        key
+        for key in names
+        if key in written or key.rpartition(".")[2] in written or key in document.asked or document.framework == "slime"
+    ]
     names = [key for key in names if key not in run.other_keys]
+    names = slime.own_keys(names) if run.framework == "slime" else names
     said = unknown_keys(run.framework, run.back_end, version, names, written)
     added = added_keys(run.framework, [one.field for one in said], written)
     run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
@@ -389,6 +404,7 @@ FILLED = {
     "openrlhf": (
         "--train.dynamic_batch_enable --train.max_tokens_per_gpu {0} --rollout.max_tokens_per_gpu {0} --ds.packing_samples"
     ),
+    "slime": "--use-dynamic-batch-size --max-tokens-per-gpu {0}",
     "openrlhf without dots": (
         "--use_dynamic_batch --train_max_tokens_per_gpu {0} --rollout_max_tokens_per_gpu {0} --packing_samples"
     ),
@@ -400,7 +416,7 @@ def filled_words(run: RlRun, version: str, tokens: int) -> str:
     """Settings of the file's framework and release that fill micro-batches; empty where it has none."""
     for name in (run.framework, f"{run.framework} without dots"):
         words = FILLED.get(name, "").format(tokens)
-        keys = [re.split(r"[= ]", word)[0].lstrip("-") for word in words.split() if not word.isdigit()]
+        keys = [re.split(r"[= ]", word)[0].lstrip("-").replace("-", "_") for word in words.split() if not word.isdigit()]
         if words and not unknown_keys(run.framework, run.back_end, version, keys):
             return words
     return ""
