@@ -23,6 +23,8 @@ RISING = 0.75
 """Share of all pairs of steps of which the later one is slower, from which on steps grow and do not only scatter."""
 FIRST_STEPS = 2
 """Steps of a run that are warm-up wherever others are to be had."""
+COUNTED = frozenset(("nemo-rl",))
+"""Formats that print no number of the step: theirs is the place in the log, whose first step may be any."""
 FEW = 8
 """Steps; fewer grow only where each is slower than the one before."""
 PAUSE, PAUSE_SD = 1.2, 6.0
@@ -53,9 +55,19 @@ def seconds_from_rates(lines: Iterable[StepLine], tokens_per_gpu: float) -> tupl
 
 
 def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
-    """Of the lines of one file; None where none of them says how long a step takes."""
-    points, of_means = _series(list(lines))
+    """Of the lines of one file; None where none of them says how long a step takes, or where a few figures that stand for no
+    step differ: before and after, two machines, two runs."""
+    lines = list(lines)
+    points, of_means = _series(lines)
     if not points:
+        return None
+    numbered, many = points[0].step >= 0, len(points) >= FEW
+    ordered = many or (numbered and lines[0].format not in COUNTED)
+    if (
+        not numbered
+        and not many
+        and max(point.seconds for point in points) > (1 + SETTLED) * min(point.seconds for point in points)
+    ):
         return None
     seconds = np.array([point.seconds for point in points])
     weights = np.array([point.interval for point in points])
@@ -63,7 +75,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
     kept = points[dropped:]
     values, steps = seconds[dropped:], np.array([point.step for point in kept])
     median = float(np.median(values))
-    slope, growing = _growth(steps, values, median)
+    slope, growing = _growth(steps, values, median) if ordered else (0.0, False)
     level = median * (1 + slope * (steps - np.median(steps)) / max(1.0, float(np.ptp(steps)))) if growing else median
     sd = _MAD_TO_SD * float(np.median(np.abs(values - level))) / median
     half = len(values) // 2
@@ -80,7 +92,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half else 0.0,
         slope=slope,
         growing=growing,
-        warming_up=all(0 <= point.step <= FIRST_STEPS for point in points),
+        warming_up=lines[0].format not in COUNTED and all(0 <= point.step <= FIRST_STEPS for point in points),
         mean_s=float(np.average(seconds, weights=weights)),
         mean_includes_warmup=of_means,
         pauses=pauses,

@@ -56,3 +56,17 @@ def test_a_network_that_one_node_does_not_use_is_no_cause():
     assert rules(text, "tp=2,mbs=1,sp=1", step="9s", **ONE_NODE) == ("slow", [])
     nodes = {**ONE_NODE, "gpus": "64", "global_batch_size": "512"}
     assert rules(text, "tp=2,mbs=1,sp=1", step="15s", **nodes)[1] == ["R02"]
+
+
+@pytest.mark.parametrize("text", ["4.1 s/it\n8.2 s/it\n", "was:\ntps: 8000\nis:\ntps: 4000\n", "mfu 0.45\nmfu 0.22\n"])
+def test_two_figures_that_differ_are_of_two_runs(text):
+    assert rules(text) == ("not_enough", [])
+    found = diagnose_texts({"a": text}, "tp=2,mbs=1,sp=1", ONE_NODE, lambda: request_of(ONE_NODE), CheckRequest())
+    assert (found.verdict, found.causes, found.measured) == ("not_enough", (), None)
+    assert any("--step" in one.evidence for one in found.missing)
+
+
+def test_two_tables_of_phases_are_no_series():
+    """NeMo-RL's tables of two releases in one issue: the longer one behind the shorter is no growth."""
+    table = "Total step time: {0}.00s\ngeneration: {1}.00s\npolicy_training: 40.00s\n"
+    assert "R11" not in rules(table.format(100, 60) + "and now:\n" + table.format(160, 120))[1]

@@ -66,6 +66,18 @@ def test_steps_that_grow():
     assert not statistics(lines(noise(100, sd=0.05))).growing
 
 
+def unnumbered(seconds):
+    return [StepLine(origin=Origin(file="log", line=n), format="figure", seconds=one) for n, one in enumerate(seconds, 1)]
+
+
+def test_figures_of_no_step_are_no_series():
+    """`4.1 s/it` and `8.2 s/it` in an issue are before and after; many of them in a log are its steps in their order."""
+    assert statistics(unnumbered([4.1, 8.2])) is None and statistics(unnumbered([4.1, 8.2, 9.0])) is None
+    alike = statistics(unnumbered([4.1, 4.2]))
+    assert (alike.median_s, alike.growing, alike.slope) == (pytest.approx(4.15), False, 0.0)
+    assert statistics(unnumbered([2.0 + 0.05 * n for n in range(50)])).growing
+
+
 def test_one_jump_is_drift_and_no_growth_of_each_step():
     found = statistics(lines([2.0] * 50 + [2.3] * 50))
     assert found.drift == pytest.approx(0.15)
