@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from autoconfig.specs.errors import AutoconfigError, UnsupportedError
+from autoconfig.specs.errors import AutoconfigError, InputError, UnsupportedError
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.remarks import sentences
@@ -17,8 +17,10 @@ from click.testing import CliRunner
 from tables import tabled
 
 from autoconfig.cli.main import cli
+from autoconfig.evidence.read import read_texts
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
+from autoconfig.formats.post_training.log import log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
@@ -326,3 +328,20 @@ def test_an_engine_of_verl_takes_its_data_parallel_ranks_too():
     assert any("an engine takes 16 GPUs, and 8 do not hold" in text for text in found.broken)
     legal = check_text(VERL, {"gpu": "h100", "set": [f"{key}=4"]})
     assert legal.legal and any("4 data-parallel ranks priced as" in note for note in sentences(legal.run.notes))
+
+
+def test_one_printed_step_is_enough_and_lines_are_read_as_diagnose_reads_them():
+    """Ray's prefix, numpy's numbers and powers of ten of verl; the first of several steps is left out; NeMo-RL's block."""
+    line = "(TaskRunner pid=7) step:{} - timing_s/gen:{} - timing_s/old_log_prob:1.1e+01 - timing_s/step:99.0 - {}\n"
+    lengths = "prompt_length/mean:100.5 - response_length/mean:np.float64(812.4)"
+    one = log_of(read_texts({"log": line.format(1, "45.2", lengths)}))
+    assert (one.framework, one.steps, one.seconds) == ("verl", 1, {"generation": 45.2, "logprob": 11.0, "step": 99.0})
+    assert (one.prompt_tokens, one.response_tokens) == (100, 812)
+    three = log_of(read_texts({"log": "".join(line.format(i, 10 ** (4 - i), lengths) for i in (1, 2, 3))}))
+    assert three.steps == 2 and three.seconds["generation"] == 55.0
+    rows = ("Total step time: 147.24s", "generation: 84.2s (57.0%)", "policy_training: 28.00s (19.0%)")
+    block = "Timing:\n" + "".join(f"  \u2022 {row}\n" for row in rows)
+    nemo = log_of(read_texts({"log": block}), [398.0])
+    assert nemo.seconds == {"generation": 84.2, "training": 28.0, "step": 147.24} and nemo.response_tokens == 398
+    with pytest.raises(InputError, match="prints no step"):
+        log_of(read_texts({"log": "loss 3.2\n"}))

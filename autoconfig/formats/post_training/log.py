@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from autoconfig.evidence.read import read_files
+from autoconfig.evidence.records import Evidence, PhaseSeconds, StepLine
 from autoconfig.formats.post_training.check import check_file
 from autoconfig.post_training.calibration import BELIEVED, LEAST, MOST, StepCalibration
 from autoconfig.post_training.phases import REST, Phases
@@ -33,13 +35,12 @@ NEMO_RL = {
     "generation": "generation",
     "policy_and_reference_logprobs": "passes",
     "policy_training": "training",
-    "Total step time": "step",
+    "step": "step",
 }
 """Lines of NeMo-RL's block "Timing" -> phase."""
-_VERL_VALUE = re.compile(
-    r"\b(timing_s/[\w/]{1,200}|(?:prompt|response)_length/mean):\s*(?:np\.float\d*\()?([0-9.]+(?:e[+-]?\d+)?)"
-)
-_NEMO_VALUE = re.compile(r"•\s*+([\w/ ]++):\s*+([0-9.]+)s\b")
+WHOLE = "step"
+"""Stands for the whole step."""
+PROMPTS, RESPONSES = "prompt_length/mean", "response_length/mean"
 _NEMO_LENGTH = re.compile(r"Mean Generation Length:\s*([0-9.]+)")
 
 
@@ -56,46 +57,48 @@ class MeasuredLog:
 
 
 def read_log(path: Path) -> MeasuredLog:
-    """Raises FileError, InputError where no step is printed."""
+    """Steps of a log, by the readers of `diagnose`. Raises FileError, InputError where no step is printed."""
+    return log_of(read_files([path]), _generated(path))
+
+
+def log_of(found: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
+    """The same of what a log holds; `generated`: mean lengths of responses that are in no step's line."""
+    for framework, names in (("verl", VERL), ("nemo-rl", NEMO_RL)):
+        steps = [step for step in found.steps if step.format == framework and step.seconds]
+        if not steps:
+            continue
+        kept = steps[1:] if len(steps) > 1 else steps
+        printed = _by_step(framework, found.phases)
+        at = [(step, (step.origin.file, step.origin.line if framework == "verl" else step.step)) for step in kept]
+        lengths = _mean(kept, RESPONSES) or (round(median(generated)) if generated else None)
+        return MeasuredLog(
+            framework=framework,
+            steps=len(kept),
+            seconds=_medians([{**printed.get(key, {}), WHOLE: step.seconds or 0.0} for step, key in at], names),
+            prompt_tokens=_mean(kept, PROMPTS),
+            response_tokens=lengths,
+        )
+    raise InputError('the log prints no step: wanted are lines with timing_s/... (verl) or NeMo-RL\'s block "Timing"')
+
+
+def _generated(path: Path) -> list[float]:
+    """Mean lengths of responses that NeMo-RL prints on lines of their own."""
     text = read_bytes(path, "a log of a run", MAX_BYTES, head=True).decode("utf-8", errors="replace")
-    return log_of(text)
+    return [float(value) for value in _NEMO_LENGTH.findall(text)]
 
 
-def log_of(text: str) -> MeasuredLog:
-    """The same of a log's text."""
-    steps = [found for line in text.splitlines() if "timing_s/" in line and (found := dict(_VERL_VALUE.findall(line)))]
-    if steps:
-        return _verl([{key: float(value) for key, value in step.items()} for step in steps])
-    blocks = re.split(r"Timing:", text)[1:]
-    every = [{name.strip(): float(value) for name, value in _NEMO_VALUE.findall(block[:4000])} for block in blocks]
-    whole = [block for block in every if "Total step time" in block]
-    if not whole:
-        raise InputError('the log prints no step: wanted are lines with timing_s/... (verl) or NeMo-RL\'s block "Timing"')
-    kept = whole[1:] if len(whole) > 1 else whole
-    lengths = [float(value) for value in _NEMO_LENGTH.findall(text)]
-    return MeasuredLog(
-        framework="nemo-rl",
-        steps=len(kept),
-        seconds=_medians(kept, NEMO_RL),
-        response_tokens=round(median(lengths)) if lengths else None,
-    )
+def _by_step(framework: str, phases: Sequence[PhaseSeconds]) -> dict[tuple[str, int | None], dict[str, float]]:
+    """Seconds of phases by their printed names, by the line of verl that holds them or the block of NeMo-RL."""
+    found: dict[tuple[str, int | None], dict[str, float]] = {}
+    for one in phases:
+        key = one.origin.file, one.origin.line if framework == "verl" else one.step
+        found.setdefault(key, {})[one.name] = one.seconds
+    return found
 
 
-def _verl(steps: list[dict[str, float]]) -> MeasuredLog:
-    kept = steps[1:] if len(steps) > 1 else steps
-
-    def mean(name: str) -> int | None:
-        values = [step[name] for step in kept if name in step]
-        return max(1, round(median(values))) if values else None
-
-    named = {f"timing_s/{name}": phase for name, phase in VERL.items()}
-    return MeasuredLog(
-        framework="verl",
-        steps=len(kept),
-        seconds=_medians(kept, named),
-        prompt_tokens=mean("prompt_length/mean"),
-        response_tokens=mean("response_length/mean"),
-    )
+def _mean(steps: Sequence[StepLine], name: str) -> int | None:
+    values = [step.fields[name] for step in steps if name in step.fields]
+    return max(1, round(median(values))) if values else None
 
 
 def _medians(steps: list[dict[str, float]], named: Mapping[str, str]) -> dict[str, float]:
