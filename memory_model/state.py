@@ -68,7 +68,8 @@ def weight_bytes(
     quantisation and 0.5625 without, in int8 and fp8 1 and 4 a row (FROZEN_BYTES of specs/scenario.py).
 
     fp8 keeps the 16-bit weight and caches the fp8 one; with `fp8_gather` (specs.fp8_gather) the fp8 one replaces it. Where the
-    stack caches none, the other orientations are made for each GEMM.
+    stack caches none, the other orientations are made for each GEMM; not of MXFP8 and NVFP4, whose columns are scaled in blocks
+    of their own and cannot be made from the rows (Transformer Engine, mxfp8_tensor.py and nvfp4_tensor.py: _columnwise_data).
     """
     wide = numerics.activation_bytes
     total = wide * group.parameters
@@ -79,7 +80,9 @@ def weight_bytes(
         total = total + (FROZEN_BYTES[numerics.frozen_dtype] - wide) * group.gemm_weights + scales
     if numerics.format.quantised:
         kept = numerics.format.weight_copy_bytes(gpu.compute_capability)
-        alone, gathered = (kept, kept) if stack.caches_quantised_weights else (0.0, numerics.format.saved_bytes)
+        alone = kept if stack.caches_quantised_weights else 0.0
+        both = stack.caches_quantised_weights or numerics.format.both_orientations
+        gathered = kept if both else numerics.format.saved_bytes
         total = total + group.gemm_weights * np.where(fp8_gather, gathered - 2, alone)
     if stack.torch_native:
         own = wide * group.trainable if has_masters(numerics) else 0.0

@@ -84,6 +84,16 @@ def test_a_stack_that_caches_no_quantised_weights_keeps_one_form_of_them(gather:
 
 
 @pytest.mark.parametrize(("numerics", "each"), [
+    ({"precision": "nvfp4"}, 2 * (1 / 2 + 1 / 16)), ({"precision": "fp8", "fp8_recipe": "mxfp8"}, 2 * (1 + 1 / 32)),
+])  # fmt: skip
+def test_weights_scaled_in_blocks_that_replace_the_16_bits_are_kept_along_rows_and_columns(numerics, each):
+    """Whether a stack caches or not: columns have scales of their own."""
+    for caches in (False, True):
+        stack = StackMemory(caches_quantised_weights=caches)
+        assert weight_bytes(GROUP, Numerics(**numerics), stack, B200, 0, True) == pytest.approx(2000 + 800 * (each - 2))
+
+
+@pytest.mark.parametrize(("numerics", "each"), [
     ({}, 12), ({"precision": "fp32"}, 8), ({"store_param_remainders": True}, 10), ({"main_params_dtype": "fp16"}, 10),
     ({"exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "fp8"}, 4 + 2 + 1),
 ])  # fmt: skip
