@@ -63,13 +63,9 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         return None
     numbered, many = points[0].step >= 0, len(points) >= FEW
     ordered = many or (numbered and lines[0].format not in COUNTED)
-    if (
-        not numbered
-        and not many
-        and max(point.seconds for point in points) > (1 + SETTLED) * min(point.seconds for point in points)
-    ):
-        return None
     seconds = np.array([point.seconds for point in points])
+    if not numbered and not many and seconds.max() > (1 + SETTLED) * seconds.min():
+        return None
     weights = np.array([point.interval for point in points])
     dropped = _warmup(seconds) or _first_of_few(points)
     kept = points[dropped:]
@@ -89,7 +85,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         p10=float(np.percentile(values, 10)),
         p90=float(np.percentile(values, 90)),
         robust_sd=sd,
-        drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half else 0.0,
+        drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half and ordered else 0.0,
         slope=slope,
         growing=growing,
         warming_up=lines[0].format not in COUNTED and all(0 <= point.step <= FIRST_STEPS for point in points),
