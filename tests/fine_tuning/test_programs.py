@@ -36,6 +36,7 @@ def test_a_plain_program_has_the_trainers_defaults_and_its_own_length(program, o
     scenario = found.question.scenario
     assert scenario.workload.seq_length == length
     assert found.plan.recompute == NONE and scenario.numerics.precision == "fp32"
+    assert not found.unknown
     assert {"gradient_checkpointing", "precision"} <= {one.field for one in found.question.assumed}
     given = plain(f"{options} --bf16 --gradient_checkpointing", program)
     assert given.plan.recompute.granularity == "full" and given.question.scenario.numerics.precision == "bf16"

@@ -38,7 +38,7 @@ HARMLESS = re.compile(
     r"include_num_input_tokens_seen|use_swanlab|swanlab_.*|enable_thinking|tuner_backend|check_model|agent_template|mix_strategy|"
     r"finetune|check|train_on_.*|load_from_cache_file|problem_type|mask_history|media_dir|image_.*|video_.*|cache_dir|bf16_full_eval|"
     r"completion_only_loss|"
-    r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|auto_find_batch_size|full_determinism"
+    r"assistant_only_loss|chat_template_path|eos_token|packing_strategy|optim_args|group_by_length|lazy_preprocess|auto_find_batch_size|full_determinism"
 )
 """Options of the Trainer and of the programs around it that change neither memory nor time of a step."""
 OTHER_OPTIMIZERS = ("use_galore", "use_q_galore", "use_badam", "use_apollo", "use_adam_mini", "use_muon")
