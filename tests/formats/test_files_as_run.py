@@ -86,8 +86,8 @@ def test_rl_check_reads_the_file_of_accelerate_beside_it_and_values_in_place_of_
     file, beside = tmp_path / "out" / "grpo.yaml", tmp_path / "out" / "accelerate.yaml"
     assert "dtype: float32" in file.read_text(encoding="utf-8")
     plain = said("rl", "check", file)
-    assert "grpo on 8 GPUs" in plain and "8 GPUs, as accelerate.yaml beside it says" in plain and "mbs=2" in plain
-    assert "mbs=1" in said("rl", "check", file, "--set", "per_device_train_batch_size=1")
+    assert "grpo on 8 GPUs" in plain and "8 GPUs, as accelerate.yaml beside it says" in plain and "mbs=1" in plain
+    assert "mbs=2" in said("rl", "check", file, "--set", "per_device_train_batch_size=2", code=3)  # with logits held, too much
     assert "--set nonsense: write it like" in said("rl", "check", file, "--set", "nonsense", code=2)
     text = beside.read_text(encoding="utf-8")
     beside.write_text(text.replace("num_processes: 8", "num_processes: 4").replace("DEEPSPEED", "FSDP"), encoding="utf-8")
