@@ -59,6 +59,9 @@ PARTS = {
     "train_critic_s": "critic_training",
 }
 """Measured column -> the phase that it is."""
+TOGETHER = ("nemo-rl", "other")
+"""Frameworks that print one figure of the passes of policy and reference: NeMo-RL's policy_and_reference_logprobs, SkyRL's
+fwd_logprobs_values_reward (the only one of `other` with such rows)."""
 WHOLE = "train_s", ("training", "critic_training")
 """Column of all training together, and its phases: one after the other, or beside each other on GPUs of their own."""
 MEASURED_KINDS = ("measured", "log_step")
@@ -192,6 +195,8 @@ def _told(column: str, sample: MeasuredStep, phases: Phases) -> float:
     if column == WHOLE[0]:
         both = [phases.of((name,)) for name in WHOLE[1]]
         return max(both) if sample.placement.critic_gpus else sum(both)
+    if column == "logprob_s" and sample.framework in TOGETHER and "ref_s" not in sample.measured:
+        return phases.of(("logprob", "reference"))
     return phases.of((PARTS[column],))
 
 
