@@ -297,7 +297,7 @@ def retained_logits(stack: StackMemory, vocab: Number, shape: Shape, pp: Number)
 
 def stage_buffers(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """2 T h / u: one input, or one gradient, that a stage of torch's pipelines receives; 0 with other software. It has a tensor
-    for every micro-batch of the step, made once; inputs in flight are counted as activations.
+    for every micro-batch of one run of the schedule, made once; inputs in flight are counted as activations.
 
     Source: torch/distributed/pipelining/stage.py, _setup_forward_recv_info and _setup_backward_recv_info."""
     each = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp

@@ -306,7 +306,9 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
     ends = [_shape(scenario.stack(kind), layouts) for kind in (("encoder", "decoder") if model.is_encoder_decoder else ("",))]
     shape = ends[-1]
     pp, vpp = layouts.pp[:, None], layouts.vpp[:, None]
-    chunks = chunks_in_flight(pp, vpp, stages.index, layouts.num_microbatches[:, None])
+    calls = np.where(pp > 1, scenario.workload.schedule_calls, 1)
+    micro_batches = layouts.num_microbatches[:, None] // calls  # of one run of the schedule
+    chunks = chunks_in_flight(pp, vpp, stages.index, micro_batches)
     in_flight = state.on_gpu(scenario, pp, _layers_in_flight(model, layouts, stages, chunks))
     parts, optimizer_step, units = _state_terms(scenario, layouts, every)
     embedding = sum(state.embedding_dropout(model, numerics, x) for x in ends)[:, None] * stages.is_first
@@ -318,7 +320,7 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         parts["masked_lm_head"] = state.masked_lm_head(model, numerics, shape)[:, None] * stages.is_last
     if memory.torch_native:
         received, returned = (np.where(pp > 1, vpp - end, 0) for end in (stages.is_first, stages.is_last))
-        waiting = (received + returned) * layouts.num_microbatches[:, None] - chunks * received / vpp
+        waiting = (received + returned) * micro_batches - chunks * received / vpp
         parts["stage_buffers"] = state.stage_buffers(model, numerics, memory, shape)[:, None] * np.maximum(waiting, 0.0)
     depths = state.mtp_loss(memory, vocab, shape, model.mtp_num_layers)
     loss, head, embedding_end, tied = _end_moments(model, numerics, memory, vocab, shape, layouts)
@@ -326,7 +328,8 @@ def stage_terms(scenario: Scenario, layouts: Layouts, *, every: bool) -> StageTe
         parts["gather_buffer"] = np.broadcast_to(
             np.asarray(transients_unfused.gather_buffer(model, numerics, memory, shape))[:, None], stages.index.shape
         )
-    late = np.logical_and(scenario.software.memory.torch_native, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
+    late = np.logical_and(memory.torch_native, np.logical_and(layouts.fsdp > 0, layouts.pp > 1))
+    late = np.logical_and(late, calls[:, 0] == 1)  # else the shards of the schedule's earlier runs are there
     absent = np.logical_and(memory.frees_gradients, np.logical_or(layouts.num_microbatches == 1, late))[:, None]
     unit_bytes = _unit_bytes(scenario, layouts, units, chunks)
     for name in (fsdp.FIRST_LAYER, "embedding_backward"):  # moments after which the others' shards of gradients are there
@@ -391,6 +394,7 @@ def _ends_apart(scenario: Scenario) -> bool:
 def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units, chunks: Number) -> dict[str, Floats]:
     """Moment -> [n, S]: what torch's FSDP holds beside the shards; 0 without it."""
     columns = {name: getattr(layouts, name)[:, None] for name in ("fsdp", "pp", "num_microbatches")}
+    calls = np.where(columns["pp"] > 1, scenario.workload.schedule_calls, 1)
     sharded = np.logical_and(scenario.software.memory.torch_native, columns["fsdp"] > 0)
     apart = _ends_apart(scenario)
     found = fsdp.unit_bytes(
@@ -401,7 +405,7 @@ def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units, chunks:
         whole=columns["fsdp"] == 2,
         syncs_late=columns["pp"] > 1,
         several=columns["num_microbatches"] > 1,
-        all_held=chunks >= columns["num_microbatches"] * layouts.vpp[:, None],
+        all_held=chunks >= columns["num_microbatches"] // calls * layouts.vpp[:, None],
     )
     return {name: np.where(sharded, size, 0.0) for name, size in found.items()}
 

@@ -302,9 +302,12 @@ class Workload:
     packed_length: Positive | None = None
     """Of samples packed from shorter sequences: length of the sequence that a token stands in, on average over the tokens (the
     sum of squared lengths over the sum of lengths); None: a sample is one sequence."""
+    schedule_calls: Positive = 1
+    """Times that a pipeline's schedule runs in a step, each on its share of the micro-batches and empty before and after:
+    gradient accumulation outside of it (torchtitan, NeMo AutoModel)."""
 
     def __post_init__(self) -> None:
-        for name in ("seq_length", "global_batch_size", "decoder_seq_length", "packed_length"):
+        for name in ("seq_length", "global_batch_size", "decoder_seq_length", "packed_length", "schedule_calls"):
             value, most = getattr(self, name), 2**24
             if name in ("decoder_seq_length", "packed_length") and value is None:
                 continue

@@ -117,7 +117,7 @@ class StepTimes:
                     first, last, middle = (block_recomputed_layers(n, vpp[:, 0], recompute.num_layers) for n in sizes)
                     every[:, r] += (first + last + middle * np.maximum(pp[:, 0] - 2.0, 0.0)) * forward
         longest = np.maximum(every / pp, np.maximum.reduce(sizes)[:, None] * quickest.take(index, axis=0))
-        step = m * longest + np.maximum(every - longest, 0.0) / vpp
+        step = m * longest + self.job.scenario.workload.schedule_calls * np.maximum(every - longest, 0.0) / vpp
         least = (step if fits is None else np.where(fits, step, np.inf)).min(axis=1)
         ratio = straggler_ratio(gpus[:, 0], self.job.software.straggler_growth) * self.job.factors.step
         return np.asarray(least * ratio * (1.0 - ROUNDING))
@@ -241,7 +241,8 @@ def _forward_seconds(job: TrainingJob, layouts: Layouts) -> Column:
     ]
     longest = np.maximum.reduce(stages)
     every = sum(n * cost for n, cost in zip(rows.all_layers, kinds, strict=True)) + embedding + head
-    total = rows.num_microbatches * longest + pipeline_bubble_seconds(longest, np.maximum(every, longest), rows.vpp)
+    calls = job.scenario.workload.schedule_calls
+    total = rows.num_microbatches * longest + calls * pipeline_bubble_seconds(longest, np.maximum(every, longest), rows.vpp)
     total = (total + rows.p2p / 2.0) * straggler_ratio(rows.num_gpus, job.software.straggler_growth)
     return np.asarray(total * job.factors.step)
 
@@ -356,7 +357,7 @@ def schedule(job: TrainingJob, rows: Rows, costs: LayerCosts) -> Schedule:
     return Schedule(
         stages=stages,
         longest=longest,
-        bubble=bubble,
+        bubble=job.scenario.workload.schedule_calls * bubble,
         reduction=gradient_reduction_seconds(rows.reduction[:, None], behind, buckets, pp, vpp, job.software),
         gather=parameter_gather_seconds(rows.gather[:, None], forward[:, None], buckets, pp, vpp, job.software),
         offload=rows.num_microbatches[:, None] * waited,

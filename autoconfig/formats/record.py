@@ -90,6 +90,8 @@ class TrainerRun:
     decoder_seq_length: int | None = None
     global_batch: int | None = None
     accumulation: int | None = None
+    schedule_samples: int | None = None
+    """Samples of one replica in one run of the pipeline's schedule, which a larger batch repeats; None: all of a step's."""
     tp: int = 1
     pp: int = 1
     vpp: int = 1
@@ -179,6 +181,7 @@ def record(
     dp = max(1, gpus // (run.tp * run.pp * run.cp))
     batch = request.global_batch_size or _global_batch(run, dp, assumed)
     seq = request.seq_length or run.seq_length
+    workload = _workload(run, seq, batch, _schedule_calls(run, dp, batch, assumed))
     model = with_positions(run.model.replace(mtp_num_layers=0), seq, assumed)  # no trainer but Megatron's has these layers
     stack = with_options(load_stack(request.software or _priced_as(document, run.software)), run.options)
     if request.software is None:
@@ -195,9 +198,7 @@ def record(
         cluster=cluster,
         numerics=numerics,
         software=stack,
-        workload=Workload(
-            seq_length=seq, global_batch_size=batch, packed_length=run.packed_length, decoder_seq_length=run.decoder_seq_length
-        ),
+        workload=workload,
         given=read_switches(request.switches, model, numerics),
     )
     plan = TrainPlan(
@@ -237,6 +238,32 @@ def _priced_as(document: Document, software: str) -> str:
 def unknown_keys(section: Section, paths: Iterable[str]) -> tuple[Remark, ...]:
     """Keys that nothing reads and that may matter, with their values."""
     return tuple(Remark(section.own_words.get(path, path), str(section.flat[path])[:40], "", Effect.NOTHING) for path in paths)
+
+
+def _workload(run: TrainerRun, seq: int, batch: int, calls: int) -> Workload:
+    return Workload(
+        seq_length=seq,
+        global_batch_size=batch,
+        packed_length=run.packed_length,
+        decoder_seq_length=run.decoder_seq_length,
+        schedule_calls=calls,
+    )
+
+
+def _schedule_calls(run: TrainerRun, dp: int, batch: int, assumed: list[Remark]) -> int:
+    """How often the pipeline's schedule runs in a step. Raises InputError where the batch is no whole number of runs."""
+    if run.schedule_samples is None or run.pp == 1:
+        return 1
+    each = run.schedule_samples * dp
+    if batch % each:
+        raise InputError(
+            f"contradictory: global batch {batch} is no multiple of the pipeline's local batch {run.schedule_samples} x data "
+            f"parallelism {dp}; change one, or --gpus"
+        )
+    if batch > each:
+        why = f"of {run.schedule_samples // run.micro_batch:,} micro-batches, each with a bubble of its own"
+        assumed.append(Remark("runs of the pipeline's schedule", batch // each, why))
+    return batch // each
 
 
 def _global_batch(run: TrainerRun, dp: int, assumed: list[Remark]) -> int:

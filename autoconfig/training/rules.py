@@ -294,8 +294,14 @@ def interleaved_microbatches(s: Scenario, c: Columns) -> Mask:
 @_rule("AC028", "vpp pp mbs dp")
 def filled_stages(s: Scenario, c: Columns) -> Mask:
     """This software stack's 1F1B schedule refuses fewer micro-batches than stages (nanotron: than one less)."""
-    missing = c["pp"] - c["global_batch_size"] // (c["mbs"] * c["dp"])
+    missing = c["pp"] - c["global_batch_size"] // (c["mbs"] * c["dp"]) // s.workload.schedule_calls
     return (c["pp"] == 1) | (c["vpp"] > 1) | (missing <= s.software.stages_beyond_micro_batches)
+
+
+@_rule("AC030", "pp mbs dp")
+def whole_schedules(s: Scenario, c: Columns) -> Mask:
+    """Where a step runs the pipeline's schedule several times, its micro-batches must divide over these."""
+    return (c["pp"] == 1) | (c["global_batch_size"] // (c["mbs"] * c["dp"]) % s.workload.schedule_calls == 0)
 
 
 @_rule("AC029", "mbs dp")
@@ -341,6 +347,19 @@ def ulysses_heads(s: Scenario, c: Columns) -> Mask:
 def model_parallel_support(s: Scenario, c: Columns) -> Mask:
     """This software stack has neither tensor nor pipeline parallelism."""
     return ((c["tp"] == 1) & (c["pp"] == 1)) | s.software.supports_model_parallel
+
+
+@_rule("AC031", "fsdp tp pp cp ep dp")
+def unsharded_alone(s: Scenario, c: Columns) -> Mask:
+    """DDP of this software stack (fsdp=0, dp or cp above 1) stands beside no other parallelism: tp, pp, cp and ep must be 1."""
+    alone = (c["tp"] == 1) & (c["pp"] == 1) & (c["cp"] == 1) & (c["ep"] == 1)
+    return (c["fsdp"] > 0) | (c["dp"] * c["cp"] == 1) | alone | (not s.software.ddp_stands_alone)
+
+
+@_rule("AC032", "sp tp")
+def divided_sequences(s: Scenario, c: Columns) -> Mask:
+    """Tensor parallelism of this software stack divides the sequence, too: tp above 1 needs sp=1."""
+    return c["sp"] | (c["tp"] == 1) | (not s.software.tp_divides_sequences) | s.given.of_a_run
 
 
 @_rule("AC009", "fsdp")
@@ -434,6 +453,8 @@ def recompute_rule(scenario: Scenario, recompute: Recompute) -> str | None:
     if "moe_router" in graphs and "moe" in modules:
         return "NV152"
     own = scenario.software.recomputes_by_operator
+    if own and not given.of_a_run and recompute.granularity == "full" and recompute != Recompute("full", (), "uniform", 1):
+        return "AC012"
     if modules and (recompute.by_operator != own or (own and len(modules) > 1)):
         return "AC012"
     if "mla_up_proj" in modules and not model.multi_latent_attention:

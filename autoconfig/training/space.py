@@ -393,7 +393,7 @@ def recompute_options(scenario: Scenario, constraints: Constraints, max_layers: 
     counts = layer_counts(max_layers)
     options += [Recompute("full", (), "block", n) for n in counts if n < max_layers]
     options += [Recompute("full", (), "uniform", n) for n in counts if n & (n - 1) == 0]
-    graphs = {"NV081", "NV122", "NV146"}  # whatever the number of layers
+    graphs = {"NV081", "NV122", "NV146", "AC012"}  # whatever the number of layers
     return [o for o in options if o not in excluded and recompute_rule(scenario, o) not in graphs]
 
 

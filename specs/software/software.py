@@ -161,6 +161,10 @@ class SoftwareStack:
     """Its sequences are divided over ranks of FSDP only (accelerate's ParallelismConfig with torch's context_parallel)."""
     stages_beyond_micro_batches: float = 1e9
     """How many more stages than micro-batches its 1F1B schedule takes: Megatron's any, torch's none."""
+    ddp_stands_alone: bool = False
+    """Data parallelism without sharding (fsdp=0) stands beside no other parallelism (rule AC031)."""
+    tp_divides_sequences: bool = False
+    """Tensor parallelism divides the sequence, too (rule AC032)."""
     supports_zero3_with_experts: bool = False
     """Its experts are modules of torch (transformers'), which ZeRO-3 gathers layer by layer, not DeepSpeed's MoE layers."""
     supports_sequence_parallel: bool = True

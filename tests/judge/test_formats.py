@@ -2,6 +2,7 @@
 
 import json
 import random
+from operator import attrgetter
 
 import pytest
 from autoconfig.specs.plan import NONE
@@ -81,7 +82,7 @@ def check_torchtitan(tmp_path, count):
         (tmp_path / "train.toml").write_text(write_plan(scenario, plan, "torchtitan").text)
         found = config.ConfigManager().parse_args(["--job.config_file", str(tmp_path / "train.toml")])
         for table, inside in torchtitan_values(scenario, plan).items():
-            section = getattr(found, table)
+            section = attrgetter(table)(found)
             for key, value in inside.items():
                 assert getattr(section, key) == value, f"{table}.{key}"
 

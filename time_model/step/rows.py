@@ -36,8 +36,9 @@ def pipeline_bubble_seconds(longest: Number, all_stages: Number, vpp: Number) ->
     """Idle time of the stage that decides: (sum of the other stages) / v.
 
     The longest stage works m times in a row; before and after it waits for one micro-batch to pass all other stages, in
-    chunks of 1/v. With p equal stages S this is (p - 1) S / v: over the ideal m S the fraction (p - 1)/(m v) of
-    Narayanan et al. 2021, section 2.2.2. `longest` and `all_stages` are forward + backward of one micro-batch.
+    chunks of 1/v; as often as the schedule runs in a step (Workload.schedule_calls). With p equal stages S this is
+    (p - 1) S / v: over the ideal m S the fraction (p - 1)/(m v) of Narayanan et al. 2021, section 2.2.2.
+    `longest` and `all_stages` are forward + backward of one micro-batch.
     """
     return (all_stages - longest) / vpp
 
@@ -50,12 +51,14 @@ def p2p_message_bytes(tokens: Number, hidden: int, activation_bytes: int, divide
     return tokens * hidden * activation_bytes / divided
 
 
-def p2p_seconds(send: Number, pp: Number, vpp: Number, num_microbatches: Number, overlap_share: float) -> Number:
+def p2p_seconds(
+    send: Number, pp: Number, vpp: Number, num_microbatches: Number, overlap_share: float, calls: int = 1
+) -> Number:
     """Exposed sends of one step: 2 m v of the deciding stage (hidden by `overlap_share` where interleaved) and 2 (p - 1) to
-    fill and drain. 0 for one stage. Source: findings on public measurements, section 2 (70 % hidden in NeMo of 2023 and
-    later)."""
+    fill and drain in each of the schedule's `calls`. 0 for one stage. Source: findings on public measurements, section 2
+    (70 % hidden in NeMo of 2023 and later)."""
     steady = 2.0 * num_microbatches * vpp * np.where(vpp > 1, 1.0 - overlap_share, 1.0)
-    return np.where(pp > 1, send * (steady + 2.0 * (pp - 1)), 0.0)
+    return np.where(pp > 1, send * (steady + calls * 2.0 * (pp - 1)), 0.0)
 
 
 def block_recomputed_layers(layers: Number, vpp: Number, num_layers: int) -> Number:
@@ -297,7 +300,8 @@ def _p2p(job: TrainingJob, layouts: Layouts, table: LayerTable, index: Index) ->
     send = send_seconds(message, pipeline_crosses(layouts, job.cluster), job.links)
     if job.software.scatter_gather:
         send = send + np.where(layouts.sp, 0.0, table.hidden_gather[index])
-    result: Column = p2p_seconds(send, layouts.pp, layouts.vpp, layouts.num_microbatches, job.software.p2p_overlap_share)
+    share, calls = job.software.p2p_overlap_share, job.scenario.workload.schedule_calls
+    result: Column = p2p_seconds(send, layouts.pp, layouts.vpp, layouts.num_microbatches, share, calls)
     return result
 
 

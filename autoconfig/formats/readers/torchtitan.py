@@ -15,6 +15,7 @@ from autoconfig.formats.tree import Section
 from autoconfig.formats.writers.torchtitan import WISH, settings
 from autoconfig.megatron.check_input import CheckInput
 from autoconfig.specs.errors import InputError, UnsupportedError
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.software.optimizers import is_adam, other_state
@@ -28,10 +29,13 @@ FLAVOURS = {
     ("llama2", "7b"): "llama2-7b",
     ("llama2", "13b"): "llama2-13b",
     ("llama2", "70b"): "llama2-70b",
-    ("llama4", "17bx16e"): "llama4-scout",
-    ("llama4", "17bx128e"): "llama4-maverick",
+    **{("llama4", f"17bx16e{more}"): "llama4-scout" for more in ("", "_irope")},
+    **{("llama4", f"17bx128e{more}"): "llama4-maverick" for more in ("", "_irope")},
     ("deepseek_v3", "671b"): "deepseek-v3",
+    ("deepseek_v3", "236b"): "deepseek-v2",
     ("deepseek_v3", "16b"): "deepseek-v2-lite",
+    ("qwen3", "30b-a3b"): "qwen3-30b-a3b",
+    ("qwen3", "235b-a22b"): "qwen3-235b-a22b",
     ("gpt_oss", "20b"): "gpt-oss-20b",
     ("gpt_oss", "120b"): "gpt-oss-120b",
 }
@@ -77,20 +81,25 @@ def read(document: Document) -> CheckInput:
     if local % micro:
         raise InputError(f"training.local_batch_size {local} is no multiple of the pipeline's micro-batch {micro}")
     whole = section.whole("training.global_batch_size") or -1
+    if micro > local:
+        raise InputError(f"training.local_batch_size {local} is less than the pipeline's micro-batch {micro}")
     run = TrainerRun(
         model=model, software="torchtitan", gpus=shard * replicate * tp * pp * cp if shard > 0 else None,
         tp=tp, pp=pp, cp=cp, ep=section.count(f"{at}.expert_parallel_degree") or 1,
         etp=section.count(f"{at}.expert_tensor_parallel_degree") or 1,
         sp=tp > 1 and section.flag(f"{at}.enable_sequence_parallel", default=True),
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
+        schedule_samples=local if pp > 1 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
         recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, harmless=HARMLESS,
         fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp), options=_options(section, at, assumed),
     )  # fmt: skip
     if pp > 1:
         run.vpp, run.split = _stages(section, at, model.num_layers, pp)
-    run.not_modelled += _not_modelled(section, at)
-    if not is_adam(optimizer):
+    run.not_modelled += _not_modelled(section, at, model)
+    if optimizer.lower() == "muon":
+        assumed.append(Remark("optimizer", "muon", "its Newton-Schulz iterations are left out of the time", Effect.TIME))
+    elif not is_adam(optimizer):
         run.not_modelled.append(other_state("optimizer.name", optimizer))
     return record(document, run, section, settings, WISH)
 
@@ -186,27 +195,43 @@ def _recompute(section: Section) -> Recompute:
 
 
 def _numerics(section: Section) -> dict[str, Any]:
-    converters = section.get("model.converters") or []
-    names = converters if isinstance(converters, list) else str(converters).split(",")
+    names = [name for name in _converters(section) if "grouped_mm" not in name]
     found: dict[str, Any] = {"precision": "bf16", "grad_reduce_dtype": "fp32"}
     if (section.word("training.mixed_precision_param") or "bfloat16") == "float32":
         found["precision"] = "fp32"
     if (section.word("training.mixed_precision_reduce") or "float32") == "bfloat16":
         found["grad_reduce_dtype"] = "bf16"
-    if any("float8" in str(name) for name in names) or section.flag("float8.enable_float8_linear"):
+    if (section.word("optimizer.name") or "").lower() == "muon":
+        found["optimizer"] = "muon"
+    if any("float8" in name for name in names) or section.flag("float8.enable_float8_linear"):
         recipe = section.word("float8.recipe_name", "quantize.linear.float8.recipe_name") or "tensorwise"
         found |= {"precision": "fp8", "fp8_recipe": "tensorwise"}
         if recipe != "tensorwise":
             raise UnsupportedError(f"float8 recipe {recipe[:40]!r}: only tensorwise is read")
         gathers = ("float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.enable_fsdp_float8_all_gather")
         found["fp8_param_gather"] = section.flag(*gathers)
-    if any("mx" in str(name) for name in names):
+    if any("mx" in name for name in names):
         found |= {"precision": "fp8", "fp8_recipe": "mxfp8"}
     return found
 
 
-def _not_modelled(section: Section, at: str) -> list[Remark]:
+def _converters(section: Section) -> list[str]:
+    """What quantises modules: `quantize.linear.*` (before, `float8` and `mx`) those of torch.nn.Linear, `quantize.grouped_mm.*`
+    routed experts (torchtitan/components/quantization)."""
+    found = section.get("model.converters") or []
+    return [str(name).strip() for name in (found if isinstance(found, list) else str(found).split(","))]
+
+
+def _not_modelled(section: Section, at: str, model: ModelSpec) -> list[Remark]:
     found = []
+    names = _converters(section)
+    experts = [name for name in names if "grouped_mm" in name]
+    if experts and len(experts) == len(names):
+        why = "GEMMs of routed experts in 8 bits are priced in 16: a step may be faster"
+        found.append(Remark("model.converters", ",".join(experts), why, Effect.TIME))
+    elif model.is_moe and not experts and any("float8" in name or "mx" in name for name in names):
+        why = "leaves routed experts in 16 bits (quantize.grouped_mm.* quantises them); priced in 8: a step is slower"
+        found.append(Remark("model.converters", ",".join(names), why, Effect.TIME))
     if section.flag("training.enable_cpu_offload"):
         why = "weights, gradients and optimizer wait in CPU memory: less GPU memory"
         found.append(Remark("training.enable_cpu_offload", None, why, Effect.LESS_MEMORY))
