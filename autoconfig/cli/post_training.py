@@ -111,8 +111,8 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
 @verbose_option
 @click.pass_context
 def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: bool, **given: Any) -> None:
-    """Check a verl, OpenRLHF or slime launch script, a NeMo-RL YAML or a TRL configuration: unknown keys, what cannot run, what
-    fits, the step, and the better placement.
+    """Check a verl, OpenRLHF, slime or `swift rlhf` script, a NeMo-RL YAML or a TRL configuration: unknown keys, what cannot
+    run, what fits, the step, and the better placement.
 
     Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, or cannot be read; 3: does not fit.
 

@@ -19,6 +19,9 @@ from autoconfig.specs.errors import GIB, chance_text, option_name
 from autoconfig.specs.remarks import Remark, assumed_json, sentence, sentences
 from autoconfig.training.rank import RESOLUTION
 
+SHOWN = 8
+"""Keys that are not read, on the screen."""
+
 if TYPE_CHECKING:
     from autoconfig.formats.post_training.check import RlCheck
 
@@ -151,6 +154,9 @@ def show_check(console: Console, found: RlCheck) -> None:
     show_assumptions(console, run.notes)
     for text in map(sentence, found.unknown):
         console.print(f"[bold]Unknown key[/bold] {escape(text)}")
+    if found.unread:
+        more = f" and {len(found.unread) - SHOWN} more" if len(found.unread) > SHOWN else ""
+        console.print(f"Not read: {escape(', '.join(found.unread[:SHOWN]))}{more}")
     for text in found.broken:
         console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
     if found.priced is None or found.job is None:
@@ -193,6 +199,7 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "algorithm": found.run.algorithm_said,
         **assumed_json(found.run.notes),
         "unknown_keys": list(map(sentence, found.unknown)),
+        "unread_keys": list(found.unread),
         "cannot_run": list(found.broken),
         "legal": found.legal,
         "fits": found.fits if found.priced else None,

@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from autoconfig.cli.main import cli
 from autoconfig.planning.request_fields import POST_TRAINING
 from tests.formats.test_rl_files import FRAMEWORKS, VERL, random_cases
+from tests.post_training.test_swift_files import SWIFT
 
 SEED = int(os.environ.get("AUTOCONFIG_SOAK_SEED", "20"))
 GOOD = {
@@ -103,7 +104,7 @@ def whole_texts() -> list[str]:
     """Files of every framework."""
     cases = [random_cases(framework, 4, seed=5) for framework in FRAMEWORKS]
     written = [text for found in cases for *_, files in found for text in files.values()]
-    return [*written, VERL, *(path.read_text() for path in sorted(FIELD.glob("*.sh")))]
+    return [*written, VERL, SWIFT, *(path.read_text() for path in sorted(FIELD.glob("*.sh")))]
 
 
 def arguments_end_well(count: int, seed: int) -> set[int]:

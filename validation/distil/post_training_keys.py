@@ -31,6 +31,8 @@ NEMO_RL = ("0.4.0", "0.5.0", "0.6.0", "0.7.0")
 TRL = {"0.16.1": "4.50.3", "0.19.1": "4.57.1", "0.24.0": "4.57.1", "1.16.0": "5.23"}
 """Each with a release of transformers of its time."""
 OPENRLHF = ("0.5.9", "0.6.4", "0.7.5", "0.8.11", "0.9.10", "0.11.2")
+SWIFT = {"3.12.0": "5.23", "4.6.0": "5.23"}
+"""Each with a release of transformers of its time."""
 SLIME = ("0.1.0", "0.2.4", "0.3.1")
 ENTITIES = ("actor", "critic")
 """Of which OpenRLHF's parser adds options in a loop (`f"--{prefix}.adam.lr"`)."""
@@ -112,6 +114,18 @@ def slime(folder: Path) -> set[str]:
     return names | {f"no_{name.replace('-', '_')}" for name, rest in found if "BooleanOptionalAction" in rest}
 
 
+def swift(folder: Path, version: str) -> set[str]:
+    """Annotated fields of ms-swift's arguments of rlhf, with those of transformers."""
+    at = folder / f"ms-swift-{version}" / "swift"
+    places = ("arguments", "trainers/arguments.py", "rlhf_trainers/arg*.py", "llm/argument", "trainers/rlhf_arguments.py")
+    files = [file for place in places for file in sorted(at.glob(place if place.endswith(".py") else f"{place}/**/*.py"))]
+    names = fields(folder / f"transformers-{SWIFT[version]}" / "transformers" / "training_args.py", "TrainingArguments")
+    for file in files:
+        kinds = [node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+        names |= fields(file, *kinds)
+    return names
+
+
 def trl(folder: Path, version: str) -> set[str]:
     """Fields that `trl grpo` takes."""
     at = folder / f"trl-{version}" / "trl"
@@ -151,6 +165,11 @@ def main(folder: Path, repository: Path) -> None:
             "source": "openrlhf/cli/train_ppo_ray.py of the releases, of 0.5 train_ppo.py too",
             "versions": OPENRLHF,
             "any": bits(openrlhf(folder / f"openrlhf-{version}") for version in OPENRLHF),
+        },
+        "swift": {
+            "source": "arguments, trainers and rlhf_trainers of ms-swift's wheels, TrainingArguments of transformers 5.23",
+            "versions": list(SWIFT),
+            "any": bits(swift(folder, version) for version in SWIFT),
         },
         "slime": {
             "source": "slime/utils/arguments.py of THUDM/slime at the release tags",

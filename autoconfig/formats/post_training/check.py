@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, trl, verl
-from autoconfig.formats.post_training.inherit import whole_values
+from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, swift, trl, verl
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
+from autoconfig.formats.post_training.recognise import WANTED, Recognised, recognise
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
 from autoconfig.formats.post_training.verdict import MicroBatchVerdict, filled_up, hanging_on, turning_mean, verdict
-from autoconfig.formats.readers.hugging_face.preferences import algorithm_of, plans
-from autoconfig.formats.readers.options import options_of, overrides_of, read_command
-from autoconfig.formats.tree import NotKnown, Section, Tree, load_yaml
+from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings
-from autoconfig.megatron.shell.commands import text_of
-from autoconfig.planning.work import bounded, require_short, spend
+from autoconfig.planning.work import bounded, spend
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
-from autoconfig.specs.errors import GIB, InputError, UnsupportedError, option, option_name
+from autoconfig.specs.errors import GIB, InputError, option, option_name
 from autoconfig.specs.files import read_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.time_model.hardware.efficiency import efficiency_of
 
-WANTED = "a verl, OpenRLHF or slime launch script, a NeMo-RL YAML, or a TRL configuration"
 BETTER = 0.98
 """A neighbour is worth saying from this share of the step on."""
 LIKELIER = 0.01
@@ -47,6 +43,8 @@ class RlCheck:
     version: str
     unknown: tuple[Remark, ...]
     """Keys that the release does not take, each with a hint."""
+    unread: tuple[str, ...] = ()
+    """Keys of the file that the release takes and nothing here reads."""
     broken: tuple[str, ...]
     """What cannot run."""
     job: PostTrainingJob | None = None
@@ -74,27 +72,12 @@ class RlCheck:
         return self.priced is not None and self.priced.memory.fits
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Input:
-    framework: str
-    section: Section
-    config_name: str = ""
-    given: tuple[str, ...] = ()
-    """Keys of a file that stands alone: it names no defaults to lie over."""
-    notes: tuple[Remark, ...] = ()
-    """On the program that the file starts."""
-    gpus: int | None = None
-    """What the command that starts it says."""
-    asked: tuple[str, ...] = ()
-    """Keys that the caller sets, which are no variables of the file."""
-
-
 @bounded()
-def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[_Input, RlRun]:
+def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -> tuple[Recognised, RlRun]:
     """The run of the text of a file in `folder`. Raises InputError or UnsupportedError saying what is read."""
     settings = read_settings(tuple(given.get("set") or ()))
     shell = {name: value for name, value in settings.items() if re.search(rf"\$(?:{name}\b|\{{{name}\b)", text)}
-    document = replace(_recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
+    document = replace(recognise(text, folder, shell), asked=tuple(key for key in settings if key not in shell))
     section = document.section
     section.flat |= {key: load_yaml(said) for key, said in settings.items() if key not in shell or key in section.flat}
     notes: list[Remark] = []
@@ -119,6 +102,8 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
         run = openrlhf.read(section, given.get("version"), (given.get("gpus") or document.gpus) if alone else None)
     elif document.framework == "slime":
         run = slime.read(section, ahead=document.config_name == "train_async")
+    elif document.framework == "swift":
+        run = swift.read(section, given.get("gpus") or document.gpus)
     else:
         run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
     run.prompt_mean, run.response_mean = said_lengths(text)
@@ -129,7 +114,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
 def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
     """A note where the GPUs that are asked for are not those that the file names, which count; of TRL's none does."""
     own = run.train_gpus + run.rollout_gpus + run.critic_gpus
-    if framework == "trl" or gpus in (None, own):
+    if framework in ("trl", "swift") or gpus in (None, own):
         return []
     return [Remark("gpus", own, f"as the file says: {gpus:,} is for files that say none (change the file)", Effect.EVERYTHING)]
 
@@ -145,130 +130,9 @@ MODELS = {
     "nemo-rl": ("policy.model_name",),
     "openrlhf": ("actor.model_name_or_path", "pretrain"),
     "slime": ("hf_checkpoint",),
+    "swift": ("model",),
     "trl": ("model_name_or_path",),
 }
-
-
-def _recognise(text: str, folder: Path | None = None, settings: Tree | None = None) -> _Input:
-    """Which framework's file it is, by its words; with what the files that it lies over say; `settings`: variables."""
-    settings = settings or {}
-    require_short(text)
-    first = next((line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")), "")
-    if re.match(r"(?:---\s*$|[A-Za-z_][\w.]*\s*:(?:\s|$))", first):
-        values = load_yaml(text)
-        if not isinstance(values, dict):
-            raise InputError(f"this YAML holds no mapping; give {WANTED}")
-        alone, values = "defaults" not in values, whole_values(values, folder)
-        keys = {str(key) for key in values}
-        if "actor_rollout_ref" in keys:
-            return _Input(framework="verl", section=Section(values, text))
-        if "policy" in keys or "grpo" in keys:
-            section = Section(values, text)
-            return _Input(framework="nemo-rl", section=section, given=tuple(section.flat) if alone else ())
-        if keys & OF_TRL:
-            return _Input(framework="trl", section=Section(values, text))
-        if {"distributed_type", "num_processes"} <= keys:
-            raise UnsupportedError("this is accelerate's file, without model and batch: check TRL's file, with it beside")
-        raise UnsupportedError(f"this YAML is of no post-training framework that is read; give {WANTED}{_elsewhere(text)}")
-    if "actor_rollout_ref." in text:
-        script = read_command(text, settings, "verl", OF_VERL, VERL_WORD)
-        config = re.search(r"--config-name[= ]['\"]?([\w.-]+)", text)
-        return _Input(
-            framework="verl",
-            section=Section(_known(overrides_of(script.argv)), text),
-            config_name=config[1] if config else "ppo_megatron" if ".megatron." in text and "fsdp_config" not in text else "",
-            notes=(*_of_the_program((*script.before, script.program)), *_of_a_configuration(config[1] if config else "")),
-        )
-    if re.search(r"\btrain_ppo_ray\b|\bopenrlhf[./]cli[./]train_ppo\b|--actor\.model_name_or_path", text):
-        script = read_command(
-            text, settings, "OpenRLHF", frozenset({"--actor.model-name-or-path", "--pretrain"}), r"--[A-Za-z][\w.-]*"
-        )
-        words = [text_of(word) for word in script.argv]
-        start = next((at + 1 for at, word in enumerate(words) if re.match(r"openrlhf[./]cli[./]", word)), 0)
-        found = {_flag(word): None for word in words[start:] if word.startswith("--")}
-        values = {key.replace("-", "_"): value for key, value in options_of(script.argv[start:]).items()}
-        ray = "train_ppo_ray" in text or not re.search(r"\btrain_ppo\b", text)
-        section = Section(_known({**found, **values}), text)
-        return _Input(
-            framework="openrlhf",
-            section=section,
-            config_name="" if ray else "train_ppo",
-            gpus=script.num_gpus if not ray else None,
-        )
-    if re.search(r"--(?:rollout-num-gpus|actor-num-gpus|rollout-batch-size|sglang-mem)", text):
-        decisive = frozenset({"--hf-checkpoint", "--rollout-batch-size", "--actor-num-nodes", "--rollout-num-gpus"})
-        script = read_command(text, settings, "slime", decisive, r"--[A-Za-z][\w-]*")
-        argv = [word for word in script.argv if not slime.ELSEWHERE.match(text_of(word))]
-        sourced = (note(slime.OF_ANOTHER_FILE, Effect.EVERYTHING),) if len(argv) < len(script.argv) else ()
-        ahead = "train_async" if re.search(r"\btrain_async\b", " ".join((*script.before, script.program))) else ""
-        return _Input(framework="slime", section=Section(_known(options_of(argv)), text), config_name=ahead, notes=sourced)
-    if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
-        if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
-            raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")
-        decisive = frozenset({"--num-generations", "--max-completion-length", "--model-name-or-path"})
-        script = read_command(text, settings, "TRL", decisive, r"--[A-Za-z][\w-]*")
-        return _Input(framework="trl", section=Section(_known(options_of(script.argv)), text))
-    raise UnsupportedError(f"this is no file of a post-training framework that is read; give {WANTED}{_elsewhere(text)}")
-
-
-def _of_the_program(words: tuple[str, ...]) -> tuple[Remark, ...]:
-    """A note where another trainer than verl's own starts."""
-    program = next((word for word in reversed(words) if re.search(r"\.py$|^[A-Za-z_]\w*(?:\.\w+)+$", word)), "")
-    if not program or program.removesuffix(".py").replace("/", ".").rpartition(".")[2] in PROGRAMS:
-        return ()
-    why = "starts, read as verl.trainer.main_ppo: what it places or trains otherwise is not known"
-    return (note(f"{program[:80]} {why}", Effect.EVERYTHING),)
-
-
-def _of_a_configuration(name: str) -> tuple[Remark, ...]:
-    """A note where the overrides lie over another configuration than the trainer's."""
-    if not name or name.removesuffix(".yaml") in CONFIGURATIONS:
-        return ()
-    why = "not read: what it has and the script does not is as in verl's ppo_trainer"
-    return (Remark("--config-name", name[:80], why, Effect.EVERYTHING),)
-
-
-def _elsewhere(text: str) -> str:
-    """What reads a file of supervised training, or plans it."""
-    trains = re.search(r"\btrain_(sft|dpo|rm|kto|kd)\b|\b(?:fsdp_)?(sft)_trainer\b|\b(?:trl )(sft|dpo|kto|reward)\b", text)
-    if trains:
-        name = next(group for group in trains.groups() if group)
-        command = "`autoconfig rl --algorithm sft` plans it" if name == "sft" else plans(name)
-        return f". It trains by {name}, without generation: {command}"
-    program = re.search(r"^(?!#)[^\n]*?([\w-]{1,80})\.py\b", text, re.MULTILINE)
-    if program and "model_name_or_path" in text and (algorithm := algorithm_of(program[1])):
-        return f". It trains by {algorithm}: {plans(algorithm)}"
-    if re.search(r"\brun_grpo\w*\.py\b", text):
-        return ". It hands overrides to a NeMo-RL configuration: check that file, with --set KEY=VALUE for each"
-    return ". For supervised fine-tuning: `autoconfig check FILE`" if "model_name_or_path" in text else ""
-
-
-CONFIGURATIONS = (
-    "ppo_trainer",
-    "ppo_megatron_trainer",
-    "one_step_off_ppo_trainer",
-    "one_step_off_ppo_megatron_trainer",
-    "fully_async_ppo_trainer",
-    "fully_async_ppo_megatron_trainer",
-    "dapo_trainer",
-    "dapo_megatron_trainer",
-)
-"""Of verl's repository: they change no value that is read here, but those of engines with GPUs of their own."""
-PROGRAMS = ("main_ppo", "main_dapo", "fully_async_main")
-"""Trainers of verl's repository that run a step as verl.trainer.main_ppo does."""
-
-OF_TRL = {"num_generations", "use_vllm", "vllm_mode", "max_completion_length", "generation_batch_size", "reward_funcs"}
-OF_VERL = frozenset({"actor-rollout-ref.model.path", "data.train-files"})
-VERL_WORD = r"[+~]{0,2}[A-Za-z_][\w.-]*|--config-(?:name|path)"
-
-
-def _flag(text: str) -> str:
-    return text.partition("=")[0].lstrip("-").replace("-", "_")
-
-
-def _known(values: Mapping[str, object]) -> dict[str, object]:
-    """Values; of a list of lengths or files only that it is there. Hydra's `null` is None."""
-    return {key: value if not isinstance(value, str) or value != "null" else None for key, value in values.items()}
 
 
 def check_file(path: Path, given: Mapping[str, Any], constants: Constants | None = None) -> RlCheck:
@@ -313,7 +177,7 @@ def check_text(
     looked for."""
     chance = fit_chance_of(given)
     beside = ""
-    if launch and _recognise(text, folder).framework == "trl":
+    if launch and recognise(text, folder).framework == "trl":
         given, beside = _launched(launch, given)
     document, run = read_file(text, given, folder)
     run.notes += [note(beside, Effect.EVERYTHING)] if beside else []
@@ -327,8 +191,9 @@ def check_text(
         run.notes.append(note("no KL term: no pass of a reference, priced as dapo"))
     if document.given and (lacking := lacking_keys(run.framework, version, document.given)):
         wrong.append(f"{run.framework} {version} requires {', '.join(lacking)}: give them, or `defaults:` that have them")
+    unread = _unread(document, odd)
     if wrong:
-        return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong))
+        return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong))
     job = job_of(
         run,
         gpu,
@@ -341,7 +206,7 @@ def check_text(
     placement = placement_of(run, job.tokens)
     wrong = broken_of_model(run, job, placement)
     if wrong:
-        return RlCheck(run=run, version=version, unknown=tuple(odd), broken=tuple(wrong), job=job)
+        return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong), job=job)
     priced = price(job, placement, constants)
     run.notes += copies_of(job, priced)
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
@@ -351,6 +216,7 @@ def check_text(
         run=run,
         version=version,
         unknown=tuple(odd),
+        unread=unread,
         broken=(),
         job=job,
         priced=priced,
@@ -361,7 +227,7 @@ def check_text(
     )
 
 
-def _odd(document: _Input, run: RlRun, version: str) -> list[Remark]:
+def _odd(document: Recognised, run: RlRun, version: str) -> list[Remark]:
     """Keys that the release does not take, and values of another type; those that hydra adds get a note."""
     names = [key for key in document.section.flat if not isinstance(document.section.flat[key], NotKnown)]
     written = document.section.text
@@ -377,6 +243,15 @@ def _odd(document: _Input, run: RlRun, version: str) -> list[Remark]:
     added = added_keys(run.framework, [one.field for one in said], written)
     run.notes += [Remark(key, None, "a key of the caller's own (+): not read") for key in added]
     return [*(one for one in said if one.field not in added), *_types(run.framework, document.section)]
+
+
+def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
+    """Keys that stand in the file, are not wrong, and that nothing asked for."""
+    section, wrong = document.section, {one.field for one in odd}
+    spend(len(section.flat) * (1 + len(section.text) / 500))
+    dashed = document.framework in ("slime", "swift")
+    there = (key for key in section.unused() if key not in wrong)
+    return tuple(key for key in there if key in section.text or (dashed and key.replace("_", "-") in section.text))
 
 
 def _judged(job: PostTrainingJob, placement: Placement, run: RlRun) -> MicroBatchVerdict:
