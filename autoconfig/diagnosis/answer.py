@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.diagnosis.budget import StepBudget, subtract
-from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
+from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation, rules_data
 from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
@@ -51,6 +51,7 @@ FOLLOWS_FROM = {"R03": ("R02",), "R14": ("R10",), "R17": ("R14", "R16", "R08")}
 """Rule -> those whose cause brings it about: nothing hides a slow link, a low clock makes a slow rank, and the pipeline waits
 for a slow rank, stage or expert."""
 PLAN_MISSING = "the launch file, the log's own arguments, or --model, --gpus, --gpu and a PLAN"
+PLAN_DOUBTED = "the plan, global batch, sequence and number of GPUs as the run had them (its arguments)"
 STEP_MISSING = "a step: lines of the run's log, or --step"
 
 
@@ -112,6 +113,8 @@ class Diagnosis:
             return "timers of level 2 were on, which make a step longer (--timing-log-level)"
         if self.expectation.gpu_taken:
             return "nothing says which GPU it ran on (--gpu)"
+        if self.verdict == NOT_ENOUGH:
+            return self.why
         if self.case.step_seconds > self.expectation.p95:
             return "its step is above the band of its class"
         return ""
@@ -252,6 +255,9 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     if e.no_promise and not case.promised and (case.above_band or e.unknown_load):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if not case.above_band:
+        if _impossibly_fast(case):
+            why = "and no published run is so fast: plan, batch, sequence or GPUs are not those of this step"
+            return NOT_ENOUGH, f"{case.ratio:.2f} times the expected step, {why}"
         if step < e.p5:
             return FAST, f"{case.ratio:.2f} times the expected step, below its band"
         if step > e.p95:
@@ -260,6 +266,14 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
             return NO_PROMISE, f"{case.ratio:.2f} times the expected step, {why}"
         return HEALTHY, f"{case.ratio:.2f} times the expected step, inside the band of its class"
     return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
+
+
+def _impossibly_fast(case: RunCase) -> bool:
+    """Whether the step is so far below its plan's price that no published run is there."""
+    e = case.expectation
+    if e is None or e.plan is None or e.level == EARLIER or case.ratio is None:
+        return False
+    return case.ratio < rules_data()["far"]["fast"]
 
 
 def _missing(case: RunCase, verdict: str, silent: Sequence[str], unread: str) -> tuple[Missing, ...]:
@@ -271,6 +285,8 @@ def _missing(case: RunCase, verdict: str, silent: Sequence[str], unread: str) ->
         found.append(Missing(evidence=f"--gpu: nothing says the GPU, and {taken} was taken", rules=("R09",)))
     if case.expectation is None:
         found.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
+    if _impossibly_fast(case):
+        found.append(Missing(evidence=PLAN_DOUBTED, rules=("R09", "R12")))
     if case.step_seconds is None:
         found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
     settles: dict[str, list[str]] = {}

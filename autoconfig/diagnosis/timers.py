@@ -63,6 +63,8 @@ class Timed:
     """Over ranks."""
     origins: tuple[Origin, ...]
     by_rank: Mapping[int, float]
+    steps: tuple[Mapping[int, float], ...] = ()
+    """Each line's own seconds by rank."""
 
 
 def normal(name: str) -> str:
@@ -90,6 +92,7 @@ def _median(name: str, found: Sequence[Timer]) -> Timed:
         most=statistics.median(timer.seconds_max for timer in found),
         origins=tuple(timer.origin for timer in found[:1]),
         by_rank={rank: statistics.median(seconds) for rank, seconds in ranks.items()},
+        steps=tuple(timer.by_rank for timer in found if timer.by_rank),
     )
 
 

@@ -17,6 +17,7 @@ from autoconfig.evidence.records import (
     EngineLine,
     KernelRow,
     LinkFact,
+    LogHost,
     MemoryLine,
     Origin,
     SlowestRank,
@@ -161,13 +162,20 @@ def _memory(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, 
     return True
 
 
+HOST_OF_LINE = re.compile(r"(?<![\w.:-])([A-Za-z][\w.-]{0,100}):\d{1,9}:\d{1,9} \[\d{1,3}\] NCCL ")
+"""Of a line of NCCL's log: host:process:thread [GPU]."""
+
+
 def _link(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
     found["value"] = found.get("value", "").strip(" .")
     once = (found["kind"], found["value"])
-    if found["kind"] != "bandwidth" and once in read.seen:
-        return True
-    read.seen.add(once)
-    read.add("links", LinkFact(origin=read.origin(number, line), rank=rank_of(line), **found))
+    if found["kind"] == "bandwidth" or once not in read.seen:
+        read.seen.add(once)
+        read.add("links", LinkFact(origin=read.origin(number, line), rank=rank_of(line), **found))
+    host = HOST_OF_LINE.search(line)
+    if host is not None and (whose := ("host", host[1])) not in read.seen:
+        read.seen.add(whose)
+        read.add("hosts", LogHost(origin=read.origin(number, line), name=host[1]))
     return True
 
 

@@ -121,7 +121,15 @@ class StepStatistics:
     slope: float
     """Growth over the window by the median of slopes (Theil and Sen), over the median."""
     growing: bool
-    """The steps get slower by 5 % or more within the window, and not by one jump of noise."""
+    """The steps get slower by 5 % or more within the window, steadily or by one jump that lasts, and not by noise."""
+    rising: bool = False
+    """Each step is slower than the one before, and not by one of them alone."""
+    growth_s: float = 0.0
+    """Mean of the steps' level over `start_s`, less that: what growth costs a step of the window."""
+    start_s: float = 0.0
+    """Median of the first steps that count: before the jump where there is one, else of the first tenth."""
+    jump: int | None = None
+    """Number of the first step of a higher level, where growth is one jump; None where it is none, or lines have no numbers."""
     mean_s: float
     """With warm-up and pauses."""
     warming_up: bool = False
@@ -363,6 +371,14 @@ class DumpedPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogHost:
+    """A host whose NCCL wrote to the log, with its first line."""
+
+    origin: Origin
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """All that the files hold, in the order of the files."""
 
@@ -371,6 +387,7 @@ class Evidence:
     timers: tuple[Timer, ...] = ()
     memory: tuple[MemoryLine, ...] = ()
     links: tuple[LinkFact, ...] = ()
+    hosts: tuple[LogHost, ...] = ()
     variables: tuple[Variable, ...] = ()
     warnings: tuple[Warned, ...] = ()
     """The first of each kind."""
@@ -398,6 +415,7 @@ WITH_ORIGIN = (
         "timers",
         "memory",
         "links",
+        "hosts",
         "variables",
         "warnings",
         "clocks",

@@ -19,6 +19,12 @@ from autoconfig.evidence.records import Pause, StepLine, StepStatistics
 SETTLED, IN_A_ROW = 0.10, 3
 """Warm-up ends with so many steps in a row that are at most this much above the median of the last three quarters."""
 GROWTH = 0.05
+ENDS = 0.1
+"""Share of the steps at either end of a window that say how long a step was at its start, three of them where there are six."""
+LEAST_RISE = 0.25
+"""Of the mean rise from step to step, below which a few steps do not grow but one stands out."""
+JUMP = 0.5
+"""Absolute deviations from two levels over those from a straight line, below which growth is one jump."""
 RISING = 0.75
 """Share of all pairs of steps of which the later one is slower, from which on steps grow and do not only scatter."""
 FIRST_STEPS = 2
@@ -72,7 +78,13 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
     values, steps = seconds[dropped:], np.array([point.step for point in kept])
     median = float(np.median(values))
     slope, growing = _growth(steps, values, median) if ordered else (0.0, False)
-    level = median * (1 + slope * (steps - np.median(steps)) / max(1.0, float(np.ptp(steps)))) if growing else median
+    level = np.full(len(values), median)
+    jump = _jump(steps, values) if ordered else None
+    if jump is not None:
+        level = np.repeat([np.median(values[:jump]), np.median(values[jump:])], [jump, len(values) - jump])
+        slope, growing = float(level[-1] / level[0]) - 1, True
+    elif growing:
+        level = median * (1 + slope * (steps - np.median(steps)) / max(1.0, float(np.ptp(steps))))
     sd = _MAD_TO_SD * float(np.median(np.abs(values - level))) / median
     half = len(values) // 2
     pauses = _pauses(kept, values - level, median, sd)
@@ -88,6 +100,10 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         drift=float(np.median(values[half:]) / np.median(values[:half])) - 1 if half and ordered else 0.0,
         slope=slope,
         growing=growing,
+        rising=ordered and _rising_evenly(values),
+        start_s=(start := float(np.median(values[: jump or _end(len(values))]))),
+        growth_s=max(0.0, float(np.mean(level if jump is not None or growing else values)) - start),
+        jump=_number(kept[jump].step) if jump is not None else None,
         warming_up=lines[0].format not in COUNTED and all(0 <= point.step <= FIRST_STEPS for point in points),
         mean_s=float(np.average(seconds, weights=weights)),
         mean_includes_warmup=of_means,
@@ -194,8 +210,47 @@ def _growth(steps: np.ndarray, values: np.ndarray, median: float) -> tuple[float
     first, second = np.triu_indices(len(values), 1)
     slopes = (values[second] - values[first]) / (steps[second] - steps[first])
     slope = float(np.median(slopes)) * float(np.ptp(steps)) / median
-    rising = bool(np.all(np.diff(values) > 0)) if len(values) < FEW else float(np.mean(slopes > 0)) >= RISING
+    rising = _rising(values) if len(values) < FEW else float(np.mean(slopes > 0)) >= RISING
     return slope, slope >= GROWTH and rising
+
+
+def _end(count: int) -> int:
+    """How many of so many steps are an end of the window."""
+    return max(1, min(IN_A_ROW, count // 2), round(ENDS * count))
+
+
+def _rising(values: np.ndarray) -> bool:
+    """Whether each step is slower than the one before."""
+    return len(values) > 1 and bool(np.all(np.diff(values) > 0))
+
+
+def _rising_evenly(values: np.ndarray) -> bool:
+    """Whether each step is slower than the one before, and the rise is not that of a single step."""
+    steps = np.diff(values)
+    return len(steps) > 0 and float(steps.min()) > LEAST_RISE * max(0.0, float(steps.mean()))
+
+
+def _jump(steps: np.ndarray, values: np.ndarray) -> int | None:
+    """Place of the first step of a higher level, GROWTH or more above the level before, where two levels describe the steps far
+    better than a straight line; at least an end of the window (ENDS) on either side."""
+    if len(values) < FEW:
+        return None
+    if len(values) > _MOST_PAIRED:
+        chosen = np.linspace(0, len(values) - 1, _MOST_PAIRED).astype(int)
+        found = _jump(steps[chosen], values[chosen])
+        return None if found is None else int(chosen[found])
+    end = _end(len(values))
+    places = range(end, len(values) - end + 1)
+    off = {place: _deviation(values[:place]) + _deviation(values[place:]) for place in places}
+    best = min(off, key=lambda place: off[place])
+    line = np.polyval(np.polyfit(steps, values, 1), steps)
+    higher = float(np.median(values[best:]) / np.median(values[:best])) >= 1 + GROWTH
+    return best if higher and off[best] < JUMP * float(np.abs(values - line).sum()) else None
+
+
+def _deviation(values: np.ndarray) -> float:
+    """Sum of absolute deviations from the median."""
+    return float(np.abs(values - np.median(values)).sum())
 
 
 def _pauses(points: Sequence[_Point], excess: np.ndarray, median: float, sd: float) -> tuple[Pause, ...]:

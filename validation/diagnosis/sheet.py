@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from validation.diagnosis.alarms import alarm_lines, by_class
+from validation.diagnosis.alarms import alarm_lines, by_class, publishers_alike
 from validation.diagnosis.cases import case_lines, reported
 from validation.diagnosis.faults import fault_lines
 from validation.diagnosis.groups import by_group, group_lines
@@ -44,9 +44,12 @@ def page() -> str:
             "Of `validation/tables/diagnosed_runs.csv`: the question, what was posted, and the cause as it was found.\n",
             table("case | source | rule | status | enough | verdict | named | is", rows),
             "## Published runs that their publishers were content with\n",
-            "By their step alone, with constants that have not seen the publisher. Between band and edge, and\n"
-            "where too little was published of a class, the verdict is `no_promise`.\n",
+            "By their step alone, with constants that have not seen the publisher, and called slow beyond what 97 % of the\n"
+            "other publishers' runs of the class reach, at least the band's end (alone where those are fewer than 30). The\n"
+            "bands are of all publishers. `diagnose` has the edges of all (`autoconfig/data/diagnosis_rules.toml`). Between\n"
+            "band and edge, and where too little was published of a class, the verdict is `no_promise`.\n",
             by_class(),
+            publishers_alike(),
             "## Gains of switches\n",
             "Of pairs of published rows that differ in one switch (`validation/tables/switch_pairs.csv`): the planner's gain\n"
             "beside the measured one, with the shipped constants. Signs count where the measured gain is beyond 3 %.\n",

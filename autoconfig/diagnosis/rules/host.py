@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoconfig.diagnosis import timers
-from autoconfig.diagnosis.expectation import HOST, OPTIMIZER
+from autoconfig.diagnosis.expectation import HOST, OPTIMIZER, expected_seconds
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.diagnosis.gain import cure_by, with_switches
 from autoconfig.evidence.records import Origin
 from autoconfig.specs.run_settings import FULL_ITERATION
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
 LAUNCH_REMEDY = "CUDA graphs (--cuda-graph-impl), a larger micro-batch, OMP_NUM_THREADS=1 and pinned processes"
 
@@ -131,9 +132,37 @@ def slow_kernels(case: RunCase) -> Cause | Cleared | None:
         return caused(
             case, "R04", words, LIKELY, evidence=(unfused[0].origin,), remedy=remedy, seconds=case.gap_seconds or None
         )
+    asked = _asked_for_unfused(case)
+    if asked is not None:
+        return asked
     if case.evidence.traces:
         return Cleared("no kernel stands in for a faster one")
     return _far_too_slow(case)
+
+
+def _asked_for_unfused(case: RunCase) -> Cause | None:
+    """The plan itself asks for attention in separate kernels, where its software has fused ones."""
+    e = case.expectation
+    if e is None or e.scenario is None or e.plan is None or case.step_seconds is None:
+        return None
+    asked, usual = e.scenario.software, load_stack(e.scenario.software.name)
+    if asked.memory.attention_kernel != "unfused" or usual.memory.attention_kernel == "unfused":
+        return None
+    fused = replace(e.scenario, software=with_options(asked, StackOptions(attention_kernel=usual.memory.attention_kernel)))
+    cure = cure_by("fused", case.step_seconds, (e.scenario, e.plan), (fused, e.plan), case.budget.measured(), kept=())
+    if cure is None or cure.step_after >= case.step_seconds:
+        return None
+    return caused(
+        case,
+        "R04",
+        "the plan asks for attention that is not fused",
+        CERTAIN,
+        figures=f"priced with it: {e.step_seconds:.3g} s a step, {expected_seconds(fused, e.plan):.3g} s with fused kernels",
+        remedy="--attention-backend flash, fused or auto; flash_attention_2 or sdpa in transformers",
+        seconds=case.step_seconds - cure.step_after,
+        step_after=cure.step_after,
+        cured=(e.plan, fused),
+    )
 
 
 def _far_too_slow(case: RunCase) -> Cause | None:

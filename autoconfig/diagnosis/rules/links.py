@@ -10,7 +10,7 @@ from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cle
 from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, Variable
 from autoconfig.specs.scenario import Scenario
 
-SLOW_NETWORKS = ("socket", "ethernet", "tcp")
+SLOW_NETWORKS = ("socket", "ethernet", "tcp", "udp")
 OFF = {
     "NCCL_IB_DISABLE": ("1", "InfiniBand is switched off (NCCL_IB_DISABLE=1)", "unset NCCL_IB_DISABLE"),
     "NCCL_P2P_DISABLE": ("1", "direct transfers between GPUs are switched off (NCCL_P2P_DISABLE=1)", "unset NCCL_P2P_DISABLE"),
@@ -23,6 +23,8 @@ REFIT = ("refit", "update_weights", "weight_sync", "sync_weights", "update_weigh
 """What moves the weights to the generating engine is called so (NeMo-RL, verl, OpenRLHF, slime)."""
 USUAL_REFIT = 0.06
 """Share of a step of reinforcement learning that 39 of 40 published steps spend on it at most."""
+SLOW_PROVIDERS = ("tcp", "sockets", "udp")
+"""Providers of libfabric over the kernel's sockets (fi_provider(7)); tcp;ofi_rxm among them."""
 _REMEDY_OF_RATE = "run nccl-tests on these nodes; NCCL_DEBUG=INFO names the network and the transport that are used"
 BY_BYTES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "send_recv": 1.0, "broadcast": 1.0, "all_reduce": 2.0}
 """Bytes that cross a GPU's link for each byte of the larger side of a message, of many ranks (nccl-tests, doc/PERFORMANCE.md):
@@ -50,13 +52,18 @@ def _said(case: RunCase) -> Cause | Cleared | None:
     origins = (*(one.origin for one in off[:2]), *(fact.origin for fact in _distinct(facts)))
     words = OFF[off[0].name][1] if off else _fallback_words(facts[0])
     remedy = OFF[off[0].name][2] if off else _fallback_remedy(facts[0], variables)
-    return _caused(case, words, CERTAIN, evidence=origins, remedy=remedy)
+    certain = off or facts[0].kind == "transport" or (facts[0].kind != "gpu_direct" and _over_nodes(case))
+    return _caused(case, words, CERTAIN if certain else LIKELY, evidence=origins, remedy=remedy)
 
 
 def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
     value = fact.value.lower()
-    if fact.kind in ("no_device", "network") and _on_one_node(case):
+    if fact.kind in ("no_device", "network", "interface", "gpu_direct") and _on_one_node(case):
         return False
+    if fact.kind == "interface":
+        return "provider is" in value and value.rpartition(" ")[2] in SLOW_PROVIDERS
+    if fact.kind == "gpu_direct":
+        return value == "disabled" and not _reaches_memory(case)
     if fact.kind == "no_device":
         return not any(other.kind == "network" and not _is_slow(other.value) for other in case.evidence.links)
     if fact.kind == "network":
@@ -73,6 +80,26 @@ def _on_one_node(case: RunCase) -> bool:
     return bool(transports) and not any(value.startswith("net") for value in transports)
 
 
+def _over_nodes(case: RunCase) -> bool:
+    """Whether the plan, a transport over the network or lines of two hosts say that there are nodes."""
+    scenario = _scenario(case)
+    if scenario is not None:
+        return not _on_one_node(case)
+    if len({host.name for host in case.evidence.hosts}) > 1:
+        return True
+    return any(fact.kind == "transport" and fact.value.lower().startswith("net") for fact in case.evidence.links)
+
+
+def _reaches_memory(case: RunCase) -> bool:
+    """Whether a network card reaches some GPU's memory: NCCL prints each pair, and far ones are switched off."""
+    links = case.evidence.links
+    return any(
+        (fact.kind == "gpu_direct" and fact.value.lower() == "enabled")
+        or (fact.kind == "transport" and "gdrdma" in fact.value.lower())
+        for fact in links
+    )
+
+
 def _is_slow(value: str) -> bool:
     return any(word in value.lower() for word in SLOW_NETWORKS)
 
@@ -87,12 +114,20 @@ def _distinct(facts: Iterable[LinkFact]) -> list[LinkFact]:
 def _fallback_words(fact: LinkFact) -> str:
     if fact.kind == "transport" and fact.value.lower().startswith("shm"):
         return "GPUs of a node reach each other through host memory"
+    if fact.kind == "interface":
+        return f"libfabric runs over {fact.value.rpartition(' ')[2]}, not over the fabric"
+    if fact.kind == "gpu_direct":
+        return "the network card does not reach GPU memory: every message goes through the host's"
     return "no InfiniBand device is used" if fact.kind == "no_device" else "the network is Ethernet sockets"
 
 
 def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
     if fact.kind == "transport" and fact.value.lower().startswith("shm"):
         return "let NCCL use peer-to-peer: no ACS on the PCIe switches, no NCCL_P2P_DISABLE (nvidia-smi topo -p2p r)"
+    if fact.kind == "interface":
+        return "FI_PROVIDER=efa (or the fabric's own provider), and give the containers its devices"
+    if fact.kind == "gpu_direct":
+        return "load nvidia-peermem (or DMA-BUF), and let PCIe switches pass peer-to-peer (no ACS)"
     named = next((one for one in variables if one.name in ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA")), None)
     more = f"; the log sets {named.name}={named.value}" if named else ""
     return f"give the containers the InfiniBand devices and name them with NCCL_IB_HCA{more}"

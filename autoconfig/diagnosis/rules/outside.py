@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from autoconfig.diagnosis import timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
-from autoconfig.evidence.records import Origin
+from autoconfig.evidence.records import Origin, Pause, StepStatistics
+from autoconfig.evidence.steps import statistics
 
 ALLOCATOR_REMEDY = "PYTORCH_ALLOC_CONF=expandable_segments:True, a smaller micro-batch or recomputation of one module more"
 
@@ -23,7 +26,7 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
             return caused(case, "R05", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
     counted = [(step.retries, step.origin) for step in case.evidence.steps if step.retries]
     counted += [(line.retries, line.origin) for line in case.evidence.memory if line.retries]
-    if counted:
+    if any(retries >= threshold("R05", "least_retries") for retries, _ in counted):
         retries, origin = max(counted, key=lambda item: item[0])
         full = _fullest(case)
         figures = f"{retries} allocation retries" + (f", {full[0]:.0%} of the memory reserved" if full else "")
@@ -135,13 +138,16 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
         return None
     excess = sum(one.excess for one in found.pauses) / max(1, found.count)
     outside = found.outside_s or 0.0
-    paused = excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1
+    hang = _hang(found)
+    paused = hang is not None or (excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1)
     apart = outside >= threshold("R07", "outside_share") * found.median_s
     if not paused and not apart:
         return Cleared("no pauses")
-    words, remedy = _kind_of_pause(case, found.pause_period, paused=paused)
+    words, remedy = _kind_of_hang(case, hang) if hang else _kind_of_pause(case, found.pause_period, paused=paused)
     parts = []
-    if paused:
+    if hang is not None:
+        parts.append(f"one step takes {hang.seconds:,.4g} s where the others take {found.median_s:.3g} s")
+    elif paused:
         period = f", one each {found.pause_period:.0f} steps" if found.pause_period else ", at no period"
         parts.append(f"{len(found.pauses)} steps take {found.pauses[0].excess:.3g} s more and the like{period}")
     if apart:
@@ -162,13 +168,40 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     )
 
 
+def _hang(found: StepStatistics) -> Pause | None:
+    """The one pause that takes most of what all pauses take, and a share of the run that counts; None where there is none."""
+    longest = max(found.pauses, key=lambda one: one.excess, default=None)
+    if longest is None or longest.seconds < threshold("R07", "hang") * found.median_s:
+        return None
+    if longest.excess < threshold("R07", "certain_share") * found.median_s * found.count:
+        return None
+    return longest if longest.excess > 0.5 * sum(one.excess for one in found.pauses) else None
+
+
+def _kind_of_hang(case: RunCase, hang: Pause) -> tuple[str, str]:
+    """(what the hang is, remedy): a save or an evaluation where it falls on one, by the arguments that the log prints."""
+    values = case.evidence.plans[0].values if case.evidence.plans else {}
+    for key, words, remedy in AT_INTERVALS:
+        text = values.get(key, "")
+        if hang.step is not None and text.isdigit() and int(text) and hang.step % int(text) in (0, 1):
+            return words, remedy
+    return (
+        "the run hung in one step",
+        "look at that time for a retried collective, storage, a node that was replaced (NCCL_DEBUG=WARN, the kernel's log)",
+    )
+
+
+AT_INTERVALS = (
+    ("save_interval", "checkpoints hold the run up", "--async-save, or fewer checkpoints"),
+    ("eval_interval", "evaluations hold the run up", "fewer evaluations, or fewer iterations of one (--eval-iters)"),
+)
+"""(argument of Megatron-LM, what holds the run up at its interval, remedy)."""
+
+
 def _kind_of_pause(case: RunCase, period: float | None, *, paused: bool) -> tuple[str, str]:
     """(what the pauses are, remedy): those at the interval of saves or evaluations, or of the garbage collector."""
     values = case.evidence.plans[0].values if case.evidence.plans else {}
-    for key, words, remedy in (
-        ("save_interval", "checkpoints hold the run up", "--async-save, or fewer checkpoints"),
-        ("eval_interval", "evaluations hold the run up", "fewer evaluations, or fewer iterations of one (--eval-iters)"),
-    ):
+    for key, words, remedy in AT_INTERVALS:
         text = values.get(key, "")
         if period and text.isdigit() and int(text) and abs(period / int(text) - 1) < 0.1:
             return words, remedy
@@ -193,26 +226,60 @@ def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
 
 
 def growing(case: RunCase) -> Cause | Cleared | None:
-    """R11: steps get longer within the run."""
+    """R11: steps get longer within the run, by a slope or by one jump, and not because they hold more tokens."""
     found = case.measured.statistics if case.measured else None
     if found is None or found.count < 2:
         return None
-    growth = max(found.slope, found.drift)
     few = found.count < threshold("R11", "few")
-    if not found.growing and not (few and growth >= threshold("R11", "few_growth")):
+    growth = max(found.slope, found.drift) if found.count == 2 else found.slope
+    least = threshold("R11", "few_growth" if few else "growth")
+    if not (found.rising if few else found.growing) or growth < least:
         return Cleared("steps stay as long as they were")
-    if growth < threshold("R11", "few_growth" if few else "growth"):
-        return Cleared("steps stay as long as they were")
-    lines = [line.origin for line in case.evidence.steps if line.step is not None]
-    words = f"the step grows within the run, by {growth:.0%}"
-    remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
-    lost = found.median_s * growth if case.step_seconds else None
+    if _grows_with_its_tokens(case, least):
+        return Cleared("steps grow with the tokens that they hold")
+    lost = found.growth_s
+    if found.jump is not None:
+        words = f"the step jumps at iteration {found.jump:,}, from {found.start_s:.3g} s, and stays longer"
+        remedy = "what changed at that step: a node's clock or heat, a neighbour on the network or storage; restart"
+    else:
+        words = f"the step grows within the run, by {growth:.0%}"
+        remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
     return caused(
         case,
         "R11",
         words,
         LIKELY if few else CERTAIN,
-        evidence=(lines[0], lines[-1]) if len(lines) > 1 else tuple(lines),
+        evidence=_lines_of_growth(case, found.jump),
         remedy=remedy,
-        seconds=lost,
+        seconds=lost if case.step_seconds else None,
+        step_after=min(case.step_seconds, found.start_s) if case.step_seconds else None,
+        gain_seconds=lost if case.step_seconds else None,
     )
+
+
+TOKEN_FIELDS = ("perf/total_num_tokens", "global_seqlen/mean", "response_length/mean")
+"""Fields that say how many tokens a step holds, in words of verl."""
+
+
+def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
+    """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
+    for name in TOKEN_FIELDS:
+        lines = [line for line in case.evidence.steps if line.seconds and line.fields.get(name)]
+        if len(lines) < 2:
+            continue
+        found = statistics(replace(line, seconds=(line.seconds or 0.0) / line.fields[name]) for line in lines)
+        return found is not None and found.slope < least
+    return False
+
+
+def _lines_of_growth(case: RunCase, jump: int | None) -> tuple[Origin, ...]:
+    """The first and last line that count, or those on both sides of the jump."""
+    found = case.measured.statistics if case.measured else None
+    if found is None:
+        return ()
+    lines = {line.step: line.origin for line in case.evidence.steps if line.step is not None}
+    numbers = sorted(step for step in lines if (found.first or 0) <= step <= (found.last or step))
+    if jump is not None and jump in numbers[1:]:
+        at = numbers.index(jump)
+        numbers = numbers[at - 1 : at + 1]
+    return tuple(lines[step] for step in dict.fromkeys((numbers[0], numbers[-1]))) if numbers else ()

@@ -183,13 +183,17 @@ def _peers(case: RunCase) -> dict[int, dict[int, float]]:
     """Stage -> rank -> seconds of its forward pass, where the timers say every rank; stages are blocks of ranks in Megatron's
     order (tp-cp-ep-dp-pp)."""
     timer = timers.timed(case.evidence, timers.FORWARD) or timers.timed(case.evidence, timers.FORWARD_BACKWARD)
-    if timer is None or len(timer.by_rank) < 2:
+    return _by_stage(case, timer.by_rank) if timer is not None else {}
+
+
+def _by_stage(case: RunCase, by_rank: Mapping[int, float]) -> dict[int, dict[int, float]]:
+    if len(by_rank) < 2:
         return {}
-    ranks = max(timer.by_rank) + 1
+    ranks = max(by_rank) + 1
     world = case.expectation.scenario.cluster.num_gpus if case.expectation and case.expectation.scenario else ranks
     each = max(1, world // _stages(case))
     found: dict[int, dict[int, float]] = {}
-    for rank, seconds in timer.by_rank.items():
+    for rank, seconds in by_rank.items():
         found.setdefault(rank // each, {})[rank] = seconds
     return found
 
@@ -290,15 +294,24 @@ def _slow_stage(case: RunCase, certainty: str, origin: Origin, text: str, ratio:
     )
 
 
+def _steps_of_peers(case: RunCase, timer: timers.Timed | None) -> list[list[list[float]]]:
+    """Of each stage the seconds of its ranks, step by step: which rank is the busiest may change with the step."""
+    found: dict[int, list[list[float]]] = {}
+    for by_rank in timer.steps if timer is not None else ():
+        for stage, ranks in _by_stage(case, by_rank).items():
+            if len(ranks) > 1 and min(ranks.values()) > 0:
+                found.setdefault(stage, []).append(list(ranks.values()))
+    return list(found.values())
+
+
 def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
     """R08: ranks of the experts' group differ in their forward pass; or only a load of the busiest rank explains the step."""
     e = case.expectation
     if e is None or e.scenario is None or e.plan is None or not e.scenario.model.is_moe or e.plan.ep == 1:
         return None
     timer = timers.timed(case.evidence, timers.FORWARD)
-    peers = _peers(case)
-    alike = [list(ranks.values()) for ranks in peers.values() if len(ranks) > 1]
-    spreads = [max(seconds) / min(seconds) for seconds in alike if min(seconds) > 0]
+    alike = _steps_of_peers(case, timer)
+    spreads = [statistics.median(max(seconds) / min(seconds) for seconds in steps) for steps in alike]
     if not spreads and timer is not None and e.plan.pp == 1 and timer.least > 0:
         spreads = [timer.most / timer.least]
     solved = solve.imbalance(e.scenario, e.plan, case.step_seconds) if case.step_seconds and case.above_band else None
@@ -308,7 +321,9 @@ def unbalanced_experts(case: RunCase) -> Cause | Cleared | None:
         if spread < threshold("R08", "spread") or timer is None:
             return Cleared("ranks of experts alike")
         text = f"{timer.name}: the slowest rank takes {spread:.2f} times the fastest{said}"
-        busiest = max((max(seconds) / statistics.mean(seconds) for seconds in alike), default=1.0)
+        busiest = max(
+            (statistics.median(max(seconds) / statistics.mean(seconds) for seconds in steps) for steps in alike), default=1.0
+        )
         waited = case.step_seconds * (1 - 1 / busiest) if case.step_seconds else 0.0
         certain = solved is not None or busiest >= threshold("R08", "busiest")
         return _unbalanced(case, CERTAIN if certain else LIKELY, (timer.origins[0],), text, max(waited, case.gap_seconds))

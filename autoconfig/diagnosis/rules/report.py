@@ -58,6 +58,9 @@ def _own_time(line: StepLine, case: RunCase) -> float | None:
 def _checked(case: RunCase, line: StepLine, seconds: float, scenario: Scenario, plan: TrainPlan) -> Cause | None:
     """The cause where the line's TFLOPS or MFU do not follow from `seconds`."""
     right = formulas.right_tflops(scenario, plan, seconds)
+    if line.seconds is not None and line.batch_size:  # its own: a batch that is ramped up makes other steps
+        ramped = line.batch_size / scenario.workload.global_batch_size
+        right = [replace(one, value=one.value * ramped) for one in right]
     peak = scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision) / formulas.TERA
     half = scenario.cluster.gpu.sixteen_bit_flops_per_s / formulas.TERA
     if line.tflops_per_gpu:

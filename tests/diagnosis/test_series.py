@@ -1,0 +1,117 @@
+"""What a series of steps says: growth and jumps, hangs, ramped batches, steps that grow with their tokens, steps too fast."""
+
+import pytest
+
+from autoconfig.diagnosis.files import diagnose_texts
+from autoconfig.megatron.check_input import CheckRequest
+from autoconfig.training.price import flops_per_step
+from autoconfig.training.question import request_of
+from validation.diagnosis.made_runs import expected
+
+QUESTION = {"model": "qwen2.5-14b", "gpus": 32, "gpu": "h100", "seq_length": 4096, "global_batch_size": 256}
+PLAN = "tp=2,pp=2,mbs=1,sp=1"
+
+
+def priced():
+    return expected(QUESTION, PLAN)
+
+
+def diagnosed(text, plan=None):
+    given = {name: str(value) for name, value in QUESTION.items()} if plan else {}
+    return diagnose_texts({"run.log": text}, plan, given, lambda: request_of(given), CheckRequest())
+
+
+def log(steps, batches=None, printed=1.0, first=1):
+    """Of Megatron-LM; `printed`: TFLOPS over the right ones. Steps scatter by half a per cent."""
+    e = priced()
+    flops = flops_per_step(e.scenario, "full", e.plan.recompute) / e.scenario.cluster.num_gpus / 1e12
+    lines = []
+    for place, seconds in enumerate(steps):
+        batch = batches[place] if batches else 256
+        own = seconds * (1 + 0.005 * ((7 * place) % 5 - 2) / 2)
+        lines.append(
+            f" iteration {first + place:8d}/    9000 | elapsed time per iteration (ms): {1e3 * own:.1f} | "
+            f"throughput per GPU (TFLOP/s/GPU): {printed * flops * batch / 256 / own:.1f} | global batch size: {batch:5d} |\n"
+        )
+    return "".join(lines)
+
+
+def named(found):
+    return [one.rule for one in found.causes]
+
+
+def test_the_figures_of_a_ramped_batch_follow_from_each_lines_own():
+    step = priced().step_seconds
+    batches = [32] * 20 + [64] * 20 + [128] * 20 + [256] * 15
+    steps = [step * max(0.16, batch / 256) for batch in batches]
+    healthy = diagnosed(log(steps, batches), PLAN)
+    assert (healthy.verdict, named(healthy)) == ("healthy", [])
+    wrong = diagnosed(log(steps, batches, printed=2.0), PLAN)
+    assert (wrong.verdict, named(wrong)) == ("report_wrong", ["R12"])
+
+
+@pytest.mark.parametrize("seconds", [[5.0, 5.0, 7.5, 5.1], [5.0, 5.1, 5.0, 7.0], [6.9, 5.0, 5.0], [5.0, 5.02, 5.04, 7.9]])
+def test_a_spike_among_few_steps_is_no_growth(seconds):
+    assert "R11" not in named(diagnosed(log(seconds, first=40)))
+
+
+@pytest.mark.parametrize("seconds", [[5.0, 7.0], [5.0, 6.1, 7.4, 8.8]])
+def test_few_steps_that_all_rise_grow(seconds):
+    assert named(diagnosed(log(seconds, first=40))) == ["R11"]
+
+
+def test_growth_costs_what_it_adds_to_the_median_and_shows_the_first_step_that_counts():
+    step = priced().step_seconds
+    steps = [7 * step, 3 * step] + [step * (1 + 0.6 * number / 99) for number in range(100)]
+    cause = next(one for one in diagnosed(log(steps), PLAN).causes if one.rule == "R11")
+    assert cause.step_after == pytest.approx(step * 1.03, rel=0.02)  # of the first tenth
+    assert cause.gain_seconds == pytest.approx(0.27 * step, rel=0.1)
+    assert "iteration        3/" in cause.evidence[0].text and "iteration      102/" in cause.evidence[1].text
+    assert "grows" in cause.words
+
+
+@pytest.mark.parametrize("at", [25, 45, 70])
+def test_a_jump_is_called_one_and_shown_where_it_is(at):
+    step = priced().step_seconds
+    found = diagnosed(log([step] * at + [1.5 * step] * (90 - at)), PLAN)
+    cause = next(one for one in found.causes if one.rule == "R11")
+    assert f"jumps at iteration {at + 1}," in cause.words
+    assert [f"iteration {number:8d}/" in line.text for number, line in zip((at, at + 1), cause.evidence, strict=True)] == [
+        True
+    ] * 2
+    assert cause.step_after == pytest.approx(min(found.case.step_seconds, step), rel=0.01)
+
+
+def rl(tokens, seconds):
+    return "".join(
+        f"step:{number} - global_seqlen/mean:{count:.1f} - timing_s/gen:{0.6 * time:.2f}"
+        f" - timing_s/update_actor:{0.3 * time:.2f}"
+        f" - timing_s/step:{time:.2f} - perf/total_num_tokens:{64 * count:.0f} - perf/time_per_step:{time:.2f}\n"
+        for number, (count, time) in enumerate(zip(tokens, seconds, strict=True), 1)
+    )
+
+
+def test_longer_answers_are_no_growth_and_the_same_answers_that_take_longer_are():
+    counts = [9000 + 450 * number for number in range(30)]
+    with_tokens = diagnosed(rl(counts, [20 + 0.012 * count for count in counts]))
+    assert "R11" not in named(with_tokens)
+    alike = diagnosed(rl([9000] * 30, [128 + 5.4 * number for number in range(30)]))
+    assert "R11" in named(alike)
+
+
+@pytest.mark.parametrize(("times", "cause"), [(180, ["R07"]), (4, [])])
+def test_one_hang_of_a_run_is_named(times, cause):
+    step = priced().step_seconds
+    steps = [step] * 31 + [times * step] + [step] * 60
+    found = diagnosed(log(steps), PLAN)
+    assert (found.verdict, named(found)) == ("slow" if cause else "healthy", cause)
+    if cause:
+        assert "iteration       32/" in found.causes[0].evidence[0].text
+
+
+@pytest.mark.parametrize(("times", "verdict"), [(0.04, "not_enough"), (0.3, "not_enough"), (0.8, "fast"), (1.0, "healthy")])
+def test_a_step_that_no_plan_reaches_is_of_another_plan(times, verdict):
+    found = diagnosed(log([times * priced().step_seconds] * 40), PLAN)
+    assert (found.verdict, named(found)) == (verdict, [] if verdict != "not_enough" else named(found))
+    if verdict == "not_enough":
+        assert "plan" in found.missing[0].evidence and found.why_not_calibrate
