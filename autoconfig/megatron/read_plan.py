@@ -14,7 +14,7 @@ from autoconfig.specs.models.pattern import parse_pattern
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Remark, note
 from autoconfig.specs.scenario import FORMATS, FP8_RECIPES, Numerics
-from autoconfig.training.plan_rules import PipelineSplit, layout_chunks, split_by_accounting, split_of_layout
+from autoconfig.training.plan_rules import PipelineSplit, layout_chunks, split_by_accounting, split_of_layout, spread_layers
 
 _SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 LAYERS_PER_CHUNK = "--num-layers-per-virtual-pipeline-stage"
@@ -127,7 +127,8 @@ def _stages(
     pattern = a.text(*PATTERNS)
     if pattern is not None and "|" in pattern:
         split, vpp, first, last = _with_ends(_split_of_pattern(a, pattern, pp), model, assumed)
-        return None if split and split.even_inside else split, vpp, first, last
+        halves = any(layers % (vpp * model.sublayers_per_layer) for layers in split.layers)
+        return None if split.even_inside and not halves else split, vpp, first, last
     ways = [name for name in (LAYERS_PER_CHUNK, CHUNKS_PER_RANK, LAYOUT) if a.has(name)]
     if len(ways) > 1:
         raise InputError(f"contradictory: {' and '.join(ways)} are given together (NV038); Megatron-LM takes one of them")
@@ -209,8 +210,7 @@ def _deepspeed_split(a: Arguments, layers: int, pp: int) -> PipelineSplit:
     """DeepSpeed spreads any number of layers; `type:transformer|embedding` counts both ends as layers, too."""
     if "embedding" in (a.text("--pp-partition-method") or ""):
         return split_by_accounting(layers, pp, 1, embedding=True, loss=True)
-    spread = tuple(layers // pp + int(rank < layers % pp) for rank in range(pp))
-    return PipelineSplit(vpp=1, layers=spread)
+    return spread_layers(layers, pp)
 
 
 def _with_ends(

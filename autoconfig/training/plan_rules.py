@@ -24,7 +24,7 @@ MAX_LETTERS = 100_000
 _GROUP = re.compile(r"\(([^()]+)\)\*([0-9]{1,6})")
 _LETTER = re.compile(r"([EtmL])\*([0-9]{1,6})")
 _WORDS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
-OWN_RULES = frozenset({"NV024", "NV026", "NV044", "NV027"})
+OWN_RULES = frozenset({"NV024", "NV026", "NV044", "NV027", "AC033"})
 """Rules about even and uneven stages that do not apply where a layout or the account-for flags place every layer."""
 
 
@@ -111,6 +111,12 @@ def split_by_accounting(num_layers: int, pp: int, vpp: int, *, embedding: bool, 
     layers[0] -= int(embedding)
     layers[-1] -= int(loss)
     return PipelineSplit(vpp=vpp, layers=tuple(layers), broken=broken)
+
+
+def spread_layers(num_layers: int, pp: int) -> PipelineSplit:
+    """The stages of DeepSpeed, which takes any number of layers: the first ones hold one more (deepspeed/runtime/utils.py,
+    partition_uniform, and partition_balanced with equal weights)."""
+    return PipelineSplit(vpp=1, layers=tuple(num_layers // pp + int(rank < num_layers % pp) for rank in range(pp)))
 
 
 def _short(text: str) -> str:

@@ -279,6 +279,17 @@ def chunk_layers(s: Scenario, c: Columns) -> Mask:
     return (vpp == 1) | ((middle % vpp == 0) & (ends | placed) & even)
 
 
+@_rule("AC033", "vpp pp first last")
+def whole_layers(s: Scenario, c: Columns) -> Mask:
+    """A chunk of a hybrid holds whole layers: a mixer and the MLP or experts behind it."""
+    middle = (s.model.num_layers - c["first"] - c["last"]) // np.maximum(c["pp"] - 2, 1)
+    size, legal = c["vpp"] * s.model.sublayers_per_layer, np.array(True)
+    if s.model.sublayers_per_layer > 1:
+        for layers in (c["first"], c["last"], np.where(c["pp"] > 2, middle, 0)):
+            legal = legal & (layers % size == 0)
+    return legal
+
+
 @_rule("NV007", "mbs dp")
 def batch(s: Scenario, c: Columns) -> Mask:
     """global_batch_size must be a multiple of mbs x dp."""
@@ -378,7 +389,7 @@ def fp8_param_gather(s: Scenario, c: Columns) -> Mask:
 def offload(s: Scenario, c: Columns) -> Mask:
     """Optimizer offload needs the distributed optimizer, and with fp8_param_gather the delayed recipe."""
     possible = not s.numerics.fp8_param_gather or s.numerics.fp8_recipe == "delayed"
-    sharded = c["dist_opt"] | ((c["fsdp"] > 0) & (s.software.sharding == "deepspeed"))
+    sharded = c["dist_opt"] | ((c["fsdp"] > 0) & (s.software.sharding != "megatron"))  # FSDP2 has a CPUOffloadPolicy
     return (c["offload"] == 0) | (sharded & possible)
 
 

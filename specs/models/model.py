@@ -22,7 +22,7 @@ from typing import Annotated
 from autoconfig.specs.errors import InputError, refuse
 from autoconfig.specs.json_record import Keywords, Positive
 from autoconfig.specs.models.model_numbers import RopeScaling, RouterNumbers
-from autoconfig.specs.models.pattern import HybridPattern, parse_pattern
+from autoconfig.specs.models.pattern import HybridPattern, parse_pattern, published_layers
 
 ACTIVATIONS = ("gelu", "swiglu", "geglu", "squared-relu", "relu")
 POSITION_EMBEDDINGS = ("learned_absolute", "rope", "yarn", "alibi", "relative", "none")
@@ -250,6 +250,11 @@ class ModelSpec:
     def is_hybrid(self) -> bool:
         """Layers are single sublayers, by `hybrid_layer_pattern`."""
         return bool(self.hybrid_layer_pattern)
+
+    @cached_property
+    def sublayers_per_layer(self) -> int:
+        """Layers here in a layer as checkpoints and GPTModel count: 2 where every mixer has its MLP behind it, else 1."""
+        return self.num_layers // published_layers(self.hybrid_layer_pattern) if self.is_hybrid else 1
 
     @property
     def is_encoder_decoder(self) -> bool:

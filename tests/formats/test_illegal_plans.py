@@ -90,7 +90,7 @@ def test_layers_that_do_not_divide_and_no_words_for_uneven_stages(command, text,
 
 
 def test_the_nearest_plan_is_one_that_nanotron_can_say(tmp_path):
-    """16 layers do not divide over 3 stages; 5, 6 and 5 would be legal, and nanotron has no words for them."""
+    """One micro-batch is too few for 3 stages; 16 layers do not divide over these, and nanotron has no words for 5, 6 and 5."""
     path = tmp_path / "train.yaml"
     path.write_text(NANOTRON)
     answer = json.loads(_ran("json", path, tmp_path=tmp_path).output)

@@ -266,6 +266,23 @@ def test_torchtitans_schedules_have_their_stages(schedule, chunks):
     assert read_any(TITAN.format(schedule), CheckRequest(gpu="h100-80gb")).plan.vpp == chunks
 
 
+@pytest.mark.parametrize(
+    ("name", "stages", "pp", "layers"),
+    [
+        ("nanotron_2025_llama3.2_3b.yaml", ("pp: 1", "pp: {}"), 3, (11, 10, 7)),  # the output layer costs 3.48 layers
+        ("gpt_neox_2022_20b.yml", ('parallel-size": 4', 'parallel-size": {}'), 3, (15, 15, 14)),
+        ("gpt_neox_2022_20b.yml", ('parallel-size": 4', 'parallel-size": {}'), 6, (8, 8, 7, 7, 7, 7)),
+    ],
+)
+def test_stages_are_as_uneven_as_the_trainer_makes_them(name, stages, pp, layers):
+    text = (FILES / name).read_text().replace(stages[0], stages[1].format(pp), 1)
+    found = read_any(text, CheckRequest(gpu="h100-80gb", gpus=8 * pp))
+    assert found.split is not None and found.split.layers == layers
+    assert not plan_violations(found.question.scenario, found.plan, found.split)
+    even = read_any((FILES / name).read_text(), CheckRequest(gpu="h100-80gb", gpus=8))
+    assert even.split is None
+
+
 @tabled
 def test_schedules_that_plans_cannot_say_are_refused(schedule, more, says):
     with pytest.raises(InputError, match=re.escape(says)):

@@ -497,6 +497,8 @@ ROWS = [
     ("NV094", {}, {"offload": 0.0, "dist_opt": False, "fsdp": 0}, True),
     ("NV094", {"stack": DEEPSPEED}, {"offload": 0.5, "dist_opt": False, "fsdp": 2}, True),
     ("NV094", {"stack": DEEPSPEED}, {"offload": 0.5, "dist_opt": False, "fsdp": 0}, False),
+    *(("NV094", {"stack": {"sharding": "torch"}}, {"offload": 1.0, "dist_opt": False, "fsdp": fsdp}, legal)
+      for fsdp, legal in ((3, True), (0, False))),
     ("NV094", {"precision": "fp8", "fp8_param_gather": True}, {"offload": 0.5, "dist_opt": True, "fsdp": 0}, True),
     ("NV094", {"precision": "fp8", "fp8_recipe": "tensorwise", "fp8_param_gather": True},
      {"offload": 0.5, "dist_opt": True, "fsdp": 0}, False),

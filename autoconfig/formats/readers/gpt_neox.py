@@ -16,6 +16,7 @@ from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Scenario
 from autoconfig.specs.software.optimizers import other_state
+from autoconfig.training.plan_rules import spread_layers
 from autoconfig.training.space import Constraints
 
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm", "te_layernorm": "LayerNorm", "te_rmsnorm": "RMSNorm"}
@@ -56,9 +57,11 @@ def read(document: Document) -> CheckInput:
     assumed: list[Remark] = []
     model = _model(section, assumed)
     stage = section.whole("zero_optimization.stage") or 0
+    pp = max(1, section.whole("pipe_parallel_size") or 1)
     run = TrainerRun(
         model=model, software="gpt-neox", gpus=None,
-        tp=section.count("model_parallel_size") or 1, pp=max(1, section.whole("pipe_parallel_size") or 1),
+        tp=section.count("model_parallel_size") or 1, pp=pp,
+        split=spread_layers(model.num_layers, pp) if model.num_layers % pp else None,
         cp=section.count("context_parallel_size") or 1,
         micro_batch=needed(section.count("train_micro_batch_size_per_gpu", "train_micro_batch_size"), section,
                            "train_micro_batch_size_per_gpu"),

@@ -15,6 +15,7 @@ from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.specs.remarks import Remark
 from autoconfig.specs.software.optimizers import other_state
+from autoconfig.training.plan_rules import PipelineSplit
 
 
 def read(document: Document) -> CheckInput:
@@ -33,6 +34,7 @@ def read(document: Document) -> CheckInput:
         gpus=dp * tp * pp * cp if dp else None,
         tp=tp,
         pp=pp,
+        split=_uneven_stages(model, pp),
         cp=cp,
         ep=section.count("parallelism.expert_parallel_size") or 1,
         sp=(section.word("parallelism.tp_mode") or "ALL_REDUCE").upper() == "REDUCE_SCATTER",
@@ -48,6 +50,25 @@ def read(document: Document) -> CheckInput:
         run.not_modelled.append(other_state(name, other))
     section.used |= {path for path in section.flat if path.startswith("model.m")}  # read by Hugging Face's families
     return record(document, run, section, settings, WISH)
+
+
+def _uneven_stages(model: ModelSpec, pp: int) -> PipelineSplit | None:
+    """The layers of each stage where pp does not divide them; None where it does, as the search counts them.
+
+    A stage takes blocks until its cumulative cost exceeds its share of the whole: 4 a d_head h + 3 f h of a layer, V h of the
+    output layer. Source: nanotron models/base.py (build_model) and models/llama.py, qwen.py (get_block_compute_costs).
+    """
+    if model.num_layers % pp == 0:
+        return None
+    h = model.hidden_size
+    layer = 4 * model.num_attention_heads * (h // model.num_attention_heads) * h + 3 * model.ffn_hidden_size * h
+    output = model.vocab_size * h
+    total = model.num_layers * layer + output
+    stages, stage = [0] * pp, 0
+    for number in range(1, model.num_layers + 1):
+        stages[stage] += 1
+        stage += number * layer * pp > total * (stage + 1)
+    return PipelineSplit(vpp=1, layers=tuple(stages))
 
 
 def _model(document: Document, assumed: list[Remark]) -> ModelSpec:
