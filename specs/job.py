@@ -143,6 +143,8 @@ class Job:
             del content["numerics"]["optimizer_in_backward"]
         if not content["numerics"]["weights_are_masters"]:  # likewise: results that were kept stay results
             del content["numerics"]["weights_are_masters"]
+        if content["workload"]["schedule_calls"] == 1:
+            del content["workload"]["schedule_calls"]
         content["model"] = {key: value for key, value in content["model"].items() if key not in _NOT_CONTENT}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
 
