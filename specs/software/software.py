@@ -393,9 +393,12 @@ LOSS_BYTES = {
     **{"eager": 14.0, "compiled": 4.0, "chunked": 3.5, "fused": 0.0, "in_place": 6.0},
 }
 """Fusion of the loss -> bytes per logit (docs/memory_model.md, part `loss`). eager: torch's cross entropy of 16-bit logits (2)
-that are cast to fp32: log-softmax (4), and in backward its gradient and that of its input (4 each). compiled: the partitioner
-keeps the 16-bit logits alone (torch._functorch.partitioners), beside which backward writes their gradient. chunked: 16-bit
-logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss). fused: with the output layer, whose
+that a loop holds while backward runs and that are cast to fp32: log-softmax (4), and in backward its gradient and that of its
+input (4 each); without the logits, as torchtitan and transformers' Trainer run it, 12 (torch-eager.json; both are torch's own
+tracker's, validation/judge/pytorch/plans.py). compiled: the partitioner keeps the 16-bit logits alone
+(torch._functorch.partitioners), beside which backward writes their gradient. chunked: 16-bit
+logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss where its chunks are compiled; where
+they are not, every chunk's log-softmax stays: 6.5 by the tracker, which is not told apart). fused: with the output layer, whose
 logits are never held (Liger, arXiv:2410.10989, section 3; Cut Cross-Entropy). in_place: 16-bit logits and their fp32 copy, that
 becomes the gradient (Liger's cross entropy alone, section 3.2)."""
 OF_LOSS = ("loss_bytes_per_logit", "tp_loss_bytes_per_logit", "logit_gradient_bytes")

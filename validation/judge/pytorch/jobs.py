@@ -35,6 +35,8 @@ class TorchPlan:
     reshard: bool = True
     tied: bool = False
     tp: int = 1
+    loss: str = "plain"
+    """plain: the trainer's; eager: the same loss in a loop that holds its logits while backward runs."""
     pp: int = 1
     """torchtitan's 1F1B; its stages with an end have a layer less."""
 
@@ -56,7 +58,14 @@ class TorchPlan:
         name = f"{self.framework} {self.layers} x {self.hidden}, vocabulary {self.vocabulary}, {self.ranks} ranks"
         more = f", {self.micro_batch} x {self.sequence}, {self.accumulation} micro-batches, {self.recompute}, {self.reduce}"
         degrees = "".join(f", {name} {size}" for name, size in (("tp", self.tp), ("pp", self.pp)) if size > 1)
-        return name + more + degrees + ", gathered" * (not self.reshard) + ", tied" * self.tied
+        return (
+            name
+            + more
+            + degrees
+            + ", gathered" * (not self.reshard)
+            + ", tied" * self.tied
+            + ", logits held" * (self.loss == "eager")
+        )
 
 
 def tracked(plan: TorchPlan, stage: int = 0) -> int:
@@ -87,16 +96,22 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
                 else:
                     for _ in range(plan.accumulation):
                         tracker.reset_mod_stats()
-                        _loss(plan, model, tokens, labels).backward()
+                        loss, logits = _loss(plan, model, tokens, labels)
+                        if plan.loss == "plain":
+                            del logits
+                        loss.backward()
+                        logits = None
                 optimizer.step()
             return tracker.peak()
 
 
-def _loss(plan: TorchPlan, model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss alone: neither trainer holds the logits when backward begins."""
+def _loss(plan: TorchPlan, model: Any, tokens: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(loss, logits); neither trainer holds the logits when backward begins."""
     if plan.framework == "torchtitan":
-        return torchtitan("components.loss").cross_entropy_loss(model(tokens), labels)
-    return model(input_ids=tokens, labels=labels, use_cache=False).loss
+        logits = model(tokens)
+        return torchtitan("components.loss").cross_entropy_loss(logits, labels), logits
+    found = model(input_ids=tokens, labels=labels, use_cache=False)
+    return found.loss, found.logits
 
 
 def _torchtitan_job(plan: TorchPlan, stage: int) -> tuple[Any, Any]:

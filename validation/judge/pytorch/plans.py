@@ -19,7 +19,7 @@ from autoconfig.memory_model.predict import MOMENTS, estimate_memory
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
 from validation.judge.pytorch.jobs import TorchPlan, tracked
 
@@ -31,7 +31,7 @@ WIDTHS = ((1024, 8, 2), (1024, 16, 16), (1536, 12, 4), (2048, 16, 4), (2048, 32,
 
 def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
     """Plans of every kind in turn, their sizes by chance: torchtitan's every other time with tensor parallelism where heads
-    allow, every sixth in a pipeline."""
+    allow, every sixth in a pipeline; every fifth of transformers' holds its logits."""
     chance = random.Random(seed)
     for number in range(count):
         hidden, heads, kv_heads = chance.choice(WIDTHS)
@@ -57,6 +57,7 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
             reshard=chance.random() > 0.25,
             tp=tp,
             pp=pp,
+            loss="eager" if number % 10 == 9 else "plain",
             tied=framework == "transformers" and chance.random() > 0.5,
         )
 
@@ -79,7 +80,10 @@ def scenario_of(plan: TorchPlan) -> Scenario:
         model=model,
         cluster=cluster_of(load_gpu("h100"), plan.ranks),
         numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=plan.reduce),
-        software=load_stack("torchtitan" if plan.framework == "torchtitan" else "torch-eager"),
+        software=with_options(
+            load_stack("torchtitan" if plan.framework == "torchtitan" else "torch-eager"),
+            StackOptions(loss_fusion="" if plan.loss == "plain" else plan.loss),
+        ),
         workload=Workload(seq_length=plan.sequence, global_batch_size=plan.micro_batch * copies * plan.accumulation),
     )
 
