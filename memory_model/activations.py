@@ -384,12 +384,12 @@ def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Sha
     Layer input w T h / u; q and v w T (q + kv) / t; output and logsumexp of attention w T q / t + 4 T a / t; first product of a
     dense MLP w T f / t; product of a gated MLP's down projection w T h, and with tensor parallelism both reduce-scattered
     outputs, 2 w T h / u. Experts are run again but for their all-to-all collectives, whose outputs stay where ep is above 1:
-    rows that arrive, w R h, and rows that come back, w k T h / u (R: `experts.routed_rows` before etp gathers them); the
-    router's product w T E, and one of the shared experts' first products, w T f_s / t. w: bytes per activation; MLA: q and k
-    count as q.
+    rows that arrive, w R h, and rows that come back, w k T h / u (R: `experts.routed_rows` before etp gathers them); Qwen3,
+    known by its normed queries and keys, runs these again, too. The router's product w T E, and one of the shared experts'
+    first products, w T f_s / t. w: bytes per activation; MLA: q and k count as q.
 
     Source: torchtitan 0.2.2, models/{llama4,deepseek_v3,gpt_oss}/infra/parallelize.py, _op_sac_save_list (all_to_all_single;
-    its qwen3 runs these again, the one list of later releases keeps them for every model); every second product is run again
+    models/qwen3's list is without it; the one list of later releases has it for every model); every second product is run again
     (distributed/activation_checkpoint.py); ExpertParallel (distributed/expert_parallel.py) is there where ep is above 1.
     """
     if model.is_hybrid:  # torch's own policy is not described for recurrent layers: all stays
@@ -412,7 +412,8 @@ def kept_by_operator(model: ModelSpec, kind: str, numerics: Numerics, shape: Sha
         # as many rows arrive, on average, as go out; a busier rank's arrive in greater number, and it sends the mean
         sent = w * model.moe_router_topk * tokens / shape.sp * model.expert_width
         factor = numerics.moe_capacity_factor or numerics.moe_imbalance or 1.0
-        kept["sent_rows"] = np.where(np.greater(shape.ep, 1), (1.0 + factor) * sent, 0.0 * sent)
+        stay = np.greater(shape.ep, 1) & (model.multi_latent_attention or not model.qk_layernorm)
+        kept["sent_rows"] = np.where(stay, (1.0 + factor) * sent, 0.0 * sent)
         kept["router"] = w * tokens * (model.num_moe_experts or 0)
         kept["shared_experts_inside"] = w * tokens * model.moe_shared_expert_intermediate_size / shape.tp
     back = sum(parts.values(), 0.0 * tokens) - sum(kept.values(), 0.0 * tokens)

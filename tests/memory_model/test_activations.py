@@ -177,25 +177,27 @@ def test_returning_layers_of_full_recomputation():
     "text",
     ["tp=1,pp=1,mbs=2", "tp=4,pp=1,mbs=1,sp=1", "tp=4,pp=1,mbs=1", "tp=2,pp=1,cp=2,mbs=1,sp=1", "tp=2,pp=1,ep=4,mbs=1,sp=1"],
 )
-@pytest.mark.parametrize("kind", ["gpt", "gated", "mla", "moe"])
+@pytest.mark.parametrize("kind", ["gpt", "gated", "mla", "moe", "qwen3"])
 def test_what_recomputation_by_operator_keeps(kind, text):
     """Its line in docs/memory_model.md, in 16 bits: the layer's input, q and v, output and logsumexp of attention, the first
     product of a dense MLP, a gated MLP's last one, and both reduced outputs of tensor parallelism; of a mixture the router's
     product, one of its shared experts', and with expert parallelism the 3 rows a token that it sends and those, 1.5 times as
-    many, that arrive."""
-    model, plan = ModelSpec(**MODELS[kind]), parse_plan(text, 8)
-    numerics, memory = Numerics(moe_imbalance=1.5 if kind == "moe" else None), load_stack("torchtitan").memory
-    if kind == "moe":
-        model = model.replace(moe_router_topk=3, moe_shared_expert_intermediate_size=56)
+    many, that arrive; Qwen3, of normed queries and keys, exchanges them again."""
+    moe = kind in ("moe", "qwen3")
+    model, plan = ModelSpec(**MODELS["moe" if moe else kind]), parse_plan(text, 8)
+    numerics, memory = Numerics(moe_imbalance=1.5 if moe else None), load_stack("torchtitan").memory
+    if moe:
+        model = model.replace(moe_router_topk=3, moe_shared_expert_intermediate_size=56, qk_layernorm=kind == "qwen3")
     shape = Shape.of(seq_length=240, tp=plan.tp, sp=plan.sp, cp=plan.cp, ep=plan.ep, etp=1, mbs=plan.mbs)
-    layer = "moe" if kind == "moe" else "dense"
+    layer = "moe" if moe else "dense"
     kept = kept_by_operator(model, layer, numerics, shape, layer_activations(model, layer, numerics, memory, shape, A100)).kept
     t, u, tokens, h = plan.tp, plan.tp if plan.sp else 1, 240 * plan.mbs / plan.cp, 96
     q, v, out = (24 * 20, 24 * 18, 24 * 18) if kind == "mla" else (240, 80, 240)
     expected = 2 * tokens * h / u + 2 * tokens * (q + v) / t + 2 * tokens * out / t + 4 * tokens * 24 / t
     expected += 4 * tokens * h / u if t > 1 else 0
-    if kind == "moe":
-        expected += 2 * tokens * (model.num_moe_experts + 56 / t) + (2 * 2.5 * 3 * tokens * h / u if plan.ep > 1 else 0)
+    if moe:
+        sent = 2 * 2.5 * 3 * tokens * h / u if plan.ep > 1 and kind == "moe" else 0
+        expected += 2 * tokens * (model.num_moe_experts + 56 / t) + sent
     else:
         expected += 2 * tokens * 200 / t + (0 if kind == "gpt" else 2 * tokens * h)
     assert float(sum(kept.values())) == pytest.approx(expected)
