@@ -79,10 +79,10 @@ bounds: $(RUNTIME)
 	$(BIN)/python -m tools.lower_bounds
 
 # The real megatron-core as judge of exports and rules, the training core on it, and the longer tests of the others that
-# are marked `judge`; writes docs/legality.md. No GPU is needed.
-JUDGED = tests/judge $(shell grep -rl 'mark\.judge' tests --include='test_*.py')
+# are marked `judge`; writes docs/legality.md. No GPU is needed. The two longest files begin, one on each process.
+JUDGED = tests/validation/test_sheets.py tests/trainer/test_agreement.py tests/judge $(shell grep -rl 'mark\.judge' tests --include='test_*.py')
 judge: $(JUDGE) $(JUDGE_RL) $(JUDGE_ENGINES)/.unpacked
-	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile -m 'judge and not soak' $(JUDGED)
+	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'judge and not soak' $(JUDGED)
 	$(JUDGE_BIN)/python -m validation.judge.page
 	$(JUDGE_BIN)/python -m validation.judge.families
 

@@ -214,8 +214,8 @@ def together(case: ServingCase, setup: Setup) -> OpenLoop:
     return server_of(case, setup).at_once(max(round(setup.running), 1))
 
 
-def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> OpenLoop:
-    """The open loop of a deployment that keeps the limits at this rate and at no higher one.
+def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float], offered: OpenLoop) -> OpenLoop:
+    """The open loop of a deployment that keeps the limits at this rate and at no higher one; `offered`: at the priced speed.
 
     How fast the system is beside the priced one is what the rate tells (power caps, cooling, tuning): every iteration is
     stretched or shortened alike until the 99th percentile of TTFT or TPOT is at its limit. At the priced speed where no
@@ -224,7 +224,7 @@ def rated_loop(case: ServingCase, setup: Setup, limits: tuple[float, float]) -> 
 
     @cache
     def loop(log_factor: float) -> OpenLoop:
-        return open_loop(case, setup, float(np.exp(log_factor)))
+        return open_loop(case, setup, float(np.exp(log_factor))) if log_factor else offered
 
     def excess(log_factor: float) -> float:
         served = loop(log_factor).served
@@ -423,7 +423,7 @@ def _closed(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]
 
 def _open(case: ServingCase, setup: Setup, notes: list[str]) -> dict[str, Any]:
     offered = open_loop(case, setup)
-    found = rated_loop(case, setup, case.limits) if case.limits else offered
+    found = rated_loop(case, setup, case.limits, offered) if case.limits else offered
     edge, near = (None, "") if case.limits else near_capacity(case, setup, found)
     if near:
         notes.insert(0, near)

@@ -18,7 +18,7 @@ from autoconfig.time_model.serving.costs import constant_vector
 from autoconfig.time_model.serving.tables import shipped_calibration
 from tables import tabled, write
 
-from autoconfig.runs.predict_serving import COLUMNS, predict_rows, rated_loop, read_table, set_up
+from autoconfig.runs.predict_serving import COLUMNS, open_loop, predict_rows, rated_loop, read_table, set_up
 from autoconfig.runs.serving_row import MEASURED, read_case
 from autoconfig.serving.answer import answer
 from autoconfig.serving.deployment_json import deployment_json
@@ -239,7 +239,8 @@ def test_an_mlperf_server_rate_is_the_largest_within_its_limits(rows):
     for rate in (14.5, 7.25):
         case = read_case({**row, "offered_qps": str(rate)})
         assert case.limits == (2.0, 0.2)
-        found = rated_loop(case, set_up(case, case.plans[0], shipped_calibration()), case.limits)
+        setup = set_up(case, case.plans[0], shipped_calibration())
+        found = rated_loop(case, setup, case.limits, open_loop(case, setup))
         first, between = (np.nanpercentile(x, 99) for x in (found.served.ttft_s, found.served.tpot_s))
         assert max(first / 2.0, between / 0.2) == pytest.approx(1.0, abs=0.05)
         slowdowns.append(found.slowdown)
