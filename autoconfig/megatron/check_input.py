@@ -31,7 +31,7 @@ from autoconfig.specs.remarks import Effect, Remark
 from autoconfig.specs.scenario import Calibration, Numerics, Scenario
 from autoconfig.training.plan_rules import PipelineSplit
 from autoconfig.training.price import Violation
-from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches
+from autoconfig.training.question import DEFAULT_FIT_CHANCE, Question, Request, assumed_switches, read_switches, unaligned_heads
 from autoconfig.training.space import Constraints
 
 PINNED = frozenset({"primus", "flagscale"})
@@ -258,7 +258,9 @@ def from_script(kind: str, text: str, script: Script, request: CheckRequest, *, 
     said = read_switches(request.switches, read.scenario.model, read.scenario.numerics)
     given = replace(read.scenario.given, **{name: value for name, value in vars(said).items() if value is not None})
     scenario = replace(read.scenario, given=given)
-    question = question_of(scenario, (*assumed, *read.assumed, *assumed_switches(scenario)), asked)
+    question = question_of(
+        scenario, (*unaligned_heads(scenario.model), *assumed, *read.assumed, *assumed_switches(scenario)), asked
+    )
     return CheckInput(
         kind=kind,
         question=question,

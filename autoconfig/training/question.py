@@ -179,6 +179,7 @@ def understand(request: Request) -> Question:
     if longest > model.max_position_embeddings:
         assumed.append(raised_positions(model, longest))
         model = model.replace(max_position_embeddings=longest)
+    assumed[:0] = unaligned_heads(model)
     numerics = read_numerics(request.numerics, model, cluster.gpu, stack, assumed)
     if request.architecture.get("mtp_num_layers") is None:
         model = without_depths(model, numerics, assumed)
@@ -453,6 +454,16 @@ def assumed_switches(scenario: Scenario) -> list[Remark]:
     usual[-1:] = [replace(last, why=why) for last in usual[-1:]]
     routing = real_routing(scenario)
     return formula_only(scenario.model, scenario.cluster) + routing + given_way(given.dispatcher, found) + usual
+
+
+def unaligned_heads(model: ModelSpec) -> list[Remark]:
+    """That a head's width is no multiple of 8, which tensor cores want of 16-bit operands; no formula prices it (NVIDIA, Matrix
+    Multiplication Background, section 4; flash-attention pads such heads, and cuDNN has no kernel for them)."""
+    width = model.query_head_dim
+    if not width % 8:
+        return []
+    why = "no multiple of 8: attention and its GEMMs run slower than priced, tens of per cent on an A100"
+    return [Remark("kv_channels", width, why)]
 
 
 def real_routing(scenario: Scenario) -> list[Remark]:

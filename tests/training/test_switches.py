@@ -36,6 +36,13 @@ def test_switches_are_read_from_every_edge():
     assert none.given.cuda_graphs == frozenset()
 
 
+@pytest.mark.parametrize(("hidden", "width"), [(2500, 100), (2400, 0), (2450, 98)])
+def test_heads_of_a_width_that_no_kernel_likes_are_said_first(hidden, width):
+    wide = request_of({"model": "gpt3-1.7b", "hidden_size": hidden, "num_attention_heads": 25, "gpus": 8, "gpu": "a100-80gb"})
+    first = sentences(understand(wide).assumed)[0]
+    assert first.startswith(f"kv_channels {width}: no multiple of 8") == bool(width)
+
+
 @tabled
 def test_what_megatron_has_not_is_refused(model, switches, says):
     with pytest.raises(InputError, match=says):
