@@ -60,6 +60,7 @@ def content_hash(job: dict) -> str:
     content = {key: value for key, value in job.items() if key != "generation" or value is not None}
     usual = {"weights_are_masters": False, "optimizer": "adamw", "optimizer_in_backward": False}
     content["numerics"] = {key: value for key, value in job["numerics"].items() if key not in usual or value != usual[key]}
+    content["workload"] = {key: value for key, value in job["workload"].items() if key != "schedule_calls" or value != 1}
     content["model"] = {key: value for key, value in job["model"].items() if key not in NOT_CONTENT}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
