@@ -106,7 +106,7 @@ def test_what_cannot_run_is_said():
 
 def test_arguments_of_a_sourced_file_are_said_and_the_model_is_the_checkpoints():
     text = "source models/qwen3-4B.sh\n" + SLIME.replace(
-        "--colocate", "--colocate ${MODEL_ARGS[@]} --hf-checkpoint /root/Qwen3-4B"
+        "--colocate", "--colocate ${MODEL_ARGS[@]} --hf-checkpoint Qwen/Qwen3-4B"
     )
     found = check_text(text, {"gpu": "h100"})
     assert found.job.policy.name == "qwen3-4b" and any("that the script sources" in one for one in sentences(found.run.notes))
