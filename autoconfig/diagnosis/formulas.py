@@ -99,18 +99,30 @@ def wrong_factors(scenario: Scenario, plan: TrainPlan) -> Iterator[tuple[str, fl
             yield words, float(count)
 
 
-def other_peaks(scenario: Scenario) -> Iterator[tuple[str, float]]:
-    """(which peak was taken, TFLOPS) beside the right one: other precisions, sparsity, other GPUs in 16 bits."""
+def own_peaks(scenario: Scenario) -> list[tuple[str, float]]:
+    """(which peak of this GPU, TFLOPS) beside the right one, each rate once: of other precisions, with sparsity."""
+    gpu = scenario.cluster.gpu
+    precision, right = scenario.numerics.gemm_precision, gpu.peak_flops_per_s(scenario.numerics.gemm_precision)
+    words: dict[float, list[str]] = {2 * right: [f"{precision} with sparsity"]}
+    for kind, rate in gpu.flops_per_s.items():
+        if abs(rate / right - 1) > 0.01:
+            same = next((known for known in words if abs(known / rate - 1) < 0.01), rate)
+            words.setdefault(same, []).append(kind)
+    return [(f"{gpu.id} in {' or in '.join(kinds)}", rate / TERA) for rate, kinds in words.items()]
+
+
+def peaks_of_others(scenario: Scenario) -> list[tuple[str, float]]:
+    """(GPU, TFLOPS in 16 bits) of the other GPUs of the catalogue, those that are met most first."""
     gpu = scenario.cluster.gpu
     right = gpu.peak_flops_per_s(scenario.numerics.gemm_precision)
-    for precision, rate in gpu.flops_per_s.items():
-        if abs(rate / right - 1) > 0.01:
-            yield f"{gpu.id} in {precision}", rate / TERA
-    yield f"{gpu.id} with sparsity", 2 * right / TERA
-    for name in sorted(gpu_ids(), key=lambda name: name not in ("h100-sxm-80gb", "a100-80gb", "v100-32gb")):
-        other = load_gpu(name).sixteen_bit_flops_per_s
-        if name != gpu.id and other and abs(other / right - 1) > 0.01:
-            yield name, other / TERA
+    names = sorted(gpu_ids(), key=lambda name: name not in ("h100-sxm-80gb", "a100-80gb", "v100-32gb"))
+    rates = [(name, load_gpu(name).sixteen_bit_flops_per_s) for name in names if name != gpu.id]
+    return [(name, rate / TERA) for name, rate in rates if rate and abs(rate / right - 1) > 0.01]
+
+
+def other_peaks(scenario: Scenario) -> list[tuple[str, float]]:
+    """(which peak was taken, TFLOPS) beside the right one: of this GPU, then of others."""
+    return [*own_peaks(scenario), *peaks_of_others(scenario)]
 
 
 def catalogue_peaks() -> list[tuple[str, float]]:

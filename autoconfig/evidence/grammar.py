@@ -228,7 +228,7 @@ def read_group(row: Format, name: str, text: str) -> Any:
         return moment(text)
     if name == "elapsed":
         return duration(text)
-    if name in ("value", "name", "key", "number", "unit", "reason"):
+    if name in ("value", "name", "key", "number", "unit", "old_unit", "reason"):
         return text.strip()
     value = number(text)
     return None if value is None else value * row.factor.get(name, 1.0)

@@ -249,12 +249,19 @@ def _engine(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, 
 
 def _kernel(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
     name = found["name"]
-    seconds = found["seconds"] * _SECONDS[found["unit"]]
+    seconds, unit = found.get("seconds", found.get("old_seconds", 0.0)), found.get("unit", found.get("old_unit", "s"))
     part = "" if name.startswith(("aten::", "autograd::", "Optimizer.", "ProfilerStep", "nccl:")) else part_of(name)
     read.add(
         "kernels",
         KernelRow(
-            origin=read.origin(number, line), name=name, seconds=seconds, share=found["share"], calls=found["calls"], part=part
+            origin=read.origin(number, line),
+            name=name,
+            seconds=seconds * _SECONDS[unit],
+            share=found.get("share", found.get("old_share", 0.0)),
+            calls=found["calls"],
+            host_share=found.get("host_share", 0.0),
+            host_total_share=found.get("host_total_share", 0.0),
+            part=part,
         ),
     )
     return True

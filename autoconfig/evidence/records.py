@@ -278,9 +278,14 @@ class KernelRow:
     origin: Origin
     name: str
     seconds: float
+    """Of the device itself; of the two rows of totals also the host's. 0 where the table is of the host alone."""
     share: float
     """Of the device's time."""
     calls: int
+    host_share: float = 0.0
+    """Of the host's time, in the call itself."""
+    host_total_share: float = 0.0
+    """Of the host's time, with what it calls."""
     part: str
     """As in TraceParts.parts; "" for an operator of torch or a kernel that is not known."""
 

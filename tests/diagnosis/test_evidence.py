@@ -10,6 +10,24 @@ NCCL = "n1:7:9 [0] NCCL INFO "
 FAST_PATH = "The fast path is not available because one of the required library is not installed. Falling back to torch"
 PREEMPTED = "WARNING 05-09 00:49:33 scheduler.py:1057 Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode"
 TABLE = "Self CPU time total: 8.000s\nSelf CUDA time total: {seconds}s\n"
+COLUMNS = ("Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %")
+NO_KERNEL = "       0.000us         0.00%       0.000us       0.000us"
+
+
+def table(*rows, device="2.000"):
+    """key_averages().table() of torch.profiler: rows are (name, % of the host's time, seconds of the host, calls)."""
+    lines = []
+    for name, share, seconds, calls in rows:
+        cells = (f"{share:.2f}%", f"{seconds:.3f}s", f"{share:.2f}%", f"{seconds:.3f}s", f"{1e3 * seconds / calls:.3f}ms")
+        lines.append(f"{name:>55}" + "".join(f"  {cell:>12}" for cell in cells) + NO_KERNEL + f"  {calls:>12}")
+    head = "".join(f"  {name:>12}" for name in COLUMNS) + "    CUDA total  CUDA time avg    # of Calls"
+    return "\n".join([head, *lines]) + "\n" + TABLE.format(seconds=device)
+
+
+LOADER = ("enumerate(DataLoader)#_SingleProcessDataLoaderIter._...", 60.0, 4.8, 50)
+WAITS = ("cudaEventSynchronize", 55.0, 4.4, 900)
+FREED = (("hipMalloc", 25.0, 2.0, 400), ("hipFree", 30.0, 2.4, 390))
+LAUNCHES = ("cudaLaunchKernel", 40.0, 3.2, 90000)
 REDUCTION = "time (ms) | fwd: 100.0 | bwd: 2000.0 | bwd_inner: 300.0 | bwd_allreduce: {ms} | step: 50.0"
 NCCL_TEST = (
     "  1073741824     268435456     float     sum      -1   91000   11.80   {rate}      0   91000   11.80   {rate}      0"
@@ -44,11 +62,38 @@ def rules(text, plan=None, **given):
         (PREEMPTED, "slow", ["R17"]),
         (TABLE.format(seconds="2.000"), "slow", ["R01"]),
         (TABLE.format(seconds="7.000"), "not_enough", []),
+        (table(LAUNCHES), "slow", ["R01"]),
+        (table(LOADER), "slow", ["R06"]),
+        (table(LOADER, device="7.600"), "not_enough", []),
+        (table(*FREED), "slow", ["R05"]),
+        (table(("cudaMalloc", 30.0, 2.4, 40)), "slow", ["R01"]),
+        (table(("cudaMalloc", 30.0, 2.4, 40), device="7.000"), "not_enough", []),
+        (table(("enumerate(DataLoader)#_MultiProcessingDataLoaderIter...", 20.0, 1.6, 50), LAUNCHES), "slow", ["R06", "R01"]),
+        ("CUDA_LAUNCH_BLOCKING=1", "slow", ["R01"]),
+        ("+ export CUDA_LAUNCH_BLOCKING=0", "not_enough", []),
+        ('declare -x AMD_SERIALIZE_KERNEL="3"', "slow", ["R01"]),
+        ("TORCH_NCCL_BLOCKING_WAIT=1", "not_enough", []),
+        ("NVTE_FLASH_ATTN=0\nNVTE_FUSED_ATTN=0", "slow", ["R04"]),
+        ("NVTE_FLASH_ATTN=0\nNVTE_FUSED_ATTN=1", "not_enough", []),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING=1", "slow", ["R05"]),
         ("nothing that any tool prints", "not_enough", []),
     ],
 )
 def test_a_line_without_a_plan(text, verdict, named):
     assert rules(text) == (verdict, named)
+
+
+def test_what_a_profilers_table_shows_of_the_host_decides_the_remedy():
+    found = diagnose_texts({"t": table(WAITS)}, None, {}, lambda: request_of({}), CheckRequest()).causes
+    assert [one.rule for one in found] == ["R01"] and ".item()" in found[0].remedy and "900 calls" in found[0].figures
+    found = diagnose_texts({"t": table(LAUNCHES)}, None, {}, lambda: request_of({}), CheckRequest()).causes
+    assert "graphs" in found[0].remedy
+
+
+def test_a_variable_is_no_cause_inside_the_band():
+    nodes = {**ONE_NODE, "gpus": "16", "gpu": "h100"}
+    assert rules("CUDA_LAUNCH_BLOCKING=1", "tp=2,mbs=1,sp=1", step="3.2s", **nodes) == ("healthy", [])
+    assert rules("CUDA_LAUNCH_BLOCKING=1", "tp=2,mbs=1,sp=1", step="7s", **nodes) == ("slow", ["R01"])
 
 
 def test_a_network_that_one_node_does_not_use_is_no_cause():

@@ -45,6 +45,19 @@ def test_nccl_says_a_fallback_where_a_network_is_used(text, found):
     assert causes(text) == found
 
 
+@pytest.mark.parametrize(
+    ("variable", "said", "words"),
+    [
+        ("NCCL_P2P_DISABLE set by environment to 1", "Using network Socket", "sockets"),
+        ("NCCL_NET set by environment to Socket", "Using network Socket", "NCCL_NET=Socket"),
+        ("NCCL_NET_GDR_LEVEL set by environment to LOC", "GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NCCL_NET_GDR_LEVEL"),
+    ],
+)
+def test_a_variable_is_named_for_the_facts_that_it_brings_about(variable, said, words):
+    (cause,) = diagnosed(on("c1", "c2", said=variable) + on("c1", "c2", said=said)).causes
+    assert cause.rule == "R02" and words in cause.words
+
+
 STEP = "step: {0:2d}  loss:  8.1  memory: 60.01GiB(75.8%)  tps: 410  tflops: 20.1  mfu: 2.0%\n"
 
 

@@ -50,6 +50,20 @@ def test_the_figures_of_a_ramped_batch_follow_from_each_lines_own():
     assert (wrong.verdict, named(wrong)) == ("report_wrong", ["R12"])
 
 
+TITAN = "step: {0:2d}  loss:  7.12  memory: 51.34GiB(64.82%)  tps: {1:,.0f}  tflops: {2:.2f}  mfu: {3:.2f}%\n"
+
+
+@pytest.mark.parametrize(("peak", "words"), [(1978.9, "with sparsity"), (312.0, "a100"), (700.0, "of no GPU that is known, 7")])
+def test_the_peak_that_a_line_divides_its_tflops_by_is_named(peak, words):
+    """990 TFLOPS are the H100's dense peak in bf16; half of the MFU fits a slip of the FLOPs, too."""
+    e = priced()
+    flops = flops_per_step(e.scenario, "full", e.plan.recompute) / e.scenario.cluster.num_gpus / 1e12 / e.step_seconds
+    tokens = 256 * 4096 / 32 / e.step_seconds
+    found = diagnosed("".join(TITAN.format(10 * n, tokens, flops, 100 * flops / peak) for n in range(1, 12)), PLAN)
+    assert (found.verdict, named(found)) == ("report_wrong", ["R12"])
+    assert words in found.causes[0].words and ", or " not in found.causes[0].words
+
+
 @pytest.mark.parametrize("seconds", [[5.0, 5.0, 7.5, 5.1], [5.0, 5.1, 5.0, 7.0], [6.9, 5.0, 5.0], [5.0, 5.02, 5.04, 7.9]])
 def test_a_spike_among_few_steps_is_no_growth(seconds):
     assert "R11" not in named(diagnosed(log(seconds, first=40)))

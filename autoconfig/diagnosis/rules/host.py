@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from autoconfig.diagnosis import timers
+from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.expectation import HOST, OPTIMIZER, expected_seconds
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.diagnosis.gain import cure_by, with_switches
-from autoconfig.evidence.records import Origin
+from autoconfig.evidence.records import Origin, Variable
 from autoconfig.specs.run_settings import FULL_ITERATION
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
+SYNCHRONISES, LATE = "the host synchronises with the GPU", "the GPU waits for the host's launches"
+NO_ITEM = "no .item(), .cpu() or printing inside a step"
 LAUNCH_REMEDY = "CUDA graphs (--cuda-graph-impl), a larger micro-batch, OMP_NUM_THREADS=1 and pinned processes"
 
 
+BLOCKING = {
+    "CUDA_LAUNCH_BLOCKING": ("the host waits for every kernel that it launches", CERTAIN),
+    "HIP_LAUNCH_BLOCKING": ("the host waits for every kernel that it launches", CERTAIN),
+    "AMD_SERIALIZE_KERNEL": ("kernels run one by one, and the host waits for each", CERTAIN),
+    "TORCH_NCCL_BLOCKING_WAIT": ("the host waits for every collective", CONSISTENT),
+    "NCCL_BLOCKING_WAIT": ("the host waits for every collective", CONSISTENT),
+}
+"""Variable that is not 0 -> (what it does to the run, certainty): CUDA C++ Programming Guide (CUDA environment variables),
+HIP's documentation (Debugging with HIP), torch.distributed (environment variables)."""
+
+
+def set_variable(case: RunCase, names: Collection[str]) -> Variable | None:
+    """The first of these variables that the run sets to anything but 0; None where it sets none."""
+    found = (one for one in case.evidence.variables if one.name in names)
+    return next((one for one in found if one.value.strip() not in ("", "0")), None)
+
+
 def late_launches(case: RunCase) -> Cause | Cleared | None:
-    """R01: the GPU idles because the host launches late or synchronises (trace); or the plan's own price is bound by the host
-    and the step is longer still."""
+    """R01: a variable makes the host wait for what it launches; the GPU idles because the host launches late or synchronises
+    (trace); or the plan's own price is bound by the host and the step is longer still."""
+    if (blocking := _blocking(case, CERTAIN)) is not None:
+        return blocking
     traces = case.evidence.traces
     for trace in traces:
         steps = max(1, trace.steps)
@@ -30,32 +52,49 @@ def late_launches(case: RunCase) -> Cause | Cleared | None:
             continue
         if price and late + waits < threshold("R01", "host_growth") * price:
             continue
-        why = "the host synchronises with the GPU" if waits > late else "the GPU waits for the host's launches"
+        why = SYNCHRONISES if waits > late else LATE
         text = f"idle {late:.3g} s before late launches, {waits:.3g} s behind synchronisations, of {step:.3g} s"
-        remedy = "no .item(), .cpu() or printing inside a step" if waits > late else LAUNCH_REMEDY
+        remedy = NO_ITEM if waits > late else LAUNCH_REMEDY
         origin = Origin(file=trace.origin.file, text=text)
         return caused(case, "R01", why, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
     if traces:
         return Cleared("the host keeps up")
-    return _host_of_table(case) or _host_bound(case)
+    return _host_of_table(case) or _blocking(case, CONSISTENT) or _host_bound(case)
+
+
+def _blocking(case: RunCase, certainty: str) -> Cause | None:
+    """A variable of BLOCKING of this certainty that the run sets."""
+    found = set_variable(case, [name for name in BLOCKING if BLOCKING[name][1] == certainty])
+    if found is None:
+        return None
+    words = f"{BLOCKING[found.name][0]} ({found.name}={found.value.strip()})"
+    remedy = f"unset {found.name}: it is for debugging"
+    return caused(case, "R01", words, certainty, evidence=(found.origin,), remedy=remedy, seconds=case.gap_seconds or None)
 
 
 def _host_of_table(case: RunCase) -> Cause | None:
-    """The totals of a profiler's table: a GPU that works for little of the time that the host works or waits for it."""
-    totals = {row.name: row for row in case.evidence.kernels if row.name.endswith("time total")}
-    host, device = totals.get("Self CPU time total"), totals.get("Self CUDA time total")
-    if host is None or device is None or device.seconds >= threshold("R01", "busy_share") * host.seconds:
+    """A profiler's table: a GPU that works for little of the time that the host works or waits for it, beyond what the data
+    loader and the allocator take of it."""
+    both, idle = profiler_table.totals(case.evidence), profiler_table.idle_share(case.evidence)
+    if both is None or idle is None:
         return None
-    text = f"the GPU works {device.seconds:.3g} s of {host.seconds:.3g} s"
-    words = "the GPU waits for the host's launches"
+    data, allocation = profiler_table.data_rows(case.evidence), profiler_table.allocation_rows(case.evidence)
+    others = (data[0].host_total_share if data else 0.0) + profiler_table.self_share(allocation)
+    if idle - others <= 1.0 - threshold("R01", "busy_share"):
+        return None
+    waits, launches = profiler_table.waiting_rows(case.evidence), profiler_table.launch_rows(case.evidence)
+    synchronises = profiler_table.self_share(waits) > max(0.5 * (idle - others), profiler_table.self_share(launches))
+    text = f"the GPU works {both[1].seconds:.3g} s of {both[0].seconds:.3g} s"
+    if synchronises:
+        text += f"; {profiler_table.self_share(waits):.0%} of the host's time in {waits[0].name}, {waits[0].calls} calls"
     return caused(
         case,
         "R01",
-        words,
+        SYNCHRONISES if synchronises else LATE,
         LIKELY,
-        evidence=(device.origin,),
+        evidence=(waits[0].origin, both[1].origin) if synchronises else (both[1].origin,),
         figures=text,
-        remedy=LAUNCH_REMEDY,
+        remedy=NO_ITEM if synchronises else LAUNCH_REMEDY,
         seconds=case.gap_seconds or None,
     )
 
@@ -126,6 +165,8 @@ def slow_kernels(case: RunCase) -> Cause | Cleared | None:
     if warned is not None:
         words, remedy, certainty = WARNED[warned.kind]
         return caused(case, "R04", words, certainty, evidence=(warned.origin,), remedy=remedy, seconds=case.gap_seconds or None)
+    if (off := _switched_off(case)) is not None:
+        return off
     unfused = [row for row in case.evidence.kernels if row.part == "unfused_attention"]
     if sum(row.share for row in unfused) >= threshold("R04", "fallback_share"):
         words, remedy = FALLBACKS["softmax_kernel"]
@@ -138,6 +179,21 @@ def slow_kernels(case: RunCase) -> Cause | Cleared | None:
     if case.evidence.traces:
         return Cleared("no kernel stands in for a faster one")
     return _far_too_slow(case)
+
+
+NO_FUSED = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN")
+"""Variables of Transformer Engine that leave attention in separate kernels where both are 0 (its documentation, environment
+variables)."""
+
+
+def _switched_off(case: RunCase) -> Cause | None:
+    found = {one.name: one for one in case.evidence.variables if one.name in NO_FUSED and one.value.strip() == "0"}
+    if len(found) < len(NO_FUSED):
+        return None
+    words = f"attention is not fused ({' and '.join(f'{name}=0' for name in NO_FUSED)})"
+    origins = tuple(found[name].origin for name in NO_FUSED)
+    remedy = f"unset {' and '.join(NO_FUSED)}"
+    return caused(case, "R04", words, CERTAIN, evidence=origins, remedy=remedy, seconds=case.gap_seconds or None)
 
 
 def _asked_for_unfused(case: RunCase) -> Cause | None:

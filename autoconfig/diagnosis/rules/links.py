@@ -19,6 +19,14 @@ OFF = {
     "NCCL_NET_GDR_LEVEL": ("LOC", "the network card does not reach GPU memory (NCCL_NET_GDR_LEVEL=LOC)", "unset it"),
 }
 """Variable of NCCL -> value that makes links slow, in words, and what to do (NCCL's documentation, environment variables)."""
+BRINGS_ABOUT = {
+    "NCCL_IB_DISABLE": ("network", "no_device", "interface"),
+    "NCCL_NET": ("network", "no_device", "interface"),
+    "NCCL_P2P_DISABLE": ("transport",),
+    "NCCL_P2P_LEVEL": ("transport",),
+    "NCCL_NET_GDR_LEVEL": ("gpu_direct",),
+}
+"""Variable of OFF -> kinds of facts that it brings about; other facts of a log have another cause."""
 REFIT = ("refit", "update_weights", "weight_sync", "sync_weights", "update_weight", "prepare_for_generation")
 """What moves the weights to the generating engine is called so (NeMo-RL, verl, OpenRLHF, slime)."""
 USUAL_REFIT = 0.06
@@ -45,15 +53,31 @@ def slow_link(case: RunCase) -> Cause | Cleared | None:
 def _said(case: RunCase) -> Cause | Cleared | None:
     """What NCCL says outright."""
     links, variables = case.evidence.links, case.evidence.variables
-    facts = sorted((fact for fact in links if _is_fallback(fact, case)), key=lambda fact: fact.kind != "network")
+    facts = sorted((fact for fact in links if _is_fallback(fact, case)), key=_severity)
     off = [one for one in variables if one.name in OFF and one.value.strip().lower() == OFF[one.name][0].lower()]
     if not facts and not off:
         return Cleared() if any(fact.kind in ("network", "transport") for fact in links) else None
+    off.sort(key=lambda one: bool(facts) and not _brings_about(one, facts[0]))
     origins = (*(one.origin for one in off[:2]), *(fact.origin for fact in _distinct(facts)))
-    words = OFF[off[0].name][1] if off else _fallback_words(facts[0])
-    remedy = OFF[off[0].name][2] if off else _fallback_remedy(facts[0], variables)
+    by_variable = bool(off) and (not facts or _brings_about(off[0], facts[0]))
+    words = OFF[off[0].name][1] if by_variable else _fallback_words(facts[0])
+    remedy = OFF[off[0].name][2] if by_variable else _fallback_remedy(facts[0], variables)
     certain = off or facts[0].kind == "transport" or (facts[0].kind != "gpu_direct" and _over_nodes(case))
     return _caused(case, words, CERTAIN if certain else LIKELY, evidence=origins, remedy=remedy)
+
+
+SEVERITY = ("network", "no_device", "interface", "transport", "gpu_direct")
+"""Kinds of facts, the one that costs most first."""
+
+
+def _severity(fact: LinkFact) -> int:
+    return SEVERITY.index(fact.kind)
+
+
+def _brings_about(variable: Variable, fact: LinkFact) -> bool:
+    """Whether a variable of OFF is why NCCL falls back so. Over sockets a channel is one of the network's facts."""
+    kind = "network" if fact.value.lower().startswith("net/socket") else fact.kind
+    return kind in BRINGS_ABOUT.get(variable.name, ())
 
 
 def _is_fallback(fact: LinkFact, case: RunCase) -> bool:

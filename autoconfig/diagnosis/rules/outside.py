@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoconfig.diagnosis import timers
+from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.rules.host import set_variable
 from autoconfig.evidence.records import Origin, Pause, StepStatistics
 from autoconfig.evidence.steps import statistics
 
+UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+"""torch, notes on CUDA memory management."""
+GIVEN_BACK = "memory is given back to the driver and asked for again within steps"
 ALLOCATOR_REMEDY = "PYTORCH_ALLOC_CONF=expandable_segments:True, a smaller micro-batch or recomputation of one module more"
+KEEP_REMEDY = f"no torch.cuda.empty_cache() in the loop; {ALLOCATOR_REMEDY}"
 
 
 def allocator(case: RunCase) -> Cause | Cleared | None:
@@ -20,10 +25,14 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
         lost = trace.idle.get("allocation", 0.0) / steps
         if trace.span_s and lost * steps >= threshold("R05", "allocation_share") * trace.span_s:
             text = f"{trace.allocations} cudaMalloc and cudaFree inside steps, {lost:.3g} s a step idle around them"
-            words = "memory is given back to the driver and asked for again within steps"
-            remedy = f"no torch.cuda.empty_cache() in the loop; {ALLOCATOR_REMEDY}"
             origin = Origin(file=trace.origin.file, text=text)
-            return caused(case, "R05", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
+            return caused(case, "R05", GIVEN_BACK, CERTAIN, evidence=(origin,), figures=text, remedy=KEEP_REMEDY, seconds=lost)
+    if (found := _allocations_of_table(case)) is not None:
+        return found
+    if (uncached := set_variable(case, (UNCACHED,))) is not None:
+        words = f"nothing is cached: every tensor asks the driver for its memory ({UNCACHED}={uncached.value.strip()})"
+        seconds, origins = case.gap_seconds or None, (uncached.origin,)
+        return caused(case, "R05", words, CERTAIN, evidence=origins, remedy=f"unset {UNCACHED}", seconds=seconds)
     counted = [(step.retries, step.origin) for step in case.evidence.steps if step.retries]
     counted += [(line.retries, line.origin) for line in case.evidence.memory if line.retries]
     if any(retries >= threshold("R05", "least_retries") for retries, _ in counted):
@@ -60,6 +69,27 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
     )
 
 
+def _allocations_of_table(case: RunCase) -> Cause | None:
+    """Calls of the driver in a profiler's table that ask for memory and give it back, while the GPU does not work."""
+    rows = profiler_table.allocation_rows(case.evidence)
+    share, idle = profiler_table.self_share(rows), profiler_table.idle_share(case.evidence)
+    lost = share if idle is None else min(share, idle)
+    if lost < threshold("R05", "table_share") or sum(row.calls for row in rows) < threshold("R05", "least_retries"):
+        return None
+    named = dict.fromkeys(row.name for row in rows)
+    text = f"{share:.0%} of the host's time in {', '.join(list(named)[:2])}"
+    return caused(
+        case,
+        "R05",
+        GIVEN_BACK,
+        LIKELY if idle is None else CERTAIN,
+        evidence=tuple(row.origin for row in rows[:2]),
+        figures=text,
+        remedy=KEEP_REMEDY,
+        seconds=lost * case.step_seconds if case.step_seconds else None,
+    )
+
+
 def _fullest(case: RunCase) -> tuple[float, Origin] | None:
     """The largest share of a GPU's memory that is reserved, and where it stands."""
     shares = [(line.memory_share, line.origin) for line in case.evidence.steps if line.memory_share]
@@ -79,6 +109,8 @@ def data(case: RunCase) -> Cause | Cleared | None:
         if trace.span_s and lost * steps >= threshold("R06", "share") * trace.span_s:
             text = f"idle {lost:.3g} s a step inside the data loader"
             return _waits_for_data(case, CERTAIN, lost, Origin(file=trace.origin.file, text=text), text)
+    if (in_table := _data_of_table(case)) is not None:
+        return in_table
     found = timers.timed(case.evidence, timers.DATA)
     fields = [(line.fields[name], line.origin) for line in case.evidence.steps for name in DATA_FIELDS if name in line.fields]
     if found is None and not fields:
@@ -99,6 +131,21 @@ def data(case: RunCase) -> Cause | Cleared | None:
     return _waits_for_data(case, certainty, seconds, origin, f"{seconds:.3g} s, {share:.0%} of the step")
 
 
+def _data_of_table(case: RunCase) -> Cause | Cleared | None:
+    """The data loader's row of a profiler's table: as long as the GPU does not work meanwhile."""
+    rows, idle = profiler_table.data_rows(case.evidence), profiler_table.idle_share(case.evidence)
+    if not rows:
+        return None
+    share = rows[0].host_total_share
+    lost = share if idle is None else min(share, idle)
+    if lost < threshold("R06", "unmeasured_share"):
+        return Cleared(f"{lost:.1%} of the host's time waits for data")
+    text = f"{share:.0%} of the host's time in {rows[0].name}"
+    seconds = lost * case.step_seconds if case.step_seconds else None
+    certain = idle is not None and rows[0].calls >= threshold("R18", "least_measured")  # the first batch starts the workers
+    return _waits_for_data(case, CERTAIN if certain else LIKELY, seconds, rows[0].origin, text)
+
+
 DATA_FIELDS = ("data_loading(%)", "time_metrics/data_loading(%)", "data_loading_percent")
 
 
@@ -108,7 +155,7 @@ def _alike_but_small(least: float, most: float, step: float) -> bool:
     return most < threshold("R06", "unmeasured_share") * step and least > 0.5 * most
 
 
-def _waits_for_data(case: RunCase, certainty: str, seconds: float, origin: Origin, figures: str) -> Cause:
+def _waits_for_data(case: RunCase, certainty: str, seconds: float | None, origin: Origin, figures: str) -> Cause:
     return caused(
         case,
         "R06",

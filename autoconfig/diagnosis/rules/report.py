@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from autoconfig.diagnosis import formulas
@@ -75,7 +75,23 @@ def _checked(case: RunCase, line: StepLine, seconds: float, scenario: Scenario, 
     if _follows(line.mfu, shares, rounding=_rounding(line.mfu)):
         return None
     own = [Formula(words=one.words, value=one.value / peak) for one in right]
-    return _wrong(case, line, "MFU", line.mfu, own, _slips(line.mfu, own, scenario, plan, peak))
+    slip = _peak_of_line(line, scenario) or _slips(line.mfu, own, scenario, plan, peak)
+    return _wrong(case, line, "MFU", line.mfu, own, slip)
+
+
+def _peak_of_line(line: StepLine, scenario: Scenario) -> str:
+    """The peak that the MFU of a line divides its own TFLOPS by, which follow from the step's time; empty without them."""
+    if not line.tflops_per_gpu or not line.mfu:
+        return ""
+    peak = line.tflops_per_gpu / line.mfu
+    room = threshold("R12", "agreeing") + _rounding_of_share(line.mfu)
+    fitting = [words for words, rate in formulas.other_peaks(scenario) if abs(peak / rate - 1) <= room]
+    return f"divided by {'the peak of ' + fitting[0] if fitting else 'the peak of no GPU that is known'}, {peak:,.0f} TFLOPS"
+
+
+def _rounding_of_share(mfu: float) -> float:
+    """What a share that may be printed as a percentage of two digits is off by, relative."""
+    return _rounding(mfu) + 0.005 / (100 * mfu)
 
 
 def _rounding(value: float) -> float:
@@ -97,10 +113,9 @@ def _slips(printed: float, right: Sequence[Formula], scenario: Scenario, plan: T
     """What would give the figure, of the slips that reports hold; empty where none of them does. `peak`: of an MFU, in
     TFLOPS."""
     known = list(formulas.wrong_factors(scenario, plan))
-    if peak is not None:
-        known += [
-            (f"the peak of {words}, {other:,.0f} TFLOPS", peak / other) for words, other in formulas.other_peaks(scenario)
-        ]
+    if peak is not None:  # a wrong peak is the commonest slip of an MFU
+        own, others = formulas.own_peaks(scenario), formulas.peaks_of_others(scenario)
+        known = [*_peaks(own, peak), *known, *_peaks(others, peak)]
     room = _rounding(printed) if peak is not None else 0.0
     fitting = [
         words
@@ -108,6 +123,11 @@ def _slips(printed: float, right: Sequence[Formula], scenario: Scenario, plan: T
         if _follows(printed, [Formula(words=one.words, value=one.value * factor) for one in right], rounding=room)
     ]
     return ", or ".join(fitting[:MOST_SLIPS])
+
+
+def _peaks(peaks: Iterable[tuple[str, float]], right: float) -> list[tuple[str, float]]:
+    """(which peak was taken, by which factor an MFU is then off)."""
+    return [(f"the peak of {words}, {rate:,.0f} TFLOPS", right / rate) for words, rate in peaks]
 
 
 def _wrong(case: RunCase, line: StepLine, what: str, printed: float, right: Sequence[Formula], slip: str) -> Cause | None:
@@ -137,7 +157,7 @@ def _no_known_peak(case: RunCase, lines: Sequence[StepLine]) -> Cause | Cleared 
     line = both[len(both) // 2]
     assert line.tflops_per_gpu and line.mfu
     peak = line.tflops_per_gpu / line.mfu
-    room = threshold("R12", "agreeing") + _rounding(line.mfu) + 0.005 / (100 * line.mfu)
+    room = threshold("R12", "agreeing") + _rounding_of_share(line.mfu)
     if any(abs(peak / rate - 1) <= room for _, rate in formulas.catalogue_peaks()):
         return Cleared("printed TFLOPS and MFU belong to the peak of a GPU")
     words = f"the printed MFU divides by {peak:,.0f} TFLOPS, the peak of no GPU that is known"
