@@ -361,6 +361,11 @@ class TrainingJob:
         return self.software.moe_imbalance if numerics.moe_imbalance is None else numerics.moe_imbalance
 
     @property
+    def routes_in_turn(self) -> bool:
+        """Balance is forced (an imbalance of 1 is given), by a stack that sends tokens to experts in turn."""
+        return self.numerics.moe_imbalance == 1.0 and self.software.forced_routing_in_turn
+
+    @property
     def unfused_attention(self) -> bool:
         return self.scenario.software.memory.attention_kernel == "unfused"
 

@@ -298,6 +298,10 @@ class StackTime:
     """Rows of the busiest expert rank over the mean where a dropless router is trained on data. Pairs of the same plan with
     forced balance and with data differ by 9 to 25 % of the step (MoE model zoo, Qwen3-235B on H100, ep 8)."""
 
+    forced_routing_in_turn: bool = False
+    """Where a run forces its router's balance (an imbalance of 1), token i goes to experts i k to i k + k - 1 in turn, which
+    lie on few ranks, not to experts that are drawn."""
+
 
 DEFAULT_STACK = "transformer-engine"
 SUPPORT_FLAGS = {f.name: f.default for f in fields(SoftwareStack) if f.type in ("bool", "float") or f.name == "sharding"}

@@ -65,6 +65,14 @@ def test_a_larger_batch_runs_the_pipelines_schedule_again():
     assert (again.plan, again.question.scenario.workload) == (four.plan, four.question.scenario.workload)
 
 
+@pytest.mark.parametrize(("name", "flavour", "load"), [("qwen3", "30B-A3B", 1.0), ("llama3", "8B", None)])
+def test_forced_balance_of_experts(name, flavour, load):
+    found = read_any(
+        FILE.format(**USUAL | {"name": name, "flavour": flavour, "pp": 1}) + "[debug]\nmoe_force_load_balance = true\n", H100
+    )
+    assert found.question.scenario.numerics.moe_imbalance == load
+
+
 def test_batches_that_the_schedule_cannot_run():
     with pytest.raises(InputError, match="no multiple of the pipeline's local batch 8"):
         read(whole=24)

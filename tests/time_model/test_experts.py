@@ -17,7 +17,13 @@ from autoconfig.specs.software.software import DISPATCHERS, SoftwareStack, load_
 from autoconfig.time_model.job import Group, TrainingJob, collective_seconds, shapes_of
 from autoconfig.time_model.operators.kernels import gemm_seconds, grouped_gemm_seconds, layer_launch_seconds
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
-from autoconfig.time_model.operators.moe import expert_exchange_seconds, expert_rows, permute_bytes, places_reached
+from autoconfig.time_model.operators.moe import (
+    expert_exchange_seconds,
+    expert_rows,
+    permute_bytes,
+    places_in_turn,
+    places_reached,
+)
 from autoconfig.time_model.operators.operator import GemmShape, fp8_casts
 from autoconfig.time_model.predict import StepTimes, estimate_step_time
 from tables import tabled
@@ -282,3 +288,25 @@ def test_rows_of_experts(ep, rows, one):
 @pytest.mark.parametrize(("places", "topk", "reached"), [(1, 8, 1), (2, 1, 1), (2, 2, 1.5), (4, 2, 1.75)])
 def test_places_that_a_token_reaches(places, topk, reached):
     assert places_reached(places, topk) == pytest.approx(reached)
+
+
+@pytest.mark.parametrize(
+    ("places", "topk", "experts"), [(8, 8, 128), (64, 8, 256), (64, 22, 512), (8, 6, 160), (4, 3, 8), (1, 4, 32)]
+)
+def test_places_of_experts_in_turn(places, topk, experts):
+    """Counted token by token, as torchtitan's debug.moe_force_load_balance sends them."""
+    chosen = np.arange(experts * topk).reshape(experts, topk) % experts
+    each = [len(set(row // (experts // places))) for row in chosen]
+    assert places_in_turn(np.float64(places), topk, experts) == pytest.approx(np.mean(each))
+
+
+def test_experts_in_turn_lie_in_one_node() -> None:
+    """256 experts over 8 boards, 8 next to each other for a token: one board, which is another one for 7 of 8 tokens."""
+    model = dataclasses.replace(QWEN, num_moe_experts=256)
+    job = _job("automodel", "h100", Numerics(moe_imbalance=1.0))
+    assert not _job("nemo-26.04", "h100", Numerics(moe_imbalance=1.0)).routes_in_turn
+    assert not _job("automodel", "h100", Numerics()).routes_in_turn
+    scenario = dataclasses.replace(job.scenario.on(num_gpus=64), model=model)
+    shapes = shapes_of(scenario.layouts([parse_plan("ep=64,mbs=1,fsdp=3", 64)]), job := TrainingJob.of(scenario))
+    sent = 4096 * 2048 * 2 * (7 / 8) / (0.88 * 50e9)
+    assert float(expert_exchange_seconds(job, shapes)[1][0]) == pytest.approx(2 * (sent + 60e-6))

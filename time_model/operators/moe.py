@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from autoconfig.specs.models.parameters import Number
 from autoconfig.time_model.job import Shapes, TrainingJob, collective_seconds
@@ -113,6 +115,15 @@ def places_reached(places: Number, topk: int) -> Number:
     return places * (1.0 - (1.0 - 1.0 / places) ** topk)
 
 
+def places_in_turn(places: Number, topk: int, experts: int) -> Number:
+    """The same, on average over the tokens, where token i goes to experts i k, i k + 1, ... i k + k - 1 (modulo E), of which
+    each place holds b = E / D next to each other: 1 + (k - gcd(k, b)) / b. Counting: a row of k experts begins at a multiple of
+    gcd(k, E), and of the D borders between places it passes each as often as such a beginning lies in the k - 1 before it.
+    """
+    held = np.maximum(np.rint(experts / np.asarray(places)), 1.0)
+    return np.minimum(1.0 + (topk - np.gcd(topk, held.astype(np.int64))) / held, places)
+
+
 def expert_exchange_seconds(job: TrainingJob, x: Shapes) -> tuple[Number, Number, Number]:
     """Time of dispatch and combine together, (forward, backward), and the bytes that one rank sends in both.
 
@@ -154,8 +165,9 @@ def _dispatch_and_combine(job: TrainingJob, x: Shapes, rows: Number, once: Numbe
         )
     if kind == "alltoall":
         return 2.0 * (collective_seconds("all_to_all", once * k, group, links) + START_UP_S[kind])
-    copies = places_reached(group.size, k)
-    remote = places_reached(group.domains, k) * (1.0 - 1.0 / group.domains)
+    reached = partial(places_in_turn, experts=job.model.num_moe_experts or 1) if job.routes_in_turn else places_reached
+    copies = reached(group.size, k)
+    remote = reached(group.domains, k) * (1.0 - 1.0 / group.domains)
     if kind == "hybridep":
         inside = np.maximum(group.size / group.domains, 1.0)
         kept = 1.0 - HYBRIDEP_LINK_LOSS * np.log2(np.maximum(inside / HYBRIDEP_RANKS, 1.0))

@@ -91,7 +91,7 @@ def read(document: Document) -> CheckInput:
         micro_batch=micro, accumulation=local // micro if whole < 0 else None, global_batch=whole if whole > 0 else None,
         schedule_samples=local if pp > 1 else None,
         seq_length=needed(section.count("training.seq_len"), section, "training.seq_len"),
-        recompute=_recompute(section), numerics=_numerics(section), assumed=assumed, harmless=HARMLESS,
+        recompute=_recompute(section), numerics=_numerics(section, model), assumed=assumed, harmless=HARMLESS,
         fsdp=0 if shard == 1 and cp == 1 else _stage(section, at, pp), options=_options(section, at, assumed),
     )  # fmt: skip
     if pp > 1:
@@ -194,7 +194,7 @@ def _recompute(section: Section) -> Recompute:
     )
 
 
-def _numerics(section: Section) -> dict[str, Any]:
+def _numerics(section: Section, model: ModelSpec) -> dict[str, Any]:
     names = [name for name in _converters(section) if "grouped_mm" not in name]
     found: dict[str, Any] = {"precision": "bf16", "grad_reduce_dtype": "fp32"}
     if (section.word("training.mixed_precision_param") or "bfloat16") == "float32":
@@ -212,6 +212,8 @@ def _numerics(section: Section) -> dict[str, Any]:
         found["fp8_param_gather"] = section.flag(*gathers)
     if any("mx" in name for name in names):
         found |= {"precision": "fp8", "fp8_recipe": "mxfp8"}
+    if section.flag("debug.moe_force_load_balance", "training.debug_moe_force_load_balance") and model.is_moe:
+        found["moe_imbalance"] = 1.0
     return found
 
 
