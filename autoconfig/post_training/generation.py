@@ -11,7 +11,17 @@ import numpy as np
 
 from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
-from autoconfig.post_training.agents.rollout import Agents, EngineWork, simulate_agents, steady_agents
+from autoconfig.post_training.agents.rollout import (
+    BLOCK,
+    MOST_SIMULATED_TURNS,
+    ONE_TURN,
+    AgentRollout,
+    Agents,
+    SteadyEngine,
+    mean_context,
+    simulate_agents,
+    steady_agents,
+)
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
@@ -45,8 +55,6 @@ class Rollout:
     """The engine's cache holds the longest sample."""
     residence_s: float = 0.0
     """Mean of a sample from its begin to its end, where generation runs ahead of the weights."""
-    tool_s: float = 0.0
-    """Mean of a sample in tools and in wait for a sandbox."""
 
     @property
     def fits(self) -> bool:
@@ -112,13 +120,15 @@ def share_that_holds(job: PostTrainingJob, placement: Placement) -> float:
     return own
 
 
-def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
-    """All samples through the engines of a placement.
+def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0) -> Rollout:
+    """All samples through the engines of a placement, before the constant of generation: of agents, `factor` is what it will
+    be, which slows engines and no tools.
 
     Continuous batching of one engine is simulated from its first prompt until its last response (drained), a prompt prefilled
     once for its group (prefix cache); the engine with the longest response of the step decides. Where generation runs
     `staleness` steps ahead nothing drains: sequences of the next steps fill the slots, so that a step takes its share of a
-    full engine's time. An engine that does not hold a sequence is priced as a full one, not simulated.
+    full engine's time. An engine that does not hold a sequence is priced as a full one, not simulated. Samples of several turns
+    go through the same scheduler, turn by turn; each engine has its share of the pool of sandboxes.
     """
     plan = placement.engine
     engine, served, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
@@ -128,75 +138,85 @@ def generate(job: PostTrainingJob, placement: Placement) -> Rollout:
     batch = max(1, min(engine.max_batch_size, int(slots)))
     holds = slots >= 1.0 and kv_tokens >= job.longest
     limits = SchedulerLimits(batch=batch, tokens=engine.max_num_tokens, kv_tokens=max(kv_tokens, float(job.longest)))
-    residence, tools = 0.0, 0.0
-    ahead = min(batch, (1 + placement.staleness) * count)
+    asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
+    boxes = job.agents.sandboxes / ranks
+    tail, residence = 0.0, 0.0
     if job.agents.turns > 1:
-        limit = max(1, round(job.agents.sandboxes / ranks)) if job.agents.sandboxes else 0
-        asked = EngineShare(job.responses, job.samples, job.group, job.prompt_tokens, count)
-        found = _agents(table, asked, job.agents, ahead, limit, placement.staleness)
-        seconds, tail, residence, tools = found.seconds, 0.0, found.residence, found.tool_seconds
-    elif not (placement.continuous and job.framework.continuous):
-        seconds, tail = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch), 0.0
-    elif not holds:  # it cannot run, and sequences one after the other take long to simulate
-        seconds, tail = _steady(job, table, min(batch, count), count), 0.0
-    elif placement.staleness > 0:
-        seconds, tail = _steady(job, table, ahead, count), 0.0
-        residence = seconds * ahead / count
+        table = _slowed(table, factor)
+    else:
+        factor = 1.0
+    if job.agents.turns == 1 and not (placement.continuous and job.framework.continuous):
+        seconds = _static(job, table, ceil(job.samples / (plan.replicas * plan.adp)), batch)
+    elif placement.staleness > 0 or not holds:  # where it cannot run, sequences one after the other take long to simulate
+        steady = _steady(table, asked, job.agents, limits, (1.0 + placement.staleness) * count, boxes)
+        seconds = count / steady.samples_per_s
+        residence = steady.at_once / steady.samples_per_s if placement.staleness else 0.0
+    elif job.agents.turns > 1:
+        seconds = _agents(table, asked, job.agents, _that_bind(asked, limits, job.agents), boxes).seconds
     else:
         seconds, tail = _drained(job, table, count, limits)
     used = min(slots, engine.max_batch_size)
     return Rollout(
-        seconds=seconds,
+        seconds=seconds / factor,
         tail_s=tail,
         slots=used,
         memory=memory,
         whole=kv_tokens >= job.longest,
-        residence_s=residence,
-        tool_s=tools,
+        residence_s=residence / factor,
     )
-
-
-MOST_EVENTS = 6_000
-"""Turns of one engine's samples that are simulated; more samples repeat the same."""
-
-
-class AgentShare(NamedTuple):
-    """What agents take of an engine."""
-
-    seconds: float
-    residence: float
-    tool_seconds: float
 
 
 @lru_cache(maxsize=256)
+def _slowed(table: IterationTable, factor: float) -> IterationTable:
+    """One table of each factor, so that what was found with it is found again."""
+    return table if factor == 1.0 else table.slowed(factor)
+
+
+TURNS_SIMULATED = 2_000
+"""Turns of one engine's samples that are simulated: of more, samples that are alike are taken together."""
+LEAST_COHORTS = 48
+"""Groups of alike samples at the least."""
+LEAST_SLOTS = 16
+"""Of an engine in such groups, at the least; samples beyond them follow at the rate of a full engine."""
+
+
+@lru_cache(maxsize=1024)
 def _agents(
-    table: IterationTable, asked: EngineShare, agents: Agents, batch: int, sandboxes: int, staleness: int
-) -> AgentShare:
-    """One engine's samples over all of their turns (`simulate_agents`, where generation runs ahead `steady_agents`), each
-    iteration at the mean context."""
-    shown = max(1, min(asked.number, MOST_EVENTS // (agents.turns * (3 + staleness if staleness else 1))))
-    context = asked.prompt_tokens + (asked.responses.mean + agents.added_tokens) / 2.0
-    lengths = _requests(asked._replace(number=shown)).osl
-    work = EngineWork(
-        lengths=tuple(float(length) for length in lengths),
-        group=asked.group,
-        prompt_tokens=asked.prompt_tokens,
-        slots=batch,
-        sandboxes=sandboxes,
+    table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float
+) -> AgentRollout:
+    """One engine's samples over all of their turns, the last one drained.
+
+    Alike samples are taken together in cohorts: n of weight w are simulated on a table, slots, cache and sandboxes of 1 / w.
+    Where engines run few of many samples at once, those beyond the simulated ones follow at a full engine's rate.
+    """
+    most = max(LEAST_COHORTS, TURNS_SIMULATED // min(agents.turns, MOST_SIMULATED_TURNS))
+    weight = min(max(asked.number / most, 1.0), max(min(limits.batch, asked.number) / LEAST_SLOTS, 1.0))
+    cohorts = min(ceil(asked.number / weight - 1e-9), most)
+    weight = min(weight, asked.number / cohorts)
+    half = 0.5 * (1.0 - 1.0 / weight)  # room of which a whole cohort leaves as much unused as a sample would
+    of_cohorts = replace(
+        limits,
+        batch=max(1, int(limits.batch / weight + half)),
+        tokens=max(1, round(limits.tokens / weight)),
+        kv_tokens=limits.kv_tokens / weight + half * (asked.prompt_tokens + asked.responses.mean + agents.added_tokens),
     )
+    requests = _requests(asked._replace(number=cohorts))
+    if weight > 1.0:
+        requests = _of_cohorts(requests, float(_requests(asked).osl.sum()) * cohorts / asked.number)
+    found = simulate_agents(agents, table.of_cohorts(weight), requests, of_cohorts, sandboxes / weight)
+    rest = asked.number - cohorts * weight
+    if rest < 1.0:
+        return found
+    full = _steady(table, asked, agents, limits, float("inf"), sandboxes)
+    return replace(found, seconds=found.seconds + rest / full.samples_per_s)
 
-    def iteration(running: float) -> float:
-        return table.seconds(running, context, 0.0, 0.0, 1.0)
 
-    def prefill(tokens: float) -> float:
-        return table.seconds(0.0, 1.0, 1.0, tokens, max(tokens, 1.0))
-
-    repeats = asked.number / shown
-    if not staleness:
-        found = simulate_agents(agents, work, iteration, prefill)
-        return AgentShare(found.seconds * repeats, found.residence, found.tool_seconds)
-    steady = steady_agents(agents, work, iteration, prefill, staleness)
-    return AgentShare(steady.step_seconds * repeats, steady.residence * repeats, steady.tool_seconds)
+def _of_cohorts(requests: Requests, tokens: float) -> Requests:
+    """The same with `tokens` in all: the longest stands for one sample alone, so that the others are a little shorter."""
+    longest, total = float(requests.osl.max()), float(requests.osl.sum())
+    share = (tokens - longest) / (total - longest) if total > longest else 1.0
+    lengths = np.where(requests.osl == longest, longest, np.maximum(np.round(requests.osl * min(share, 1.0)), 1.0))
+    return replace(requests, osl=lengths)
 
 
 def _drained(job: PostTrainingJob, table: IterationTable, count: int, limits: SchedulerLimits) -> tuple[float, float]:
@@ -235,10 +255,11 @@ def _requests(asked: EngineShare) -> Requests:
     )
 
 
-def _that_bind(asked: EngineShare, limits: SchedulerLimits) -> SchedulerLimits:
+def _that_bind(asked: EngineShare, limits: SchedulerLimits, agents: Agents = ONE_TURN) -> SchedulerLimits:
     """The limits, no larger than where all requests run at once: engines that differ in what they never use are alike."""
     requests = _requests(asked)
-    most = float(np.sum(requests.isl + requests.osl + requests.cached)) * ROUNDING
+    added = asked.number * (agents.added_tokens + agents.turns - 1)
+    most = float(np.sum(requests.isl + requests.osl + requests.cached) + added) * ROUNDING
     return replace(limits, batch=min(limits.batch, asked.number), kv_tokens=min(limits.kv_tokens, most))
 
 
@@ -250,15 +271,26 @@ def _stream(table: IterationTable, asked: EngineShare, limits: SchedulerLimits) 
     return found.duration_s, found.duration_s - float(order[-max(1, limits.batch // 2)])
 
 
-def _steady(job: PostTrainingJob, table: IterationTable, slots: float, count: int) -> float:
-    """count r / slots iterations of full slots, each with its share of the prompts: slots / r responses end in one and as
-    many begin, of which one in `group` is prefilled."""
-    responses = job.responses.mean
-    context = job.prompt_tokens + responses / 2.0
-    begun = slots / responses
-    prompts = begun * (1.0 + (job.group - 1) * 16.0 / max(job.prompt_tokens, 16.0)) / job.group
-    tokens = prompts * job.prompt_tokens
-    return count * responses / slots * table.seconds(slots, context, prompts, tokens, max(job.prompt_tokens, 1.0))
+def _steady(
+    table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, ahead: float, sandboxes: float
+) -> SteadyEngine:
+    """A full engine: of b sequences that generate b / r responses end in an iteration and as many begin, with their prefills.
+    Of caches that wait for tools those that do not fit beside the running ones are prefilled anew."""
+    response, prompt = asked.responses.mean, asked.prompt_tokens
+    context = prompt + (response + agents.added_tokens) / 2.0
+    tokens = prompt + response + agents.added_tokens
+    first = (1.0 + (asked.group - 1) * BLOCK / max(prompt, BLOCK)) / asked.group
+    later = mean_context(agents, prompt, response)
+    own = agents.tool_tokens + BLOCK if agents.keeps_prefix else later
+    attended = max((prompt + agents.calls * later) / agents.turns, 1.0)
+
+    def iteration(running: float, in_tools: float) -> float:
+        begun, idle = running / response, in_tools * later
+        gone = 1.0 - min(1.0, max(limits.kv_tokens - running * tokens, 0.0) / idle) if idle else 0.0
+        prefilled = first * prompt + agents.calls * (own + gone * (later - own))
+        return table.seconds(running, context, begun * (first + agents.calls), begun * prefilled, attended)
+
+    return steady_agents(agents, response, limits.batch, ahead, sandboxes, iteration)
 
 
 def _static(job: PostTrainingJob, table: IterationTable, count: int, batch: int) -> float:

@@ -62,7 +62,7 @@ class ResponseLengths:
             return np.minimum(np.quantile(np.array(self.observed), shares), self.cap)
         if self.sigma == 0.0 or self.mean >= 0.999 * self.cap:
             return np.full(len(shares), self.mean)
-        return np.asarray(np.clip(np.exp(self._mu + self.sigma * _deviations(tuple(shares))), 1.0, self.cap))
+        return np.asarray(np.clip(np.exp(self._mu + self.sigma * deviations(tuple(shares))), 1.0, self.cap))
 
     def sample(self, count: int, seed: int = RESPONSES) -> Vector:
         """`count` whole lengths, evenly over the law, in a mixed order that is the same every time."""
@@ -80,7 +80,7 @@ def _below(z: float) -> float:
 
 
 @cache
-def _deviations(shares: tuple[float, ...]) -> Vector:
+def deviations(shares: tuple[float, ...]) -> Vector:
     """Standard deviations below which these shares of a normal law stay."""
     law = NormalDist()
     return np.array([law.inv_cdf(share) for share in shares])

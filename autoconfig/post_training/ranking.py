@@ -15,7 +15,7 @@ from autoconfig.post_training.memory import PhaseMemory, phase_memory
 from autoconfig.post_training.passes import pass_seconds, training_seconds
 from autoconfig.post_training.phases import GENERATION, Phases, chains, exposed
 from autoconfig.post_training.placements import Held, held_memory, placements
-from autoconfig.post_training.step import class_marks, priced_phases, scaled
+from autoconfig.post_training.step import class_marks, generation_factor, priced_phases, scaled
 
 FIT_CHANCE: float = next(field.default for field in POST_TRAINING if field.name == "fit_chance")
 
@@ -73,10 +73,11 @@ EVEN = 0.02
 
 def price(job: PostTrainingJob, placement: Placement, known: Constants | None = None) -> PricedPlacement:
     """The step and the memory of one placement."""
-    rollout = generate(job, placement) if job.algorithm.generates else None
+    known = known or shipped_constants()
+    rollout = generate(job, placement, generation_factor(job, known)) if job.algorithm.generates else None
     phases, _ = priced_phases(job, placement, rollout)
     memory = phase_memory(job, placement, rollout)
-    return _with_constants(job, placement, phases, memory, known or shipped_constants(), rollout)
+    return _with_constants(job, placement, phases, memory, known, rollout)
 
 
 def _with_constants(
@@ -108,10 +109,11 @@ def ranked(
     trained: dict[Any, tuple[float, float]] = {}
     held: Held = {}
     known, found = known or shipped_constants(), []
+    factor = generation_factor(job, known)
     for placement in placements(job, gpus, tokens, staleness, chance, held):
         key = placement.engine, placement.memory_share, placement.staleness
         if job.algorithm.generates and key not in generated:
-            generated[key] = generate(job, placement)
+            generated[key] = generate(job, placement, factor)
         rollout = generated.get(key)
         other = placement.train, placement.tokens_per_gpu
         if other not in trained:

@@ -101,14 +101,19 @@ def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants
     return replace(found, beside=found.of(name for name in PHASES if name not in shown))
 
 
+def generation_factor(job: PostTrainingJob, known: Constants) -> float:
+    """The constant of generation, which no plan of training changes."""
+    return constants_of(known, job.framework.name, _job_marks(job)).generation
+
+
 def class_marks(job: PostTrainingJob, placement: Placement) -> tuple[str, ...]:
     """What of a run has constants of its own beside its framework's."""
-    holds = {
-        "experts": job.policy.is_moe,
-        "blackwell": (job.gpu.compute_capability or 0.0) >= BLACKWELL,
-        "fsdp": placement.train.fsdp > 0,
-    }
-    return tuple(name for name, there in holds.items() if there)
+    return (*_job_marks(job), *(("fsdp",) if placement.train.fsdp else ()))
+
+
+def _job_marks(job: PostTrainingJob) -> tuple[str, ...]:
+    blackwell = (job.gpu.compute_capability or 0.0) >= BLACKWELL
+    return (*(("experts",) if job.policy.is_moe else ()), *(("blackwell",) if blackwell else ()))
 
 
 def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants, *, guessed: bool = False) -> StepEstimate:

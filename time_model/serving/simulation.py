@@ -80,6 +80,10 @@ class IterationTable:
         other._slowdown = self._slowdown * factor
         return other
 
+    def of_cohorts(self, weight: float) -> IterationTable:
+        """The same where each sequence and each token that is asked stands for `weight` of them."""
+        return self if weight == 1.0 else _CohortTable(self, weight)
+
     def of_prefilled(self) -> IterationTable:
         """The same where prompts were prefilled elsewhere: their one token runs in the CUDA graphs of decoding."""
         other = copy(self)
@@ -120,6 +124,27 @@ class IterationTable:
         low = table[i][j] * (1 - v) + table[i][j + 1] * v
         high = table[i + 1][j] * (1 - v) + table[i + 1][j + 1] * v
         return low * (1 - u) + high * u
+
+
+class _CohortTable(IterationTable):
+    """A table whose sequences are cohorts of alike ones."""
+
+    def __init__(self, table: IterationTable, weight: float) -> None:
+        self._table, self._weight = table, weight
+
+    def seconds(
+        self,
+        decode: float,
+        length: float,
+        prompts: float,
+        prompt_tokens: float,
+        attended: float,
+        checked: float = 1.0,
+        whole: float | None = None,
+    ) -> float:
+        w = self._weight
+        parts = None if whole is None else w * whole
+        return self._table.seconds(w * decode, length, w * prompts, w * prompt_tokens, attended, checked, parts)
 
 
 def _position(points: list[float], x: float) -> tuple[int, float]:
@@ -234,13 +259,10 @@ def simulate(
     request, and found of the later ones). A request is with the scheduler `request_s` after it was sent, and `token_s` a token
     later that it waits for in a queue of its own (one tokeniser).
     """
-    run = _Scheduler(table, requests, limits, request_s, token_s, users)
-    while run.coming or run.waiting or run.finishing:
-        run.step()
-    return run.stream()
+    return Scheduler(table, requests, limits, request_s, token_s, users).drained()
 
 
-class _Scheduler:
+class Scheduler:
     """The state of a simulated run."""
 
     def __init__(
@@ -405,12 +427,16 @@ class _Scheduler:
             self.done[r], self.done_step[r] = self.now, len(self.log)
             self.kv_used -= self.held[r] + self.osl[r]
             self.cached -= self.held[r] + self.steps[r] * self.grown
+            self._ended(r)
             if self.users is not None and self.asked < len(self.arrival):
                 self.arrival[self.asked], self.arrival_step[self.asked] = self.now, len(self.log)
                 self._send(self.asked)
                 self.asked += 1
         if len(self.admitted) > 2 * len(self.finishing) + 64:
             self.admitted = [r for r in self.admitted if self.done_step[r] < 0]
+
+    def _ended(self, r: int) -> None:
+        """Request r has its last token; a run whose requests come back sends it again."""
 
     def _evict(self) -> None:
         """Throw out the newest sequences until the next tokens fit; they come first again, their tokens so far a prompt."""
@@ -431,6 +457,12 @@ class _Scheduler:
             self.thrown_out.add(r)
             self.ratio = FIRST_RATIO
             self.waiting.appendleft(r)
+
+    def drained(self) -> SimulatedStream:
+        """Every request to its last token."""
+        while self.coming or self.waiting or self.finishing:
+            self.step()
+        return self.stream()
 
     def stream(self) -> SimulatedStream:
         """What came of it."""

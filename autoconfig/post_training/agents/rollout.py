@@ -1,21 +1,22 @@
-"""Rollouts of agents: turns of generation with tools between them, shared iterations of engines, sandboxes that are few."""
+"""Rollouts of agents: turns of generation with tools between them, the engine's own scheduler, sandboxes that are few."""
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log
-from statistics import NormalDist
+from math import ceil, expm1, log1p, sqrt
+from typing import NamedTuple
 
 import numpy as np
 
+from autoconfig.post_training.lengths import Vector, deviations
 from autoconfig.specs.errors import InputError
+from autoconfig.time_model.serving.simulation import IterationTable, Requests, Scheduler, SchedulerLimits
 
 MOST_TURNS, MOST_SECONDS, MOST_SANDBOXES = 1000, 86_400.0, 2**20
-POINTS = 24
-"""Batches at which an engine's iteration is priced; between them linear."""
+MOST_SIMULATED_TURNS = 64
+"""Turns of a sample that are simulated; of more those that follow each other are taken together, with their calls."""
 BLOCK = 16.0
 """Tokens of a cache's block: what is prefilled again of a prefix that is kept (vLLM's block_size)."""
 
@@ -62,207 +63,176 @@ class Agents:
 ONE_TURN = Agents()
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineWork:
-    """What one engine and its share of the sandboxes are given."""
+def tool_draws(agents: Agents, samples: int) -> Vector:
+    """Seconds of every call, [samples, calls]: evenly over the law, in a mixed order that is the same every time; their mean is
+    that of the law.
 
-    lengths: tuple[float, ...]
-    """Generated tokens of each sample, over all of its turns."""
-    group: int
-    """Samples of one prompt, which is prefilled once."""
-    prompt_tokens: float
-    slots: int
-    """Sequences that the engine runs at once."""
-    sandboxes: int
-    """Of this engine's samples; 0: without limit."""
-    at_once: int = 0
-    """Samples begun and not ended; a further one waits until one ends. 0: all."""
+    A sample's calls together are evenly over the law of their sum, taken as lognormal of the same mean and variance (Fenton
+    1960): the slowest sample is then that of its number, and not of a throw of the dice.
+    """
+    if not agents.tool_seconds or not agents.tool_spread or not agents.calls:
+        return np.full((samples, agents.calls), agents.tool_seconds)
+    s, mixed = agents.tool_spread, np.random.default_rng(11)
+    drawn = mixed.permutation(np.resize(np.exp(s * _even(min(samples * agents.calls, 4096))), samples * agents.calls))
+    drawn = drawn.reshape(samples, agents.calls)
+    totals = np.exp(sqrt(log1p(expm1(s * s) / agents.calls)) * _even(samples))
+    totals *= agents.calls * agents.tool_seconds / float(np.mean(totals))
+    return np.asarray(drawn * (mixed.permutation(totals) / drawn.sum(axis=1))[:, None])
+
+
+def _even(count: int) -> Vector:
+    """Deviations of a normal law, as many in each equal share of it."""
+    return deviations(tuple((np.arange(count) + 0.5) / count))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentRollout:
-    """`seconds` until the last sample is there; when each began and ended, in the order of their ends."""
+    """`seconds` until the last sample is there."""
 
     seconds: float
-    begun: tuple[float, ...]
-    ended: tuple[float, ...]
-    engine_seconds: float
-    """In which the engine generated or prefilled."""
     tool_seconds: float
     """Mean over samples: in tools, and waiting for a sandbox."""
-
-    @property
-    def residence(self) -> float:
-        """Mean seconds from a sample's begin to its end."""
-        return float(np.mean(np.array(self.ended) - np.array(self.begun)))
-
-
-def tool_draws(agents: Agents, count: int) -> list[float]:
-    """Seconds of so many calls, evenly over the law, in a mixed order that is the same every time; their mean is that of the
-    law."""
-    if not agents.tool_seconds or not agents.tool_spread:
-        return [agents.tool_seconds] * count
-    s, law = agents.tool_spread, NormalDist()
-    z = np.array([law.inv_cdf((i + 0.5) / count) for i in range(min(count, 4096))])
-    drawn = np.exp(log(agents.tool_seconds) - s * s / 2.0 + s * z)
-    drawn *= agents.tool_seconds / float(np.mean(drawn))
-    mixed = np.random.default_rng(11).permutation(np.resize(drawn, count))
-    return [float(seconds) for seconds in mixed]
 
 
 def simulate_agents(
-    agents: Agents, work: EngineWork, iteration: Callable[[float], float], prefill: Callable[[float], float]
+    agents: Agents, table: IterationTable, requests: Requests, limits: SchedulerLimits, sandboxes: float = 0.0
 ) -> AgentRollout:
-    """All samples of one engine until the last is there.
+    """All samples of one engine until the last is there, turn by turn through the engine's own scheduler.
 
-    `iteration`: seconds in which each of so many running sequences gets a token; `prefill`: seconds of so many new tokens, in
-    which the others wait. Sequences share iterations, so that the tokens that one of them has are a clock that all share: it
-    advances by 1 / iteration(running) a second, and a turn that begins at V ends at V + its tokens.
+    `requests`: the samples, `osl` the tokens that each generates over all of its turns; `sandboxes`: of this engine's samples,
+    a share of the pool that may be a fraction; 0: without limit. With one turn it is `simulate`, step by step.
     """
-    found = _Simulation(agents, work, _interpolated(iteration, min(work.slots, len(work.lengths))), prefill)
-    found.run()
-    return AgentRollout(
-        seconds=found.now,
-        begun=tuple(found.begun[sample] for sample in found.order),
-        ended=tuple(found.ended[sample] for sample in found.order),
-        engine_seconds=found.busy,
-        tool_seconds=found.in_tools / len(work.lengths),
-    )
+    run = _AgentScheduler(agents, table, requests, limits, sandboxes)
+    seconds = run.drained().duration_s
+    return AgentRollout(seconds=seconds, tool_seconds=run.in_tools / len(requests.osl))
 
 
-class _Simulation:
-    """Samples of one engine by events: the end of a turn, the end of a call."""
+class _AgentScheduler(Scheduler):
+    """A scheduler to which a sample comes back when its tool has answered.
+
+    A sample is admitted when the cache of all that it will hold is free beside those of samples that generate, as one of a
+    single turn is. While its tool runs its cache stays where nothing else needs the room: the one that is idle longest goes
+    first, and its sample is prefilled anew. Samples that have begun go before those that have not.
+    """
 
     def __init__(
-        self, agents: Agents, work: EngineWork, speed: Callable[[int], float], prefill: Callable[[float], float]
+        self, agents: Agents, table: IterationTable, requests: Requests, limits: SchedulerLimits, sandboxes: float
     ) -> None:
-        count = len(work.lengths)
-        self.agents, self.work, self.speed, self.prefill = agents, work, speed, prefill
-        self.draws = tool_draws(agents, count * agents.calls)
-        self.now, self.clock, self.busy, self.in_tools = 0.0, 0.0, 0.0, 0.0
-        self.ready: deque[tuple[int, int]] = deque()
-        """(sample, turn) that waits for a slot."""
-        self.waiting: deque[tuple[int, int, float]] = deque()
-        """(sample, turn, since when) that waits for a sandbox."""
-        self.running: list[tuple[float, int, int]] = []
-        """(clock at which its turn ends, sample, turn)."""
-        self.tools: list[tuple[float, int, int]] = []
-        """(time at which its call ends, sample, turn)."""
-        self.begun, self.ended = [0.0] * count, [0.0] * count
-        self.order: list[int] = []
-        self.started = 0
+        super().__init__(table, requests, limits, 0.0, 0.0, None)
+        count = len(requests.osl)
+        self.agents = agents
+        self.turns = min(agents.turns, MOST_SIMULATED_TURNS)
+        last = np.round(np.outer(requests.osl, np.arange(self.turns + 1) / self.turns))
+        self.pieces = np.maximum(np.diff(last, axis=1), 1.0).tolist()
+        """Tokens of each turn of each sample."""
+        between = np.linspace(0, agents.calls, self.turns).astype(int)
+        self.merged = np.diff(between).tolist()
+        """Calls between two turns that are simulated."""
+        draws = tool_draws(agents, count)
+        self.draws = np.add.reduceat(draws, between[:-1], axis=1).tolist() if self.turns > 1 else []
+        own = self.merged_tokens = [calls * agents.tool_tokens for calls in self.merged]
+        self.most = [held + sum(pieces) + sum(own) for held, pieces in zip(self.held, self.pieces, strict=True)]
+        """Tokens that a sample's cache holds at its end."""
+        self.turn = [0] * count
+        channels = min(ceil(sandboxes), count)
+        self.sandboxes = [0.0] * channels
+        """When each is free: the pool's share in whole ones, slower where it is no whole number."""
+        self.slower = channels / sandboxes if 0 < sandboxes < count else 1.0
+        self.idle: dict[int, float] = {}
+        """Tokens of caches whose samples' tools run or that wait, the one that is idle longest first."""
+        self.idle_tokens, self.in_tools = 0.0, 0.0
+        for r in range(count):
+            self._turn(r)
 
-    def run(self) -> None:
-        """Until every sample has ended."""
-        self._begin()
-        while len(self.order) < len(self.begun):
-            self._admit()
-            step = self.speed(len(self.running)) if self.running else 0.0
-            until = self.now + (self.running[0][0] - self.clock) * step if self.running else float("inf")
-            if self.tools and self.tools[0][0] <= until:
-                self._end_call(step)
-            else:
-                self._end_turn(until)
+    def _turn(self, r: int) -> None:
+        """What the scheduler sees of sample r's next turn."""
+        self.osl[r] = self.most[r] - self.held[r]
+        self.steps[r] = max(ceil((self.pieces[r][self.turn[r]] - 1.0) * self.limits.steps_per_token), 0)
 
-    def _begin(self) -> None:
-        """Samples that may begin now."""
-        most = self.work.at_once or len(self.begun)
-        while self.started < len(self.begun) and self.started - len(self.order) < most:
-            self.begun[self.started] = self.now
-            self.ready.append((self.started, 0))
-            self.started += 1
-
-    def _admit(self) -> None:
-        """Turns into free slots, first come, first served."""
-        while self.ready and len(self.running) < self.work.slots:
-            sample, turn = self.ready.popleft()
-            seconds = self.prefill(new_tokens(self.agents, self.work, sample, turn))
-            self.now, self.busy = self.now + seconds, self.busy + seconds
-            piece = self.work.lengths[sample] / self.agents.turns
-            heapq.heappush(self.running, (self.clock + piece, sample, turn))
-
-    def _end_call(self, step: float) -> None:
-        """The next call ends; its sandbox is free for the sample that waited longest."""
-        at, sample, turn = heapq.heappop(self.tools)
-        if self.running and at > self.now:
-            self.clock, self.busy = self.clock + (at - self.now) / step, self.busy + at - self.now
-        self.now = max(self.now, at)
-        self.ready.append((sample, turn + 1))
-        if self.waiting:
-            other, its_turn, since = self.waiting.popleft()
-            self.in_tools += self.now - since
-            self._call(other, its_turn)
-
-    def _end_turn(self, until: float) -> None:
-        """The next turn ends: its sample, or a call begins."""
-        self.busy += until - self.now
-        self.now = until
-        self.clock, sample, turn = heapq.heappop(self.running)
-        if turn == self.agents.calls:
-            self.ended[sample] = self.now
-            self.order.append(sample)
-            self._begin()
-        elif self.work.sandboxes and len(self.tools) >= self.work.sandboxes:
-            self.waiting.append((sample, turn, self.now))
+    def _ended(self, r: int) -> None:
+        turn = self.turn[r]
+        if turn == self.turns - 1:
+            return
+        begin, seconds = self.now, self.draws[r][turn]
+        if self.sandboxes:
+            begin, seconds = max(begin, self.sandboxes[0]), seconds * self.slower
+            heapq.heapreplace(self.sandboxes, begin + seconds)
+        self.in_tools += begin + seconds - self.now
+        self.turn[r] = turn + 1
+        context = self.held[r] + self.pieces[r][turn]
+        self.held[r] = context + self.merged_tokens[turn]
+        self.isl[r] = min(self.merged_tokens[turn] + BLOCK * self.merged[turn], self.held[r])
+        if self.agents.keeps_prefix:
+            self.idle[r] = context
+            self.idle_tokens += context
         else:
-            self._call(sample, turn)
+            self.isl[r] = self.held[r]
+        self._turn(r)
+        heapq.heappush(self.coming, (begin + seconds, r))
 
-    def _call(self, sample: int, turn: int) -> None:
-        seconds = self.draws[sample * self.agents.calls + turn]
-        self.in_tools += seconds
-        heapq.heappush(self.tools, (self.now + seconds, sample, turn))
+    def _receive(self) -> None:
+        """Samples whose tools have answered, before those that have not begun."""
+        while self.coming and self.coming[0][0] <= self.now:
+            r = heapq.heappop(self.coming)[1]
+            if not self.turn[r]:
+                self.waiting.append(r)
+                continue
+            place = 0
+            while place < len(self.waiting) and (self.turn[self.waiting[place]] or self.waiting[place] in self.begun):
+                place += 1
+            self.waiting.insert(place, r)
+
+    def _choose(self) -> tuple[list[int], list[tuple[int, float, float]]]:
+        complete, parts = super()._choose()
+        for r, _, _ in parts:
+            self.idle_tokens -= self.idle.pop(r, 0.0)
+        while self.idle and self.kv_used + self.idle_tokens > self.limits.kv_tokens:
+            r = next(iter(self.idle))
+            self.idle_tokens -= self.idle.pop(r)
+            self.isl[r] = self.held[r]
+        return complete, parts
 
 
-def new_tokens(agents: Agents, work: EngineWork, sample: int, turn: int) -> float:
-    """That an engine prefills before a turn: the prompt once for its group, what the tool added, and all of the context where
-    the prefix is gone."""
-    if turn == 0:
-        return work.prompt_tokens if sample % work.group == 0 else min(BLOCK, work.prompt_tokens)
-    if agents.keeps_prefix:
-        return agents.tool_tokens + BLOCK
-    return work.prompt_tokens + turn * (agents.tool_tokens + work.lengths[sample] / agents.turns)
+def mean_context(agents: Agents, prompt_tokens: float, response: float) -> float:
+    """Of a sample at the end of a tool's call, over its calls: turn k of T begins with k pieces and what k calls added."""
+    return prompt_tokens + agents.turns / 2.0 * (agents.tool_tokens + response / agents.turns)
 
 
-def _interpolated(iteration: Callable[[float], float], most: int) -> Callable[[int], float]:
-    """The same from POINTS batches of 1 to `most`."""
-    if most <= POINTS:
-        exact = [0.0, *(iteration(float(b)) for b in range(1, most + 1))]
-        return exact.__getitem__
-    batches = np.unique(np.round(np.geomspace(1, most, POINTS)))
-    every = np.interp(np.arange(most + 1), batches, [iteration(float(b)) for b in batches])
-    return [float(seconds) for seconds in every].__getitem__
+class SteadyEngine(NamedTuple):
+    """One engine of which samples neither begin nor end together."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class SteadyRollout:
-    """Rollouts that run ahead of the weights, once their first steps are over."""
-
-    step_seconds: float
-    """In which as many samples end as a step trains on."""
-    residence: float
-    """Mean seconds of a sample from begin to end."""
-    tool_seconds: float
-    """Mean over samples: in tools, and waiting for a sandbox."""
+    samples_per_s: float
+    at_once: float
+    """Samples that have begun and not ended."""
 
 
 def steady_agents(
-    agents: Agents, work: EngineWork, iteration: Callable[[float], float], prefill: Callable[[float], float], staleness: int
-) -> SteadyRollout:
-    """Seconds of a step where samples of up to 1 + `staleness` steps are begun and not ended: the mean over the steps behind
-    the first of 3 + staleness that are simulated, the last left out."""
-    n, steps = len(work.lengths), 3 + staleness
-    more = EngineWork(
-        lengths=work.lengths * steps,
-        group=work.group,
-        prompt_tokens=work.prompt_tokens,
-        slots=work.slots,
-        sandboxes=work.sandboxes,
-        at_once=n * (1 + staleness),
-    )
-    found = simulate_agents(agents, more, iteration, prefill)
-    first, last = found.ended[n - 1], found.ended[n * (steps - 1) - 1]
-    seconds = (last - first) / (steps - 2)
-    return SteadyRollout(step_seconds=seconds, residence=found.residence, tool_seconds=found.tool_seconds)
+    agents: Agents, response: float, slots: float, ahead: float, sandboxes: float, iteration: Callable[[float, float], float]
+) -> SteadyEngine:
+    """The fluid limit of an engine, `ahead` samples and a pool of sandboxes (a closed queueing network with a delay: asymptotic
+    bounds of Muntz and Wong 1974, exact where many samples share it).
+
+    b sequences that generate give X = b / (r t) samples a second, which by Little's law (1961) have X c d calls in tools:
+    b + X c d is at most `ahead`, b at most `slots`, X c d at most `sandboxes`. `iteration`: t by b and the calls in tools.
+    """
+    delay = agents.calls * agents.tool_seconds
+
+    def rate(b: float) -> float:
+        found = b / (response * iteration(b, 0.0))
+        return b / (response * iteration(b, found * delay)) if delay else found
+
+    most = min(slots, ahead)
+    if most + rate(most) * delay <= ahead or not delay:
+        b = most
+    else:
+        low, high = 0.0, most
+        for _ in range(30):
+            b = (low + high) / 2.0
+            low, high = (b, high) if b + rate(b) * delay < ahead else (low, b)
+    found = rate(b)
+    if sandboxes and delay and sandboxes / delay < found:
+        return SteadyEngine(sandboxes / delay, ahead)
+    return SteadyEngine(found, b + found * delay)
 
 
 def stale_share(residence: float, rollout_seconds: float, step_seconds: float, staleness: int) -> float:
