@@ -213,9 +213,12 @@ def _may_be_named(case: RunCase, cause: Cause) -> bool:
     return case.promised or cause.certainty != CONSISTENT
 
 
-def _place(case: RunCase, cause: Cause) -> tuple[int, int, float, int]:
+def _place(case: RunCase, cause: Cause) -> tuple[int, int, bool, float, int]:
+    """Is it real, how certain, then what a line of the evidence speaks for before what the step's length alone does."""
     real = cause.rule in FIRST and (cause.rule != "R18" or case.above_band) and cause.certainty != CONSISTENT
-    return (0 if real else 1, CERTAINTIES.index(cause.certainty), -(cause.seconds or 0.0), _order(case).index(cause.rule))
+    bare = cause.certainty == CONSISTENT and not cause.evidence
+    place = _order(case).index(cause.rule)
+    return (0 if real else 1, CERTAINTIES.index(cause.certainty), bare, -(cause.seconds or 0.0), place)
 
 
 def _order(case: RunCase) -> Sequence[str]:

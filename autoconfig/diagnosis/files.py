@@ -80,8 +80,14 @@ class PlanSource:
     """What the caller says beside a launch file, or the arguments that a log prints."""
     read: Callable[[str], CheckInput]
     """The launch file of this name. Raises InputError."""
+    given: frozenset[str] = frozenset()
+    """Fields of the question that the caller says: an error of one of them is his."""
     names_model: bool = False
     """A model and a number of GPUs are given."""
+
+
+def _said(given: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(name for name, value in given.items() if value is not None)
 
 
 def diagnose_files(words: Sequence[str], given: Mapping[str, Any]) -> Diagnosis:
@@ -93,6 +99,7 @@ def diagnose_files(words: Sequence[str], given: Mapping[str, Any]) -> Diagnosis:
         request=lambda: request_of(given),
         check=check,
         read=lambda name: read_file(Path(name), check),
+        given=_said(given),
         names_model=given.get("model") is not None and given.get("gpus") is not None,
     )
     return diagnosed(read_files(said.files, is_launch_file), asked, step)
@@ -103,7 +110,9 @@ def diagnose_texts(
 ) -> Diagnosis:
     """The same of texts by name, for callers over the network: `request` is the question of a plan, `check` what is said beside
     a launch file. Raises InputError."""
-    asked = PlanSource(plan=plan, request=request, check=check, read=lambda name: read_any(files[name], check))
+    asked = PlanSource(
+        plan=plan, request=request, check=check, read=lambda name: read_any(files[name], check), given=_said(given)
+    )
     return diagnosed(read_texts(files, is_launch_file), asked, given_of(given))
 
 
@@ -124,7 +133,7 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
         expectation = _expected(evidence, asked, launch, batch_of(now))
     except InputError as error:
         source = launch[0] if launch else evidence.plans[-1].origin.file if evidence.plans else ""
-        if asked.plan is not None or not source or not _holds_evidence(evidence, step):
+        if asked.plan is not None or not source or error.field in asked.given:
             raise
         expectation, unread = None, f"the plan of {source} cannot be read: {error}"
     if expectation is not None:
@@ -147,11 +156,6 @@ def _with_remark(evidence: Evidence, names: Sequence[str], remark: str) -> Evide
     """The evidence with a remark beside these files."""
     said = (replace(one, remarks=(*one.remarks, remark)) if one.name in names else one for one in evidence.files)
     return replace(evidence, files=tuple(said))
-
-
-def _holds_evidence(evidence: Evidence, step: GivenStep) -> bool:
-    """Whether anything but a launch file was given."""
-    return step != GivenStep() or any(getattr(evidence, kind) for kind in WITH_ORIGIN)
 
 
 def _expected(evidence: Evidence, asked: PlanSource, launch: Sequence[str], batch: int | None) -> Expectation | None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from autoconfig.evidence import dump, phases, side_logs, timers
-from autoconfig.evidence.grammar import Format, fields_of, grammar, pairs_of, read_field
+from autoconfig.evidence.grammar import WHOLE, Format, fields_of, grammar, pairs_of, read_field
 from autoconfig.evidence.grammar import number as number_of
 from autoconfig.evidence.kernels import part_of
 from autoconfig.evidence.records import (
     MOST_TEXT,
     EngineLine,
+    Interlude,
     KernelRow,
     LinkFact,
     LogHost,
@@ -187,6 +188,11 @@ def _variable(read: Read, _row: Format, found: dict[str, Any], _others: dict[str
     return True
 
 
+def _between(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+    read.add("interludes", Interlude(origin=read.origin(number, line), **found))
+    return True
+
+
 def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], _number: int, _line: str) -> bool:
     read.vocabulary = int(found["value"])
     return True
@@ -284,7 +290,13 @@ def _figure(read: Read, row: Format, found: dict[str, Any], _others: dict[str, f
     values = {name: value * factor for name, value in read_field(entry if len(entry) > 1 else entry[0], key, text)}
     if not unit and values.get("mfu", 0.0) > 1.5:  # in percent, whatever the line says
         values["mfu"] *= 0.01
-    return (_clock if kind == "clock" else _step)(read, row, values, {}, number, line)
+    if any(name in WHOLE and not value.is_integer() for name, value in values.items()):
+        return False
+    values = {name: int(value) if name in WHOLE else value for name, value in values.items()}
+    return _FIGURES[kind](read, row, values, {}, number, line)
+
+
+_FIGURES = {"clock": _clock, "memory": _memory, "step": _step}
 
 
 _UNNAMED = ("", "throughput", "speed")
@@ -296,6 +308,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "link": _link,
     "variable": _variable,
     "vocabulary": _vocabulary,
+    "between": _between,
     "warning": _warned,
     "clock": _clock,
     "slowest": _slowest,

@@ -74,8 +74,6 @@ class StepLine:
     memory_gib: float | None = None
     memory_share: float | None = None
     """Of the device."""
-    retries: int | None = None
-    """Of the caching allocator, as counted in this line."""
     samples: int | None = None
     """Consumed so far."""
     tokens: int | None = None
@@ -146,6 +144,17 @@ class StepStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interlude:
+    """What a run does between two steps, as its log says."""
+
+    origin: Origin
+    kind: str
+    """checkpoint, evaluation."""
+    step: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timer:
     """A timer of a step: Megatron's, DeepSpeed's and InternEvo's."""
 
@@ -175,6 +184,9 @@ class MemoryLine:
     device_used_gib: float | None = None
     device_gib: float | None = None
     retries: int | None = None
+    """Since the start of the process, as torch counts them."""
+    since_last: bool = False
+    """`retries` are those since the line before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,6 +401,7 @@ class Evidence:
 
     files: tuple[SourceFile, ...] = ()
     steps: tuple[StepLine, ...] = ()
+    interludes: tuple[Interlude, ...] = ()
     timers: tuple[Timer, ...] = ()
     memory: tuple[MemoryLine, ...] = ()
     links: tuple[LinkFact, ...] = ()
@@ -417,6 +430,7 @@ class Evidence:
 WITH_ORIGIN = (
     *(
         "steps",
+        "interludes",
         "timers",
         "memory",
         "links",

@@ -66,6 +66,27 @@ def test_a_retry_or_two_are_those_of_the_first_steps(retries, found):
     assert causes(f"{retries} CUDA memory allocation retries.\n" + STEP.format(8)) == found
 
 
+COMPOSER = "[batch={0}/4800]:\n\t Train memory/alloc_retries: {1}\n\t Train throughput/device/tokens_per_sec: 900\n"
+
+
+@pytest.mark.parametrize(
+    ("counts", "found"),
+    [
+        ([9, 12, 30, 51], [("R05", "likely")]),  # as torch counts them: from the start of the process
+        ([12, 12, 12, 12], []),
+        ([0, 0, 1, 1], []),
+        ([90, 2, 4, 7], [("R05", "likely")]),  # it began again
+    ],
+)
+def test_retries_are_those_that_a_log_sees_added(counts, found):
+    assert causes("".join(COMPOSER.format(10 * n, count) for n, count in enumerate(counts, 1))) == found
+
+
+def test_flushes_of_deepspeed_are_those_of_one_step():
+    line = "[WARNING] [stage3.py:2236:step] {} pytorch allocator cache flushes since last step. this happens when\n"
+    assert causes(line.format(2) * 4) == [("R05", "likely")] and causes(line.format(2)) == []
+
+
 ENTITIES = "#Entity   POWER    TMPTR    SMCLK    GPUTL\nID        W        C\n" + "".join(
     f"GPU {gpu}     {500 + gpu}.1    6{gpu}       {900 if gpu == 5 else 1740}     99\n" for gpu in range(8)
 )

@@ -129,3 +129,37 @@ def test_a_step_that_no_plan_reaches_is_of_another_plan(times, verdict):
     assert (found.verdict, named(found)) == (verdict, [] if verdict != "not_enough" else named(found))
     if verdict == "not_enough":
         assert "plan" in found.missing[0].evidence and found.why_not_calibrate
+
+
+HUGGING_FACE = "[INFO|trainer.py:3478] 2024-08-13 05:24:45,906 >> Saving model checkpoint to saves/checkpoint-{0}\n"
+SAVED = "  successfully saved checkpoint from iteration {0:7d} to /ckpt [ t 1/2, p 1/1 ]\n"
+EVALUATED = " validation loss at iteration {0} on validation set | lm loss value: 2.922429E+00 | lm loss PPL: 1.8E+01 |\n"
+
+
+def paused(*between, each=8):
+    """Steps of 4 s, each eighth of 12 s behind these lines."""
+    lines = log([12.0 if n % each == 0 else 4.0 for n in range(1, 65)]).splitlines(True)
+    return "".join(
+        (("".join(text.format(n) for text in between) if n % each == 0 else "") + line) for n, line in enumerate(lines, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("between", "words"),
+    [
+        ((SAVED,), "checkpoints hold"),
+        ((HUGGING_FACE,), "checkpoints hold"),
+        ((EVALUATED,), "evaluations hold"),
+        ((EVALUATED, SAVED), "checkpoints and evaluations"),
+        (("an own line {0}\n",), "each 8 steps"),
+    ],
+)
+def test_pauses_are_what_the_log_says_before_them(between, words):
+    (cause,) = [one for one in diagnosed(paused(*between)).causes if one.rule == "R07"]
+    assert cause.words.startswith(words)
+
+
+def test_a_save_elsewhere_explains_no_pause():
+    text = paused() + SAVED.format(64)
+    (cause,) = [one for one in diagnosed(SAVED.format(0) + text).causes if one.rule == "R07"]
+    assert cause.words.startswith("each 8 steps")

@@ -4,11 +4,12 @@ would settle the case is said. And launch files of every framework, which are st
 from pathlib import Path
 
 import pytest
+from autoconfig.specs.errors import InputError
 
 from autoconfig.diagnosis.files import diagnose_texts
 from autoconfig.diagnosis.launch_files import is_launch_file
 from autoconfig.evidence.read import read_texts
-from autoconfig.megatron.check_input import CheckRequest
+from autoconfig.megatron.check_input import CheckRequest, check_request
 from autoconfig.training.question import request_of
 
 GIVEN = {"model": "llama3-8b", "gpus": "16", "gpu": "h100", "seq_length": "8192", "global_batch_size": "64"}
@@ -66,6 +67,10 @@ def test_two_such_texts_are_two_texts():
     assert found.verdict == "not_enough" and [one.kind for one in found.case.evidence.files] == ["log", "log"]
 
 
+SCRIPT = (
+    "#!/bin/bash\ntorchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
+    "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000\n"
+)
 FIELD = Path(__file__).parents[2] / "validation" / "tables" / "field"
 LAUNCH = {
     "arguments": "--num-layers 32 --hidden-size 4096 \\\n  --micro-batch-size 1\n",
@@ -84,6 +89,21 @@ LAUNCH = {
 def test_a_launch_file_is_known_by_its_own_signs(text):
     assert read_texts({"x": text}, is_launch_file).files[0].kind == "launch"
     assert read_texts({"x": text}).steps == () and read_texts({"x": text}, is_launch_file).clocks == ()
+
+
+@pytest.mark.parametrize("name", ["batch", "python", "hydra"])
+def test_a_launch_file_alone_that_says_no_plan_is_not_enough(name):
+    found = diagnosed({"run": LAUNCH[name]})
+    assert (found.verdict, found.causes) == ("not_enough", ()) and "the plan of run cannot be read: " in found.missing[
+        0
+    ].evidence
+    beside = diagnosed({"run": LAUNCH[name], "log": TEXTS["sentences"]})
+    assert (beside.verdict, beside.missing[0].evidence) == (found.verdict, found.missing[0].evidence)
+
+
+def test_what_the_caller_says_wrongly_is_his_error():
+    with pytest.raises(InputError, match="nosuch"):
+        diagnose_texts({"run.sh": SCRIPT}, None, {"gpu": "nosuch"}, None, check_request({"gpu": "nosuch"}))
 
 
 def test_launch_files_of_every_framework_are_known():

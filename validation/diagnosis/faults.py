@@ -8,7 +8,7 @@ from functools import cache
 
 from autoconfig.diagnosis.answer import REPORT_WRONG, SLOW, Diagnosis, diagnose
 from autoconfig.diagnosis.expectation import Expectation
-from autoconfig.evidence.records import Evidence, LastArrival, LinkFact, Origin
+from autoconfig.evidence.records import Evidence, LastArrival, LinkFact, MemoryLine, Origin
 from validation.diagnosis import made_runs
 from validation.diagnosis.made_runs import DENSE, EXPERTS, LOG, STEPS, Seen, made, scattered
 from validation.sheets.figures import Line
@@ -58,8 +58,8 @@ def unfused(e: Expectation, lost: float) -> Evidence:
 def retries(e: Expectation, lost: float) -> Evidence:
     """Free and allocate in every step."""
     evidence = made(e, Seen(idle={"allocation": lost}, allocations=40))
-    lines = [replace(line, retries=number) for number, line in enumerate(evidence.steps)]
-    return replace(evidence, steps=tuple(lines))
+    lines = [MemoryLine(origin=line.origin, rank=line.rank, retries=number) for number, line in enumerate(evidence.steps)]
+    return replace(evidence, memory=tuple(lines))
 
 
 def data(e: Expectation, lost: float) -> Evidence:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.diagnosis.rules.host import set_variable
-from autoconfig.evidence.records import Origin, Pause, StepStatistics
+from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepStatistics
 from autoconfig.evidence.steps import statistics
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -33,23 +36,8 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
         words = f"nothing is cached: every tensor asks the driver for its memory ({UNCACHED}={uncached.value.strip()})"
         seconds, origins = case.gap_seconds or None, (uncached.origin,)
         return caused(case, "R05", words, CERTAIN, evidence=origins, remedy=f"unset {UNCACHED}", seconds=seconds)
-    counted = [(step.retries, step.origin) for step in case.evidence.steps if step.retries]
-    counted += [(line.retries, line.origin) for line in case.evidence.memory if line.retries]
-    if any(retries >= threshold("R05", "least_retries") for retries, _ in counted):
-        retries, origin = max(counted, key=lambda item: item[0])
-        full = _fullest(case)
-        figures = f"{retries} allocation retries" + (f", {full[0]:.0%} of the memory reserved" if full else "")
-        words = "the allocator runs into the limit and retries: each retry frees every cached block and waits for the GPU"
-        return caused(
-            case,
-            "R05",
-            words,
-            LIKELY,
-            evidence=(origin,),
-            figures=figures,
-            remedy=ALLOCATOR_REMEDY,
-            seconds=case.gap_seconds or None,
-        )
+    if (retried := _retries(case)) is not None:
+        return retried
     full = _fullest(case)
     if full is None:
         return Cleared("no allocation inside steps") if case.evidence.traces else None
@@ -67,6 +55,43 @@ def allocator(case: RunCase) -> Cause | Cleared | None:
         remedy=ALLOCATOR_REMEDY,
         seconds=case.gap_seconds,
     )
+
+
+def _retries(case: RunCase) -> Cause | None:
+    """Retries of the allocator that the lines count: those that were added from line to line of a rank, or that a single line
+    says. A count that stands still is of the time before."""
+    by_rank: dict[tuple[str, int | None], list[MemoryLine]] = {}
+    for line in case.evidence.memory:
+        if line.retries is not None:
+            by_rank.setdefault((line.origin.file, line.rank), []).append(line)
+    added = [(_added(lines), lines[-1]) for lines in by_rank.values()]
+    before = [(lines[-1].retries or 0, lines[-1]) for lines in by_rank.values()]
+    certainty, (retries, line) = LIKELY, max(added, key=lambda item: item[0], default=(0, None))
+    since = ""
+    if retries < threshold("R05", "least_retries"):
+        certainty, (retries, line) = CONSISTENT, max(before, key=lambda item: item[0], default=(0, None))
+        since = " before the first line, none since"
+    if line is None or retries < threshold("R05", "least_retries") or (since and not case.above_band):
+        return None
+    full = _fullest(case)
+    figures = f"{retries} allocation retries{since}" + (f", {full[0]:.0%} of the memory reserved" if full else "")
+    words = "the allocator runs into the limit and retries: each retry frees every cached block and waits for the GPU"
+    if since:
+        words = "the allocator has run into the limit: more of its retries would explain the step"
+    lost = case.gap_seconds or None
+    return caused(
+        case, "R05", words, certainty, evidence=(line.origin,), figures=figures, remedy=ALLOCATOR_REMEDY, seconds=lost
+    )
+
+
+def _added(lines: Sequence[MemoryLine]) -> int:
+    """Retries within the lines of one rank; of a single line all that it counts. A process that begins again counts anew."""
+    counts = [line.retries or 0 for line in lines]
+    if lines[0].since_last:
+        return sum(counts)
+    if len(counts) == 1:
+        return counts[0]
+    return sum(later - count if later >= count else later for count, later in pairwise(counts))
 
 
 def _allocations_of_table(case: RunCase) -> Cause | None:
@@ -190,7 +215,8 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     apart = outside >= threshold("R07", "outside_share") * found.median_s
     if not paused and not apart:
         return Cleared("no pauses")
-    words, remedy = _kind_of_hang(case, hang) if hang else _kind_of_pause(case, found.pause_period, paused=paused)
+    said = _said_between(case, found, paused=paused)
+    words, remedy = said or (_kind_of_hang(case, hang) if hang else _kind_of_pause(case, found.pause_period, paused=paused))
     parts = []
     if hang is not None:
         parts.append(f"one step takes {hang.seconds:,.4g} s where the others take {found.median_s:.3g} s")
@@ -243,6 +269,38 @@ AT_INTERVALS = (
     ("eval_interval", "evaluations hold the run up", "fewer evaluations, or fewer iterations of one (--eval-iters)"),
 )
 """(argument of Megatron-LM, what holds the run up at its interval, remedy)."""
+
+
+BETWEEN = {
+    "checkpoint": (AT_INTERVALS[0], ("save-checkpoint",)),
+    "evaluation": (AT_INTERVALS[1], ("evaluate", "evaluate-time", "eval-time")),
+}
+"""Kind of an interlude -> (what to say of it, Megatron-LM's timers of it)."""
+
+
+def _said_between(case: RunCase, found: StepStatistics, *, paused: bool) -> tuple[str, str] | None:
+    """(what holds the run up, remedy) where the log itself says what it does: before most of the steps that pause, else
+    anywhere between two steps."""
+    named = _before_pauses(case, found) if paused else {one.kind for one in case.evidence.interludes}
+    if not paused:
+        named |= {kind for kind, (_, names) in BETWEEN.items() if timers.timed(case.evidence, names) is not None}
+    kinds = [BETWEEN[kind][0] for kind in BETWEEN if kind in named]
+    if len(kinds) > 1:
+        return "checkpoints and evaluations hold the run up", "; ".join(remedy for _, _, remedy in kinds)
+    return kinds[0][1:] if kinds else None
+
+
+def _before_pauses(case: RunCase, found: StepStatistics) -> set[str]:
+    """Kinds of interludes that stand before half of the steps that pause, or more."""
+    places = [(line.origin.line or 0, line.step) for line in case.evidence.steps if line.step is not None]
+    paused = {one.step for one in found.pauses}
+    spans = [(before, place) for (before, _), (place, step) in pairwise(sorted(places)) if step in paused]
+    counts = Counter(
+        one.kind
+        for before, place in spans
+        for one in {one.kind: one for one in case.evidence.interludes if before < (one.origin.line or 0) < place}.values()
+    )
+    return {kind for kind, count in counts.items() if 2 * count >= len(paused)}
 
 
 def _kind_of_pause(case: RunCase, period: float | None, *, paused: bool) -> tuple[str, str]:
