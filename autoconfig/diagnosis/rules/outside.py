@@ -64,14 +64,14 @@ def _retries(case: RunCase) -> Cause | None:
     for line in case.evidence.memory:
         if line.retries is not None:
             by_rank.setdefault((line.origin.file, line.rank), []).append(line)
-    added = [(_added(lines), lines[-1]) for lines in by_rank.values()]
-    before = [(lines[-1].retries or 0, lines[-1]) for lines in by_rank.values()]
-    certainty, (retries, line) = LIKELY, max(added, key=lambda item: item[0], default=(0, None))
-    since = ""
+    if not by_rank:
+        return None
+    certainty, since = LIKELY, ""
+    retries, line = max(((_added(lines), lines[-1]) for lines in by_rank.values()), key=lambda item: item[0])
     if retries < threshold("R05", "least_retries"):
-        certainty, (retries, line) = CONSISTENT, max(before, key=lambda item: item[0], default=(0, None))
-        since = " before the first line, none since"
-    if line is None or retries < threshold("R05", "least_retries") or (since and not case.above_band):
+        certainty, since = CONSISTENT, " before the first line, none since"
+        retries, line = max(((lines[-1].retries or 0, lines[-1]) for lines in by_rank.values()), key=lambda item: item[0])
+    if retries < threshold("R05", "least_retries") or (since and not case.above_band):
         return None
     full = _fullest(case)
     figures = f"{retries} allocation retries{since}" + (f", {full[0]:.0%} of the memory reserved" if full else "")
