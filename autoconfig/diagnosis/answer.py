@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.diagnosis.budget import StepBudget, subtract
 from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation, rules_data
-from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase
+from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase, Undecided
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
 from autoconfig.diagnosis.rules.report import is_warming_up, timed_at_level_2
@@ -19,7 +19,7 @@ HEALTHY, SLOW, FAST = "healthy", "slow", "fast"
 REPORT_WRONG, NO_PROMISE, NOT_ENOUGH = "report_wrong", "no_promise", "not_enough"
 VERDICTS = (HEALTHY, SLOW, FAST, REPORT_WRONG, NO_PROMISE, NOT_ENOUGH)
 WORTH_NAMING = 0.05
-"""Share of a step inside its band that a proven cause must take to be named."""
+"""Share of a step inside its band, or without an expected one, that a proven cause must take to be named."""
 ORDER = (
     "R12",
     "R18",
@@ -146,8 +146,15 @@ def diagnose(
         case=case,
         causes=tuple(causes),
         cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
-        missing=_missing(case, verdict, [rule for rule, one in found.items() if one is None], unread),
+        missing=_missing(case, verdict, _open(found), unread),
     )
+
+
+def _open(found: Mapping[str, Cause | Cleared | Undecided | None]) -> dict[str, str]:
+    """Rule -> what would settle it, of those that their evidence does not."""
+    usual = {rule.id: rule.settles for rule in RULES}
+    open_rules = {rule: one for rule, one in found.items() if one is None or isinstance(one, Undecided)}
+    return {rule: usual[rule] if one is None else one.settles for rule, one in open_rules.items()}
 
 
 def case_of(evidence: Evidence, expectation: Expectation | None, given: GivenStep, earlier: RunCase | None = None) -> RunCase:
@@ -201,13 +208,16 @@ def _named(case: RunCase, found: Sequence[Cause]) -> list[Cause]:
 
 def _may_be_named(case: RunCase, cause: Cause) -> bool:
     """Beyond the band of a class with a promise every cause; without plan or promise those with evidence of their own; inside
-    the band what is proven and takes a share of the step worth naming, and a plan that is slow by itself."""
+    the band what is proven and takes a share of the step worth naming, and a plan that is slow by itself. Nor is a lesser share
+    named where nothing says how long the step should be."""
     if case.ratio is not None and not case.above_band:
         if cause.rule in ("R09", "R12"):
             return True
         if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
             return False
         return case.share(cause.seconds) >= WORTH_NAMING
+    if case.ratio is None and cause.seconds and case.step_seconds and case.share(cause.seconds) < WORTH_NAMING:
+        return False
     if cause.rule == "R08" and case.expectation is not None and case.expectation.unknown_load:
         return True  # the very thing that is not known
     return case.promised or cause.certainty != CONSISTENT
@@ -279,7 +289,7 @@ def _impossibly_fast(case: RunCase) -> bool:
     return case.ratio < rules_data()["far"]["fast"]
 
 
-def _missing(case: RunCase, verdict: str, silent: Sequence[str], unread: str) -> tuple[Missing, ...]:
+def _missing(case: RunCase, verdict: str, silent: Mapping[str, str], unread: str) -> tuple[Missing, ...]:
     """What would settle the rules that had no evidence: plan and step first. Whether the plan, the report or another release is
     it, is asked where no verdict is given."""
     found = []
@@ -294,9 +304,9 @@ def _missing(case: RunCase, verdict: str, silent: Sequence[str], unread: str) ->
         found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
     settles: dict[str, list[str]] = {}
     withheld = verdict in (NOT_ENOUGH, NO_PROMISE)
-    for rule in RULES:
-        if rule.id in silent and rule.settles and (withheld or rule.id not in ("R09", "R12", "R15")):
-            settles.setdefault(rule.settles, []).append(rule.id)
+    for rule, evidence in silent.items():
+        if withheld or rule not in ("R09", "R12", "R15"):
+            settles.setdefault(evidence, []).append(rule)
     moe = case.expectation is None or case.expectation.scenario is None or case.expectation.scenario.model.is_moe
     stages = case.expectation is None or case.expectation.plan is None or case.expectation.plan.pp > 1
     for evidence, rules in settles.items():

@@ -33,6 +33,11 @@ class RunCase:
     """The plan to change to; None where none is better, or none was looked for."""
 
     @property
+    def scenario(self) -> Scenario | None:
+        """What the plan was priced for; None without a plan."""
+        return self.expectation.scenario if self.expectation else None
+
+    @property
     def step_seconds(self) -> float | None:
         """Of the measured step; None where it is not known, or known in units of its own only."""
         return None if self.measured is None or self.measured.relative else self.measured.step_seconds
@@ -131,6 +136,14 @@ class Cleared:
     """A rule looked at its evidence and is silent."""
 
     said: str = ""
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A rule's evidence is there and does not settle it."""
+
+    settles: str
+    """What evidence would."""
 
 
 def threshold(rule: str, name: str) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import Any
 
 from autoconfig.evidence import dump, phases, side_logs, timers
@@ -57,6 +59,8 @@ class Read:
     """Of the lines that a format may read: not looked at, as later ones of the same formats are enough."""
     step: int | None = None
     """Of the last line that named one."""
+    starts: list[int] = field(default_factory=list)
+    """Numbers of lines that the program prints at its start."""
     vocabulary: int | None = None
     """Entries of the tokenizer, where the log says them."""
     seen: set[tuple[str, str]] = field(default_factory=set)
@@ -86,6 +90,7 @@ def read_lines(name: str, chunks: Iterable[bytes]) -> Read:
     read.not_understood = found.count - read.lines
     read.left_out = found.left_out
     _keep_one_bar(read)
+    _count_starts(read, [block.number for block in found.blocks_of("dump")])
     for kind in ("steps", "clocks"):
         if kind in read.records:
             read.records[kind] = _joined(read.records[kind])
@@ -195,6 +200,11 @@ def _between(read: Read, _row: Format, found: dict[str, Any], _others: dict[str,
 
 def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], _number: int, _line: str) -> bool:
     read.vocabulary = int(found["value"])
+    return True
+
+
+def _start(read: Read, _row: Format, _found: dict[str, Any], _others: dict[str, float], number: int, _line: str) -> bool:
+    read.starts.append(number)
     return True
 
 
@@ -310,6 +320,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "vocabulary": _vocabulary,
     "between": _between,
     "warning": _warned,
+    "start": _start,
     "clock": _clock,
     "slowest": _slowest,
     "phases": _phases,
@@ -344,6 +355,20 @@ def _read_blocks(read: Read, found: Scanned) -> None:
     if plan := dump.of_blocks(found.blocks_of("dump"), read.name, read.vocabulary):
         read.add("plans", plan)
         read.formats["megatron-arguments"] += 1
+
+
+def _count_starts(read: Read, dumps: list[int]) -> None:
+    """Say of each line of a step how often the program had begun again before it."""
+    steps: list[StepLine] = sorted(read.records.get("steps", []), key=lambda one: one.origin.line or 0)
+    numbers, again = sorted([*read.starts, *dumps]), 0
+    if not numbers or not steps:
+        return
+    found = steps[:1]
+    for before, line in pairwise(steps):
+        at = bisect_right(numbers, before.origin.line or 0)
+        again += at < len(numbers) and numbers[at] <= (line.origin.line or 0)
+        found.append(replace(line, start=again))
+    read.records["steps"] = found
 
 
 def _keep_one_bar(read: Read) -> None:
@@ -381,6 +406,6 @@ def _values(record: Any) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(record)
-        if f.name not in ("origin", "format", "running_mean")
+        if f.name not in ("origin", "format", "running_mean", "start")
         and (value := getattr(record, f.name)) not in (None, {}, frozenset())
     }

@@ -41,7 +41,7 @@ _OTHERS = {
     b"\x89HDF": "an HDF5 file, not a log",
     b"\x7fELF": "a program, not a log",
 }
-_ALSO_IN_LAUNCH = frozenset(("environment", "nccl-variable", "figure"))
+_ALSO_IN_LAUNCH = frozenset(("environment", "nccl-variable", "figure", "run-start"))
 """Formats whose lines launch files hold, too: `export NCCL_DEBUG=INFO`, `temperature: 0.7`."""
 LAUNCH_KEEPS = ("variables",)
 """Records that are evidence in a launch file, too."""
@@ -225,6 +225,8 @@ def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
     again = sum(later < before for before, later in pairwise(numbers))
     if again and len(ranks) < 2:
         remarks.append(f"steps begin again {again} times")
+    elif begun := max((line.start for line in steps), default=0):
+        remarks.append(f"the program began again {begun} times")
     return SourceFile(
         name=name,
         kind=kind,

@@ -55,6 +55,8 @@ class StepLine:
     step: int | None = None
     steps_total: int | None = None
     rank: int | None = None
+    start: int = 0
+    """How often the program had begun again before, by what it prints at its start."""
     seconds: float | None = None
     """Of one step."""
     running_mean: bool = False
@@ -109,6 +111,9 @@ class StepStatistics:
     last: int | None
     """Numbers of the first and last step that count."""
     warmup_dropped: int
+    """Lines of the warm-up of all starts."""
+    warmup_s: float = 0.0
+    """Seconds that the longest of them took more than settled ones, all its steps together."""
     median_s: float
     p10: float
     p90: float
@@ -128,6 +133,12 @@ class StepStatistics:
     """Median of the first steps that count: before the jump where there is one, else of the first tenth."""
     jump: int | None = None
     """Number of the first step of a higher level, where growth is one jump; None where it is none, or lines have no numbers."""
+    jump_s: float = 0.0
+    """What each step behind the jump takes more."""
+    starts: tuple[float, ...] = ()
+    """Numbers of the first steps that count of each further start of the program."""
+    by_clock: bool = False
+    """No line prints a step's time: what passes between lines stands for it."""
     mean_s: float
     """With warm-up and pauses."""
     warming_up: bool = False
@@ -195,8 +206,8 @@ class LinkFact:
 
     origin: Origin
     kind: str
-    """network (which is used), interface (devices that it found), no_device, transport (via what channels go; each kind once),
-    gpu_direct, version, bandwidth (of a test)."""
+    """network (which is used), nodes (of a communicator), interface (devices that it found), no_device, transport (via what
+    channels go; each kind once), gpu_direct, version, bandwidth (of a test)."""
     value: str = ""
     """`Socket`, `IB`, `NET/IB/0/GDRDMA`, `P2P/CUMEM`, `SHM/direct/direct`, `Disabled`; of a bandwidth what it is of."""
     rank: int | None = None
@@ -229,6 +240,8 @@ class ClockSample:
 
     origin: Origin
     gpu: int | None = None
+    name: str = ""
+    """As the driver names it; empty: not said."""
     at: float | None = None
     sm_mhz: float | None = None
     max_sm_mhz: float | None = None

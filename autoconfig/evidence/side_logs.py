@@ -45,6 +45,9 @@ def from_columns(cells: Mapping[str, str], origin: Origin) -> ClockSample | None
         how = grammar().keys["clock_columns"].get(name)
         if how is None or not text.strip():
             continue
+        if how == "name":
+            values["name"] = text.strip()[:MOST_TEXT]
+            continue
         if isinstance(how, str) and how in _REASONS:
             asked = True
             named |= {how} if text.strip().lower() == "active" else set()
@@ -55,7 +58,7 @@ def from_columns(cells: Mapping[str, str], origin: Origin) -> ClockSample | None
         named |= bits
     if "gpu" in values:
         values["gpu"] = int(values["gpu"])
-    if not asked and not values.keys() - {"gpu", "at"}:
+    if not asked and not values.keys() - {"gpu", "at", "name"}:
         return None
     return ClockSample(origin=origin, reasons=frozenset(named), **values)
 

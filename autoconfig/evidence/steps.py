@@ -37,6 +37,12 @@ PAUSE, PAUSE_SD = 1.2, 6.0
 """A pause is so many times the median, and so many robust deviations above it."""
 LEAST_CLOCK_S = 20.0
 """Seconds between the first and last time of day from which on its rounding to a second does not matter."""
+SINGLE = 0.75
+"""Share of the time between lines in one gap, from which on it is no usual one: a queue, a restart, a look at the run."""
+QUEUE_S = 300.0
+"""Seconds in no step before a slower line, from which on the program may have begun again there."""
+RANKS_APART = 3.0
+"""Intervals by which lines of ranks that print into one log are apart at most; a step that goes back further is a new start."""
 _MAD_TO_SD = 1.4826
 _MOST_PAIRED = 400
 
@@ -48,6 +54,8 @@ class _Point:
     at: float | None
     interval: float
     """Steps that the line is a mean of."""
+    start: int = 0
+    """How often the program had begun again before."""
 
 
 def seconds_from_rates(lines: Iterable[StepLine], tokens_per_gpu: float) -> tuple[StepLine, ...]:
@@ -64,18 +72,17 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
     """Of the lines of one file; None where none of them says how long a step takes, or where a few figures that stand for no
     step differ: before and after, two machines, two runs."""
     lines = list(lines)
-    points, of_means = _series(lines)
-    if not points:
+    starts, of_means, by_clock = _series(lines)
+    if not starts:
         return None
+    points, kept = _chain(starts)
     numbered, many = points[0].step >= 0, len(points) >= FEW
     ordered = many or (numbered and lines[0].format not in COUNTED)
     seconds = np.array([point.seconds for point in points])
     if not numbered and not many and seconds.max() > (1 + SETTLED) * seconds.min():
         return None
     weights = np.array([point.interval for point in points])
-    dropped = _warmup(seconds) or _first_of_few(points)
-    kept = points[dropped:]
-    values, steps = seconds[dropped:], np.array([point.step for point in kept])
+    values, steps = np.array([point.seconds for point in kept]), np.array([point.step for point in kept])
     median = float(np.median(values))
     slope, growing = _growth(steps, values, median) if ordered else (0.0, False)
     level = np.full(len(values), median)
@@ -92,7 +99,8 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         count=len(kept),
         first=_number(kept[0].step),
         last=_number(kept[-1].step),
-        warmup_dropped=dropped,
+        warmup_dropped=len(points) - len(kept),
+        warmup_s=_longest_warmup(points, kept, median),
         median_s=median,
         p10=float(np.percentile(values, 10)),
         p90=float(np.percentile(values, 90)),
@@ -104,12 +112,15 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         start_s=(start := float(np.median(values[: jump or _end(len(values))]))),
         growth_s=max(0.0, float(np.mean(level if jump is not None or growing else values)) - start),
         jump=_number(kept[jump].step) if jump is not None else None,
+        jump_s=float(level[-1] - level[0]) if jump is not None else 0.0,
+        starts=tuple(later.step for before, later in pairwise(kept) if later.start != before.start),
+        by_clock=by_clock,
         warming_up=lines[0].format not in COUNTED and all(0 <= point.step <= FIRST_STEPS for point in points),
         mean_s=float(np.average(seconds, weights=weights)),
         mean_includes_warmup=of_means,
         pauses=pauses,
         pause_period=_period(pauses, kept[0].interval),
-        outside_s=_outside(points),
+        outside_s=_outside(kept),
         resolution=0.0005 * median if of_means and points[0].interval == 1 and len(points) == 1 else 0.0,
     )
 
@@ -118,19 +129,20 @@ def _number(step: float) -> int | None:
     return int(step) if step >= 0 else None
 
 
-def _series(lines: list[StepLine]) -> tuple[list[_Point], bool]:
-    """(one point for each step of the longest stretch without a new start, whether only means over the warm-up are printed)."""
+def _series(lines: list[StepLine]) -> tuple[list[list[_Point]], bool, bool]:
+    """(one point for each step of each start of the program, whether only means over the warm-up are printed, whether the
+    clock between lines is all that says a step)."""
     timed = [line for line in lines if line.seconds is not None and not line.running_mean]
     if timed:
         most = Counter(line.format for line in timed).most_common(1)[0][0]
         chosen = [line for line in timed if line.format == most]
-        return _with_intervals([(line, line.seconds or 0.0) for line in _of_last_batch(chosen)]), False
+        return _with_intervals([(line, line.seconds or 0.0) for line in _of_last_batch(chosen)]), False, False
     means = [line for line in lines if line.seconds is not None]
     if by_difference := _from_means([line for line in means if line.step is not None]):
-        return _with_intervals(by_difference), False
+        return _with_intervals(by_difference), False, False
     if by_clock := _from_clock(lines):
-        return _with_intervals(by_clock), False
-    return _with_intervals([(line, line.seconds or 0.0) for line in means[-1:]]), True
+        return _with_intervals(by_clock), False, True
+    return _with_intervals([(line, line.seconds or 0.0) for line in means[-1:]]), True, False
 
 
 def _of_last_batch(lines: list[StepLine]) -> list[StepLine]:
@@ -144,7 +156,7 @@ def _from_means(lines: list[StepLine]) -> list[tuple[StepLine, float]]:
     found = []
     for before, line in pairwise(lines):
         steps = (line.step or 0) - (before.step or 0)
-        if steps > 0 and line.rank == before.rank:
+        if steps > 0 and line.rank == before.rank and line.start == before.start:
             taken = (line.seconds or 0.0) * (line.step or 0) - (before.seconds or 0.0) * (before.step or 0)
             if taken > 0:
                 found.append((line, taken / steps))
@@ -157,26 +169,105 @@ def _from_clock(lines: list[StepLine]) -> list[tuple[StepLine, float]]:
     for before, line in pairwise([line for line in lines if line.step is not None]):
         now, then = (line.at, before.at) if line.at is not None else (line.elapsed, before.elapsed)
         steps = (line.step or 0) - (before.step or 0)
-        if now is not None and then is not None and steps > 0 and now > then:
+        if now is not None and then is not None and steps > 0 and now > then and line.start == before.start:
             found.append((line, (now - then) / steps))
     return found
 
 
-def _with_intervals(lines: list[tuple[StepLine, float]]) -> list[_Point]:
-    """Points in order: of the ranks that print a step the slowest counts, of runs that begin again the longest."""
-    stretches: list[dict[float, _Point]] = [{}]
-    for number, (line, seconds) in enumerate(lines):
+def _with_intervals(lines: list[tuple[StepLine, float]]) -> list[list[_Point]]:
+    """The points of each start in order; of the ranks that print a step the slowest counts."""
+    found: dict[tuple[int, int], dict[float, _Point]] = {}
+    for number, ((line, seconds), start) in enumerate(zip(lines, _starts_of([line for line, _ in lines]), strict=True)):
         step = float(line.step) if line.step is not None else -1e9 + number
-        now = stretches[-1]
-        if now and step < max(now) and step not in now:
-            stretches.append(now := {})
+        now = found.setdefault(start, {})
         old = now.get(step)
         if old is None or old.seconds < seconds:
             now[step] = _Point(step=step, seconds=seconds, at=line.at, interval=1.0)
-    points = [point for _, point in sorted(max(stretches, key=len).items())]
-    gaps = [later.step - before.step for before, later in pairwise(points)]
+    in_order = [[point for _, point in sorted(found[start].items())] for start in sorted(found)]
+    gaps = [later.step - before.step for points in in_order for before, later in pairwise(points)]
     usual = Counter(gaps).most_common(1)[0][0] if gaps else 1.0
-    return [replace(point, interval=gap) for point, gap in zip(points, [usual, *gaps], strict=True)] if points else []
+    split = [part for points in in_order for part in _without_queues(_at_intervals(points, usual))]
+    return [[replace(point, start=start) for point in points] for start, points in enumerate(split)]
+
+
+def _at_intervals(points: list[_Point], usual: float) -> list[_Point]:
+    gaps = [usual, *(later.step - before.step for before, later in pairwise(points))]
+    return [replace(point, interval=gap) for point, gap in zip(points, gaps, strict=True)]
+
+
+def _starts_of(lines: Sequence[StepLine]) -> list[tuple[int, int]]:
+    """Of each line which start of the program it is of: what is printed at a start counts, and steps of a rank that go back."""
+    steps = [line.step for line in lines if line.step is not None]
+    gaps = [later - before for before, later in pairwise(steps) if later > before]
+    ranks_mixed = len(steps) - len(set(steps)) >= 0.4 * len(steps)
+    room = RANKS_APART * Counter(gaps).most_common(1)[0][0] if ranks_mixed and gaps else 0.0
+    last: dict[int | None, tuple[tuple[int, int], int]] = {}
+    found = []
+    for line in lines:
+        (begun, again), most = last.get(line.rank, ((line.start, 0), -1))
+        if line.start != begun:
+            begun, again, most = line.start, 0, -1
+        elif line.step is not None and line.step < most - (room if line.rank is None else 0.0):
+            again, most = again + 1, -1
+        last[line.rank] = ((begun, again), max(most, line.step if line.step is not None else -1))
+        found.append((begun, again))
+    return found
+
+
+def _without_queues(points: list[_Point]) -> Iterable[list[_Point]]:
+    """The points, parted where much time passes in no step and the next line is slower: the program has begun again there,
+    but for what comes at a period."""
+    if len(points) <= IN_A_ROW:
+        return [points]
+    usual = float(np.median([point.seconds for point in points]))
+    slow = {number for number, point in enumerate(points) if point.seconds > (1 + SETTLED) * usual}
+    places = [number for number, gap in enumerate(_gaps(points), 1) if gap is not None and gap >= QUEUE_S and number in slow]
+    apart = {later - before for before, later in pairwise(places)}
+    if not places or (len(places) >= IN_A_ROW and len(apart) == 1):
+        return [points]
+    return [points[begin:end] for begin, end in pairwise([0, *places, len(points)])]
+
+
+def _gaps(points: Sequence[_Point]) -> list[float | None]:
+    """Seconds by the clock between each two lines that are in no step; None where one of them has no time of day, or they are
+    of two starts."""
+    return [
+        later.at - before.at - later.seconds * later.interval
+        if later.at is not None and before.at is not None and later.start == before.start
+        else None
+        for before, later in pairwise(points)
+    ]
+
+
+def _chain(starts: Sequence[list[_Point]]) -> tuple[list[_Point], list[_Point]]:
+    """(the points of the run, those behind the warm-up of each start): a start that goes back takes the place of what it does
+    again, unless it is shorter than that."""
+    points, kept = starts[0], _settled(starts[0], None)
+    for later in starts[1:]:
+        settled = _settled(later, float(np.median([point.seconds for point in kept])))
+        before = [point for point in kept if point.step < later[0].step]
+        if len(before) + len(settled) > len(kept):
+            points = [point for point in points if point.step < later[0].step] + later
+            kept = before + settled
+    return points, kept
+
+
+def _longest_warmup(points: Sequence[_Point], kept: Sequence[_Point], median: float) -> float:
+    settled = {(point.start, point.step) for point in kept}
+    slow = [point for point in points if (point.start, point.step) not in settled]
+    return max(((point.seconds - median) * point.interval for point in slow), default=0.0)
+
+
+def _settled(points: list[_Point], level: float | None) -> list[_Point]:
+    """The points behind the warm-up; `level`: seconds of the steps of an earlier start, by which a few are judged."""
+    if level is None or len(points) > IN_A_ROW:
+        return points[_warmup(np.array([point.seconds for point in points])) or _first_of_few(points) :]
+    return points[_leading(points, level) :]
+
+
+def _leading(points: Sequence[_Point], level: float) -> int:
+    """Points at the beginning that are slower than settled ones."""
+    return next((number for number, point in enumerate(points) if point.seconds <= (1 + SETTLED) * level), len(points))
 
 
 def _warmup(seconds: np.ndarray) -> int:
@@ -275,11 +366,14 @@ def _period(pauses: tuple[Pause, ...], interval: float) -> float | None:
 
 
 def _outside(points: Sequence[_Point]) -> float | None:
-    """Seconds a step between the time of day and the steps themselves."""
-    if len(points) < 2 or points[0].at is None or points[-1].at is None:
-        return None
-    clock = points[-1].at - points[0].at
+    """Seconds a step between the time of day and the steps themselves, without single gaps, which are no usual ones; None
+    without times of day. A clock that goes back counts for nothing."""
+    pairs = zip(_gaps(points), pairwise(points), strict=True)
+    known = [(gap, later) for gap, (_, later) in pairs if gap is not None and gap > -LEAST_CLOCK_S]
+    known.sort(key=lambda one: one[0])
+    while known and known[-1][0] > SINGLE * sum(gap for gap, _ in known) > 0:
+        known.pop()
+    clock = sum(gap + later.seconds * later.interval for gap, later in known)
     if clock < LEAST_CLOCK_S:
         return None
-    inside = sum(point.seconds * point.interval for point in points[1:])
-    return max(0.0, clock - inside) / sum(point.interval for point in points[1:])
+    return max(0.0, sum(gap for gap, _ in known)) / sum(later.interval for _, later in known)

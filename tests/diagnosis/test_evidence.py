@@ -32,6 +32,7 @@ REDUCTION = "time (ms) | fwd: 100.0 | bwd: 2000.0 | bwd_inner: 300.0 | bwd_allre
 NCCL_TEST = (
     "  1073741824     268435456     float     sum      -1   91000   11.80   {rate}      0   91000   11.80   {rate}      0"
 )
+COMMUNICATOR = "comm 0x5 rank 0 nRanks 32 nNodes {nodes} localRanks 8 localRank 0 MNNVL 0"
 NEOX = (
     "rank=0 time (ms) | train_batch: 87510.72 | batch_input: 78.66 | forward: 2844.74 | pipe_send_output: 5377.75 | "
     "comms: 74766.41 | backward: 8724.91 | reduce_grads: 29651.29 | step: 29300.81"
@@ -48,17 +49,21 @@ def rules(text, plan=None, **given):
 @pytest.mark.parametrize(
     ("text", "verdict", "named"),
     [
-        (NCCL + "Using network Socket", "slow", ["R02"]),
+        (NCCL + "Using network Socket", "not_enough", []),  # which NCCL names on one node, too
+        (NCCL + "Using network Socket\n" + NCCL.replace("n1", "n2") + "Using network Socket", "slow", ["R02"]),
+        (NCCL + "Using network Socket\n" + NCCL + COMMUNICATOR.format(nodes=4), "slow", ["R02"]),
+        (NCCL + "NCCL_IB_DISABLE set by environment to 1.\n" + NCCL + COMMUNICATOR.format(nodes=1), "not_enough", []),
         (NCCL + "NCCL_IB_DISABLE set by environment to 1.", "slow", ["R02"]),
         (NCCL + "Using network IB", "not_enough", []),
         (NCCL + "Using network Socket\n" + NCCL + "Channel 00 : 0[0] -> 1[1] via P2P/CUMEM", "not_enough", []),
         (NCCL_TEST.format(rate="2.31"), "slow", ["R02"]),
         (NCCL_TEST.format(rate="22.12"), "not_enough", []),
+        (NCCL_TEST.format(rate="2.31").replace("1073741824", "4194304"), "not_enough", []),  # bound by its start-up
         (REDUCTION.format(ms="1700.0"), "slow", ["R02"]),
         (REDUCTION.format(ms="200.0"), "not_enough", []),
         (NEOX, "slow", ["R02"]),
         (FAST_PATH, "slow", ["R04"]),
-        ("torch._dynamo hit config.recompile_limit (8)", "slow", ["R04"]),
+        ("torch._dynamo hit config.recompile_limit (8)", "not_enough", []),
         (PREEMPTED, "slow", ["R17"]),
         (TABLE.format(seconds="2.000"), "slow", ["R01"]),
         (TABLE.format(seconds="7.000"), "not_enough", []),
@@ -101,6 +106,55 @@ def test_a_network_that_one_node_does_not_use_is_no_cause():
     assert rules(text, "tp=2,mbs=1,sp=1", step="9s", **ONE_NODE) == ("slow", [])
     nodes = {**ONE_NODE, "gpus": "64", "global_batch_size": "512"}
     assert rules(text, "tp=2,mbs=1,sp=1", step="15s", **nodes)[1] == ["R02"]
+
+
+def certainties(text, plan=None, **given):
+    found = diagnose_texts({"evidence.log": text}, plan, given, lambda: request_of(given), CheckRequest())
+    return [(one.rule, one.certainty) for one in found.causes]
+
+
+def test_a_network_that_is_switched_off_is_no_cause_on_one_node():
+    for line in ("NCCL_IB_DISABLE=1", "NCCL_NET=Socket", NCCL + "NCCL_NET_GDR_LEVEL set by environment to LOC"):
+        assert certainties(line, "tp=2,mbs=1,sp=1", **ONE_NODE) == []
+        assert certainties(line, "tp=2,mbs=1,sp=1", **{**ONE_NODE, "gpus": "32"}) == [("R02", "certain")]
+
+
+@pytest.mark.parametrize("line", [NCCL + "Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct", "export NCCL_P2P_DISABLE=1"])
+def test_host_memory_is_a_fault_where_gpus_have_links_of_their_own(line):
+    question = {**ONE_NODE, "model": "llama3.2-1b", "seq_length": "2048"}
+    assert certainties(line, "tp=2,mbs=1,sp=1", **question, gpu="a100-80gb") == [("R02", "certain")]
+    assert certainties(line, "tp=2,mbs=1,sp=1", **question, gpu="rtx-4090-24gb") == []
+    assert certainties(line) == [("R02", "likely")]
+
+
+def test_what_small_tests_and_a_log_of_one_host_leave_open_is_said():
+    small = NCCL_TEST.format(rate="11.50").replace("1073741824", "4194304")
+    for text, needed in ((small, "-e 8G"), (NCCL + "Using network Socket", "second host")):
+        given = {**ONE_NODE, "gpus": "32"} if "e 8G" in needed else {}
+        found = diagnose_texts(
+            {"a": text}, "tp=2,mbs=1,sp=1" if given else None, given, lambda given=given: request_of(given), CheckRequest()
+        )
+        assert (found.verdict, found.causes) == ("not_enough", ())
+        assert any(needed in one.evidence and "R02" in one.rules for one in found.missing)
+
+
+SMI = "index, {name}clocks.sm [MHz], clocks.max.sm [MHz], power.draw [W], power.limit [W], utilization.gpu [%]\n"
+SAMPLE = "{gpu}, {name}{mhz} MHz, 1410 MHz, {draw} W, {limit} W, 100 %\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "mhz", "draw", "limit", "named"),
+    [
+        ("", 1020, 394, 400, []),  # all that its limit leaves it
+        ("NVIDIA A100-SXM4-80GB, ", 1020, 394, 400, []),
+        ("NVIDIA A100-SXM4-80GB, ", 1020, 247, 250, [("R10", "certain")]),  # a limit below the GPU's own
+        ("A GPU of no catalogue, ", 1020, 247, 250, []),
+        ("", 1020, 190, 400, [("R10", "likely")]),  # neither its limit nor idleness lowers it
+    ],
+)
+def test_a_clock_that_the_power_limit_leaves_is_no_fault(name, mhz, draw, limit, named):
+    rows = "".join(SAMPLE.format(gpu=gpu, name=name, mhz=mhz + gpu, draw=draw, limit=limit) for gpu in range(8))
+    assert certainties(SMI.format(name="name, " if name else "") + rows) == named
 
 
 @pytest.mark.parametrize("text", ["4.1 s/it\n8.2 s/it\n", "was:\ntps: 8000\nis:\ntps: 4000\n", "mfu 0.45\nmfu 0.22\n"])

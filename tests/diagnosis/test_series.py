@@ -1,5 +1,7 @@
 """What a series of steps says: growth and jumps, hangs, ramped batches, steps that grow with their tokens, steps too fast."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from autoconfig.diagnosis.files import diagnose_texts
@@ -163,3 +165,103 @@ def test_a_save_elsewhere_explains_no_pause():
     text = paused() + SAVED.format(64)
     (cause,) = [one for one in diagnosed(SAVED.format(0) + text).causes if one.rule == "R07"]
     assert cause.words.startswith("each 8 steps")
+
+
+def stamped(parts, every=5):
+    """A log of several starts: (seconds of each line's step, first iteration, seconds of the clock before) and what is printed
+    between; each line is the mean of `every` steps."""
+    text, clock = [], 1_700_000_000.0
+    for steps, first, before, banner in parts:
+        clock += before
+        text += [banner] if banner else []
+        for place, seconds in enumerate(steps):
+            clock += every * seconds
+            text.append(
+                f" [{datetime.fromtimestamp(clock, UTC):%Y-%m-%d %H:%M:%S}] iteration {first + every * place:8d}/    9000 |"
+                f" elapsed time per iteration (ms): {1e3 * seconds:.1f} | global batch size:   256 |\n"
+            )
+    return "".join(text)
+
+
+BANNERS = {
+    "Megatron-LM": "[after dataloaders are built] datetime: 2025-11-03 04:11:09\n",
+    "Slurm": "slurmstepd: error: *** JOB 2211 ON node9 CANCELLED AT 2025-11-03T04:00:00 DUE TO PREEMPTION ***\n",
+    "transformers": "[INFO|trainer.py:2519] 2025-11-03 04:11:09,101 >> ***** Running training *****\n",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("banner", BANNERS.values(), ids=BANNERS)
+def test_a_queue_between_two_starts_is_no_pause(banner):
+    step = priced().step_seconds
+    text = stamped([([step] * 30, 5, 0.0, ""), ([1.4 * step, *[step] * 24], 155, 6 * 3600.0, banner)])
+    for found in (diagnosed(text, PLAN), diagnosed(text)):
+        assert named(found) == [] and found.measured.step_seconds == pytest.approx(step, rel=1e-3)
+        assert found.measured.statistics.outside_s == pytest.approx(0.0, abs=0.05 * step)
+
+
+def test_steps_that_are_done_again_begin_with_a_warm_up():
+    step = priced().step_seconds
+    for first in (80, 81, 95):  # back to a checkpoint, whether its number was printed before or not
+        text = log([6 * step] + [step] * 99) + log([9 * step] + [step] * 60, first=first)
+        found = diagnosed(text, PLAN)
+        assert (found.verdict, named(found)) == ("healthy", []), first
+
+
+@pytest.mark.parametrize("banner", BANNERS.values(), ids=BANNERS)
+def test_what_is_printed_at_a_start_says_that_there_is_one(banner):
+    step = priced().step_seconds
+    text = log([step] * 40) + banner + log([30 * step] + [step] * 40, first=41)
+    assert named(diagnosed(text, PLAN)) == ([] if banner else ["R07"])
+
+
+def test_one_slow_line_that_is_as_long_as_the_warm_up_is_no_hang_and_a_longer_one_is():
+    step = priced().step_seconds
+    for times, cause in ((9, []), (60, ["R07"])):
+        assert named(diagnosed(log([8 * step] + [step] * 40 + [times * step] + [step] * 40), PLAN)) == cause
+
+
+@pytest.mark.parametrize(("gaps", "cause"), [(1, []), (5, ["R07"])])
+def test_time_between_lines_counts_where_it_comes_again(gaps, cause):
+    step = priced().step_seconds
+    parts = [([step] * 8, 5 + 40 * number, 40 * step if number else 0.0, "") for number in range(gaps + 1)]
+    found = diagnosed(stamped(parts), PLAN)
+    assert named(found) == cause
+    if cause:
+        lost = found.measured.statistics.outside_s
+        assert lost == pytest.approx(5 * 40 * step / (5 * (6 * 8 - 1)), rel=0.02)
+
+
+def test_a_run_that_is_slower_behind_a_new_start_says_so():
+    step = priced().step_seconds
+    text = stamped([([step] * 20, 5, 0.0, ""), ([2 * step, *[1.6 * step] * 40], 105, 900.0, BANNERS["Megatron-LM"])])
+    cause = next(one for one in diagnosed(text, PLAN).causes if one.rule == "R11")
+    assert "started again" in cause.words and cause.certainty == "likely"
+    assert cause.gain_seconds == pytest.approx(0.6 * step, rel=0.01)
+
+
+@pytest.mark.parametrize(("seconds", "share", "named_"), [(0.9, 0.03, []), (2.0, 0.07, ["R07"])])
+def test_without_a_plan_a_small_pause_is_not_worth_naming(seconds, share, named_):
+    assert share == pytest.approx(seconds / 15 / 2.0, abs=0.005)
+    steps = [2.0 + (seconds if number % 15 == 14 else 0.0) for number in range(150)]
+    found = diagnosed("".join(f"iter {n}: loss 3.1, time {1e3 * one:.1f}ms, mfu 40.0%\n" for n, one in enumerate(steps, 10)))
+    assert named(found) == named_ and found.verdict == ("slow" if named_ else "not_enough")
+
+
+def test_sequences_that_grow_to_their_length_are_no_growth():
+    """A curriculum: steps begin below the price of the plan and end at it."""
+    step = priced().step_seconds
+    found = diagnosed(log([step * (0.55 + 0.45 * min(1.0, number / 60)) for number in range(100)]), PLAN)
+    assert (found.verdict, named(found)) == ("healthy", [])
+    beyond = diagnosed(log([step * (0.55 + 1.2 * number / 100) for number in range(100)]), PLAN)
+    assert named(beyond)[:1] == ["R11"]
+    text = "".join(
+        f" iteration {n:8d}/    9000 | consumed samples: {256 * n:12d} | consumed tokens: {32 * 256 * n * n:14d} | "
+        f"elapsed time per iteration (ms): {100.0 * n:.1f} | global batch size:   256 | curriculum seqlen: {64 * n:5d} |\n"
+        for n in range(20, 60)
+    )
+    assert named(diagnosed(text)) == []
+    alike = text.replace(" curriculum", " other")
+    for n in range(20, 60):
+        alike = alike.replace(f"consumed tokens: {32 * 256 * n * n:14d}", f"consumed tokens: {4096 * 256 * n:14d}")
+    assert [(one.rule, one.certainty) for one in diagnosed(alike).causes] == [("R11", "certain")]

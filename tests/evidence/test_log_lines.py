@@ -40,7 +40,7 @@ def said(record, expected):
 def test_the_table_of_lines_is_large_enough():
     assert len(LINES) >= 200
     named = {row["format"] for row in LINES}
-    of_several_lines = {"megatron-arguments", "megatron-timers-of-ranks", "megatron-vocabulary"}
+    of_several_lines = {"megatron-arguments", "megatron-timers-of-ranks", "megatron-vocabulary", "run-start"}
     assert named >= set(RECORDS) - of_several_lines and len(named) >= 20
     assert all(row["source"] for row in LINES)
 

@@ -138,7 +138,7 @@ WARNED = {
     "recompile_limit": (
         "torch.compile gave up on a function and runs it eagerly",
         "static shapes or mark_dynamic; a larger torch._dynamo.config.recompile_limit only where shapes are few",
-        LIKELY,
+        CONSISTENT,
     ),
 }
 """Kind of a library's own warning -> (in words, remedy, certainty)."""

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from autoconfig.diagnosis import solve, timers
 from autoconfig.diagnosis.expectation import CP, EXPERTS, GATHERS, GRADIENTS, TP
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, Variable
 from autoconfig.specs.scenario import Scenario
 
 SLOW_NETWORKS = ("socket", "ethernet", "tcp", "udp")
+PEERS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+"""Variables of transfers inside a node; the others of OFF are of the network."""
 OFF = {
     "NCCL_IB_DISABLE": ("1", "InfiniBand is switched off (NCCL_IB_DISABLE=1)", "unset NCCL_IB_DISABLE"),
     "NCCL_P2P_DISABLE": ("1", "direct transfers between GPUs are switched off (NCCL_P2P_DISABLE=1)", "unset NCCL_P2P_DISABLE"),
@@ -39,30 +41,33 @@ BY_BYTES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "send_r
 (n - 1) / n is taken as 1."""
 
 
-def slow_link(case: RunCase) -> Cause | Cleared | None:
+def slow_link(case: RunCase) -> Cause | Cleared | Undecided | None:
     """R02: NCCL says a fallback; a test or a trace reaches less than half of the catalogue's rate; a timer of communication or
     the weights' way to the engine takes far longer than priced; or only a slower link explains the step."""
-    seen = False
-    for found in (_said(case), _tested(case), _traced(case), _of_kernels(case), _timed(case), _refit(case)):
-        if isinstance(found, Cause):
-            return found
-        seen = seen or found is not None
-    return _solved(case) or (Cleared() if seen else None)
+    tried = [test(case) for test in (_said, _tested, _traced, _of_kernels, _timed, _refit)]
+    proven = next((one for one in tried if isinstance(one, Cause)), None) or _solved(case)
+    open_one = next((one for one in tried if isinstance(one, Undecided)), None)
+    return proven or open_one or (Cleared() if any(one is not None for one in tried) else None)
 
 
-def _said(case: RunCase) -> Cause | Cleared | None:
-    """What NCCL says outright."""
+def _said(case: RunCase) -> Cause | Cleared | Undecided | None:
+    """What NCCL says outright. It names a network on one node, too, which does not use it."""
     links, variables = case.evidence.links, case.evidence.variables
-    facts = sorted((fact for fact in links if _is_fallback(fact, case)), key=_severity)
-    off = [one for one in variables if one.name in OFF and one.value.strip().lower() == OFF[one.name][0].lower()]
+    slow = [fact for fact in links if _is_fallback(fact, case)]
+    facts = sorted((fact for fact in slow if _is_used(fact, case)), key=_severity)
+    off = [one for one in variables if _switches_off(one, case)]
     if not facts and not off:
+        if slow:
+            return Undecided("whether the run has several nodes: NCCL_DEBUG=INFO lines of a second host, or the plan")
         return Cleared() if any(fact.kind in ("network", "transport") for fact in links) else None
     off.sort(key=lambda one: bool(facts) and not _brings_about(one, facts[0]))
     origins = (*(one.origin for one in off[:2]), *(fact.origin for fact in _distinct(facts)))
     by_variable = bool(off) and (not facts or _brings_about(off[0], facts[0]))
     words = OFF[off[0].name][1] if by_variable else _fallback_words(facts[0])
     remedy = OFF[off[0].name][2] if by_variable else _fallback_remedy(facts[0], variables)
-    certain = off or facts[0].kind == "transport" or (facts[0].kind != "gpu_direct" and _over_nodes(case))
+    certain = _is_certain(off[0].name in PEERS if by_variable else _is_host_memory(facts[0]), case)
+    if not by_variable and facts[0].kind == "gpu_direct":
+        certain = False
     return _caused(case, words, CERTAIN if certain else LIKELY, evidence=origins, remedy=remedy)
 
 
@@ -80,6 +85,33 @@ def _brings_about(variable: Variable, fact: LinkFact) -> bool:
     return kind in BRINGS_ABOUT.get(variable.name, ())
 
 
+def _switches_off(one: Variable, case: RunCase) -> bool:
+    """Whether a variable makes links slow that the run has: a network over nodes, or direct transfers between GPUs."""
+    if one.name not in OFF or one.value.strip().lower() != OFF[one.name][0].lower():
+        return False
+    return _has_peers(case) is not False if one.name in PEERS else not _on_one_node(case)
+
+
+def _is_certain(of_peers: bool, case: RunCase) -> bool:
+    """Whether the plan, or what NCCL says beside it, shows that the run uses the links that are slow."""
+    return _has_peers(case) is True if of_peers else _over_nodes(case)
+
+
+def _has_peers(case: RunCase) -> bool | None:
+    """Whether GPUs of a node have links of their own (NVLink, xGMI); boards on PCIe reach each other through host memory where
+    the driver grants no access to peers, as it does of GeForce. None: nothing says the GPU."""
+    return None if case.scenario is None else case.scenario.cluster.gpu.link != "pcie"
+
+
+def _is_host_memory(fact: LinkFact) -> bool:
+    return fact.kind == "transport" and fact.value.lower().startswith("shm")
+
+
+def _is_used(fact: LinkFact, case: RunCase) -> bool:
+    """Whether the run is known to use what a line names: transports are, a network where there are several nodes."""
+    return fact.kind == "transport" or _over_nodes(case)
+
+
 def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
     value = fact.value.lower()
     if fact.kind in ("no_device", "network", "interface", "gpu_direct") and _on_one_node(case):
@@ -92,7 +124,9 @@ def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
         return not any(other.kind == "network" and not _is_slow(other.value) for other in case.evidence.links)
     if fact.kind == "network":
         return _is_slow(value)
-    return fact.kind == "transport" and (value.startswith("shm") or value.startswith("net/socket"))
+    if _is_host_memory(fact):
+        return _has_peers(case) is not False
+    return fact.kind == "transport" and value.startswith("net/socket")
 
 
 def _on_one_node(case: RunCase) -> bool:
@@ -101,15 +135,22 @@ def _on_one_node(case: RunCase) -> bool:
     if scenario is not None:
         return scenario.cluster.num_gpus <= scenario.cluster.link_domain_size
     transports = [fact.value.lower() for fact in case.evidence.links if fact.kind == "transport"]
-    return bool(transports) and not any(value.startswith("net") for value in transports)
+    if any(value.startswith("net") for value in transports) or _nodes(case) > 1:
+        return False
+    return bool(transports) or _nodes(case) == 1
+
+
+def _nodes(case: RunCase) -> int:
+    """Nodes of the largest communicator, as NCCL prints them; 0 where it does not."""
+    return max((int(fact.value) for fact in case.evidence.links if fact.kind == "nodes"), default=0)
 
 
 def _over_nodes(case: RunCase) -> bool:
-    """Whether the plan, a transport over the network or lines of two hosts say that there are nodes."""
+    """Whether the plan, a communicator, a transport over the network or lines of two hosts say that there are nodes."""
     scenario = _scenario(case)
     if scenario is not None:
         return not _on_one_node(case)
-    if len({host.name for host in case.evidence.hosts}) > 1:
+    if len({host.name for host in case.evidence.hosts}) > 1 or _nodes(case) > 1:
         return True
     return any(fact.kind == "transport" and fact.value.lower().startswith("net") for fact in case.evidence.links)
 
@@ -157,12 +198,13 @@ def _fallback_remedy(fact: LinkFact, variables: Iterable[Variable]) -> str:
     return f"give the containers the InfiniBand devices and name them with NCCL_IB_HCA{more}"
 
 
-def _tested(case: RunCase) -> Cause | Cleared | None:
-    """nccl-tests against the catalogue's rate."""
-    found = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s and _large(fact)]
+def _tested(case: RunCase) -> Cause | Cleared | Undecided | None:
+    """nccl-tests against the catalogue's rate; messages that their start-up bounds say nothing of it."""
+    measured = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s]
+    found = [fact for fact in measured if _large(fact)]
     scenario = _scenario(case)
     if not found:
-        return None
+        return Undecided("nccl-tests with large messages (-b 64M -e 8G)") if measured else None
     best = max(found, key=lambda fact: fact.bus_bytes_per_s or 0.0)
     reached = best.bus_bytes_per_s or 0.0
     if scenario is None:
@@ -232,11 +274,14 @@ def _traced(case: RunCase) -> Cause | Cleared | None:
             by_group.setdefault((use.name, use.group), []).append((use, trace.origin, max(1, trace.steps)))
     for uses in by_group.values():
         use, origin, steps = min(uses, key=lambda item: item[0].seconds)
-        if scenario is None or not use.size_bytes or use.size_bytes / max(1, use.count) < threshold("R02", "message_bytes"):
+        if scenario is None or not use.size_bytes:
+            continue
+        asked = _rate_between(case, scenario, use)
+        moved = use.size_bytes * BY_BYTES.get(use.name, 1.0)
+        if moved / max(1, use.count) < threshold("R02", "start_ups") * threshold("R02", "start_up_s") * asked:
             continue
         seen = True
-        asked = _rate_between(case, scenario, use)
-        reached = use.size_bytes * BY_BYTES.get(use.name, 1.0) / use.seconds
+        reached = moved / use.seconds
         exposed = use.exposed_s / steps
         if reached < threshold("R02", "rate_share") * asked and case.share(exposed) >= threshold("R02", "share"):
             lost = use.exposed_s / steps * (1.0 - reached / asked)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autoconfig.diagnosis import profiler_table, timers
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.diagnosis.rules.host import set_variable
-from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepStatistics
+from autoconfig.diagnosis.same_job import ALIKE
+from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepLine, StepStatistics
 from autoconfig.evidence.steps import statistics
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -208,9 +209,10 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     found = case.measured.statistics if case.measured else None
     if found is None or not found.median_s or (found.count < threshold("R07", "least_steps") and found.outside_s is None):
         return None
+    found = replace(found, pauses=_no_starts(found))
     excess = sum(one.excess for one in found.pauses) / max(1, found.count)
     outside = found.outside_s or 0.0
-    hang = _hang(found)
+    hang = _hang(found) if not found.by_clock else None
     paused = hang is not None or (excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1)
     apart = outside >= threshold("R07", "outside_share") * found.median_s
     if not paused and not apart:
@@ -227,6 +229,8 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
         parts.append(f"{outside:.3g} s a step by the clock lie in no step")
     lost = max(excess, outside)
     certain = lost >= threshold("R07", "certain_share") * found.median_s
+    if not certain and case.ratio is None:
+        return Cleared(f"pauses take {lost / found.median_s:.1%} of the run")
     return caused(
         case,
         "R07",
@@ -235,10 +239,21 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
         evidence=_lines_of_pauses(case),
         figures="; ".join(parts),
         remedy=remedy,
-        seconds=lost,
+        seconds=lost if case.step_seconds else None,
         step_after=case.step_seconds,
         gain_seconds=lost if case.step_seconds else None,
     )
+
+
+def _no_starts(found: StepStatistics) -> tuple[Pause, ...]:
+    """The pauses without a few that are as long as the run's own warm-up, or that only the clock shows: the run may have been
+    started again there."""
+    few = len(found.pauses) < threshold("R07", "least_pauses")
+    return tuple(one for one in found.pauses if not few or (not found.by_clock and one.excess > AS_A_START * found.warmup_s))
+
+
+AS_A_START = 2.0
+"""Times the warm-up at the beginning of a log, below which a pause may be that of another start."""
 
 
 def _hang(found: StepStatistics) -> Pause | None:
@@ -330,7 +345,7 @@ def _lines_of_pauses(case: RunCase) -> tuple[Origin, ...]:
     return tuple(lines[:2])
 
 
-def growing(case: RunCase) -> Cause | Cleared | None:
+def growing(case: RunCase) -> Cause | Cleared | Undecided | None:
     """R11: steps get longer within the run, by a slope or by one jump, and not because they hold more tokens."""
     found = case.measured.statistics if case.measured else None
     if found is None or found.count < 2:
@@ -338,14 +353,21 @@ def growing(case: RunCase) -> Cause | Cleared | None:
     few = found.count < threshold("R11", "few")
     growth = max(found.slope, found.drift) if found.count == 2 else found.slope
     least = threshold("R11", "few_growth" if few else "growth")
+    alike = _tokens_alike(case)
     if not (found.rising if few else found.growing) or growth < least:
         return Cleared("steps stay as long as they were")
     if _grows_with_its_tokens(case, least):
         return Cleared("steps grow with the tokens that they hold")
-    lost = found.growth_s
+    if not alike and _begins_too_fast(case, found):
+        return Undecided("the tokens of each step: a run that begins with short sequences grows to its price")
+    restarted = found.jump is not None and found.jump in found.starts
+    lost = found.growth_s if found.jump is None else found.jump_s
     if found.jump is not None:
-        words = f"the step jumps at iteration {found.jump:,}, from {found.start_s:.3g} s, and stays longer"
+        where = "where the run was started again, at" if restarted else "at"
+        words = f"the step jumps {where} iteration {found.jump:,}, from {found.start_s:.3g} s, and stays longer"
         remedy = "what changed at that step: a node's clock or heat, a neighbour on the network or storage; restart"
+        if restarted:
+            remedy = "compare both starts: their nodes, arguments and releases"
     else:
         words = f"the step grows within the run, by {growth:.0%}"
         remedy = "what each step leaves behind: lists that grow, a cache, fragmented memory, logging; bisect, or restart"
@@ -353,8 +375,9 @@ def growing(case: RunCase) -> Cause | Cleared | None:
         case,
         "R11",
         words,
-        LIKELY if few else CERTAIN,
+        CERTAIN if not few and not restarted and (alike or case.ratio is not None) else LIKELY,
         evidence=_lines_of_growth(case, found.jump),
+        figures="" if alike or case.ratio is not None else "if its steps hold the same tokens from first to last",
         remedy=remedy,
         seconds=lost if case.step_seconds else None,
         step_after=min(case.step_seconds, found.start_s) if case.step_seconds else None,
@@ -362,19 +385,43 @@ def growing(case: RunCase) -> Cause | Cleared | None:
     )
 
 
-TOKEN_FIELDS = ("perf/total_num_tokens", "global_seqlen/mean", "response_length/mean")
-"""Fields that say how many tokens a step holds, in words of verl."""
+TOKEN_FIELDS = ("perf/total_num_tokens", "global_seqlen/mean", "response_length/mean", "curriculum seqlen", "actual seqlen")
+"""Fields that say how many tokens a step or a sequence holds, in words of verl and of Megatron-DeepSpeed."""
 
 
 def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
     """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
+    counted = _counted_tokens(case.evidence.steps)
     for name in TOKEN_FIELDS:
-        lines = [line for line in case.evidence.steps if line.seconds and line.fields.get(name)]
-        if len(lines) < 2:
-            continue
-        found = statistics(replace(line, seconds=(line.seconds or 0.0) / line.fields[name]) for line in lines)
-        return found is not None and found.slope < least
-    return False
+        lines = [(line, line.fields[name]) for line in case.evidence.steps if line.fields.get(name)]
+        counted = counted or lines
+    lines = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
+    if len(lines) < 2:
+        return False
+    found = statistics(replace(line, seconds=seconds / tokens) for line, seconds, tokens in lines)
+    return found is not None and found.slope < least
+
+
+def _counted_tokens(lines: Sequence[StepLine]) -> list[tuple[StepLine, float]]:
+    """Tokens of a step by the count of those consumed so far."""
+    known = [(line, line.step, line.tokens) for line in lines if line.step is not None and line.tokens]
+    return [
+        (line, (tokens - before) / (step - then))
+        for (_, then, before), (line, step, tokens) in pairwise(known)
+        if step > then and tokens > before
+    ]
+
+
+def _tokens_alike(case: RunCase) -> bool:
+    """Whether lines say that every step holds the same tokens."""
+    counted = [tokens for _, tokens in _counted_tokens(case.evidence.steps)]
+    return len(counted) > 1 and max(counted) < (1 + ALIKE) * min(counted)
+
+
+def _begins_too_fast(case: RunCase, found: StepStatistics) -> bool:
+    """Whether the run begins below the band of its plan and does not grow beyond it: what shorter sequences do, too."""
+    e = case.expectation
+    return e is not None and case.ratio is not None and found.start_s < e.p5 and found.start_s * (1 + found.slope) <= e.edge
 
 
 def _lines_of_growth(case: RunCase, jump: int | None) -> tuple[Origin, ...]:

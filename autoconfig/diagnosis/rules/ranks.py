@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
+from functools import cache
 
 from autoconfig.diagnosis import solve, timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
 from autoconfig.evidence.records import ClockSample, Origin
+from autoconfig.specs.errors import InputError
+from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import stage_layers
 
 FAULTS = {
@@ -61,21 +64,46 @@ def _clock_text(one: ClockSample) -> str:
 
 
 def _limited(case: RunCase, busy: list[ClockSample]) -> Cause | None:
-    scenario = case.expectation.scenario if case.expectation else None
-    own = scenario.cluster.gpu.power_watts if scenario else None
-    if scenario is not None and scenario.cluster.power_limit_watts is not None:
-        own = scenario.cluster.power_limit_watts
-    found = [one for one in busy if one.limit_watts and own and one.limit_watts < threshold("R10", "limit_share") * own]
-    if not found or own is None:
+    found = [
+        (one.limit_watts, own, one)
+        for one in busy
+        if one.limit_watts and (own := _own_watts(case, one)) and one.limit_watts < threshold("R10", "limit_share") * own
+    ]
+    if not found:
         return None
-    least = min(found, key=lambda one: one.limit_watts or 0.0)
+    _, own, least = min(found, key=lambda item: item[0])
     words = f"the power limit is {least.limit_watts:,.0f} W where the GPU's own is {own:,.0f} W"
     remedy = f"nvidia-smi -pl {own:.0f}; or expect less (--power-limit {least.limit_watts:.0f})"
     return caused(case, "R10", words, CERTAIN, evidence=(least.origin,), remedy=remedy, seconds=case.gap_seconds or None)
 
 
+def _own_watts(case: RunCase, sample: ClockSample) -> float | None:
+    """The power limit that a GPU has by itself: as the plan takes it, else of the GPU that the sample names, else of the
+    plan's; None where nothing says the GPU."""
+    cluster = case.scenario.cluster if case.scenario else None
+    if cluster is not None and cluster.power_limit_watts is not None:
+        return cluster.power_limit_watts
+    return _watts_of(sample.name) or (cluster.gpu.power_watts if cluster is not None else None)
+
+
+@cache
+def _watts_of(name: str) -> float | None:
+    """Power of a GPU as its driver names it, by the catalogue; None where that has none of the name."""
+    try:
+        return load_gpu(name).power_watts if name else None
+    except InputError:
+        return None
+
+
+def _at_its_limit(case: RunCase, sample: ClockSample) -> bool:
+    """Whether a GPU draws all that it may: its clock is then what the power leaves, as under any load of dense products."""
+    limit = sample.limit_watts or _own_watts(case, sample)
+    return bool(limit and sample.power_watts and sample.power_watts >= threshold("R10", "limit_share") * limit)
+
+
 def _low(case: RunCase, busy: list[ClockSample]) -> Cause | None:
-    clocks = [(one.sm_mhz / one.max_sm_mhz, one) for one in busy if one.sm_mhz and one.max_sm_mhz]
+    free = [one for one in busy if not _at_its_limit(case, one)]
+    clocks = [(one.sm_mhz / one.max_sm_mhz, one) for one in free if one.sm_mhz and one.max_sm_mhz]
     if not clocks:
         return None
     share, one = sorted(clocks, key=lambda item: item[0])[len(clocks) // 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoconfig.diagnosis.finding import Cause, Cleared, RunCase
+from autoconfig.diagnosis.finding import Cause, Cleared, RunCase, Undecided
 from autoconfig.diagnosis.rules import host, links, outside, plan, ranks, report
 
 TRACE = "a trace of one rank (torch.profiler, a few steps)"
@@ -18,7 +18,7 @@ class CauseRule:
 
     id: str
     name: str
-    test: Callable[[RunCase], Cause | Cleared | None]
+    test: Callable[[RunCase], Cause | Cleared | Undecided | None]
     """The cause; Cleared where its evidence is there and is silent; None where there is none."""
     settles: str = ""
     """What evidence would settle it."""
