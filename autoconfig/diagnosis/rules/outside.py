@@ -393,12 +393,11 @@ def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
     """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
     counted = _counted_tokens(case.evidence.steps)
     for name in TOKEN_FIELDS:
-        lines = [(line, line.fields[name]) for line in case.evidence.steps if line.fields.get(name)]
-        counted = counted or lines
-    lines = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
-    if len(lines) < 2:
+        counted = counted or [(line, line.fields[name]) for line in case.evidence.steps if line.fields.get(name)]
+    timed = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
+    if len(timed) < 2:
         return False
-    found = statistics(replace(line, seconds=seconds / tokens) for line, seconds, tokens in lines)
+    found = statistics(replace(line, seconds=seconds / tokens) for line, seconds, tokens in timed)
     return found is not None and found.slope < least
 
 
