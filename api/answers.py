@@ -36,13 +36,15 @@ from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.diagnosis.record import diagnosis_json
-from autoconfig.render.scaling import scaling_json
+from autoconfig.render.sizing.budget import budget_json
+from autoconfig.render.sizing.scaling import scaling_json
 from autoconfig.render.start_json import start_json
 from autoconfig.render.training_json import explain_json, not_legal, search_json, timeline_json
 from autoconfig.runs.predict import COLUMNS, TEXT_COLUMNS, predict_rows
 from autoconfig.serving import answer as serving
 from autoconfig.serving.deployment_json import serve_json
 from autoconfig.serving.request import request_of as serving_request
+from autoconfig.sizing.budget import budget, budget_request
 from autoconfig.sizing.sizing import scale, scaling_request
 from autoconfig.study.settings import parse_budget, parse_time
 from autoconfig.study.training.settings import on_this_device, settings_of_options
@@ -124,6 +126,13 @@ def scaling(body: dict[str, Any]) -> bytes:
     asked = scaling_request(body)
     base = replace(asked.base, local_files=False, own_calibration=body.get(OWN))
     return _dumps(scaling_json(scale(replace(asked, base=base))))
+
+
+def budgeted(body: dict[str, Any]) -> bytes:
+    """`POST /v1/budget`: as `autoconfig budget --json`."""
+    asked = budget_request(body)
+    base = replace(asked.base, local_files=False, own_calibration=body.get(OWN))
+    return _dumps(budget_json(budget(replace(asked, base=base))))
 
 
 def checked(body: dict[str, Any]) -> bytes:
@@ -230,6 +239,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "plans": plans,
     "explain": explained,
     "scaling": scaling,
+    "budget": budgeted,
     "check": checked,
     "convert": converted,
     "diagnose": diagnosed,

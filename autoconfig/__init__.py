@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from autoconfig.formats.convert import Converted
     from autoconfig.formats.export import Export
     from autoconfig.keywords import (
+        BudgetKeywords,
         CheckKeywords,
         ConvertKeywords,
         DeploymentsKeywords,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         SearchKeywords,
     )
     from autoconfig.notebook.answers import (
+        BudgetFound,
         CheckFound,
         ComparedFound,
         DeploymentsFound,
@@ -238,6 +240,18 @@ def scaling(**question: Unpack[ScalingKeywords]) -> ScalingFound:
     from autoconfig.sizing.sizing import scale, scaling_request
 
     return ScalingFound(scale(scaling_request(question)))
+
+
+@_question("BUDGET")
+def budget(**question: Unpack[BudgetKeywords]) -> BudgetFound:
+    """What money and days train: the largest size, its tokens, the cheapest GPUs, count and plan: `autoconfig budget`.
+
+    `money` and `days` are numbers or texts ("3M", "8 weeks"); `gpu` is {"h100": 2.2, "b200": 4.5}, or texts like h100=2.2.
+    """
+    from autoconfig.notebook.answers import BudgetFound
+    from autoconfig.sizing.budget import budget, budget_request
+
+    return BudgetFound(budget(budget_request(question)))
 
 
 @_question()

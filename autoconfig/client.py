@@ -135,6 +135,10 @@ class Client:
         """Throughput, cost and days over GPU counts and types."""
         return self._ask("POST", "/v1/scaling", question)
 
+    def budget(self, **question: Any) -> Mapping[str, Any]:
+        """What money and days train; `best` is null where nothing is possible (`instead`)."""
+        return self._ask("POST", "/v1/budget", question)
+
     def post_training(self, **question: Any) -> Mapping[str, Any]:
         """The quickest placements of a step of post-training; `placements` is empty where none fits (`nearest`, `remedy`)."""
         return self._ask("POST", "/v1/post-training", question)

@@ -171,6 +171,101 @@ class ScalingKeywords(_Common, total=False):
     repair_hours: float
 
 
+class BudgetKeywords(TypedDict, total=False):
+    """Of `budget`."""
+
+    money: float | str
+    days: float | str
+    model: str | Mapping[str, Any]
+    family: str
+    gpu: str | Sequence[str] | Mapping[str, Any]
+    gpus: int | str
+    tokens: float | str
+    like: str
+    download: bool
+    gpus_per_node: int | str
+    software: str
+    calibration: str
+    seq_length: int | str
+    decoder_seq_length: int | str
+    packed_length: int | str
+    global_batch_size: int | str
+    zero_stage: int | str
+    memory_margin: float | str
+    power_limit: float
+    memory_bandwidth: float
+    dispatcher: str
+    cuda_graphs: str
+    ep_overlap: bool
+    fused_experts: bool
+    fp8_attention: bool
+    fp8_output: bool
+    offload_layers: int | str
+    activation_offload: bool
+    compile: bool
+    loss: str
+    async_tp: bool
+    zero_bucket: int | str
+    expandable_segments: bool
+    precision: str
+    fp8_recipe: str
+    fp8_param_gather: bool
+    grad_reduce_dtype: str
+    main_params_dtype: str
+    optimizer: str
+    exp_avg_dtype: str
+    exp_avg_sq_dtype: str
+    store_param_remainders: bool
+    master_weights: str
+    optimizer_in_backward: bool
+    weights_are_masters: bool
+    attention_dropout: float
+    hidden_dropout: float
+    moe_capacity_factor: float
+    moe_imbalance: float
+    deterministic: bool
+    peft: str
+    frozen_dtype: str
+    lora_rank: int | str
+    lora_target_modules: str
+    num_layers: int | str
+    hidden_size: int | str
+    ffn_hidden_size: int | str
+    num_attention_heads: int | str
+    num_query_groups: int | str
+    kv_channels: int | str
+    vocab_size: int | str
+    max_position_embeddings: int | str
+    rotary_base: int | str
+    make_vocab_size_divisible_by: int | str
+    num_moe_experts: int | str
+    moe_router_topk: int | str
+    moe_ffn_hidden_size: int | str
+    moe_shared_expert_intermediate_size: int | str
+    moe_layer_freq: int | str
+    q_lora_rank: int | str
+    kv_lora_rank: int | str
+    qk_head_dim: int | str
+    qk_pos_emb_head_dim: int | str
+    v_head_dim: int | str
+    mtp_num_layers: int | str
+    window_size: int | str
+    window_attn_skip_freq: int | str
+    untie_embeddings_and_output_weights: bool
+    add_bias_linear: bool
+    add_qkv_bias: bool
+    qk_layernorm: bool
+    gated_linear_unit: bool
+    fix: str | Sequence[str] | Mapping[str, Any]
+    max: str | Sequence[str] | Mapping[str, Any]
+    exclude: str | Sequence[str] | Mapping[str, Any]
+    fit_chance: float | str
+    mtbf: float
+    checkpoint_rate: float
+    restart_seconds: float
+    repair_hours: float
+
+
 class DeploymentsKeywords(TypedDict, total=False):
     """Of `deployments`."""
 

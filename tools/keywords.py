@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, tuple[str, tuple[Field, ...]]] = {
     ),
     "SearchKeywords": ("`search`", (*fields.QUESTION, *fields.SEARCH)),
     "ScalingKeywords": ("`scaling`", tuple(field for field in fields.SCALING if field.name != "plot")),
+    "BudgetKeywords": ("`budget`", fields.BUDGET),
     "DeploymentsKeywords": ("`deployments`", fields.SERVING),
     "RlKeywords": ("`rl`", fields.POST_TRAINING),
     "PredictKeywords": ("`predict`", fields.PREDICT),

@@ -28,7 +28,8 @@ from autoconfig.render.check import CheckJson, ConvertedJson
 from autoconfig.render.core import EmulateJson, TraceJson
 from autoconfig.render.diagnosis.record import DiagnosisJson
 from autoconfig.render.listings import ModelCountJson
-from autoconfig.render.scaling import ScalingJson
+from autoconfig.render.sizing.budget import BudgetJson
+from autoconfig.render.sizing.scaling import ScalingJson
 from autoconfig.render.start_json import StartJson
 from autoconfig.render.training_json import ExplanationJson, SearchJson, TimelineJson
 from autoconfig.render.validation import ValidationJson
@@ -37,6 +38,7 @@ from autoconfig.serving.deployment_json import ServeJson
 ROOT = Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "autoconfig" / "schemas"
 ANSWERS: dict[str, tuple[str, Any]] = {
+    "budget": ("autoconfig budget --json", BudgetJson),
     "check": ("autoconfig check --json", CheckJson),
     "convert": ("autoconfig convert --json", ConvertedJson),
     "diagnose": ("autoconfig diagnose --json", DiagnosisJson),

@@ -1,6 +1,6 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/check`, `/diagnose`, `/predict`, `/deployments`, `/post-training`: question in,
-JSON as of the command line out; `/v1/measurements`: measured runs come in and calibrate the answers to the key that brought
-them."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/budget`, `/check`, `/diagnose`, `/predict`, `/deployments`, `/post-training`:
+question in, JSON as of the command line out; `/v1/measurements`: measured runs come in and calibrate the answers to the key
+that brought them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ Responses = dict[Any, Any]
 PLANS_EXAMPLE: dict[str, object] = {"model": "175b", "gpus": 1024, "gpu": "h100-sxm-80gb"}
 PLAN_EXAMPLE = {**PLANS_EXAMPLE, "plan": "tp=8,pp=8,mbs=1,sp=1"}
 SCALING_EXAMPLE = {"model": "175b", "gpus": "256:2048", "gpu": ["h100-sxm-80gb"], "tokens": "300B", "days": 20.0}
+BUDGET_EXAMPLE: dict[str, object] = {"money": "200k", "days": 30, "model": "llama3-8b", "gpu": {"h100-sxm-80gb": 2.2}}
 CHECK_EXAMPLE = {
     "text": "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 "
     "--global-batch-size 64 --tensor-model-parallel-size 2 --bf16",
@@ -64,6 +65,7 @@ QUESTIONS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
     ("export", "Scripts",
      "Launch scripts and plan.json of one plan, as `autoconfig export` writes them.", PLAN_EXAMPLE),
     ("scaling", "Scaling", "GPU counts and types, as `autoconfig scaling --json`.", SCALING_EXAMPLE),
+    ("budget", "Budget", "What money and days train, as `autoconfig budget --json`.", BUDGET_EXAMPLE),
     ("check", "Check",
      "A launch script or a trainer's configuration, as `autoconfig check --json`. It is read, never run.", CHECK_EXAMPLE),
     ("convert", "Convert",

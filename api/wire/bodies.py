@@ -117,6 +117,19 @@ ScalingBody = _body(
     gpus=_said(int | Annotated[list[int], PydanticField(**_FIRST)] | _Text, _counts, examples=["64:1024"]),
     gpu=_said(_types, "One or more GPU types.", default=None, examples=[["h100-sxm-80gb"]]),
 )
+_offers: Any = Annotated[list[_Text], PydanticField(**_FIRST)] | dict[str, float | _Text] | _Text | None
+BudgetBody = _body(
+    "BudgetBody",
+    fields.BUDGET,
+    without=("model", "gpu"),
+    model=_said(_Text | _Inline | None, MODEL_HELP, default=None),
+    gpu=_said(
+        _offers,
+        "GPU types with prices per GPU and hour: an object, or texts like h100=2.2; without a price a list price is taken.",
+        default=None,
+        examples=[{"h100-sxm-80gb": 2.2}],
+    ),
+)
 _file: dict[str, Any] = {
     "text": _said(Annotated[str, PydanticField(max_length=1_000_000)], _script, examples=[_started]),
     "settings": _said(dict[str, str], "Variables and keys that it does not set.", default_factory=dict, max_length=MAX_TEXTS),
@@ -221,6 +234,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "timeline": TimelineBody,
     "export": ExportBody,
     "scaling": ScalingBody,
+    "budget": BudgetBody,
     "check": CheckBody,
     "convert": ConvertBody,
     "diagnose": DiagnoseBody,

@@ -220,6 +220,7 @@ _SHOWN = (
 )
 _BODIES = (
     *(bodies.PlansBody, bodies.SearchBody, bodies.ExplainBody, bodies.TimelineBody, bodies.ExportBody, bodies.ScalingBody),
+    bodies.BudgetBody,
     *(
         bodies.CheckBody,
         bodies.ConvertBody,
@@ -241,7 +242,7 @@ def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
-    for name in ("search", "explain", "timeline", "scaling", "check", "convert", "diagnose", "serve", "rl"):
+    for name in ("search", "explain", "timeline", "scaling", "budget", "check", "convert", "diagnose", "serve", "rl"):
         found[name.capitalize()], named = published(name)
         found |= named
     for kind in (*_BODIES, *_SHOWN):

@@ -119,7 +119,7 @@ def slurm_options(given: Mapping[str, Any]) -> tuple[str, ...]:
 FIRST_SENTENCE = 200
 """Characters of a command's line in the list, which is wrapped: nothing of a first sentence is cut."""
 _WHAT_FOR = {
-    "Training": ("search", "explain", "export", "scaling"),
+    "Training": ("search", "explain", "export", "scaling", "budget"),
     "Post-training": ("rl",),
     "What you have": ("check", "convert", "diagnose"),
     "Serving": ("deployments", "engines"),
@@ -131,7 +131,19 @@ _MODULES = {
     "diagnosis": ("diagnose",),
     "megatron": ("check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
-    "runs": ("calibrate", "engines", "gpus", "model", "models", "predict", "rules", "scaling", "software", "validate"),
+    "runs": (
+        "budget",
+        "calibrate",
+        "engines",
+        "gpus",
+        "model",
+        "models",
+        "predict",
+        "rules",
+        "scaling",
+        "software",
+        "validate",
+    ),
     "service": ("keys", "serve", "worker"),
     "serving": ("deployments",),
     "studies": ("studies",),
@@ -154,6 +166,7 @@ OTHER_WORDS = {
     **dict.fromkeys(("plan", "plans", "train", "optimize", "tune", "run"), "plans of training are autoconfig search"),
     **dict.fromkeys(("finetune", "fine-tune", "lora"), "fine-tuning is autoconfig search --peft lora"),
     **dict.fromkeys(("inference", "infer", "deploy", "vllm"), "serving is autoconfig deployments"),
+    **dict.fromkeys(("cost", "money", "price"), "what money trains is autoconfig budget"),
     **dict.fromkeys(("post-training", "rlhf", "grpo", "ppo"), "post-training is autoconfig rl"),
     **dict.fromkeys(("why", "debug", "slow"), "why a run is slow is autoconfig diagnose"),
     "audit": "recipes of Megatron-Bridge are audited by `python -m validation.judge.audit` in a checkout",
@@ -295,6 +308,7 @@ def cli() -> None:
     autoconfig search --model llama3-8b --gpus 8 --peft lora     to fine-tune
     autoconfig deployments --model llama3-70b --gpus 8           to serve
     autoconfig scaling --model 70b --gpus 64:1024 --tokens 1T    how many GPUs
+    autoconfig budget --money 3M --days 60                       what money trains
     autoconfig check train.sh                                    a script that you have
     autoconfig diagnose train.sh run.log                         why a run is slow
     """

@@ -155,7 +155,7 @@ SECTIONS = {
     "question": "Question", "variant": "Another variant of the GPU", "switches": "Switches of the run",
     "numerics": "Precision and fine-tuning", "architecture": "Changes of the model", "search": "Plans",
     "plan": "Only plans with (as --fix; Megatron's names too)",
-    "output": "Files", "scaling": "Over GPU counts", "reliability": "Failures", "serving": "Question",
+    "output": "Files", "scaling": "Over GPU counts", "budget": "Budget", "reliability": "Failures", "serving": "Question",
     "post_training": "Question", "post_training_output": "Files", "post_training_file": "Options",
     "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
     "explain": "Answer", "diagnose": "The step, where no log says it", "check": "Beside a launch file", "": "Options",

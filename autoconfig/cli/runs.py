@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from autoconfig.cli.main import EXIT_NOTHING_FITS, console, given_options, print_json, say_predicted, show_rows
-from autoconfig.cli.options import json_option, option, options, verbose_option
+from autoconfig.cli.options import ManyOptions, json_option, option, options, verbose_option
 from autoconfig.cli.progress import clear_progress, progress
 from autoconfig.cli.time_limit import time_limit
-from autoconfig.planning.request_fields import CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
+from autoconfig.planning.request_fields import BUDGET, CALIBRATION, DOWNLOAD, LIKE, PREDICT, SCALING
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import FileError, InputError, option_name
 from autoconfig.specs.scenario import Calibration
@@ -243,6 +243,34 @@ def rules_command(code: str | None, as_json: bool) -> None:
 PLOT_SUFFIXES = (".png", ".svg")
 
 
+@click.command("budget", cls=ManyOptions)
+@options(BUDGET)
+@json_option
+@verbose_option
+@click.pass_context
+def budget_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any) -> None:
+    """What money and days train: size, tokens, GPUs, count, plan, cost.
+
+    Exit code 0: something; 3: nothing, and what would be possible.
+
+    autoconfig budget --money 3M --days 60 --gpu h100=2.2 --gpu b200=4.5
+    """
+    from autoconfig.sizing.budget import budget, budget_request
+
+    answer = budget(budget_request(given), progress())
+    clear_progress()
+    if as_json:
+        from autoconfig.render.sizing.budget import budget_json
+
+        print_json(budget_json(answer))
+    else:
+        from autoconfig.render.sizing.budget import show_budget
+
+        show_budget(console(), answer)
+    if answer.best is None:
+        ctx.exit(EXIT_NOTHING_FITS)
+
+
 @click.command("scaling")
 @options([replace(field, many=field.name == "gpu" or field.many) for field in SCALING])
 @json_option
@@ -263,16 +291,16 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
     answer = scale(scaling_request(given), progress())
     clear_progress()
     if plot is not None:
-        from autoconfig.render.scaling import draw
+        from autoconfig.render.sizing.scaling import draw
 
         draw(answer, Path(plot))
         click.echo(f"plot written to {plot}", err=True)
     if as_json:
-        from autoconfig.render.scaling import scaling_json
+        from autoconfig.render.sizing.scaling import scaling_json
 
         print_json(scaling_json(answer))
     else:
-        from autoconfig.render.scaling import show_scaling
+        from autoconfig.render.sizing.scaling import show_scaling
 
         show_scaling(console(), answer)
     if all(point.report is None for point in answer.points):

@@ -29,12 +29,14 @@ from autoconfig.post_training.answer_json import PlacementJson, RlJson
 from autoconfig.post_training.answer_json import answer_json as rl_json
 from autoconfig.render.check import CheckJson, check_json
 from autoconfig.render.diagnosis.record import DiagnosisJson, diagnosis_json
-from autoconfig.render.scaling import ScalingJson, ScalingPointJson, scaling_json
+from autoconfig.render.sizing.budget import BudgetChoiceJson, BudgetJson, budget_json
+from autoconfig.render.sizing.scaling import ScalingJson, ScalingPointJson, scaling_json
 from autoconfig.render.start_json import StartJson, start_json
 from autoconfig.render.training_json import ExplanationJson, RankedPlanJson, SearchJson, explain_json, search_json
 from autoconfig.runs.table import Cells
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment_json import DeploymentJson, ServeJson, serve_json
+from autoconfig.sizing.budget import BudgetAnswer
 from autoconfig.sizing.sizing import ScalingAnswer
 from autoconfig.specs.extras import missing_package
 from autoconfig.specs.json_record import to_json
@@ -175,6 +177,25 @@ class ExplainFound(Answered[ExplanationJson]):
         return html.explanation(self.record) if self.record.legal else super()._repr_html_()
 
 
+class BudgetFound(Answered[BudgetJson]):
+    """What money and days train: what `autoconfig budget --json` prints."""
+
+    def __init__(self, answer: BudgetAnswer) -> None:
+        from autoconfig.render.sizing.budget import show_budget
+
+        super().__init__(budget_json(answer), lambda console: show_budget(console, answer))
+
+    @cached_property
+    def choices(self) -> pd.DataFrame:
+        """Of the best size the cheapest of each GPU type, cheapest first."""
+        return frame(self.record.choices)
+
+    @property
+    def best(self) -> BudgetChoiceJson | None:
+        """The largest size on the cheapest GPUs; None where nothing is possible."""
+        return self.record.best
+
+
 class DeploymentsFound(Answered[ServeJson]):
     """The deployments that meet the limits, best first: what `autoconfig deployments --json` prints."""
 
@@ -201,7 +222,7 @@ class ScalingFound(Answered[ScalingJson]):
     """The best plan over GPU counts and types: what `autoconfig scaling --json` prints."""
 
     def __init__(self, answer: ScalingAnswer) -> None:
-        from autoconfig.render.scaling import show_scaling
+        from autoconfig.render.sizing.scaling import show_scaling
 
         super().__init__(scaling_json(answer), lambda console: show_scaling(console, answer))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from autoconfig.render.scaling import ScalingJson
+from autoconfig.render.sizing.scaling import ScalingJson
 from autoconfig.render.training_json import ExplanationJson, LegalPlanJson, PlanReportJson, SearchJson
 from autoconfig.serving.deployment_json import ServeJson
 from autoconfig.specs.errors import chance_text

@@ -13,6 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from autoconfig.planning.money import parse_days, parse_money
 from autoconfig.planning.resolve import Bounds, Field, Fields
 from autoconfig.specs.errors import InputError, option, parse_count, parse_seconds, parse_size
 from autoconfig.specs.models.overrides import BOOLEAN_FIELDS, INTEGER_FIELDS, SHORT_NAMES
@@ -55,7 +56,10 @@ def _size(given: str | float) -> float:
 
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
-_PARSE = {"tokens": _tokens, "share": _share, "size": _size}
+_PARSE = {
+    **{"tokens": _tokens, "share": _share, "size": _size, "days": parse_days},
+    "money": lambda given: parse_money(given).value,
+}
 _CHOICES = {**CHOICES, "precision": PRECISION_WORDS, "dispatcher": DISPATCHERS}
 _TABLES = tomllib.loads((resources.files("autoconfig") / "data" / "request_fields.toml").read_text(encoding="utf-8"))
 
@@ -112,6 +116,14 @@ SCALING: Fields = (
     *RELIABILITY,
     *_some("scaling", "plot"),
 )
+_NOT_OF_A_BUDGET = ("gpu_table", "cluster", "price", *_GROUPS["budget"])
+BUDGET: Fields = (
+    *_all("budget"),
+    *(field for field in QUESTION if field.name not in _NOT_OF_A_BUDGET),
+    *_some("search", "fix", "max", "exclude", "fit_chance"),
+    *(field for field in RELIABILITY if field.name != "spares"),
+)
+"""What money and days train."""
 CHECK: Fields = (
     *_some("check", "model", "like", "gpus", "gpu"),
     *_some("question", "cluster", "gpus_per_node"),

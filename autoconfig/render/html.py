@@ -17,7 +17,7 @@ from typing import Any
 from autoconfig.engines.export import export_texts as start_scripts
 from autoconfig.formats.export import export_texts
 from autoconfig.planning.request_fields import QUESTION
-from autoconfig.render.scaling import ScalingJson, scaling_json
+from autoconfig.render.sizing.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
 from autoconfig.serving.answer import ServeAnswer
 from autoconfig.serving.deployment_json import serve_json

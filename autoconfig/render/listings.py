@@ -18,7 +18,7 @@ from autoconfig.specs.json_record import Keywords, Positive
 from autoconfig.specs.models.huggingface import model_type_of
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.models.model_catalogue import family_of_name, load_model, model_names
-from autoconfig.specs.models.parameters import expert_parameters, mtp_depths_held, total_parameters
+from autoconfig.specs.models.parameters import active_parameters, mtp_depths_held, total_parameters
 from autoconfig.specs.remarks import AssumedJson, Effect, assumed_json
 from autoconfig.specs.software.engine import engine_names, load_engine
 from autoconfig.specs.software.software import load_stack, software_names
@@ -234,13 +234,6 @@ def _family(given: str | Mapping[str, Any], spec: ModelSpec) -> str:
         return family
     path = Path(given.strip()).expanduser()
     return model_type_of(path) if path.exists() else "gpt3"
-
-
-def active_parameters(spec: ModelSpec) -> int:
-    """Parameters that one token passes: all but the routed experts that it does not reach, in all layers."""
-    experts = (spec.num_moe_experts or spec.moe_router_topk) - spec.moe_router_topk
-    idle = round(spec.layer_kinds.count("moe") * experts * float(expert_parameters(spec, 1))) if spec.is_moe else 0
-    return total_parameters(spec) - idle
 
 
 def _left_out(spec: ModelSpec, total: int) -> tuple[str, ...]:

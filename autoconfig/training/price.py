@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from autoconfig.memory_model.predict import MOMENTS, MemoryEstimate, dispatch_buffer_bytes, estimate_memory, nccl_bytes
 from autoconfig.specs.errors import SECONDS_PER_DAY
-from autoconfig.specs.hardware.cluster import GpuSpec
+from autoconfig.specs.hardware.cluster import ClusterSpec, GpuSpec
 from autoconfig.specs.json_record import AboveZero, Keywords, NotNegative, Positive, Share
 from autoconfig.specs.models.parameters import model_flops_per_token, total_parameters
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
@@ -450,6 +450,13 @@ def _stage(memory: MemoryEstimate, at: tuple[int, int], stage: int) -> StageMemo
         moment=MOMENTS[int(memory.moment[place])],
         parts={name: float(value[place]) for name, value in memory.parts.items() if value[place] != 0},
     )
+
+
+def energy_kwh(cluster: ClusterSpec, days: float) -> float | None:
+    """kWh of a cluster's GPUs at their power limit (TDP) in so many days: more than they draw, and without hosts, network and
+    cooling. None where no source says the limit of the GPU alone."""
+    watts = cluster.power_limit_watts if cluster.power_limit_watts is not None else cluster.gpu.power_watts
+    return None if watts is None else watts * cluster.num_gpus * days * 24 / 1000
 
 
 CONVENTIONS = ("causal", "full", "full+recompute")

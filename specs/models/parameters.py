@@ -334,6 +334,13 @@ def total_parameters(model: ModelSpec, *, mtp: bool = False) -> int:
     return round(total)
 
 
+def active_parameters(model: ModelSpec) -> int:
+    """Parameters that one token passes: all but the routed experts that it does not reach, in all layers."""
+    experts = (model.num_moe_experts or model.moe_router_topk) - model.moe_router_topk
+    idle = round(model.layer_kinds.count("moe") * experts * float(expert_parameters(model, 1))) if model.is_moe else 0
+    return total_parameters(model) - idle
+
+
 def active_matmul_parameters(model: ModelSpec) -> int:
     """Parameters of the matmuls that one token passes: active experts only, output layer in, input embedding out."""
     head, one = model.vocab_size * model.hidden_size, {kind: _active_matmuls(model, kind) for kind in model.kinds}

@@ -71,6 +71,7 @@ def test_the_same_question_gives_the_same_bytes(http, services):
     ("timeline", {**QUESTION, "plan": "tp=8,pp=8,vpp=2,mbs=1,sp=1"}, "timeline"),
     ("scaling", {"model": "1.7b", "gpus": "8:32", "gpu": ["a100-80gb"], "tokens": "300B", "keep": ["pp"]}, "scaling"),
     ("scaling", {"model": "1.7b", "gpus": [8, 16], "gpu": "a100-80gb,h100", "tokens": 3e11, "days": 30.0}, "scaling"),
+    ("budget", {"money": "$2k", "days": 3, "model": "llama3-8b", "gpu": {"h100": 2.2}, "tokens": "100B", "gpus": 32}, "budget"),
     ("check", CHECK_EXAMPLE, "check"),
     ("convert", {**CHECK_EXAMPLE, "format": "megatron-yaml"}, "convert"),
     ("diagnose", DIAGNOSE_EXAMPLE, "diagnose"),

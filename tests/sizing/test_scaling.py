@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from tables import tabled
 
 from autoconfig.planning.schemas import schema
-from autoconfig.render.scaling import scaling_json
+from autoconfig.render.sizing.scaling import scaling_json
 from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, parse_counts, waiting_seconds
 from autoconfig.sizing.sizing import ScalingRequest, scale, tokens_per_second
 from autoconfig.training.answer import search

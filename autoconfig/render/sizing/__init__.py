@@ -1,0 +1,1 @@
+"""Answers about GPU counts and money, on the terminal and as JSON."""
