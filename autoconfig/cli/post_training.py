@@ -114,23 +114,25 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     """Check a verl, OpenRLHF, slime or `swift rlhf` script, a NeMo-RL YAML or a TRL configuration: unknown keys, what cannot
     run, what fits, the step, and the better placement.
 
-    Nothing in FILE is run. Exit code 0: legal and fits; 2: not legal, or cannot be read; 3: does not fit.
+    Nothing in FILE is run. Exit code 0: legal, and fits with --fit-chance; 2: not legal, or cannot be read; 3: does not fit
+    with it.
 
     autoconfig rl check run_verl.sh --gpu h100 --response-length 1600
     """
     from autoconfig.formats.post_training.check import check_file
     from autoconfig.render.post_training import check_json, show_check
 
-    constants = _constants(given)
+    known = _calibration(given)
+    asked = {name: value for name, value in given.items() if value is not None}
     with time_limit(file):
-        found = check_file(file, given, constants)
+        found = check_file(file, {**given, **known.lengths, **asked} if known else given, known.applied() if known else None)
     if as_json:
         print_json(check_json(found))
     else:
         show_check(console(), found)
     if not found.legal:
         ctx.exit(EXIT_BAD_INPUT)
-    if not found.fits:
+    if not found.fit_chance_met:
         ctx.exit(EXIT_NOTHING_FITS)
 
 
@@ -165,10 +167,16 @@ def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
     click.echo(f"Wrote {output}; use it with --calibration {output}.")
 
 
-def _constants(given: dict[str, Any]) -> Any:
-    """Constants with the calibration that was given; None: those that ship."""
+def _calibration(given: dict[str, Any]) -> Any:
+    """The calibration that was given; None where none is."""
     if given.get("calibration") is None:
         return None
     from autoconfig.post_training.calibration import read_calibration
 
-    return read_calibration(given["calibration"]).applied()
+    return read_calibration(given["calibration"])
+
+
+def _constants(given: dict[str, Any]) -> Any:
+    """Constants with the calibration that was given; None: those that ship."""
+    known = _calibration(given)
+    return known.applied() if known else None

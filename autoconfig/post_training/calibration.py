@@ -31,6 +31,10 @@ class StepCalibration:
     gpu: str
     steps: int
     """Measured steps that it is the median of."""
+    prompt_tokens: int = 0
+    """Mean length of prompts that the log prints; 0: none."""
+    response_tokens: int = 0
+    """The same of responses."""
     generation: float = 1.0
     forward: float = 1.0
     training: float = 1.0
@@ -41,6 +45,15 @@ class StepCalibration:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not LEAST <= value <= MOST:
                 raise InputError(f"calibration factor of {name} {value!r}: use {LEAST:g} to {MOST:g}")
+        for name in ("prompt_tokens", "response_tokens"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 0:
+                raise InputError(f"calibration {name} {getattr(self, name)!r}: use a whole number, 0 where it is not known")
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Mean lengths of the measured steps by the option that says them."""
+        known = {"prompt_length": self.prompt_tokens, "response_length": self.response_tokens}
+        return {name: tokens for name, tokens in known.items() if tokens}
 
     @property
     def doubts(self) -> list[str]:
@@ -58,6 +71,7 @@ class StepCalibration:
         numbers = found.setdefault(self.framework, dict(found.get("all", {})))
         for phase in FACTORS:
             numbers[phase] = numbers.get(phase, 0.0) + log(getattr(self, phase))
+        numbers["rounds"] = 0.0
         for name in OF_A_STEP:
             if name in numbers:
                 numbers[name] = SCATTER if name.startswith("scatter") else numbers[name] * self.other

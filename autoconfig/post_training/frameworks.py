@@ -18,7 +18,7 @@ STANDARD_90 = 1.645
 """Half a 90 % interval of a normal law, in standard deviations."""
 FACTORS = ("generation", "forward", "training")
 """Phases whose priced seconds a calibration scales."""
-OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "scatter", "scatter_assumed")
+OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "rounds", "scatter", "scatter_assumed")
 
 
 APART = {("generation", "fsdp"), ("forward", "experts"), ("training", "experts")}
@@ -43,6 +43,10 @@ class Algorithm:
     """Of a response where no length is given; 0: the usual of `[lengths]`."""
 
 
+PADS = ("none", "micro-batch", "mini-batch", "step", "cap")
+"""What padded samples are as long as, the shortest first."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Framework:
     """Defaults of a framework where a run does not say."""
@@ -65,6 +69,11 @@ class Framework:
     """Sequences of a static batch; 0: all that an engine has room for."""
     removes_padding: bool = False
     """A micro-batch of given sequences holds their tokens alone."""
+    pads_to: str = "micro-batch"
+    """Whose longest sample a padded one is as long as: `micro-batch`, `mini-batch` or `step` of a rank, or the `cap`; `none`:
+    its trainer pads none."""
+    pads: Mapping[str, Mapping[str, str]] = field(default_factory=dict, hash=False)
+    """The same by release up to which it holds and back end, oldest first; releases after the last: `pads_to`."""
     packs: bool = True
     """Samples are packed into micro-batches of so many tokens; False: padded, a number of them to a micro-batch."""
     offloads: tuple[bool, ...] = (False, True)
@@ -90,12 +99,24 @@ class Framework:
     eager_to: str = ""
     """Newest release whose vLLM runs eagerly where a run does not say; empty: none does, or all as `cuda_graphs` says."""
 
+    def padded_to(self, version: str, back_end: str) -> str:
+        """`pads_to` of a release and a back end."""
+        for last, words in self.pads.items():
+            if release_numbers(version) <= release_numbers(last):
+                return words.get(back_end, self.pads_to)
+        return self.pads_to
+
+    def padded_at_most(self, back_end: str) -> str:
+        """The longest `pads_to` that any release has of a back end."""
+        words = [self.pads_to, *(words.get(back_end, self.pads_to) for words in self.pads.values())]
+        return max(words, key=PADS.index)
+
     def graphs(self, said: str, engine: str) -> bool:
         """Whether engines run CUDA graphs where a run does not say; `said`: the framework as it is named, `verl 0.4.0`."""
         version = re.search(r"[@\s]v?(\d+(?:\.\d+)+)", said)
         if not version or not self.eager_to or engine not in ("", "vllm"):
             return self.cuda_graphs
-        return _numbers(version[1]) > _numbers(self.eager_to)
+        return release_numbers(version[1]) > release_numbers(self.eager_to)
 
 
 @cache
@@ -131,7 +152,7 @@ def load_algorithm(name: str) -> Algorithm:
     raise UnknownNameError("algorithm", name[:40], algorithm_names(), f"there are {', '.join(algorithm_names())}", "algorithm")
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def release_numbers(version: str) -> tuple[int, ...]:
     """`0.5.0.post1` -> (0, 5, 0)."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
@@ -192,6 +213,8 @@ class PhaseConstants:
     """The same where engines have GPUs of their own."""
     scatter: float = 0.4
     """Standard deviation of ln(measured / predicted) of the step where the model was not among those that were fitted."""
+    rounds: float = 1.0
+    """Of an algorithm's `rounds_spread` what is not known: none of it after measured steps, which hold their rounds."""
     scatter_assumed: float = 0.7
     """The same where model, GPU, batch or lengths had to be assumed."""
 

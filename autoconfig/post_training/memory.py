@@ -11,7 +11,7 @@ from autoconfig.memory_model.serving import activation_bytes
 from autoconfig.memory_model.tables import least_state_bytes
 from autoconfig.post_training.frameworks import section
 from autoconfig.post_training.generation import Rollout
-from autoconfig.post_training.job import AS_TRAINING, Placement, PostTrainingJob
+from autoconfig.post_training.job import AS_TRAINING, PassBatch, Placement, PostTrainingJob
 from autoconfig.post_training.micro_batches import fullest, largest_of
 from autoconfig.post_training.passes import Microbatches, pass_plan, scenario_of
 from autoconfig.specs.errors import GIB
@@ -27,9 +27,9 @@ The round figure of an engine beside both; an assumption, no log of a sleeping e
 
 
 OVERRUN_CHANCE = 0.1
-"""Chance to get through DRAWN micro-batches of different lengths whose largest is just within the GPU. A longer run meets
-longer ones, and the allocator of PyTorch keeps blocks of lengths that do not come again (its notes on CUDA: fragmentation of
-dynamic shapes). By judgement: no measured series of such runs is at hand."""
+"""Chance to get through DRAWN micro-batches of different samples whose largest is just within the GPU, be they padded, of a
+number of samples or filled up. A longer run meets longer ones, and the allocator of PyTorch keeps blocks of lengths that do not
+come again (its notes on CUDA: fragmentation of dynamic shapes). By judgement: no measured series of such runs is at hand."""
 
 
 def varied_bytes(device_bytes: float, varied: bool) -> float:
@@ -56,7 +56,7 @@ class PhaseMemory:
     forward_bytes: float = 0.0
     """Peak of passes of log-probabilities with micro-batches of their own; 0: they have those of training, and take less."""
     varied: bool = False
-    """Micro-batches differ in length."""
+    """Micro-batches differ in the lengths of their samples, which are generated."""
 
     @property
     def host_holds(self) -> bool:
@@ -98,6 +98,11 @@ class PhaseMemory:
     def peak_bytes(self) -> float:
         """Of the fullest phase."""
         return max(size for _, size in self.phases)
+
+    @property
+    def fullest(self) -> str:
+        """Name of the fullest phase."""
+        return max(self.phases, key=lambda phase: phase[1])[0]
 
     @property
     def phases(self) -> tuple[tuple[str, float], ...]:
@@ -162,11 +167,6 @@ def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingM
     return trained.state_bytes * total_parameters(critic) / total_parameters(job.policy) if critic else 0.0
 
 
-def varies(job: PostTrainingJob, placement: Placement) -> bool:
-    """Micro-batches of a number of samples differ in length; those that are filled up are at most full."""
-    return job.algorithm.generates and (placement.samples > 0 or not placement.tokens_per_gpu)
-
-
 def training_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
     """Of training and all that is on its busiest GPU beside it."""
     return trained.peak_bytes + trained.overhead_bytes + _beside_training(job, placement, trained)
@@ -181,26 +181,38 @@ def _beside_training(job: PostTrainingJob, placement: Placement, trained: Traini
     return sleeping + stays
 
 
-def forward_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
-    """Peak of the passes of policy and reference that have micro-batches of their own, and all that is there beside it: state,
-    what a layer holds in an inference engine (memory_model/serving: activation_bytes), and pass_bytes of every logit of the
-    largest micro-batch ([vocabulary]). 0 where every pass has the micro-batch of training."""
-    own = {placement.forward} if job.algorithm.policy_passes else set()
+def own_passes(job: PostTrainingJob, placement: Placement) -> list[PassBatch]:
+    """Micro-batches of passes of policy and reference that are not those of training, each once."""
+    used = [placement.forward] if job.algorithm.policy_passes else []
     if job.algorithm.reference_passes and placement.reference_forward:
-        own.add(placement.reference_forward)
-    held, model = [], job.policy
-    for batch in own - {AS_TRAINING}:
+        used.append(placement.reference_forward)
+    return [batch for batch in dict.fromkeys(used) if batch != AS_TRAINING]
+
+
+def forward_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
+    """Peak of the passes of policy and reference that have micro-batches of their own; 0 where every pass has the micro-batch
+    of training."""
+    held = []
+    for batch in own_passes(job, placement):
         plan, tokens_per_gpu = pass_plan(placement, batch)
-        cut = largest_of(job, plan, job.trained, tokens_per_gpu, batch.samples)
-        tokens = cut.whole * cut.seq_length / plan.cp
-        layer = activation_bytes(model, EnginePlan(tp=plan.tp), load_engine("vllm"), tokens)
-        logits = section("vocabulary")["pass_bytes"] * tokens * model.vocab_size / plan.tp
-        held.append(max(float(layer), float(logits) + 2.0 * tokens * model.hidden_size))
-    if not held:
-        return 0.0
+        held.append(
+            pass_bytes(job, placement, trained, plan, largest_of(job, plan, job.trained, tokens_per_gpu, batch.samples))
+        )
+    return max(held, default=0.0)
+
+
+def pass_bytes(
+    job: PostTrainingJob, placement: Placement, trained: TrainingMemory, plan: TrainPlan, cut: Microbatches
+) -> float:
+    """Of a pass with these micro-batches, and all that is there beside it: state, what a layer holds in an inference engine
+    (memory_model/serving: activation_bytes), and pass_bytes of every logit ([vocabulary])."""
+    tokens, model = cut.whole * cut.seq_length / plan.cp, job.policy
+    layer = activation_bytes(model, EnginePlan(tp=plan.tp), load_engine("vllm"), tokens)
+    logits = section("vocabulary")["pass_bytes"] * tokens * model.vocab_size / plan.tp
+    held = max(float(layer), float(logits) + 2.0 * tokens * model.hidden_size)
     waits = _reference_bytes(job, placement) if placement.offload or placement.reference_waits else 0.0
     state = max(_weight_bytes(job, placement), waits) if placement.offload else trained.state_bytes + waits
-    return max(held) + state + trained.overhead_bytes + _beside_training(job, placement, trained)
+    return held + state + trained.overhead_bytes + _beside_training(job, placement, trained)
 
 
 def _weight_bytes(job: PostTrainingJob, placement: Placement) -> float:
@@ -217,9 +229,11 @@ def _ranks(model: ModelSpec, plan: TrainPlan) -> int:
 
 
 def training_chance(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
-    """Chance that training does not run out of memory, 0 to 1, as `PhaseMemory.training_fit`; engines are not looked at."""
+    """Chance that training and passes do not run out of memory, 0 to 1, as `PhaseMemory.training_fit`; engines are not looked
+    at."""
     limit, device = float(job.gpu.memory_bytes) - trained.overhead_bytes, float(job.gpu.memory_bytes)
-    judged = training_bytes(job, placement, trained) + varied_bytes(device, varies(job, placement))
+    peak = max(training_bytes(job, placement, trained), forward_bytes(job, placement, trained))
+    judged = peak + varied_bytes(device, job.algorithm.generates)
     return float(fit_probability(judged - trained.overhead_bytes, limit, device))
 
 
@@ -255,7 +269,7 @@ def phase_memory(
         engine_holds_a_sequence=generation is None or generation.fits,
         overhead_bytes=overhead,
         forward_bytes=forward_bytes(job, placement, trained),
-        varied=varies(job, placement),
+        varied=job.algorithm.generates,
     )
 
 

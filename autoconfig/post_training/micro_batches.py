@@ -71,14 +71,32 @@ def tokens_drawn(job: PostTrainingJob, size: int, *, packed: bool) -> Vector:
     return lengths.packed(DRAWN, size) if packed else lengths.padded(DRAWN, size)
 
 
+def own_samples(job: PostTrainingJob, plan: TrainPlan, samples: float) -> int:
+    """Sequences of one data-parallel rank of these samples."""
+    return max(1, round(samples * job.algorithm.sequences_per_sample / plan.dp))
+
+
+def padded_drawn(job: PostTrainingJob, plan: TrainPlan, samples: float) -> Vector:
+    """[DRAWN]: tokens to which each sample of a padded micro-batch is padded, of those into which `samples` are cut.
+
+    The longest of what the framework's row says (`pads_to`: of a micro-batch, of these samples or a step of one rank), or the
+    caps, which are those too where nothing is generated.
+    """
+    own, whole = own_samples(job, plan, samples), own_samples(job, plan, job.trained)
+    beside = {"micro-batch": min(plan.mbs, own), "mini-batch": own, "step": whole}.get(job.framework.pads_to, 0)
+    if not beside or not job.algorithm.generates:
+        return np.full(DRAWN, float(job.longest))
+    return tokens_drawn(job, beside, packed=False)
+
+
 def largest_of(job: PostTrainingJob, plan: TrainPlan, samples: float, tokens_per_gpu: int, size: int) -> Microbatches:
     """The largest of DRAWN micro-batches into which `samples` are cut. Filled up: one full bin, or the longest sample where it
-    is more; of `size` samples that hold their tokens alone: the largest sum, as one sequence; padded: plan.mbs samples as long
-    as the longest of them, as long as the cap where nothing is generated."""
+    is more; of `size` samples that hold their tokens alone: the largest sum, as one sequence; padded: plan.mbs samples of the
+    largest length of `padded_drawn`."""
     cut = microbatches(job, plan, samples, tokens_per_gpu)
     own = max(1, round(cut.sequences * cut.count))
     if not tokens_per_gpu:
-        longest = float(np.max(tokens_drawn(job, min(plan.mbs, own), packed=False))) if job.algorithm.generates else job.longest
+        longest = float(np.max(padded_drawn(job, plan, samples)))
         return replace(cut, seq_length=shared_tokens(round(longest), plan), tokens=longest)
     if size:
         tokens = float(np.max(tokens_drawn(job, min(size, own), packed=True)))

@@ -90,7 +90,7 @@ def _with_constants(
 ) -> PricedPlacement:
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
     final = scaled(job, placement, phases, constants)
-    width = exp(STANDARD_90 * hypot(constants.scatter, job.algorithm.rounds_spread))
+    width = exp(STANDARD_90 * hypot(constants.scatter, constants.rounds * job.algorithm.rounds_spread))
     return PricedPlacement(
         placement=placement,
         phases=final,

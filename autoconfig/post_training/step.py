@@ -120,5 +120,6 @@ def estimate_step(job: PostTrainingJob, placement: Placement, known: Constants, 
     """One step with the constants of its class; `guessed`: model, GPU, batch or lengths were assumed."""
     phases, found = priced_phases(job, placement)
     constants = constants_of(known, job.framework.name, class_marks(job, placement))
-    spread = constants.scatter_assumed if guessed else hypot(constants.scatter, job.algorithm.rounds_spread)
+    rounds = constants.rounds * job.algorithm.rounds_spread
+    spread = constants.scatter_assumed if guessed else hypot(constants.scatter, rounds)
     return StepEstimate(phases=scaled(job, placement, phases, constants), generation=found, scatter=spread)

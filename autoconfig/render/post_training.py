@@ -12,7 +12,7 @@ from rich.markup import escape
 from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
-from autoconfig.post_training.questions.unknowns import band_where_said
+from autoconfig.post_training.questions.unknowns import Unknown, band_where_said
 from autoconfig.post_training.ranking import PricedPlacement
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text, option_name
@@ -74,13 +74,18 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             "tell apart; fit: the chance not to run out of GPU memory",
         )
     _show_notes(console, found.notes)
-    if found.unknowns:
-        name, (low, high) = option_name(found.unknowns[0].field), band_where_said(best, found.unknowns[0])
-        console.print(f"[bold]{name}[/bold] narrows the band most: said, a step is {low:,.0f} to {high:,.0f} s.")
+    _show_unknowns(console, best, found.unknowns)
     if found.one_more_node:
         helps = f"With one more node a step takes {found.one_more_node:,.1f} s."
         console.print(helps if round(found.one_more_node, 1) < round(best.seconds, 1) else "One more node does not help.")
     show_assumptions(console, found.assumed)
+
+
+def _show_unknowns(console: Console, one: PricedPlacement, unknowns: Sequence[Unknown]) -> None:
+    """Which option narrows the band most."""
+    if unknowns:
+        name, (low, high) = option_name(unknowns[0].field), band_where_said(one, unknowns[0])
+        console.print(f"[bold]{name}[/bold] narrows the band most: said, a step is {low:,.0f} to {high:,.0f} s.")
 
 
 def _met(found: RlAnswer) -> str:
@@ -161,13 +166,14 @@ def show_check(console: Console, found: RlCheck) -> None:
         console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
     if found.priced is None or found.job is None:
         return
+    why = found.priced.memory.reason
+    console.print(f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.", highlight=False)
     _show_placed(console, "This run", [found.priced])
     _show_notes(console, spanning_engines(found.job, [found.priced, *([found.better] if found.better else [])]))
     console.print(_phases(found.priced))
-    if found.verdict:
-        console.print(f"{found.verdict.said}.")
-    if not found.fits:
-        console.print(f"[bold]It does not fit[/bold]: {found.priced.memory.reason}")
+    _show_unknowns(console, found.priced, found.unknowns)
+    for verdict in (*([found.verdict] if found.verdict else []), *found.passes):
+        console.print(f"{verdict.said}.")
     if found.filled:
         chance, tokens = chance_text(found.filled.memory.chance), found.filled.placement.tokens_per_gpu
         what = f"{tokens:,} tokens of a GPU: chance to fit {chance}, {found.filled.seconds:,.1f} s a step"
@@ -185,7 +191,11 @@ def _what_it_buys(own: PricedPlacement, better: PricedPlacement) -> str:
     saved = 1.0 - better.seconds / own.seconds
     less = f"{saved:.0%} less" if saved > 0 else f"{-saved:.0%} more"
     sure = f"; its chance to fit is {chance_text(better.memory.chance)} in place of {chance_text(own.memory.chance)}"
-    surer = sure if better.memory.chance > own.memory.chance else ""
+    surer = (
+        sure
+        if chance_text(better.memory.chance) != chance_text(own.memory.chance) and better.memory.chance > own.memory.chance
+        else ""
+    )
     return f"A step takes {better.seconds:,.1f} s in place of {own.seconds:,.1f} s: {less}{surer}."
 
 
@@ -203,9 +213,14 @@ def check_json(found: RlCheck) -> dict[str, Any]:
         "cannot_run": list(found.broken),
         "legal": found.legal,
         "fits": found.fits if found.priced else None,
+        "fit_chance_met": found.fit_chance_met if found.priced else None,
+        "chance": found.chance if found.priced else None,
+        "headline": found.headline or None,
+        "narrows_most": found.unknowns[0].field if found.unknowns else None,
         "reason": (found.priced.memory.reason or None) if found.priced else None,
         "run": placement_json(found.priced) if found.priced else None,
         "micro_batches": asdict(found.verdict) if found.verdict else None,
+        "micro_batches_of_passes": [asdict(one) for one in found.passes],
         "filled_up": placement_json(found.filled) if found.filled else None,
         "filled_up_by": found.filled_words or None,
         "better": placement_json(found.better) if found.better else None,

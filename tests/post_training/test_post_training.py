@@ -283,7 +283,7 @@ def test_hybrids_of_a_table_are_priced_themselves():
 
 def test_ties_and_the_chance_to_fit_of_each_phase(autoconfig):
     """The shown placements within 6 % of the first are marked; chances fall with the bytes, to one half at the limit."""
-    asked = ("rl", "--model", "qwen2.5-7b", "--gpus", "8")
+    asked = ("rl", "--model", "qwen2.5-7b", "--gpus", "16")
     found = autoconfig.json(*asked)
     steps = [one["step_seconds"] for one in found["placements"]]
     assert found["ties"] == sum(step <= 1.06 * steps[0] for step in steps) and 1 < found["ties"] < len(steps)

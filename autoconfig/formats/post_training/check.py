@@ -13,7 +13,14 @@ from autoconfig.formats.post_training.keys import added_keys, key_types, lacking
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.recognise import WANTED, Recognised, recognise
 from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
-from autoconfig.formats.post_training.verdict import MicroBatchVerdict, filled_up, hanging_on, turning_mean, verdict
+from autoconfig.formats.post_training.verdict import (
+    MicroBatchVerdict,
+    chance_over_means,
+    filled_up,
+    hanging_on,
+    pass_verdicts,
+    verdict,
+)
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings
@@ -21,8 +28,9 @@ from autoconfig.planning.work import bounded, spend
 from autoconfig.post_training.answer import fit_chance_of, host_memory_of
 from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import Placement, PostTrainingJob
+from autoconfig.post_training.questions.unknowns import Unknown, unknowns, widened
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
-from autoconfig.specs.errors import GIB, InputError, option, option_name
+from autoconfig.specs.errors import GIB, InputError, chance_text, option, option_name
 from autoconfig.specs.files import read_text
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.remarks import Effect, Remark, note
@@ -50,11 +58,17 @@ class RlCheck:
     job: PostTrainingJob | None = None
     priced: PricedPlacement | None = None
     """None where the run is not legal."""
+    chance: float = 0.0
+    """To fit; where the mean response was assumed, over the means that such runs have."""
+    unknowns: tuple[Unknown, ...] = ()
+    """What the file does not say and widens the band, the one that does most first."""
     better: PricedPlacement | None = None
     """Of the placements that `rl` ranks with this `fit_chance`; None where the run's is as good."""
     fit_chance: float = FIT_CHANCE
     verdict: MicroBatchVerdict | None = None
     """Of the micro-batches of training."""
+    passes: tuple[MicroBatchVerdict, ...] = ()
+    """Of those of passes that have their own."""
     filled: PricedPlacement | None = None
     """Where they do not fit surely: the same placement with micro-batches filled up to a number of tokens."""
 
@@ -69,7 +83,37 @@ class RlCheck:
 
     @property
     def fits(self) -> bool:
+        """Every phase is within the GPU, and what waits within the host."""
         return self.priced is not None and self.priced.memory.fits
+
+    @property
+    def fit_chance_met(self) -> bool:
+        """It fits with the asked chance."""
+        return self.fits and self.chance >= self.fit_chance
+
+    @property
+    def ends_at(self) -> MicroBatchVerdict | None:
+        """Of training and passes the one whose micro-batches exceed the GPU first; None: none does."""
+        found = [one for one in (self.verdict, *self.passes) if one is not None and one.first is not None]
+        return min(found, key=lambda one: one.first or 0, default=None)
+
+    @property
+    def headline(self) -> str:
+        """The verdict on memory in a sentence; empty where the run is not legal."""
+        if self.priced is None:
+            return ""
+        memory, ends = self.priced.memory, self.ends_at
+        asked = f"--fit-chance {self.fit_chance * 100:.6g}%"
+        unsure = chance_text(self.chance) != chance_text(memory.chance)
+        over = f" over the mean responses of such runs ({chance_text(memory.chance)} at the assumed one)" if unsure else ""
+        if self.fit_chance_met:
+            return f"It fits: chance {chance_text(self.chance)}{over}"
+        if ends is not None:
+            return f"It likely runs out of memory at micro-batch {ends.first} of {ends.drawn} of {ends.phase}"
+        if memory.fits:
+            least = f"{memory.fullest} takes {memory.peak_bytes / GIB:.1f} of {memory.device_bytes / GIB:.1f} GiB"
+            return f"It may run out of memory: chance to fit {chance_text(self.chance)}{over}, below {asked}; {least}"
+        return "It does not fit"
 
 
 @bounded()
@@ -92,7 +136,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
         elif isinstance(value, NotKnown) or value == PLACEHOLDER:
             raise InputError(f"{key} is not known, as the file leaves it to who starts it: say {option('model')} NAME")
     if document.framework == "verl":
-        run = verl.read(section, document.config_name, given.get("version") or verl.VERSION)
+        run = verl.read(section, document.config_name, given.get("version"))
     elif document.framework == "nemo-rl":
         run = nemo_rl.read(section)
     elif document.framework == "openrlhf":
@@ -212,6 +256,10 @@ def check_text(
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
     found = ranked(job, placement.gpus, tokens, placement.staleness, constants, chance)
     better = _better(priced, [one for one in found if one.memory.fits], chance)
+    assumed = any(one.field == "response_length" for one in run.notes) and job.algorithm.generates
+    unsaid = ["response_length"] * assumed + ["version"] * (not run.engine_mode_said)
+    missing = tuple(unknowns(job, priced, unsaid, constants))
+    overall = chance_over_means(job, priced) if assumed else priced.memory.chance
     return RlCheck(
         run=run,
         version=version,
@@ -219,11 +267,14 @@ def check_text(
         unread=unread,
         broken=(),
         job=job,
-        priced=priced,
-        better=better,
+        priced=widened(priced, missing),
+        chance=overall,
+        unknowns=missing,
+        better=widened(better, missing) if better else None,
         fit_chance=chance,
-        verdict=_judged(job, placement, run),
-        filled=_surer(job, priced, run, version, chance),
+        verdict=_judged(job, placement, run, chance),
+        passes=pass_verdicts(job, placement),
+        filled=_surer(job, priced, run, version, chance, overall),
     )
 
 
@@ -254,20 +305,22 @@ def _unread(document: Recognised, odd: Iterable[Remark]) -> tuple[str, ...]:
     return tuple(key for key in there if key in section.text or (dashed and key.replace("_", "-") in section.text))
 
 
-def _judged(job: PostTrainingJob, placement: Placement, run: RlRun) -> MicroBatchVerdict:
+def _judged(job: PostTrainingJob, placement: Placement, run: RlRun, chance: float) -> MicroBatchVerdict:
     """The micro-batches of training; a mean response that was assumed gets its note."""
-    judged = verdict(job, placement)
     if any(one.field == "response_length" for one in run.notes):
-        run.notes.append(note(hanging_on(judged, turning_mean(job, placement, judged.limit_tokens))))
-    return judged
+        run.notes.append(note(hanging_on(job, placement, chance)))
+    return verdict(job, placement)
 
 
-def _surer(job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float) -> PricedPlacement | None:
-    """With micro-batches that are filled up, where training is not sure to fit, these are surer, and the file can say them."""
-    if priced.memory.training_fit >= chance or not filled_words(run, version, 1):
+def _surer(
+    job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float, overall: float
+) -> PricedPlacement | None:
+    """With micro-batches that are filled up, where training is not sure to fit (`overall`: its chance over means that were
+    assumed), these are surer, and the file can say them."""
+    if min(priced.memory.training_fit, overall) >= chance or not filled_words(run, version, 1):
         return None
-    filled = filled_up(job, priced.placement)
-    return filled if filled and filled.memory.chance > priced.memory.chance + LIKELIER else None
+    filled = filled_up(job, priced.placement, chance)
+    return filled if filled and filled.memory.chance > overall + LIKELIER else None
 
 
 FILLED = {

@@ -133,6 +133,8 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
         model=checked.job.policy.name,
         gpu=checked.job.gpu.id,
         steps=measured.steps,
+        prompt_tokens=measured.prompt_tokens or 0,
+        response_tokens=measured.response_tokens or 0,
         generation=_ratio("generation", seconds.get("generation"), phases.generation),
         forward=_ratio("log-probabilities", sum(m for m, _ in forward) or None, sum(t for _, t in forward)),
         training=_ratio("training", seconds.get("training"), phases.training),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, in_bf16, model_value, node_split
+from autoconfig.formats.post_training.run import RlRun, in_bf16, model_value, node_split, sample_dynamically
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import PassBatch
@@ -162,7 +162,7 @@ def _ends(section: Section, run: RlRun) -> None:
     """What Megatron's section says beside the degrees, and what is not priced."""
     if section.flag("grpo.use_dynamic_sampling"):
         times = section.number("grpo.batch_multiplier") or 1.0
-        run.notes.append(dynamic_sampling(times if times > 1 else None))
+        sample_dynamically(run, times if times > 1 else None)
     if run.back_end == "megatron":
         run.etp = section.count(f"{MEGATRON}.expert_tensor_parallel_size") or 1
         run.first = section.count(f"{MEGATRON}.num_layers_in_first_pipeline_stage")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoconfig.formats.post_training.keys import likeliest_version
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling, model_line, node_split, reward_model
+from autoconfig.formats.post_training.run import RlRun, model_line, node_split, reward_model, sample_dynamically
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
@@ -193,7 +193,7 @@ def _note(section: Section, run: RlRun, together: bool, *, alone: bool) -> None:
     if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
         run.notes.append(note("the reference model has GPUs of its own: it is priced on those of the actor"))
     if section.flag("algo.dynamic_filtering_enable"):
-        run.notes.append(dynamic_sampling(None))
+        sample_dynamically(run, None)
 
 
 def _forward(section: Section, dynamic: bool, usual: int) -> PassBatch:

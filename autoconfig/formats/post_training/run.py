@@ -87,6 +87,8 @@ class RlRun:
     mbs: int = 1
     removes_padding: bool = False
     """A micro-batch of `mbs` sequences holds their tokens alone; else they are padded."""
+    pads_to: str = ""
+    """Whose longest padded sequences are as long as; empty: as the framework's release."""
     forward: PassBatch = AS_TRAINING
     """Of log-probabilities, as the file says it: `mbs` sequences hold their tokens alone where `removes_padding`."""
     reference_forward: PassBatch | None = None
@@ -96,6 +98,10 @@ class RlRun:
     """Of back end fsdp: 3 shards weights too, 2 gradients and optimizer state."""
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
+    dynamic_sampling: bool = False
+    """Prompts are sampled in rounds until enough are kept."""
+    engine_mode_said: bool = True
+    """Whether engines run CUDA graphs is of the file, or of a release that is known."""
     no_policy_pass: bool = False
     """The engines' own log-probabilities are those of the old policy: no pass of the trainer takes them."""
     no_reference: bool = False
@@ -151,6 +157,8 @@ def job_of(
     algorithm, usual = load_algorithm(run.algorithm), section("lengths")
     algorithm = replace(algorithm, reference_passes=0) if run.no_reference else algorithm
     algorithm = replace(algorithm, policy_passes=0) if run.no_policy_pass else algorithm
+    rounds = load_algorithm("dapo").rounds_spread if run.dynamic_sampling else 0.0
+    algorithm = replace(algorithm, rounds_spread=rounds)
     said = run.prompt_mean, run.response_mean
     if 0 < said[0] <= run.prompt_cap and 0 < said[1] <= run.response_cap and prompt is None and response is None:
         prompt, response = (round(length) for length in said)
@@ -162,10 +170,12 @@ def job_of(
         response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
         run.notes.append(Remark("response_length", response, ""))
     sigma = 1.0 if run.response_cap >= 16_384 else 0.6
+    framework = load_framework(run.framework)
+    framework = replace(framework, pads_to=run.pads_to or framework.padded_to(run.version, run.back_end))
     return PostTrainingJob(
         policy=policy,
         algorithm=algorithm,
-        framework=load_framework(run.framework),
+        framework=framework,
         gpu=gpu,
         prompts=run.prompts,
         group=run.group,
@@ -199,11 +209,12 @@ def named_by(folder: str) -> str | None:
     return known.get("/".join(parts[-2:])) or known.get(parts[-1]) or ends.get(parts[-1])
 
 
-def dynamic_sampling(times: float | None) -> Remark:
-    """The note on prompts that are sampled beyond those that train; `times`: as many, where the file says it."""
+def sample_dynamically(run: RlRun, times: float | None) -> None:
+    """Note that prompts are sampled beyond those that train; `times`: as many, where the file says it."""
     more = f" {times:g} times the prompts" if times else " more prompts than train"
     why = f"responses of{more} are generated where some are dropped; those that train alone are priced"
-    return Remark("dynamic sampling", times, why, Effect.TIME)
+    run.notes.append(Remark("dynamic sampling", times, why, Effect.TIME))
+    run.dynamic_sampling = True
 
 
 def split_experts(tp: int) -> Remark:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from autoconfig.formats.post_training.run import RlRun, dynamic_sampling
+from autoconfig.formats.post_training.run import RlRun, sample_dynamically
 from autoconfig.formats.tree import Section
 from autoconfig.megatron.argument_list import known_arguments
 from autoconfig.post_training.frameworks import load_algorithm
@@ -107,7 +107,7 @@ def _samples(section: Section, run: RlRun, *, dynamic: bool, together: bool) -> 
         run.refused.append("train_async.py does not run with --colocate: engines want GPUs of their own (--rollout-num-gpus)")
     if section.has("dynamic_sampling_filter_path"):
         more = section.count("over_sampling_batch_size")
-        run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
+        sample_dynamically(run, more / run.prompts if more and more > run.prompts else None)
     if section.flag("use_opd"):
         run.notes.append(note("--use-opd: the teacher's pass and memory are not priced", Effect.MORE_MEMORY))
 

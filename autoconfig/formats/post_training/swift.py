@@ -1,4 +1,8 @@
-"""ms-swift: `swift rlhf --rlhf_type grpo`, whose trainer is TRL's with words and defaults of its own."""
+"""ms-swift: `swift rlhf --rlhf_type grpo`, whose trainer is TRL's with words and defaults of its own.
+
+It pads the samples of a micro-batch, or none with --padding_free (3.12.0 swift/trainers/rlhf_trainer/grpo_trainer.py, 4.6.0
+swift/rlhf_trainers/grpo_trainer.py: split_by_mini_batches, then the template's data_collator).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,8 @@ def read(section: Section, gpus: int | None) -> RlRun:
     section.flat["use_peft"] = tuner == "lora"
     section.flat["vllm_enable_sleep_mode"] = bool(section.whole("sleep_level"))
     run = trl.read(section, gpus)
-    run.framework, run.version = "swift", version
+    run.framework, run.version, run.pads_to = "swift", version, "micro-batch"
+    run.removes_padding = section.flag("padding_free", "packing")
     run.offload = section.flag("offload_optimizer") and section.flag("offload_model") and not run.rollout_gpus
     _shards(section, run)
     return run

@@ -53,7 +53,7 @@ def read(section: Section, gpus: int | None, version: str = VERSION) -> RlRun:
     whole = section.count("vllm_max_model_length") or 0
     return RlRun(
         framework="trl",
-        version=VERSION,
+        version=version,
         back_end="fsdp",
         model=model,
         algorithm="grpo" if beta else "dapo",

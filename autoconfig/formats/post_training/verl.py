@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from autoconfig.formats.post_training.run import (
     RlRun,
-    dynamic_sampling,
     in_bf16,
     model_line,
     node_split,
     reward_model,
+    sample_dynamically,
     split_experts,
 )
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
-from autoconfig.post_training.frameworks import load_algorithm, load_framework
+from autoconfig.post_training.frameworks import load_algorithm, load_framework, release_numbers
 from autoconfig.post_training.job import PassBatch
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
-from autoconfig.specs.remarks import note
+from autoconfig.specs.remarks import Effect, note
 
 VERSION = "0.9.1"
 ACTOR, ROLLOUT, REF = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.ref"
@@ -34,8 +34,12 @@ ESTIMATORS = {
 """algorithm.adv_estimator -> our algorithm; grpo without a KL term is DAPO's set of passes."""
 COMPARING = ("grpo", "grpo_passk", "rloo", "reinforce_plus_plus_baseline", "gpg")
 """Estimators that compare the responses of a prompt; of one alone they take the reward (verl/trainer/ppo/core_algos.py)."""
-PADDING = "actor_rollout_ref.model.use_remove_padding"
-"""Of every back end: workers/engine_workers.py of 0.9.1 writes it over what the engine's section says."""
+PADDING, MEGATRON_PADDING = "actor_rollout_ref.model.use_remove_padding", f"{ACTOR}.megatron.use_remove_padding"
+"""Since 0.8.0 the first is of every back end: workers/engine_workers.py writes it over what the engine's section says; in 0.7.0
+Megatron has its own (verl/workers/actor/megatron_actor.py)."""
+REMOVES_FROM, ONE_SWITCH_FROM = "0.7.0", "0.8.0"
+"""Releases from which padding is removed where a run does not say (verl/trainer/config/model/hf_model.yaml, false up to 0.6.1),
+and from which one switch is of every back end."""
 PASS = "log_prob_micro_batch_size"
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 OWN_ROLLOUT = ("rollout.", "async_training.")
@@ -55,8 +59,10 @@ def back_end(section: Section, config_name: str) -> str:
     return found
 
 
-def read(section: Section, config_name: str = "", version: str = VERSION) -> RlRun:
-    """The run; keys that are not there have the defaults of verl 0.9.1, engines the mode of `version`. Raises InputError."""
+def read(section: Section, config_name: str = "", said: str | None = None) -> RlRun:
+    """The run; keys that are not there have the defaults of verl 0.9.1, engines and padding those of the release that is
+    `said`. Raises InputError."""
+    version = said or VERSION
     kind = back_end(section, config_name)
     estimator = section.word("algorithm.adv_estimator") or "gae"
     if estimator not in ESTIMATORS:
@@ -80,7 +86,7 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
     stale = section.whole("trainer.v1.sampler.max_off_policy_threshold") or 1
     run = RlRun(
         framework="verl",
-        version=VERSION,
+        version=version,
         back_end=kind,
         model=model,
         algorithm=algorithm,
@@ -100,12 +106,13 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         engine_sleeps=section.flag(f"{ROLLOUT}.free_cache_engine", default=True),
         tokens_per_gpu=(section.count(f"{ACTOR}.ppo_max_token_len_per_gpu") or 16384) if dynamic else 0,
         reference_waits=section.flag(f"{REF}.{'megatron' if kind == 'megatron' else 'fsdp_config'}.param_offload"),
-        removes_padding=section.flag(PADDING, default=True),
+        removes_padding=_removes_padding(section, kind, version),
         staleness=max(stale, 1) if "async" in mode else int(bool(other)),
         lora_rank=max(section.whole("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank") or 0, 0),
     )
     eager = not load_framework("verl").graphs(f"verl {version}", engine)
     run.graphs = not section.flag(f"{ROLLOUT}.enforce_eager", default=eager)
+    run.engine_mode_said = bool(said) or engine != "vllm" or section.has(f"{ROLLOUT}.enforce_eager")
     run.algorithm_word = estimator if algorithm == "dapo" else ""
     run.no_reference, run.other_keys = not kl and algorithm in ("ppo", "rloo"), other
     _note(section, run, estimator)
@@ -113,7 +120,29 @@ def read(section: Section, config_name: str = "", version: str = VERSION) -> RlR
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)
     _passes(section, run, dynamic, version)
+    if not said and not run.removes_padding and not run.tokens_per_gpu:
+        _pad_as_any(run)
     return run
+
+
+def _pad_as_any(run: RlRun) -> None:
+    """Padding of a release that is not known: the longest of all."""
+    known = load_framework("verl")
+    run.pads_to, last = known.padded_at_most(run.back_end), known.padded_to(VERSION, run.back_end)
+    if run.pads_to != last:
+        longest = {"cap": "the caps of prompt and response"}.get(run.pads_to, f"the longest of a {run.pads_to}")
+        newest = f"{VERSION} pads to the longest of a {last} (say --version)"
+        why = f"{PADDING} is false: samples are padded to {longest}, as older releases do; {newest}"
+        run.notes.append(note(why, Effect.LESS_MEMORY))
+
+
+def _removes_padding(section: Section, kind: str, version: str) -> bool:
+    """Whether a micro-batch of so many samples holds their tokens alone."""
+    said, release = load_framework("verl"), release_numbers(version)
+    if said.padded_to(version, kind) == "none":
+        return True
+    own = kind == "megatron" and release < release_numbers(ONE_SWITCH_FROM)
+    return section.flag(MEGATRON_PADDING if own else PADDING, default=own or release >= release_numbers(REMOVES_FROM))
 
 
 def _passes(section: Section, run: RlRun, dynamic: bool, version: str) -> None:
@@ -196,7 +225,7 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
         run.notes.append(note("remax: a greedy response of every prompt is generated as its baseline, which is not priced"))
     if section.flag("algorithm.filter_groups.enable"):
         more = section.count("data.gen_batch_size")
-        run.notes.append(dynamic_sampling(more / run.prompts if more and more > run.prompts else None))
+        sample_dynamically(run, more / run.prompts if more and more > run.prompts else None)
 
 
 def _or(value: float | None, default: float) -> float:

@@ -1,4 +1,4 @@
-"""What a question does not say, and how much each of it widens the band of a step."""
+"""What a question or a file does not say, and how much each of it widens the band of a step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def unknowns(
     """Of `unsaid` fields those that move the step of this placement, the one that moves it most first.
 
     Each is priced one standard deviation of published runs below and above what was assumed (data/post_training.toml,
-    `[unknowns]`), half of the difference of ln(step) is what it brings.
+    `[unknowns]`), a framework's release with eager engines and with CUDA graphs; half of the difference of ln(step) is what it
+    brings.
     """
     found = []
     for name in unsaid:
@@ -42,6 +43,8 @@ def unknowns(
 
 def _sides(job: PostTrainingJob, placed: Placement, name: str) -> list[tuple[PostTrainingJob, Placement]]:
     """The job and placement below and above what was assumed of a field."""
+    if name == "version":
+        return [(job, replace(placed, cuda_graphs=graphs)) for graphs in (False, True)]
     spread, lengths = section("unknowns")[name], job.responses
     if name == "response_length":
         means = [min(max(lengths.mean * exp(sign * spread), 1.0), float(lengths.cap)) for sign in (-1.0, 1.0)]
