@@ -219,7 +219,6 @@ def check_text(
 ) -> RlCheck:
     """The same of a file's text; `launch`: that of accelerate's file beside one of TRL, `folder`: where what it lies over is
     looked for."""
-    chance = fit_chance_of(given)
     beside = ""
     if launch and recognise(text, folder).framework == "trl":
         given, beside = _launched(launch, given)
@@ -251,30 +250,34 @@ def check_text(
     wrong = broken_of_model(run, job, placement)
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong), job=job)
+    legal = RlCheck(
+        run=run, version=version, unknown=tuple(odd), unread=unread, broken=(), job=job, fit_chance=fit_chance_of(given)
+    )
+    return _priced(legal, job, placement, constants)
+
+
+def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constants: Constants | None) -> RlCheck:
+    """The same with memory, the step and what is better, on the back end that the file has."""
+    run, chance = legal.run, legal.fit_chance
     priced = price(job, placement, constants)
     run.notes += copies_of(job, priced)
     tokens = placement.tokens_per_gpu or max(8192, round(job.tokens))
-    found = ranked(job, placement.gpus, tokens, placement.staleness, constants, chance)
+    same = replace(job, framework=replace(job.framework, back_ends=(run.back_end,)))
+    found = ranked(same, placement.gpus, tokens, placement.staleness, constants, chance)
     better = _better(priced, [one for one in found if one.memory.fits], chance)
     assumed = any(one.field == "response_length" for one in run.notes) and job.algorithm.generates
     unsaid = ["response_length"] * assumed + ["version"] * (not run.engine_mode_said)
     missing = tuple(unknowns(job, priced, unsaid, constants))
     overall = chance_over_means(job, priced) if assumed else priced.memory.chance
-    return RlCheck(
-        run=run,
-        version=version,
-        unknown=tuple(odd),
-        unread=unread,
-        broken=(),
-        job=job,
+    return replace(
+        legal,
         priced=widened(priced, missing),
         chance=overall,
         unknowns=missing,
         better=widened(better, missing) if better else None,
-        fit_chance=chance,
         verdict=_judged(job, placement, run, chance),
         passes=pass_verdicts(job, placement),
-        filled=_surer(job, priced, run, version, chance, overall),
+        filled=_surer(job, priced, run, legal.version, chance, overall),
     )
 
 

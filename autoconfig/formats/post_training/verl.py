@@ -62,13 +62,20 @@ def back_end(section: Section, config_name: str) -> str:
 def read(section: Section, config_name: str = "", said: str | None = None) -> RlRun:
     """The run; keys that are not there have the defaults of verl 0.9.1, engines and padding those of the release that is
     `said`. Raises InputError."""
-    version = said or VERSION
-    kind = back_end(section, config_name)
     estimator = section.word("algorithm.adv_estimator") or "gae"
     if estimator not in ESTIMATORS:
         raise InputError(f"algorithm.adv_estimator {estimator[:40]!r}: use {', '.join(ESTIMATORS)}")
     if section.flag("distillation.enabled"):
         raise UnsupportedError(OF_A_TEACHER)
+    run = _run(section, back_end(section, config_name), estimator, said)
+    if not said and not run.removes_padding and not run.tokens_per_gpu:
+        _pad_as_any(run)
+    return run
+
+
+def _run(section: Section, kind: str, estimator: str, said: str | None) -> RlRun:
+    """The same of this back end and estimator."""
+    version = said or VERSION
     kl = section.flag(f"{ACTOR}.use_kl_loss") or section.flag("algorithm.use_kl_in_reward")
     algorithm = "dapo" if ESTIMATORS[estimator] == "grpo" and not kl else ESTIMATORS[estimator]
     model = section.word("actor_rollout_ref.model.path")
@@ -120,8 +127,6 @@ def read(section: Section, config_name: str = "", said: str | None = None) -> Rl
         raise InputError("actor_rollout_ref.hybrid_engine is false and actor_rollout_ref.rollout.nnodes is 0: no GPU generates")
     (_megatron if kind == "megatron" else _fsdp)(section, run)
     _passes(section, run, dynamic, version)
-    if not said and not run.removes_padding and not run.tokens_per_gpu:
-        _pad_as_any(run)
     return run
 
 
