@@ -173,11 +173,12 @@ def training_bytes(job: PostTrainingJob, placement: Placement, trained: Training
 
 
 def _beside_training(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:
-    """Of a sleeping engine that shares the GPUs, and of reference and critic what is not offloaded."""
+    """Of a sleeping engine that shares the GPUs, and of reference, reward model and critic what is not offloaded."""
     kept = placement.memory_share * float(job.gpu.memory_bytes) if placement.engine_awake else ASLEEP_BYTES
     sleeping = kept if job.algorithm.generates and placement.colocated else 0.0
     reference = 0.0 if placement.reference_waits else _reference_bytes(job, placement)
-    stays = 0.0 if placement.offload else reference + _critic_bytes(job, placement, trained)
+    others = _reward_bytes(job, placement) + _critic_bytes(job, placement, trained)
+    stays = 0.0 if placement.offload else reference + others
     return sleeping + stays
 
 
@@ -243,14 +244,16 @@ def phase_memory(
     """Peak of every phase on the busiest GPU; `trained`, where it is known already.
 
     Generation: the engine's share of the device, and beside it, where nothing is offloaded and both share GPUs, the state of
-    training, the reference and a critic. Training: the training model's peak, and where they share GPUs what a sleeping engine
-    keeps, and of reference and critic what is not offloaded. Host of one node: what is offloaded of all, for good or meanwhile.
+    training, the reference, a reward model and a critic. Training: the training model's peak, and where they share GPUs what a
+    sleeping engine keeps, and of the others what is not offloaded. Host of one node: what is offloaded of all, for good or
+    meanwhile.
     """
     trained = trained or training_memory(job, placement)
     overhead, device = trained.overhead_bytes, float(job.gpu.memory_bytes)
     reference = _reference_bytes(job, placement)
     hosted = trained.hosted_bytes + (reference if placement.reference_waits else 0.0)
     reference -= reference if placement.reference_waits else 0.0
+    reference += _reward_bytes(job, placement)
     state = trained.state_bytes + _critic_bytes(job, placement, trained)
     engine = placement.memory_share * device if generation else 0.0
     stays = placement.colocated and not placement.offload
@@ -271,6 +274,14 @@ def phase_memory(
         forward_bytes=forward_bytes(job, placement, trained),
         varied=job.algorithm.generates,
     )
+
+
+def _reward_bytes(job: PostTrainingJob, placement: Placement) -> float:
+    """16-bit weights of a reward model that shares the GPUs of training, on one of them or on its host; it is sharded as these
+    are (OpenRLHF v0.5.9 get_ds_eval_config: ZeRO-3, else whole; verl v0.6.1 fsdp_workers.py RewardModelWorker: FSDP)."""
+    if job.reward is None or placement.critic_gpus:
+        return 0.0
+    return 2.0 * float(total_parameters(job.reward)) / _ranks(job.reward, placement.train)
 
 
 def _reference_bytes(job: PostTrainingJob, placement: Placement) -> float:

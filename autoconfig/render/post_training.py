@@ -175,9 +175,11 @@ def show_check(console: Console, found: RlCheck) -> None:
     for verdict in (*([found.verdict] if found.verdict else []), *found.passes):
         console.print(f"{verdict.said}.")
     if found.filled:
-        chance, tokens = chance_text(found.filled.memory.chance), found.filled.placement.tokens_per_gpu
-        what = f"{tokens:,} tokens of a GPU: chance to fit {chance}, {found.filled.seconds:,.1f} s a step"
-        console.print(f"[bold]First[/bold], micro-batches filled up to {what}: {escape(found.filled_words)}")
+        size = f"filled up to {found.filled.placement.tokens_per_gpu:,} tokens of a GPU"
+        if found.fewer:
+            size = f"of {found.fewer:,} {'sample' if found.fewer == 1 else 'samples'}"
+        what = f"{size}: chance to fit {chance_text(found.filled.memory.chance)}, {found.filled.seconds:,.1f} s a step"
+        console.print(f"[bold]First[/bold], micro-batches {what}: {escape(found.filled_words)}")
     if found.better:
         _show_placed(console, "Better on the same GPUs", [found.better])
         if found.fits:

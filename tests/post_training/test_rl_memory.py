@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.predict import estimate_memory
 from autoconfig.specs.errors import AutoconfigError
+from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import sentences
 
 from autoconfig.formats.post_training.check import RlCheck, check_text
@@ -257,3 +259,38 @@ def test_bins_that_exceed_the_gpu_have_no_chance_and_smaller_ones_are_proposed_u
         found = check_text(text, {"response_length": 400, "set": [f"{ACTOR}.ppo_max_token_len_per_gpu={tokens}"]})
         assert found.verdict.first == 1 and found.priced.memory.chance <= 0.1 and not found.fits
         assert found.filled.placement.tokens_per_gpu >= 12 * 1024 and found.filled.memory.training_fit >= 0.9
+
+
+def test_a_reward_model_on_the_gpus_of_training_holds_its_weights_there():
+    """Whole on each of them with ZeRO-2 (OpenRLHF 0.5), of the policy's size where its name says none."""
+    text, given = (FIELD / "d11_openrlhf_ppo_8b_zero2.sh").read_text(), {"gpus": 8, "model": "llama3-8b"}
+    scored = check_text(text, given)
+    without = check_text(re.sub(r"--reward_pretrain \S+", "", text), given)
+    for phase in ("generation_bytes", "training_bytes"):
+        more = getattr(scored.priced.memory, phase) - getattr(without.priced.memory, phase)
+        assert more == pytest.approx(2 * total_parameters(scored.job.policy))
+    assert scored.priced.phases.reward > 0 and without.priced.phases.reward == 0
+    assert scored.headline == "It does not fit" and scored.priced.memory.chance < 0.01
+
+
+@pytest.mark.parametrize("kind", ["openrlhf", "trl"])
+def test_where_a_file_has_no_words_for_bins_micro_batches_of_fewer_samples_are_proposed(kind):
+    if kind == "openrlhf":
+        text, given = (FIELD / "d12b_openrlhf_micro2.sh").read_text(), {"response_length": 6000}
+        words, samples = "--micro_train_batch_size 1 --micro_rollout_batch_size 1", 1
+    else:
+        text = (
+            "model_name_or_path: qwen2.5-7b\nnum_generations: 8\nper_device_train_batch_size: 16\nuse_vllm: true\n"
+            "gradient_accumulation_steps: 2\nmax_completion_length: 4096\nvllm_mode: colocate\n"
+        )
+        given = {"response_length": 3000, "gpus": 8, "gpu": "h200"}
+        words, samples = "per_device_train_batch_size={} gradient_accumulation_steps={}", 0
+    found = check_text(text, given)
+    assert found.filled is not None and found.fewer >= 1
+    assert found.filled_words == words.format(found.fewer, 2 * 16 // found.fewer)
+    assert found.fewer == (samples or found.fewer) and found.filled.memory.chance > found.chance
+    if kind == "trl":
+        changed = text.replace("size: 16", f"size: {found.fewer}").replace("steps: 2", f"steps: {32 // found.fewer}")
+        again = check_text(changed, given)
+        assert again.job.minibatch == found.job.minibatch
+        assert again.priced.memory.training_bytes == pytest.approx(found.filled.memory.training_bytes)

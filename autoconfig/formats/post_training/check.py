@@ -20,6 +20,7 @@ from autoconfig.formats.post_training.verdict import (
     hanging_on,
     pass_verdicts,
     verdict,
+    with_fewer,
 )
 from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
@@ -70,11 +71,16 @@ class RlCheck:
     passes: tuple[MicroBatchVerdict, ...] = ()
     """Of those of passes that have their own."""
     filled: PricedPlacement | None = None
-    """Where they do not fit surely: the same placement with micro-batches filled up to a number of tokens."""
+    """Where they do not fit surely: the same placement with micro-batches filled up to a number of tokens, or of fewer samples
+    where the file has no words for these."""
+    fewer: int = 0
+    """Samples of a micro-batch of `filled`; 0: filled up."""
 
     @property
     def filled_words(self) -> str:
         """The change of the file to `filled`, in its own words; empty where there is none."""
+        if self.fewer:
+            return fewer_words(self.run, self.version, self.fewer)
         return filled_words(self.run, self.version, self.filled.placement.tokens_per_gpu) if self.filled else ""
 
     @property
@@ -269,6 +275,7 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
     unsaid = ["response_length"] * assumed + ["version"] * (not run.engine_mode_said)
     missing = tuple(unknowns(job, priced, unsaid, constants))
     overall = chance_over_means(job, priced) if assumed else priced.memory.chance
+    filled, fewer = _surer(job, priced, run, legal.version, chance, overall)
     return replace(
         legal,
         priced=widened(priced, missing),
@@ -277,7 +284,8 @@ def _priced(legal: RlCheck, job: PostTrainingJob, placement: Placement, constant
         better=widened(better, missing) if better else None,
         verdict=_judged(job, placement, run, chance),
         passes=pass_verdicts(job, placement),
-        filled=_surer(job, priced, run, legal.version, chance, overall),
+        filled=filled,
+        fewer=fewer,
     )
 
 
@@ -317,13 +325,31 @@ def _judged(job: PostTrainingJob, placement: Placement, run: RlRun, chance: floa
 
 def _surer(
     job: PostTrainingJob, priced: PricedPlacement, run: RlRun, version: str, chance: float, overall: float
-) -> PricedPlacement | None:
-    """With micro-batches that are filled up, where training is not sure to fit (`overall`: its chance over means that were
-    assumed), these are surer, and the file can say them."""
-    if min(priced.memory.training_fit, overall) >= chance or not filled_words(run, version, 1):
-        return None
-    filled = filled_up(job, priced.placement, chance)
-    return filled if filled and filled.memory.chance > overall + LIKELIER else None
+) -> tuple[PricedPlacement | None, int]:
+    """(where training is not sure to fit (`overall`: its chance over means that were assumed), the same with micro-batches that
+    are filled up, or where the file cannot say these, of fewer samples, which is surer; their samples)."""
+    if min(priced.memory.training_fit, overall) >= chance:
+        return None, 0
+    samples, found = 0, filled_up(job, priced.placement, chance) if filled_words(run, version, 1) else None
+    if found is None and (smaller := with_fewer(job, priced.placement, chance)) and fewer_words(run, version, 1):
+        samples, found = smaller
+    surer = found is not None and found.memory.chance > min(priced.memory.chance, overall) + LIKELIER
+    return (found, samples) if surer else (None, 0)
+
+
+FEWER = {
+    "verl": (
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu={0}"
+        " actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu={0}"
+        " actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={0}"
+    ),
+    "nemo-rl": "policy.train_micro_batch_size={0} policy.logprob_batch_size={0}",
+    "openrlhf": "--train.micro_batch_size {0} --rollout.micro_batch_size {0}",
+    "openrlhf without dots": "--micro_train_batch_size {0} --micro_rollout_batch_size {0}",
+    "swift": "--per_device_train_batch_size {0} --gradient_accumulation_steps {1}",
+    "trl": "per_device_train_batch_size={0} gradient_accumulation_steps={1}",
+}
+"""Settings of micro-batches of so many samples, and of as many of them as the same optimizer step has."""
 
 
 FILLED = {
@@ -345,8 +371,18 @@ FILLED = {
 
 def filled_words(run: RlRun, version: str, tokens: int) -> str:
     """Settings of the file's framework and release that fill micro-batches; empty where it has none."""
+    return _words(FILLED, run, version, tokens)
+
+
+def fewer_words(run: RlRun, version: str, samples: int) -> str:
+    """The same of micro-batches of so many samples."""
+    return _words(FEWER, run, version, samples, max(1, run.minibatch // (run.train_gpus * samples)))
+
+
+def _words(table: Mapping[str, str], run: RlRun, version: str, *values: int) -> str:
+    """The words of the framework, or of its releases without dots, whose keys the release takes."""
     for name in (run.framework, f"{run.framework} without dots"):
-        words = FILLED.get(name, "").format(tokens)
+        words = table.get(name, "").format(*values)
         keys = [re.split(r"[= ]", word)[0].lstrip("-").replace("-", "_") for word in words.split() if not word.isdigit()]
         if words and not unknown_keys(run.framework, run.back_end, version, keys):
             return words

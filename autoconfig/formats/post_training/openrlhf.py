@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autoconfig.formats.post_training.keys import likeliest_version
-from autoconfig.formats.post_training.run import RlRun, model_line, node_split, reward_model, sample_dynamically
+from autoconfig.formats.post_training.run import RlRun, model_line, node_split, sample_dynamically, score_by
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, quoted, remark
 from autoconfig.post_training.job import PassBatch
@@ -189,7 +189,7 @@ def _note(section: Section, run: RlRun, together: bool, *, alone: bool) -> None:
     if (2 if stage is None else stage) not in (2, 3):
         run.notes.append(note(f"ZeRO stage {stage} is priced as stage 2, which needs less memory"))
     if section.has("reward.model_name_or_path"):
-        run.notes.append(reward_model(section.flat["reward.model_name_or_path"]))
+        score_by(run, section.flat["reward.model_name_or_path"], beside=together)
     if not together and not section.flag("train.colocate_actor_ref") and section.number("algo.kl.init_coef") != 0:
         run.notes.append(note("the reference model has GPUs of its own: it is priced on those of the actor"))
     if section.flag("algo.dynamic_filtering_enable"):

@@ -98,6 +98,8 @@ class RlRun:
     """Of back end fsdp: 3 shards weights too, 2 gradients and optimizer state."""
     compares: bool = False
     """The advantage is that over other responses of the prompt."""
+    scorer: str = ""
+    """A reward model on the GPUs of training, as the file names it; empty: none."""
     dynamic_sampling: bool = False
     """Prompts are sampled in rounds until enough are kept."""
     engine_mode_said: bool = True
@@ -184,6 +186,7 @@ def job_of(
         responses=ResponseLengths(mean=float(response), cap=run.response_cap, sigma=sigma),
         minibatch=run.minibatch,
         critic=policy if algorithm.critic else None,
+        reward=_scorer(run.scorer, policy) if run.scorer else None,
         gpus_per_node=run.gpus_per_node if run.nodes > 1 else None,
         lora_rank=run.lora_rank,
     )
@@ -200,6 +203,12 @@ def _policy(name: str, like: str | None, download: bool) -> tuple[ModelSpec, lis
         return load_model(found), [
             Remark("model", found, f"as {name[:80]}, which is not on this machine, ends", Effect.EVERYTHING)
         ]
+
+
+def _scorer(name: str, policy: ModelSpec) -> ModelSpec:
+    """The reward model of this name; the policy where the catalogue does not know it."""
+    found = named_by(name)
+    return load_model(found) if found else policy
 
 
 def named_by(folder: str) -> str | None:
@@ -227,12 +236,20 @@ def in_bf16(key: str) -> Remark:
     return Remark(key, None, "fewer bits than the bf16 that is priced, which takes more memory and time", Effect.LESS_MEMORY)
 
 
-def reward_model(name: object, gpus: int = 0) -> Remark:
-    """The note on a reward model that the file starts, with its name as it is written there; `gpus`: of its own."""
+def score_by(run: RlRun, name: object, gpus: int = 0, *, beside: bool = False) -> None:
+    """Note a reward model that the file starts, with its name as it is written there; `gpus`: of its own; `beside`: on the GPUs
+    of training, where it is priced."""
     shown = name.text if isinstance(name, NotKnown) else str(name or "not named")
+    if beside:
+        run.scorer = shown
+        size = "" if named_by(shown) else ", at the size of the policy"
+        run.notes.append(
+            note(f"a reward model ({shown[:80]}) on the GPUs of training: its weights and a pass are priced{size}")
+        )
+        return
     own = f" on {gpus} GPUs of its own, which are not counted" if gpus else ""
     why = f"a reward model ({shown[:80]}){own}: neither its memory nor its time is priced"
-    return note(why, Effect.MORE_MEMORY)
+    run.notes.append(note(why, Effect.MORE_MEMORY))
 
 
 def placement_of(run: RlRun, tokens: float) -> Placement:

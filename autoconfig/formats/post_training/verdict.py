@@ -30,6 +30,7 @@ from autoconfig.post_training.micro_batches import (
 from autoconfig.post_training.passes import Microbatches, microbatches, pass_plan, shared_tokens
 from autoconfig.post_training.ranking import PricedPlacement, price
 from autoconfig.specs.errors import chance_text
+from autoconfig.specs.layouts import divisors
 from autoconfig.specs.plan import TrainPlan
 
 FINE = 64
@@ -198,6 +199,36 @@ def hanging_on(job: PostTrainingJob, placement: Placement, chance: float) -> str
     if mean is None:
         return f"{what} {sure} at every mean up to the cap"
     return f"{what} {sure} up to {mean:,} on average" if mean else f"at no mean {what} {sure}"
+
+
+def with_fewer(job: PostTrainingJob, placement: Placement, chance: float) -> tuple[int, PricedPlacement] | None:
+    """(samples, the placement with micro-batches of so many): the most of which training and passes have this chance to fit,
+    else one; None where there is one already, or micro-batches are filled up."""
+    size = placement.samples or placement.train.mbs
+    if size == 1 or (placement.tokens_per_gpu and not placement.samples):
+        return None
+    tried = [(count, _of_samples(placement, count)) for count in reversed(divisors(size)[:-1])]
+    count, found = next((one for one in tried if surely(job, one[1], chance)), tried[-1])
+    return count, price(job, found)
+
+
+def _of_samples(placement: Placement, count: int) -> Placement:
+    """The placement with at most so many samples in micro-batches of training and of passes."""
+    size = placement.samples or placement.train.mbs
+    fewer = replace(placement, forward=_pass_of(placement.forward, count))
+    if placement.reference_forward:
+        fewer = replace(fewer, reference_forward=_pass_of(placement.reference_forward, count))
+    if placement.samples:
+        return replace(fewer, samples=count, tokens_per_gpu=max(1, placement.tokens_per_gpu * count // size))
+    return replace(fewer, train=replace(placement.train, mbs=count))
+
+
+def _pass_of(batch: PassBatch, count: int) -> PassBatch:
+    size = batch.samples or batch.mbs
+    if size <= count:
+        return batch
+    tokens = batch.tokens_per_gpu * count // size
+    return replace(batch, mbs=min(batch.mbs, count), samples=min(batch.samples, count), tokens_per_gpu=tokens)
 
 
 def filled_up(job: PostTrainingJob, placement: Placement, chance: float) -> PricedPlacement | None:

@@ -7,8 +7,8 @@ from autoconfig.formats.post_training.run import (
     in_bf16,
     model_line,
     node_split,
-    reward_model,
     sample_dynamically,
+    score_by,
     split_experts,
 )
 from autoconfig.formats.tree import Section
@@ -221,7 +221,7 @@ def _note(section: Section, run: RlRun, estimator: str) -> None:
         if section.flag(f"{at}.enable"):
             nodes = section.count(f"{at}.nnodes") or 0 if section.flag(f"{at}.enable_resource_pool") else 0
             own = nodes * (section.count(f"{at}.n_gpus_per_node") or 0)
-            run.notes.append(reward_model(section.flat.get(f"{at}.{path}"), own))
+            score_by(run, section.flat.get(f"{at}.{path}"), own, beside=at == "reward_model" and not own)
     fewer = (f"{ROLLOUT}.quantization", f"{ACTOR}.megatron.override_transformer_config.fp8")
     run.notes += [in_bf16(key) for key in fewer if section.word(key)]
     if section.flag(f"{ACTOR}.fsdp_config.qat.enable"):
