@@ -144,7 +144,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
 @click.option("--output", required=True, type=click.Path(path_type=Path), metavar="OUT.json", help="Where the factors go.")
 @options([field for field in POST_TRAINING_FILE if field.name not in ("calibration", "fit_chance")])
 def calibrate_command(log: Path, run: Path, output: Path, **given: Any) -> None:
-    """Factors on the seconds of each phase from a log of verl or NeMo-RL, for --calibration.
+    """Factors on the seconds of each phase from a log of verl, NeMo-RL, OpenRLHF or TRL, for --calibration.
 
     The median of the printed steps counts, the first left out. Mean lengths that the log prints are used.
     """

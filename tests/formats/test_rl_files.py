@@ -20,7 +20,7 @@ from autoconfig.cli.main import cli
 from autoconfig.evidence.read import read_texts
 from autoconfig.formats.post_training.check import check_text, read_file
 from autoconfig.formats.post_training.export import export_texts
-from autoconfig.formats.post_training.log import log_of
+from autoconfig.formats.post_training.log import calibrate, log_of
 from autoconfig.formats.post_training.run import placement_of
 from autoconfig.post_training.frameworks import load_algorithm, load_framework
 from autoconfig.post_training.job import Placement, PostTrainingJob
@@ -259,6 +259,70 @@ def test_a_file_that_is_no_calibration_is_refused(tmp_path, text):
     file.write_text(text)
     found = CliRunner().invoke(cli, ["rl", "--model", "qwen2.5-7b", "--gpus", "8", "--calibration", str(file)])
     assert found.exit_code == 2 and "Traceback" not in found.output
+
+
+OPENRLHF = (
+    "python3 -m openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen2.5-7B --actor_num_gpus_per_node 8 --ref_num_gpus_per_node 8 "
+    "--vllm_num_engines 8 --colocate_all_models --vllm_enable_sleep --deepspeed_enable_sleep --zero_stage 3 --packing_samples "
+    "--vllm_gpu_memory_utilization 0.6 --gradient_checkpointing --adam_offload --advantage_estimator group_norm "
+    "--n_samples_per_prompt 8 --rollout_batch_size 128 --train_batch_size 1024 --micro_train_batch_size 1 --max_len 4096 "
+    "--max_new_tokens 3072 --micro_rollout_batch_size 1\n"
+)
+TRL = (
+    "model_name_or_path: qwen2.5-1.5b\nnum_generations: 8\nper_device_train_batch_size: 4\ngradient_accumulation_steps: 4\n"
+    "generation_batch_size: 256\nmax_completion_length: 1024\nuse_vllm: true\nvllm_mode: colocate\n"
+)
+
+
+def test_a_line_of_openrlhf_calibrates_generation_passes_and_training(tmp_path):
+    run, log = tmp_path / "run.sh", tmp_path / "log.txt"
+    run.write_text(OPENRLHF)
+    told = check_text(OPENRLHF, {"response_length": 700}).priced.phases
+    seconds = {
+        "timing/make_experience": 1.5 * (told.logprob + told.reference),
+        "timing/ppo_train": 0.8 * told.training,
+        "timing/broadcast": told.weight_sync,
+        "timing/generation": 2.0 * told.generation,
+    }
+    seconds = {name: float(value) for name, value in seconds.items()}
+    status = {"response_length": 700.0, **seconds, "timing/step_total": sum(seconds.values())}
+    log.write_text(f"\u2728 Global step 1: {status}\n\u2728 Global step 2: {status}\n", encoding="utf-8")
+    found, _, measured = calibrate(log, run, {})
+    assert measured.steps == 1 and found.lengths == {"response_length": 700}
+    assert found.generation == pytest.approx(2.0, rel=0.01) and found.training == pytest.approx(0.8, rel=0.01)
+    assert found.forward == pytest.approx(1.5, rel=0.01)
+
+
+def test_optimizer_steps_of_trl_scale_every_phase_alike(tmp_path):
+    """256 samples in updates of 128: a step is two of the printed."""
+    run, log = tmp_path / "grpo.yaml", tmp_path / "log.txt"
+    run.write_text(TRL)
+    checked = check_text(TRL, {"gpus": 8, "response_length": 400})
+    assert checked.job.updates == 2
+    printed = {"loss": 0.1, "completions/mean_length": 400.0, "step_time": float(1.4 * checked.priced.phases.total / 2)}
+    log.write_text(f"{printed}\n{printed}\n")
+    found, _, _ = calibrate(log, run, {"gpus": 8})
+    factors = found.generation, found.forward, found.training, found.other
+    assert factors == pytest.approx((1.4,) * 4, rel=0.01)
+
+
+def test_the_release_of_a_trl_file_is_the_newest_that_takes_most_of_its_keys():
+    """max_prompt_length and torch_dtype are gone from 1.0; a key that no release takes is still said."""
+    assert check_text(TRL, {"gpus": 8}).version == "1.16.0"
+    older = check_text(f"{TRL}max_prompt_length: 512\ntorch_dtype: bfloat16\n", {"gpus": 8})
+    assert older.version == "0.24.0" and older.legal and older.priced.memory.chance > 0
+    assert any("newest release that takes most" in one for one in sentences(older.run.notes))
+    said = check_text(f"{TRL}max_prompt_length: 512\n", {"gpus": 8, "version": "1.16.0"})
+    assert not said.legal and said.unknown[0].field == "max_prompt_length"
+    assert not check_text(f"{TRL}max_completion_lenght: 512\n", {"gpus": 8}).legal
+
+
+def test_a_server_is_taken_to_have_gpus_of_its_own_and_megatron_swift_is_refused():
+    found = check_text(TRL.replace("colocate", "server"), {"gpus": 8})
+    assert found.run.rollout_gpus == 1
+    assert any("the server, which another command starts, is taken to have 1 GPU" in one for one in sentences(found.run.notes))
+    with pytest.raises(AutoconfigError, match="Megatron-SWIFT"):
+        check_text("megatron rlhf --model Qwen/Qwen2.5-7B --rlhf_type grpo --num_generations 8\n", {"gpus": 8})
 
 
 def test_export_writes_files_and_keeps_foreign_ones(tmp_path):

@@ -155,7 +155,7 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     elif document.framework == "swift":
         run = swift.read(section, given.get("gpus") or document.gpus)
     else:
-        run = trl.read(section, given.get("gpus"), given.get("version") or trl.VERSION)
+        run = trl.read(section, given.get("gpus"), given.get("version"))
     run.prompt_mean, run.response_mean = said_lengths(text)
     run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, given.get("gpus"))]
     return document, run

@@ -1,4 +1,5 @@
-"""Seconds by phase in logs of verl (`timing_s/gen:45.2`) and NeMo-RL (`• generation: 45.20s`), and what they say of a job."""
+"""Seconds by phase in logs of verl (`timing_s/gen:45.2`), NeMo-RL (`• generation: 45.20s`) and OpenRLHF, whole optimizer steps
+in those of TRL, and what they say of a job."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 from autoconfig.evidence.read import read_files
 from autoconfig.evidence.records import Evidence, PhaseSeconds, StepLine
-from autoconfig.formats.post_training.check import check_file
+from autoconfig.formats.post_training.check import RlCheck, check_file
 from autoconfig.post_training.calibration import BELIEVED, LEAST, MOST, StepCalibration
 from autoconfig.post_training.phases import REST, Phases
 from autoconfig.specs.errors import InputError
@@ -38,9 +39,21 @@ NEMO_RL = {
     "step": "step",
 }
 """Lines of NeMo-RL's block "Timing" -> phase."""
+OPENRLHF = {
+    "timing/generation": "generation",
+    "timing/make_experience": "passes",
+    "timing/ppo_train": "training",
+    "timing/broadcast": "weight_sync",
+    "step": "step",
+}
+"""Seconds of OpenRLHF's line of a step -> phase; an experience is made of all passes over the samples."""
+UPDATE = {"step": "update"}
+"""Of TRL, which prints the seconds of an optimizer step."""
+LENGTHS = ("response_length/mean", "response_length", "completions/mean_length")
+"""Mean length of responses, as verl, OpenRLHF and TRL name it."""
 WHOLE = "step"
 """Stands for the whole step."""
-PROMPTS, RESPONSES = "prompt_length/mean", "response_length/mean"
+PROMPTS = "prompt_length/mean"
 _NEMO_LENGTH = re.compile(r"Mean Generation Length:\s*([0-9.]+)")
 
 
@@ -51,7 +64,7 @@ class MeasuredLog:
     framework: str
     steps: int
     seconds: Mapping[str, float]
-    """By phase; `passes`: log-probabilities of policy and reference together; `step`."""
+    """By phase; `passes`: log-probabilities of policy and reference together; `step`; `update`: an optimizer step of it."""
     prompt_tokens: int | None = None
     response_tokens: int | None = None
 
@@ -63,22 +76,26 @@ def read_log(path: Path) -> MeasuredLog:
 
 def log_of(found: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
     """The same of what a log holds; `generated`: mean lengths of responses that are in no step's line."""
-    for framework, names in (("verl", VERL), ("nemo-rl", NEMO_RL)):
+    for framework, names in (("verl", VERL), ("nemo-rl", NEMO_RL), ("openrlhf", OPENRLHF), ("trl", UPDATE)):
         steps = [step for step in found.steps if step.format == framework and step.seconds]
         if not steps:
             continue
         kept = steps[1:] if len(steps) > 1 else steps
         printed = _by_step(framework, found.phases)
         at = [(step, (step.origin.file, step.origin.line if framework == "verl" else step.step)) for step in kept]
-        lengths = _mean(kept, RESPONSES) or (round(median(generated)) if generated else None)
+        said = (_mean(kept, name) for name in LENGTHS)
+        lengths = next((mean for mean in said if mean), None) or (round(median(generated)) if generated else None)
         return MeasuredLog(
             framework=framework,
             steps=len(kept),
-            seconds=_medians([{**printed.get(key, {}), WHOLE: step.seconds or 0.0} for step, key in at], names),
+            seconds=_medians([{**step.fields, **printed.get(key, {}), WHOLE: step.seconds or 0.0} for step, key in at], names),
             prompt_tokens=_mean(kept, PROMPTS),
             response_tokens=lengths,
         )
-    raise InputError('the log prints no step: wanted are lines with timing_s/... (verl) or NeMo-RL\'s block "Timing"')
+    raise InputError(
+        "the log prints no step: wanted are lines with timing_s/... (verl), NeMo-RL's block \"Timing\", OpenRLHF's lines "
+        "`Global step` with timing/step_total (since 0.9.10), or TRL's with step_time (since 1.0)"
+    )
 
 
 def _generated(path: Path) -> list[float]:
@@ -125,6 +142,8 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
     forward = [(seconds[name], told) for name, told in passes.items() if name in seconds and told > 0]
     if "passes" in seconds:
         forward = [(seconds["passes"], phases.logprob + phases.reference)]
+    if "update" in seconds:
+        return _whole(checked, measured), phases, measured
     known = seconds.get("generation", phases.generation) + sum(pair[0] for pair in forward)
     known += sum(seconds.get(name, 0.0) for name in ("training", "critic_training", "weight_sync", "reward"))
     rest, told = seconds.get("step", 0.0) - known, phases.of(REST)
@@ -141,6 +160,24 @@ def calibrate(log: Path, run: Path, given: Mapping[str, Any]) -> tuple[StepCalib
         other=min(max(rest / told, LEAST), MOST) if rest > 0 and told > 0 and "step" in seconds else 1.0,
     )
     return found, phases, measured
+
+
+def _whole(checked: RlCheck, measured: MeasuredLog) -> StepCalibration:
+    """Of a log that prints optimizer steps alone: every phase is off as the step is."""
+    assert checked.priced is not None and checked.job is not None
+    factor = _ratio("a step", measured.seconds["update"] * checked.job.updates, checked.priced.phases.total)
+    return StepCalibration(
+        framework=checked.job.framework.name,
+        model=checked.job.policy.name,
+        gpu=checked.job.gpu.id,
+        steps=measured.steps,
+        prompt_tokens=measured.prompt_tokens or 0,
+        response_tokens=measured.response_tokens or 0,
+        generation=factor,
+        forward=factor,
+        training=factor,
+        other=factor,
+    )
 
 
 def _ratio(name: str, measured: float | None, told: float) -> float:

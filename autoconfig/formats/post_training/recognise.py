@@ -101,6 +101,11 @@ def _of_flags(text: str, settings: Tree) -> Recognised:
         return Recognised(
             framework="swift", section=Section(_known(options_of(script.argv)), text), gpus=processes(script.variables)
         )
+    if re.search(r"\bmegatron\s+rlhf\b", text):
+        raise UnsupportedError(
+            "this is a script of Megatron-SWIFT (`megatron rlhf`), whose post-training is not read: `swift rlhf` is, and "
+            "`autoconfig rl --framework other` plans a step with Megatron's parallelism"
+        )
     if re.search(r"\btrl\s+grpo\b|--(?:num_generations|max_completion_length|vllm_mode)\b", text):
         if elsewhere := re.search(r"--config[=\s]\s*['\"]?([^\s'\"]{1,80})", text):
             raise InputError(f"--config {elsewhere[1]} has values that are not here: check that file, with --set KEY=VALUE")

@@ -50,7 +50,7 @@ def read(section: Section, gpus: int | None) -> RlRun:
         raise UnsupportedError(f"--tuner_type {tuner[:20]!r} is not priced: use lora or full")
     section.flat["use_peft"] = tuner == "lora"
     section.flat["vllm_enable_sleep_mode"] = bool(section.whole("sleep_level"))
-    run = trl.read(section, gpus)
+    run = trl.read(section, gpus, trl.VERSION)
     run.framework, run.version, run.pads_to = "swift", version, "micro-batch"
     run.removes_padding = section.flag("padding_free", "packing")
     run.offload = section.flag("offload_optimizer") and section.flag("offload_model") and not run.rollout_gpus

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from autoconfig.formats.post_training.keys import likeliest_version, versions
 from autoconfig.formats.post_training.run import RlRun, model_value
 from autoconfig.formats.tree import Section
 from autoconfig.planning.export_files import MARK, remark
 from autoconfig.post_training.job import LEAST_PROMPT
 from autoconfig.specs.errors import InputError, UnsupportedError
 from autoconfig.specs.plan import NONE, Recompute
+from autoconfig.specs.remarks import Effect, Remark, note
 
 VERSION = "1.16.0"
 WRITTEN = ("grpo", "dapo")
@@ -20,8 +22,21 @@ OLDER_DEFAULTS: dict[str, dict[str, object]] = {
 """What a file need not say in releases before 1.0 (trl/trainer/grpo_config.py of each; 0.16.1 has no vllm_mode: a server)."""
 
 
-def read(section: Section, gpus: int | None, version: str = VERSION) -> RlRun:
-    """The run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in `version`. Raises InputError."""
+def read(section: Section, gpus: int | None, said: str | None = None) -> RlRun:
+    """The run on `gpus` GPUs, which a TRL file does not name; what it leaves out as in the release that is `said`, else in the
+    newest that takes most of its keys. Raises InputError."""
+    version = said or likeliest_version("trl", section.flat, versions("trl"))
+    run = _run(section, gpus, version)
+    if not said and version != VERSION:
+        run.notes.append(Remark("version", version, "the newest release that takes most of its keys", Effect.EVERYTHING))
+    if run.rollout_gpus:
+        own = f"{run.engine_tp} {'GPU' if run.engine_tp == 1 else 'GPUs'} of its own, beside the {gpus} that train"
+        run.notes.append(note(f"vllm_mode server: the server, which another command starts, is taken to have {own}"))
+    return run
+
+
+def _run(section: Section, gpus: int | None, version: str) -> RlRun:
+    """The same of this release."""
     usual = {**DEFAULTS, **OLDER_DEFAULTS.get(version, {})}
     section.flat.update({key: value for key, value in usual.items() if section.flat.get(key) is None})
     if gpus is None:
