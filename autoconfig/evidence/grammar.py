@@ -36,6 +36,7 @@ WHOLE = frozenset(
         "pending",
         "gpu",
         "calls",
+        "count",
     )
 ) | {"size_bytes", "retries", "mask"}
 """Fields of records that are whole numbers."""

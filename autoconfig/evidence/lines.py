@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from autoconfig.evidence import dump, phases, side_logs, timers
+from autoconfig.evidence import dump, phases, side_logs, step_tables, timers, watchers
 from autoconfig.evidence.grammar import WHOLE, Format, fields_of, grammar, pairs_of, read_field
 from autoconfig.evidence.grammar import number as number_of
 from autoconfig.evidence.kernels import part_of
@@ -24,11 +24,12 @@ from autoconfig.evidence.records import (
     MemoryLine,
     Origin,
     SlowestRank,
+    StackSample,
     StepLine,
     Variable,
     Warned,
 )
-from autoconfig.evidence.scan import Scanned, scan
+from autoconfig.evidence.scan import Passage, Scanned, scan
 
 FIGURE = "figure"
 BAR = "progress-bar"
@@ -212,7 +213,12 @@ def _warned(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, 
     once = ("warned", found["kind"])
     if once not in read.seen:
         read.seen.add(once)
-        read.add("warnings", Warned(origin=read.origin(number, line), kind=found["kind"]))
+        read.add("warnings", Warned(origin=read.origin(number, line), **found))
+    return True
+
+
+def _frame(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+    read.add("stacks", StackSample(origin=read.origin(number, line), frames=(found["name"],), seconds=found["seconds"]))
     return True
 
 
@@ -319,6 +325,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "variable": _variable,
     "vocabulary": _vocabulary,
     "between": _between,
+    "frame": _frame,
     "warning": _warned,
     "start": _start,
     "clock": _clock,
@@ -344,14 +351,14 @@ def _read_blocks(read: Read, found: Scanned) -> None:
         read.add("steps", step_line)
         read.add("phases", *records)
         read.formats[block.format.name] += 1
-    for kind in ("csv", "columns"):
+    for kind, (field_name, reader) in _TABLES.items():
         for block in found.blocks_of(kind):
-            samples = side_logs.samples(block, read.name)
-            read.add("clocks", *samples)
+            records = reader(block, read.name)
+            read.add(field_name, *records)
             read.formats[block.format.name] += 1
-            if not samples:  # a table of something else
+            if not records:  # a table of something else
                 found.in_blocks -= 1 + len(block.rows)
-                del read.formats[block.format.name]
+                read.formats[block.format.name] -= 1
     if plan := dump.of_blocks(found.blocks_of("dump"), read.name, read.vocabulary):
         read.add("plans", plan)
         read.formats["megatron-arguments"] += 1
@@ -369,6 +376,16 @@ def _count_starts(read: Read, dumps: list[int]) -> None:
         again += at < len(numbers) and numbers[at] <= (line.origin.line or 0)
         found.append(replace(line, start=again))
     read.records["steps"] = found
+
+
+_TABLES: dict[str, tuple[str, Callable[[Passage, str], list[Any]]]] = {
+    "csv": ("clocks", side_logs.samples),
+    "columns": ("clocks", side_logs.samples),
+    "step_table": ("steps", step_tables.steps),
+    "scores": ("slowest", watchers.scores),
+    "stack": ("stacks", watchers.stack),
+}
+"""Record that begins a block -> (field of Evidence, reader of the block); a block without records was something else."""
 
 
 def _keep_one_bar(read: Read) -> None:

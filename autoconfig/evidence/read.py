@@ -214,7 +214,14 @@ def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
     kind = "log"
     if formats and set(formats) <= {"nccl-tests", "nccl-tests-mean", "nccl-version"}:
         kind = "nccl-tests"
-    elif formats and set(formats) <= {"nvidia-smi-query", "nvidia-smi-dmon", "dcgm-dmon", "nvml-samples", "nvidia-smi-report"}:
+    elif formats and set(formats) <= {
+        "nvidia-smi-query",
+        "nvidia-smi-dmon",
+        "dcgm-dmon",
+        "nvml-samples",
+        "nvidia-smi-report",
+        "nvidia-smi-table",
+    }:
         kind = "nvml"
     steps: list[StepLine] = read.records.get("steps", [])
     numbers = [line.step for line in steps if line.step is not None]

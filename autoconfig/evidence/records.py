@@ -231,7 +231,9 @@ class Warned:
 
     origin: Origin
     kind: str
-    """plain_torch_layers, unfused_attention, recompile_limit, preempted."""
+    """plain_torch_layers, unfused_attention, recompile_limit, preempted; straggler, cpu_throttled of what watches a run."""
+    count: int | None = None
+    """Events so far, where the line says them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,12 +257,25 @@ class ClockSample:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StackSample:
+    """What a thread of Python did at a moment, or how long it was in a function."""
+
+    origin: Origin
+    frames: tuple[str, ...]
+    """`name (file:line)`, the innermost first; of py-spy top one function."""
+    seconds: float | None = None
+    """In the function and what it calls; None: one moment."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlowestRank:
-    """Megatron's straggler line (--log-straggler): the figure's least and largest value and whose they are."""
+    """The least and largest value of a figure and whose they are: Megatron's straggler line (--log-straggler), scores of
+    NVIDIA's resiliency extension."""
 
     origin: Origin
     figure: str
-    """step_seconds, power_watts, temperature_c, utilization, sm_mhz, tflops."""
+    """step_seconds, power_watts, temperature_c, utilization, sm_mhz, tflops; relative_performance and individual_performance of
+    NVIDIA's resiliency extension."""
     least: float
     least_rank: int
     most: float
@@ -424,6 +439,7 @@ class Evidence:
     """The first of each kind."""
     clocks: tuple[ClockSample, ...] = ()
     slowest: tuple[SlowestRank, ...] = ()
+    stacks: tuple[StackSample, ...] = ()
     phases: tuple[PhaseSeconds, ...] = ()
     engines: tuple[EngineLine, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
@@ -452,6 +468,7 @@ WITH_ORIGIN = (
         "warnings",
         "clocks",
         "slowest",
+        "stacks",
         "phases",
         "engines",
         "kernels",

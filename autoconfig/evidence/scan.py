@@ -6,6 +6,7 @@ for each shape. So a log of 100 MB takes about two seconds. What is kept of a fo
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,10 @@ _COLOURS = re.compile(rb"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _DUMPED = re.compile(rb"^[^.]{0,160}? \.{1,60} |^[^.]{0,160}?\w{46,80}  ")
 _RANK = re.compile(rb"^(?:\d{1,6}: )?\s{1,8}(?:rank {1,6}\d{1,7}: [\d.]{1,15}|[a-z][\w/-]{2,60}:)\s{0,4}$")
 _PHASE = re.compile(rb"^[^\w]{0,12}[A-Za-z_][\w/ .-]{0,80}: [\d.]{1,15}s(?: \([\d.]{1,9}%\))?\s{0,4}$")
+_SCORE = re.compile(
+    rb"^\s{0,12}(?:(?:Worst|Best) performing \d{1,7}/\d{1,7} ranks:|Rank=\d{1,7} Node=\S{1,200} Score=[\d.]{1,8})\s{0,4}$"
+)
+_FRAME = re.compile(rb"^\s{4,12}\S[^()]{0,200} \([^()]{1,300}\)\s{0,4}$")
 _ROW = re.compile(rb"^\s{0,20}(?:GPU )?\d{1,6}\s")
 
 
@@ -172,6 +177,16 @@ def _in_table(block: Passage, line: bytes) -> bool:
     return line.count(b",") == block.head.count(b",")
 
 
+def _in_step_table(block: Passage, line: bytes) -> bool:
+    """A row of as many cells; one in quotes may hold commas."""
+    return _in_table(block, line) or (b'"' in line and len(csv_cells(line)) == len(csv_cells(block.head)))
+
+
+def csv_cells(line: bytes) -> list[str]:
+    """The cells of a row of a CSV file."""
+    return next(csv.reader([line.decode("utf-8", "replace")]), [])
+
+
 def _in_columns(block: Passage, line: bytes) -> bool:
     return line.lstrip()[:1] == b"#" or _ROW.match(line) is not None or line.lstrip()[:2] == b"ID"
 
@@ -181,6 +196,9 @@ _CONTINUES: dict[str, Callable[[Passage, bytes], bool | None]] = {
     "csv": _in_table,
     "columns": _in_columns,
     "ranks": lambda _, line: _RANK.match(line) is not None,
+    "step_table": _in_step_table,
+    "scores": lambda _, line: _SCORE.match(line) is not None,
+    "stack": lambda _, line: _FRAME.match(line) is not None,
     "phase_block": lambda _, line: _PHASE.match(line) is not None and b"Total step time" not in line,
 }
 """Record that begins a block -> whether a line belongs to it; None: it does not, and the block goes on behind it."""

@@ -16,7 +16,8 @@ with (Path(__file__).parent / "log_lines.csv").open(encoding="utf-8", newline=""
 KINDS = {
     "step": "steps", "figure": "steps", "phase_block": "steps", "phases": "steps", "timers": "timers", "memory": "memory",
     "link": "links", "variable": "variables", "clock": "clocks", "csv": "clocks", "columns": "clocks", "slowest": "slowest",
-    "between": "interludes", "engine": "engines", "kernel": "kernels", "warning": "warnings",
+    "between": "interludes", "frame": "stacks", "stack": "stacks", "scores": "slowest", "step_table": "steps",
+    "engine": "engines", "kernel": "kernels", "warning": "warnings",
 }  # fmt: skip
 RECORDS = {row.name: KINDS.get(row.record, "") for row in grammar().formats}
 TEXTS = {"name", "value", "figure", "kind", "part", "engine"}

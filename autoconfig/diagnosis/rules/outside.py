@@ -11,6 +11,7 @@ from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.diagnosis.rules.host import set_variable
 from autoconfig.diagnosis.same_job import ALIKE
+from autoconfig.evidence.kernels import marks
 from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepLine, StepStatistics
 from autoconfig.evidence.steps import statistics
 
@@ -135,8 +136,8 @@ def data(case: RunCase) -> Cause | Cleared | None:
         if trace.span_s and lost * steps >= threshold("R06", "share") * trace.span_s:
             text = f"idle {lost:.3g} s a step inside the data loader"
             return _waits_for_data(case, CERTAIN, lost, Origin(file=trace.origin.file, text=text), text)
-    if (in_table := _data_of_table(case)) is not None:
-        return in_table
+    if (elsewhere := _data_of_table(case) or _data_of_stacks(case)) is not None:
+        return elsewhere
     found = timers.timed(case.evidence, timers.DATA)
     fields = [(line.fields[name], line.origin) for line in case.evidence.steps for name in DATA_FIELDS if name in line.fields]
     if found is None and not fields:
@@ -170,6 +171,24 @@ def _data_of_table(case: RunCase) -> Cause | Cleared | None:
     seconds = lost * case.step_seconds if case.step_seconds else None
     certain = idle is not None and rows[0].calls >= threshold("R18", "least_measured")  # the first batch starts the workers
     return _waits_for_data(case, CERTAIN if certain else LIKELY, seconds, rows[0].origin, text)
+
+
+def _data_of_stacks(case: RunCase) -> Cause | Cleared | None:
+    """The thread that trains, seen in the data loader: at most of the moments at which it was seen, or for long."""
+    stacks = case.evidence.stacks
+    loading = [one for one in stacks if any(marks(frame) == "data" for frame in one.frames)]
+    if not stacks:
+        return None
+    if not loading:
+        return Cleared("no stack is in the data loader")
+    timed = [one.seconds for one in stacks if one.seconds is not None]
+    if timed:
+        share, least = max(one.seconds or 0.0 for one in loading) / max(timed), threshold("R06", "unmeasured_share")
+        figures = f"{share:.0%} of the time in {loading[0].frames[0]}"
+    else:
+        share, least = len(loading) / len(stacks), threshold("R06", "seen_share")
+        figures = f"in the data loader in {len(loading)} of {len(stacks)} stacks"
+    return _waits_for_data(case, LIKELY if share >= least else CONSISTENT, None, loading[0].origin, figures)
 
 
 DATA_FIELDS = ("data_loading(%)", "time_metrics/data_loading(%)", "data_loading_percent")
@@ -385,8 +404,11 @@ def growing(case: RunCase) -> Cause | Cleared | Undecided | None:
     )
 
 
-TOKEN_FIELDS = ("perf/total_num_tokens", "global_seqlen/mean", "response_length/mean", "curriculum seqlen", "actual seqlen")
-"""Fields that say how many tokens a step or a sequence holds, in words of verl and of Megatron-DeepSpeed."""
+TOKEN_FIELDS = (
+    *("perf/total_num_tokens", "global_seqlen/mean", "response_length/mean", "completions/mean_length"),
+    *("curriculum seqlen", "actual seqlen"),
+)
+"""Fields that say how many tokens a step or a sequence holds, in words of verl, TRL and Megatron-DeepSpeed."""
 
 
 def _grows_with_its_tokens(case: RunCase, least: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping
 from functools import cache
@@ -48,10 +49,27 @@ def low_clock(case: RunCase) -> Cause | Cleared | None:
     spread = _spread_of_clocks(case)
     if spread is not None:
         return spread
+    if (throttled := _throttled_cpu(case)) is not None:
+        return throttled
     if not samples:
         return Cleared("clocks alike") if any(one.figure == "sm_mhz" for one in case.evidence.slowest) else None
     busy = [one for one in samples if (one.utilization if one.utilization is not None else 1.0) >= _least_use()]
-    return _limited(case, busy) or _low(case, busy) or Cleared("clocks as they should be")
+    if (found := _limited(case, busy) or _low(case, busy)) is not None:
+        return found
+    return Cleared("clocks as they should be") if any(one.reasons or one.sm_mhz for one in samples) else None
+
+
+def _throttled_cpu(case: RunCase) -> Cause | None:
+    """The kernel lowers the clock of a processor that is too hot: launches and data come late."""
+    found = next((one for one in case.evidence.warnings if one.kind == "cpu_throttled"), None)
+    if found is None:
+        return None
+    often = (found.count or 0) >= threshold("R10", "cpu_events")
+    words = "the host's processor is too hot and lowers its clock"
+    figures = f"{found.count} times since its start"
+    lost = case.gap_seconds or None
+    certainty = LIKELY if often else CONSISTENT
+    return caused(case, "R10", words, certainty, evidence=(found.origin,), figures=figures, remedy=COOL, seconds=lost)
 
 
 def _least_use() -> float:
@@ -148,6 +166,11 @@ def _spread_of_clocks(case: RunCase) -> Cause | None:
     return caused(case, "R10", words, CERTAIN, evidence=(origin,), remedy=COOL, seconds=case.gap_seconds or None)
 
 
+SLOWER_IS_LESS = ("tflops", "relative_performance", "individual_performance")
+RANKS = re.compile(r"(?:rank=|[\[{ ])(\d{1,7})(?=[,\]} )])")
+"""Of a list of ranks, or of a set of StragglerId(rank=3, ...)."""
+
+
 def slow_rank(case: RunCase) -> Cause | Cleared | None:
     """R14: one rank comes last to most collectives, or its step or its compute is longer than its peers'."""
     looked = False
@@ -166,7 +189,7 @@ def slow_rank(case: RunCase) -> Cause | Cleared | None:
             file = case.evidence.traces[0].origin.file if case.evidence.traces else ""
             return _slow_rank(case, one.rank, CERTAIN, Origin(file=file, text=text), text, waited)
     for line in case.evidence.slowest:
-        if line.figure not in ("step_seconds", "tflops"):
+        if line.figure not in ("step_seconds", *SLOWER_IS_LESS):
             continue
         looked = True
         if line.least <= 0 or line.most < threshold("R14", "spread") * line.least:
@@ -177,6 +200,10 @@ def slow_rank(case: RunCase) -> Cause | Cleared | None:
         text = f"{line.figure.replace('_', ' ')}: {line.least:.4g} to {line.most:.4g}"
         lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
         return _slow_rank(case, rank, LIKELY, line.origin, text, lost)
+    named = next((one for one in case.evidence.warnings if one.kind == "straggler"), None)
+    if named is not None and (ranks := RANKS.findall(named.origin.text.partition("Affected ranks: ")[2])):
+        text = f"the run's own detector names {len(ranks)} ranks" if len(ranks) > 1 else "the run's own detector names it"
+        return _slow_rank(case, int(ranks[0]), LIKELY, named.origin, text, None)
     return _by_timers(case) or (Cleared("ranks alike") if looked or _peers(case) else None)
 
 
