@@ -84,6 +84,30 @@ def test_answers_follow_the_published_schemas(http, path, body, name):
     Draft202012Validator(schema(name)).validate(answer.json())
 
 
+def test_a_log_is_diagnosed_over_http_as_by_the_command_line(http, tmp_path, monkeypatch):
+    line = " iteration {0:8d}/     900 | elapsed time per iteration (ms): 5600.0 | global batch size:    64 |\n"
+    sample = "{0}, {1} MHz, 1980 MHz, 600 W, 700 W, 100 %, 60, 0x0000000000000020\n"
+    files = {
+        "run.log": "node1:77:99 [0] NCCL INFO Using network IB\n" + "".join(line.format(n) for n in range(1, 30)),
+        "smi.csv": "index, clocks.sm [MHz], clocks.max.sm [MHz], power.draw [W], power.limit [W], utilization.gpu [%], "
+        "temperature.gpu, clocks_event_reasons.active\n" + "".join(sample.format(gpu, 900) for gpu in range(4)),
+    }
+    question = {"model": "llama3-8b", "gpus": 16, "gpu": "h100", "seq_length": 8192, "global_batch_size": 64}
+    plan = "tp=2,mbs=1,sp=1"
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    for asked, words in (({**question, "plan": plan}, _options(question, plan)), ({}, [])):
+        answer = http.post("/v1/diagnose", json={**asked, "files": files})
+        assert answer.status_code == 200, answer.text
+        done = run_in_process("diagnose", *files, *words, "--json")
+        assert answer.json() == json.loads(done.stdout) and answer.json()["causes"][0]["rule"] == "R10"
+
+
+def _options(question, plan):
+    return [word for name, value in question.items() for word in ("--" + name.replace("_", "-"), str(value))] + [plan]
+
+
 def test_the_timeline_is_that_of_the_application(http):
     """Every micro-batch goes through every chunk once each way, and communication is a part of what it is in."""
     plan = "tp=8,pp=8,vpp=2,mbs=1,sp=1"

@@ -153,6 +153,15 @@ def test_python_says_what_the_command_says():
     assert "R04" in repr(found) and found.verdict == "slow"
 
 
+def test_python_reads_the_files_that_the_command_reads(tmp_path):
+    files = [log(tmp_path / "run.log", *[5.6] * 20), str(tmp_path / "env.txt")]
+    (tmp_path / "env.txt").write_text("CUDA_LAUNCH_BLOCKING=1\n")
+    question = {"model": "llama3-8b", "gpus": 8, "gpu": "h100", "seq_length": 8192, "global_batch_size": 64}
+    found = autoconfig.diagnose(*files, plan=PLAN, **question).to_dict()
+    assert json.loads(json.dumps(found)) == asked(*files, *QUESTION, PLAN)[1]
+    assert [one["lines_read"] for one in found["evidence"]] == [20, 1]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
