@@ -34,11 +34,17 @@ def gemm_input_bytes(numerics: Numerics, stack: StackMemory, matrix: str = "") -
     return float(numerics.activation_bytes)
 
 
+def norm_input_bytes(numerics: Numerics, stack: StackMemory) -> float:
+    """Saved per norm and input element: what the stack keeps. Where that is an fp32 copy (4) and its 16-bit product (2), the
+    product is read by the gradient of the norm's weight alone, and a frozen norm has none of it."""
+    product = stack.norm_input_bytes > 4.0 and not numerics.trains_all
+    return (stack.norm_input_bytes - (2.0 if product else 0.0)) * numerics.activation_bytes / 2
+
+
 def norm_inputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Inputs of the layer's norms: 2 T h / u each (the residual stream; counted once where both norms read the same)."""
     count = 1 if model.parallel_attention else 2
-    scale = numerics.activation_bytes / 2
-    return count * stack.norm_input_bytes * scale * shape.tokens * model.hidden_size / shape.sp
+    return count * norm_input_bytes(numerics, stack) * shape.tokens * model.hidden_size / shape.sp
 
 
 def norm_outputs(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape, kind: str) -> Number:
@@ -89,7 +95,7 @@ def query_key_norms(model: ModelSpec, stack: StackMemory, numerics: Numerics, sh
     if not model.qk_layernorm or model.multi_latent_attention:
         return 0.0 * shape.tokens
     heads = model.num_attention_heads / shape.tp + kv_heads_per_rank(model, shape.tp)
-    per_head = stack.norm_input_bytes * numerics.activation_bytes / 2 * model.kv_channels + stack.norm_statistics_bytes
+    per_head = norm_input_bytes(numerics, stack) * model.kv_channels + stack.norm_statistics_bytes
     return per_head * shape.tokens * heads
 
 

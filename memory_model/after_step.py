@@ -77,7 +77,7 @@ def _unsplit(scenario: Scenario, layouts: Layouts, stage: npt.NDArray[np.int64])
             ends += (float(output_layer_parameters(scenario.model, tp)),)
         sharded = bool(layouts.dist_opt[row]) or layouts.fsdp[row] > 0
         ranks = int(layouts.dp[row] * layouts.cp[row]) if sharded else 1
-        trained = numerics.peft == "none" and layouts.offload[row] == 0
+        trained = numerics.trains_all and layouts.offload[row] == 0
         found.append(unsplit_bytes((ends, *sizes), numerics.activation_bytes, widths, ranks) if trained else 0.0)
     return np.array(found)
 

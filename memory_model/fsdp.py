@@ -74,7 +74,7 @@ class _Sizes:
 def _sizes(units: Units, numerics: Numerics, several: Number) -> _Sizes:
     wide, reduced = numerics.activation_bytes, TYPE_BYTES[numerics.grad_reduce_dtype]
     frozen = FROZEN_BYTES.get(numerics.frozen_dtype, wide)
-    ends = 1.0 if numerics.peft == "none" else 0.0
+    ends = 1.0 if numerics.trains_all else 0.0
     alone = np.where(several, 0.0, SHARD_BYTES / units.shard)
     return _Sizes(
         layer=frozen * (units.layer - units.layer_trained) + wide * units.layer_trained,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from autoconfig.memory_model.activations import Number, Shape
+from autoconfig.memory_model.activations import Number, Shape, norm_input_bytes
 from autoconfig.memory_model.sparse import sparse_attention_backward
 from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import Layouts, StageTable
@@ -240,7 +240,7 @@ def dummy_weight_gradients(stack: StackMemory, numerics: Numerics, gemm_weights:
     """Cached dummy wgrads of Transformer Engine with fused gradient accumulation: 2 bytes x the GEMM weights of ONE layer,
     one buffer per shape (transformer_engine/pytorch/module/base.py get_dummy_wgrad; without it 2.7 % low on SimuMax); none
     where the weights are frozen."""
-    cached = stack.dummy_wgrads and numerics.peft == "none"
+    cached = stack.dummy_wgrads and numerics.trains_all
     return (2.0 if cached else 0.0) * sum(gemm_weights)
 
 
@@ -254,7 +254,7 @@ def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMem
 def made_gradients(model: ModelSpec, ffn: int, numerics: Numerics, stack: StackMemory, tp: Number, matrices: int) -> Number:
     """Where gradients are tensors that backward makes: 2 f h / t for each of the first `matrices` matrices of an MLP that it
     has gone through; none of frozen ones."""
-    if not stack.frees_gradients or numerics.peft != "none":
+    if not stack.frees_gradients or not numerics.trains_all:
         return 0.0 * np.asarray(tp)
     return numerics.activation_bytes * matrices * ffn * model.hidden_size / np.asarray(tp)
 
@@ -315,12 +315,12 @@ def output_layer_backward(
     model: ModelSpec, numerics: Numerics, stack: StackMemory, vocab: Number, shape: Shape, pp: Number
 ) -> Number:
     """2 T V / t + 2 V h / t + 2 T h, with SP 2 T h (gathered input) + 2 T h / u (scattered gradient), with PP 4 T h (send and
-    receive buffers): the logits' gradient, a weight gradient (a dummy one where accumulation is
-    fused), hidden-size gradients (findings: 4.2 % wrong without)."""
+    receive buffers): the logits' gradient, a weight gradient (a dummy one where accumulation is fused, none of a frozen layer),
+    hidden-size gradients (findings: 4.2 % wrong without)."""
     wide = numerics.activation_bytes
     hidden = wide * shape.tokens * model.hidden_size
     total = stack.logit_gradient_bytes * wide / 2 * logits_per_rank(stack, vocab, shape) + hidden
-    total = total + 2.0 * vocab * model.hidden_size / shape.tp
+    total = total + (2.0 * vocab * model.hidden_size / shape.tp if numerics.trains_all else 0.0)
     total = total + np.where(np.greater(shape.sp, 1), hidden + hidden / shape.sp, 0.0)
     return total + np.where(np.greater(pp, 1), 2.0 * hidden, 0.0)
 
@@ -332,25 +332,26 @@ def embedding_backward(
     of DTensors (stack) with TP 2 V h more, the whole table's gradient of which the rank copies its part.
 
     The gradient of the embedding's table is a whole tensor in every stack (torch's embedding_dense_backward): fused
-    accumulation knows linear layers only. Read off traces of megatron-core 0.16.1 with both stacks.
+    accumulation knows linear layers only. Read off traces of megatron-core 0.16.1 with both stacks. A frozen table has none.
     """
     hidden = numerics.activation_bytes * shape.tokens * model.hidden_size
-    table = numerics.activation_bytes * vocab * model.hidden_size * (1.0 / np.asarray(shape.tp))
+    trained = numerics.activation_bytes if numerics.trains_all else 0.0
+    table = trained * vocab * model.hidden_size * (1.0 / np.asarray(shape.tp))
     table = table + whole_table_gradient(model, numerics, stack, vocab, shape.tp)
     return table + hidden + np.where(np.greater(pp, 1), hidden / shape.sp, 0.0)
 
 
 def whole_table_gradient(model: ModelSpec, numerics: Numerics, stack: StackMemory, vocab: Number, tp: Number) -> Number:
     """2 V h with TP where DTensors (stack) make the whole table's gradient on each rank; else 0."""
-    made = np.logical_and(stack.dtensor_parallel, np.greater(tp, 1))
+    made = np.logical_and(stack.dtensor_parallel and numerics.trains_all, np.greater(tp, 1))
     return np.where(made, numerics.activation_bytes * vocab * model.hidden_size, 0.0)
 
 
 def tied_weight_gradient(model: ModelSpec, numerics: Numerics, vocab: Number, shape: Shape, pp: Number) -> Number:
     """2 V h / t: with tied embeddings on one stage the output layer's gradient (where accumulation is fused a dummy) waits for
-    the embedding's, because autograd adds the two."""
+    the embedding's, because autograd adds the two; none of a frozen one."""
     table = numerics.activation_bytes * vocab * model.hidden_size / shape.tp
-    tied = np.logical_and(not model.untie_embeddings_and_output_weights, np.equal(pp, 1))
+    tied = np.logical_and(not model.untie_embeddings_and_output_weights and numerics.trains_all, np.equal(pp, 1))
     return np.where(tied, table, 0.0)
 
 
@@ -374,12 +375,14 @@ def output_unit(model: ModelSpec, tp: Number, table: Number) -> Number:
 
 def final_norm(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Input and output of the norm before the output layer, 4 T h / u; the input in fp32 is 4 T h / u more, the output where
-    GEMMs save it gathered 2 T h. Of each multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both
-    normed inputs of its projection, input and output of its own last norm (megatron-core 0.19.2,
-    transformer/multi_token_prediction.py)."""
+    GEMMs save it gathered 2 T h, and not before a frozen output layer, which has no gradient that reads it. Of each
+    multi-token-prediction depth 10 T h / u more: the embedding that its norm reads, both normed inputs of its projection, input
+    and output of its own last norm (megatron-core 0.19.2, transformer/multi_token_prediction.py)."""
     depth = numerics.activation_bytes * shape.tokens * model.hidden_size / shape.sp
     output = np.asarray(shape.sp) if stack.saves_gathered_inputs else 1.0
-    return (output + stack.norm_input_bytes / 2 + 5.0 * model.mtp_num_layers) * depth
+    output = output if numerics.trains_all else 0.0
+    inputs = norm_input_bytes(numerics, stack) / numerics.activation_bytes
+    return (output + inputs + 5.0 * model.mtp_num_layers) * depth
 
 
 def masked_lm_head(model: ModelSpec, numerics: Numerics, shape: Shape) -> Number:

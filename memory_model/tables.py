@@ -471,7 +471,7 @@ def _parameter_groups(model: ModelSpec, numerics: Numerics, layouts: Layouts, st
         dense = dense + stages.is_last * depths * gathered(depth.dense)
         experts = experts + stages.is_last * depths * gathered(depth.experts)
     dense = dense + state.end_parameters(model, layouts, stages)
-    frozen = numerics.peft != "none"
+    frozen = not numerics.trains_all
     trained_table = np.zeros_like(dense) if frozen else stages.is_first * embedding_parameters(model, layouts.tp[:, None])
     shard = (layouts.dp * layouts.cp)[:, None].astype(float)
     groups = [

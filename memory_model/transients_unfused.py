@@ -48,12 +48,12 @@ def mlp_backward(model: ModelSpec, ffn: int, numerics: Numerics, shape: Shape, i
     """The larger of linear_fc2's and linear_fc1's backward; `inside` is what the MLP saved, gone when fc1's begins.
 
     fc2: 2 f (T + h) / t and the gradient of its output: H_u, with SP gathered H more, with dropout but no SP H more.
-    fc1: 2 G f (T + h) / t + H, with SP H_u more, beside the residual stream's gradient H_u, less `inside`.
+    fc1: 2 G f (T + h) / t + H, with SP H_u more, beside the residual stream's gradient H_u, less `inside`. Frozen: without h.
     """
     wide, h_u = numerics.activation_bytes, local_hidden(model, numerics, shape)
     sp = np.greater(shape.sp, 1)
     whole = hidden(model, numerics, shape)
-    own = wide * ffn * (shape.tokens + model.hidden_size) / shape.tp
+    own = wide * ffn * (shape.tokens + numerics.trains_all * model.hidden_size) / shape.tp
     output = h_u + np.where(sp, whole, whole if numerics.hidden_dropout > 0 else 0.0)
     first = model.gate_factor * own + whole + h_u + np.where(sp, h_u, 0.0) - inside
     return np.maximum(own + output, first) - one_mask(model, numerics, shape)
@@ -80,9 +80,11 @@ def attention_backward(model: ModelSpec, numerics: Numerics, stack: StackMemory,
 def output_layer_backward(
     model: ModelSpec, numerics: Numerics, stack: StackMemory, logits: Number, vocab: Number, shape: Shape, pp: Number
 ) -> Number:
-    """2 T V / t + 2 V h / t + H, with SP H_u more, with PP the gradient that is being sent and the received input, 2 H_u."""
+    """2 T V / t + 2 V h / t (none of a frozen layer) + H, with SP H_u more, with PP the gradient that is being sent and the
+    received input, 2 H_u."""
     wide, h_u = numerics.activation_bytes, local_hidden(model, numerics, shape)
-    total = stack.logit_gradient_bytes * wide / 2 * logits + wide * vocab * model.hidden_size / shape.tp
+    weight = wide * vocab * model.hidden_size / shape.tp if numerics.trains_all else 0.0
+    total = stack.logit_gradient_bytes * wide / 2 * logits + weight
     total = total + hidden(model, numerics, shape) + np.where(np.greater(shape.sp, 1), h_u, 0.0)
     return total + np.where(np.greater(pp, 1), 2.0 * h_u, 0.0)
 
@@ -94,10 +96,11 @@ def sent_and_received(model: ModelSpec, numerics: Numerics, shape: Shape, pp: Nu
 
 def expert_backward(model: ModelSpec, numerics: Numerics, shape: Shape, parts: Mapping[str, Number]) -> Number:
     """Experts run one after another (SequentialMLP): `mlp_backward` of the last one, whose share of the rows is R_e, beside the
-    gradient of all experts' outputs, 2 R h; `parts` are what the layer saved."""
+    gradient of all experts' outputs, 2 R h; `parts` are what the layer saved. Frozen experts have no gradient of weights."""
     wide = numerics.activation_bytes
     rows, local = routed_rows(model, numerics, shape), (model.num_moe_experts or 1) / shape.ep
-    own = wide * model.moe_ffn_hidden_size * (rows / local + model.expert_width) / shape.etp
+    width = numerics.trains_all * model.expert_width
+    own = wide * model.moe_ffn_hidden_size * (rows / local + width) / shape.etp
     inside = (parts["expert_inside"] + parts["expert_activation"]) / local
     first = model.gate_factor * own + wide * rows / local * model.expert_width - inside
     outputs = wide * rows * model.expert_width + local_hidden(model, numerics, shape)

@@ -269,6 +269,12 @@ class Numerics:
         return FORMATS[self.precision, self.fp8_recipe if self.precision == "fp8" else ""]
 
     @property
+    def trains_all(self) -> bool:
+        """The model's own weights have gradients; else those of adapters beside it alone, and embedding, norms and output layer
+        are frozen, too."""
+        return self.peft == "none"
+
+    @property
     def narrow_moments(self) -> bool:
         """Both moments are bitsandbytes' 8 bits."""
         return self.optimizer in NARROW

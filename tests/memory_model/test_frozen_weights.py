@@ -1,5 +1,6 @@
 """Weights frozen in 4 and 8 bits beside adapters: bitsandbytes' bytes, by hand, and the copy in 16 bits beside a product."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,46 @@ def test_a_copy_in_16_bits_lives_beside_the_backward_of_each_half() -> None:
     assert found["nf4_single"] == found["int8"] == (mlp + 2 * H * F, attention + 2 * H * H)
     assert found["nf4"] == (mlp + (2 + 4 / 64) * H * F, attention + (2 + 4 / 64) * H * H)
     assert float(dequantised_weight(load_model("llama2-7b"), numerics("fp32"), 1, "mlp")) == 0
+
+
+@pytest.mark.parametrize(
+    ("software", "plan", "size"),
+    [
+        ("torch-eager", "mbs=1", 1),
+        ("torchtitan", "tp=2,sp=1,mbs=1", 2),
+        ("megatron", "mbs=1", 1),
+        ("megatron-local", "mbs=1", 1),
+    ],
+)
+def test_frozen_ends_have_no_gradients(software: str, plan: str, size: int) -> None:
+    """Both ends of Llama-2-7B, 2 V h / t each, in every stack; of DTensors with tensor parallelism 2 V h more of the embedding,
+    and where embeddings are tied one gradient that waits for the other."""
+    table, found = 2 * VOCAB * H, {}
+    for peft, tied in itertools.product(("none", "lora"), (False, True)):
+        asked = replace(scenario("bf16", peft=peft), software=load_stack(software))
+        asked = replace(asked, model=asked.model.replace(untie_embeddings_and_output_weights=not tied))
+        found[peft, tied] = stage_terms(asked, asked.layouts([parse_plan(plan, 8, dist_opt=False)]), every=True)
+    for tied in (False, True):
+        trained, frozen = found["none", tied], found["lora", tied]
+        for name, gone in (
+            ("output_layer_backward", table / size),
+            ("embedding_backward", table / size + (table if size > 1 else 0)),
+            ("tied_weight_gradient", table / size if tied else 0),
+        ):
+            assert getattr(trained, name) - getattr(frozen, name) == pytest.approx(gone), name
+
+
+def test_frozen_norms_keep_no_product_and_a_frozen_output_layer_no_input() -> None:
+    """transformers' LlamaRMSNorm multiplies its weight by a 16-bit product, 2 T h, that its weight's gradient alone reads; its
+    input in fp32, 4 T h, by the gradient that goes on. torch's linear layer keeps its input, 2 T h, for its weight's."""
+    hidden, found = 2048 * H, {}
+    for peft in ("none", "lora"):
+        asked = scenario("bf16", peft=peft)
+        layouts = asked.layouts([parse_plan("mbs=1", 8, dist_opt=False)])
+        layer = layer_tables(asked, layouts, [NONE]).kinds["dense"].parts_kept[0]
+        last = stage_terms(asked, layouts, every=True).state_parts["final_norm"]
+        found[peft] = float(layer["norm_inputs"][0]), float(last[0, 0])
+    assert found == {"none": (12 * hidden, (6 + 2) * hidden), "lora": (8 * hidden, 4 * hidden)}
 
 
 def test_units_of_fsdp_are_gathered_as_they_are_stored() -> None:

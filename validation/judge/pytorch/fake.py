@@ -19,6 +19,7 @@ import importlib.machinery
 import logging
 import sys
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -32,6 +33,7 @@ from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.hooks import RemovableHandle
 
 NOT_NEEDED = ("torchdata", "datasets", "triton", "torch.utils.tensorboard")
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -120,6 +122,14 @@ class Tracker(MemTracker):
         found = super().__torch_dispatch__(func, types, args, kwargs)
         del held
         return found
+
+    def _track_module_params_and_buffers(self, module: Any, install_grad_hooks: bool = True) -> tuple[int, int]:
+        for parameter in module.parameters():
+            if not parameter.requires_grad:  # it has no gradient that a hook could wait for
+                self._param_to_grad_hook_handles.setdefault(
+                    parameter, (RemovableHandle(OrderedDict()), RemovableHandle(OrderedDict()))
+                )
+        return super()._track_module_params_and_buffers(module, install_grad_hooks)
 
     def peak(self) -> int:
         """Bytes of tensors at the highest moment since the tracker was entered."""

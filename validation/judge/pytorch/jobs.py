@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import os
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +18,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 
 from validation.judge.pytorch.fake import Tracker, fake_rank, torchtitan
 
+RANK = 8
 RECOMPUTE = {"none": "none", "full": "full:uniform:1", "selective": "selective:op"}
 
 
@@ -34,6 +40,8 @@ class TorchPlan:
     reduce: str = "fp32"
     reshard: bool = True
     tied: bool = False
+    adapters: bool = False
+    """peft's LoRA of rank 8 on every linear layer of the blocks; all else is frozen, in 16 bits."""
     tp: int = 1
     loss: str = "plain"
     """plain: the trainer's; eager: the same loss in a loop that holds its logits while backward runs."""
@@ -48,6 +56,8 @@ class TorchPlan:
     @property
     def text(self) -> str:
         """In our words; torchtitan does not reshard in pipelines."""
+        if self.ranks == 1:
+            return f"dist_opt=0,mbs={self.micro_batch},recompute={RECOMPUTE[self.recompute]}"
         sharding = f"tp={self.tp},sp={int(self.tp > 1)},fsdp={3 if self.reshard and self.pp == 1 else 2}"
         if self.pp > 1:
             end = (self.layers + 2) // self.pp - 1
@@ -64,6 +74,7 @@ class TorchPlan:
             + degrees
             + ", gathered" * (not self.reshard)
             + ", tied" * self.tied
+            + ", LoRA" * self.adapters
             + ", logits held" * (self.loss == "eager")
         )
 
@@ -74,11 +85,14 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
         model, schedule = _torchtitan_job(plan, stage) if plan.framework == "torchtitan" else (_transformers_model(plan), None)
         with mode:
             model.to_empty(device="cpu")
+            if plan.adapters:
+                model.base_model.model.tie_weights()
             if plan.framework == "torchtitan":
                 model.freqs_cis = model._precompute_freqs_cis()
             fused = plan.framework == "torchtitan"
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=fused or None)
-            for parameter in model.parameters():
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=fused or None)
+            for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter)
             optimizer.step()
             optimizer.zero_grad()
@@ -171,6 +185,19 @@ def _say_shapes(schedule: Any, received: torch.Tensor, sent: torch.Tensor) -> No
     schedule._warmup_p2p = settled
 
 
+@functools.cache
+def peft() -> Any:
+    """The module, of the environment in which tests/judge/test_rl_exports.py finds its parsers."""
+    root = Path(__file__).resolve().parents[3]
+    python = Path(os.environ.get("AUTOCONFIG_RL_JUDGE", root / ".venv-judge-rl" / "bin" / "python"))
+    packages = str(next((python.parents[1] / "lib").glob("python*")) / "site-packages")
+    sys.path.append(packages)
+    try:
+        return importlib.import_module("peft")
+    finally:
+        sys.path.remove(packages)
+
+
 def _transformers_model(plan: TorchPlan) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM  # type: ignore[import-not-found]
     from transformers.models.llama import modeling_llama  # type: ignore[import-not-found]
@@ -184,13 +211,23 @@ def _transformers_model(plan: TorchPlan) -> Any:
     )  # fmt: skip
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
-    model.train()
-    if plan.recompute == "full":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        blocks = model.model
+        model.train()
+        if plan.recompute == "full":
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if plan.adapters:
+            model.enable_input_require_grads()
+            chosen = peft().LoraConfig(r=RANK, lora_dropout=0.0, target_modules="all-linear")
+            model = peft().get_peft_model(model.to(torch.bfloat16), chosen, autocast_adapter_dtype=False)
+            model.to(torch.bfloat16)
+            for parameter in (one for one in model.parameters() if one.requires_grad and plan.ranks > 1):
+                parameter.data = parameter.data.to(torch.float32)
+    if plan.ranks == 1:
+        return model
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[plan.reduce]
     )
-    for layer in model.model.layers:
+    for layer in blocks.layers:
         fully_shard(layer, mp_policy=policy, reshard_after_forward=plan.reshard)
     fully_shard(model, mp_policy=policy, reshard_after_forward=plan.reshard)
     return model

@@ -21,7 +21,7 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
-from validation.judge.pytorch.jobs import TorchPlan, tracked
+from validation.judge.pytorch.jobs import RANK, TorchPlan, tracked
 
 MIB = 2**20
 NEAR, FAR = 0.03, 0.08
@@ -31,7 +31,7 @@ WIDTHS = ((1024, 8, 2), (1024, 16, 16), (1536, 12, 4), (2048, 16, 4), (2048, 32,
 
 def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
     """Plans of every kind in turn, their sizes by chance: torchtitan's every other time with tensor parallelism where heads
-    allow, every sixth in a pipeline; every fifth of transformers' holds its logits."""
+    allow, every sixth in a pipeline; every fifth of transformers' holds its logits, another fifth has adapters."""
     chance = random.Random(seed)
     for number in range(count):
         hidden, heads, kv_heads = chance.choice(WIDTHS)
@@ -59,7 +59,15 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
             pp=pp,
             loss="eager" if number % 10 == 9 else "plain",
             tied=framework == "transformers" and chance.random() > 0.5,
+            adapters=number % 10 == 3,
         )
+
+
+def numerics_of(plan: TorchPlan) -> Numerics:
+    """Of one rank with adapters these step in 16 bits, as all weights are there."""
+    adapters = {"peft": "lora", "lora_rank": RANK, "weights_are_masters": plan.ranks == 1} if plan.adapters else {}
+    reduce = "bf16" if plan.adapters and plan.ranks == 1 else plan.reduce
+    return Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=reduce, **adapters)  # type: ignore[arg-type]
 
 
 def scenario_of(plan: TorchPlan) -> Scenario:
@@ -79,7 +87,7 @@ def scenario_of(plan: TorchPlan) -> Scenario:
     return Scenario(
         model=model,
         cluster=cluster_of(load_gpu("h100"), plan.ranks),
-        numerics=Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=plan.reduce),
+        numerics=numerics_of(plan),
         software=with_options(
             load_stack("torchtitan" if plan.framework == "torchtitan" else "torch-eager"),
             StackOptions(loss_fusion="" if plan.loss == "plain" else plan.loss),
