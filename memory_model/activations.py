@@ -330,7 +330,10 @@ class KeptLayer:
 
 ATTENTION_MODULES = ("core_attn", "mla_up_proj", "layernorm")
 MLP_MODULES = ("mlp", "moe", "moe_act", "shared_experts", "layernorm")
-EXPERT_PARTS = ("router", "expert_input", "expert_inside", "expert_activation", "latent_experts", "shared_experts_inside")
+EXPERT_PARTS = (
+    *("router", "expert_input", "expert_inside", "expert_activation", "scored_rows"),
+    *("latent_experts", "shared_experts_inside"),
+)
 CORE_ATTENTION_PARTS = ("attention_scores", "expanded_key_value", "cross_attention_scores", "indexer", "latent_output")
 MLP_PARTS = ("mlp_inside", *EXPERT_PARTS)
 """Parts that are gone when attention's backward starts."""

@@ -56,6 +56,22 @@ def expert_activation(model: ModelSpec, numerics: Numerics, stack: StackMemory, 
     return each * routed_rows(model, numerics, shape) * model.moe_ffn_hidden_size / shape.etp
 
 
+def scored_rows(model: ModelSpec, stack: StackMemory, shape: Shape) -> Number:
+    """Rows that a router's scores multiply apart from the experts, c k T h of c bytes (stack); of all T tokens on every
+    tensor-parallel rank. Source: torchtitan 0.2.2, models/moe/moe.py, MoE.forward: `.float()` of what the experts return, or of
+    what they are sent (score_before_experts), which the product keeps."""
+    return stack.scored_row_bytes * model.moe_router_topk * shape.tokens * model.hidden_size
+
+
+def scored_forward_end(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
+    """w h (k T (1 + 2 / u) + 6 T) beside a mixture's layer that has run again, where its scores are applied apart from its
+    experts, else 0: rows sent and returned, k T / u each, and put back in their order, k T; their weighted sum in fp32 and in
+    16 bits, the layer's output and input, and the gradient that has come. Source: as `scored_rows`; torch's tracker."""
+    rows = model.moe_router_topk * (1.0 + 2.0 / np.asarray(shape.sp)) + 6.0
+    held = numerics.activation_bytes * model.hidden_size * shape.tokens * rows
+    return held if stack.scored_row_bytes and model.num_moe_experts else 0.0 * held
+
+
 def shared_experts_inside(model: ModelSpec, numerics: Numerics, stack: StackMemory, shape: Shape) -> Number:
     """Inside of the shared experts, an MLP of width f_s; its input is norm 2's output, already counted. Where a gate scales
     their output, also that output, 2 T h / u (megatron-core 0.19.2, transformer/moe/shared_experts.py)."""
@@ -96,6 +112,8 @@ def expert_activations(model: ModelSpec, numerics: Numerics, stack: StackMemory,
         "expert_inside": expert_inside(model, numerics, stack, shape),
         "expert_activation": expert_activation(model, numerics, stack, shape),
     }
+    if stack.scored_row_bytes:
+        parts["scored_rows"] = scored_rows(model, stack, shape)
     if model.moe_latent_size:
         parts["latent_experts"] = latent_experts(model, numerics, stack, shape)
     if model.moe_shared_expert_intermediate_size:

@@ -248,6 +248,8 @@ def _kind_table(
         return np.stack([v + zeros for v in values], axis=1)
 
     again = activations.rerun_end(model, numerics, memory, shape)
+    if kind == "moe":
+        again = np.maximum(again, experts.scored_forward_end(model, numerics, memory, shape))
     # by operator the partial sum is the one that was kept; both reduced outputs, no part of a plain layer, are still there
     beside = 2.0 * numerics.activation_bytes * shape.tokens * model.hidden_size
     more = np.where(again > 0, np.maximum(again + beside / shape.sp - backward, 0.0), 0.0)
@@ -388,7 +390,9 @@ def _state_terms(scenario: Scenario, layouts: Layouts, every: bool) -> tuple[dic
 
 
 def _ends_apart(scenario: Scenario) -> bool:
-    return scenario.software.memory.ends_are_units and scenario.model.untie_embeddings_and_output_weights
+    memory, model = scenario.software.memory, scenario.model
+    apart = memory.ends_are_units or (memory.mixture_ends_are_units and model.is_moe)
+    return apart and model.untie_embeddings_and_output_weights
 
 
 def _unit_bytes(scenario: Scenario, layouts: Layouts, units: fsdp.Units, chunks: Number) -> dict[str, Floats]:

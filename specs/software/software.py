@@ -53,6 +53,8 @@ class StackMemory:
     a partial sum is copied by rank before it is scattered."""
     gated_activation_extra_bytes: float = 0.0
     """Gated MLP, unfused: bytes saved more per ffn channel beside fc1 output (2 G) and fc2 input (2)."""
+    scored_row_bytes: float = 0.0
+    """Of a mixture's rows: kept per element where the router's scores multiply them outside of the experts."""
     fp8_gemm_inputs: bool = True
     """Under fp8 the inputs of GEMMs are saved in one byte."""
     fp8_activation_input: bool = False
@@ -107,6 +109,8 @@ class StackMemory:
     ends_are_units: bool = False
     """torch's FSDP wraps the embedding and the output layer as units of their own; False: they are the root's, which stays
     gathered from the start of forward to the end of backward."""
+    mixture_ends_are_units: bool = False
+    """The same of mixtures of experts alone."""
     foreach_optimizer: bool = False
     """torch.optim's plain AdamW, whose lists of tensors hold the roots of all second moments at once; False: a fused one."""
     default_grad_dtype: str = "fp32"
@@ -401,10 +405,13 @@ that a loop holds while backward runs and that are cast to fp32: log-softmax (4)
 input (4 each); without the logits, as torchtitan and transformers' Trainer run it, 12 (torch-eager.json; both are torch's own
 tracker's, validation/judge/pytorch/plans.py). compiled: the partitioner keeps the 16-bit logits alone
 (torch._functorch.partitioners), beside which backward writes their gradient. chunked: 16-bit
-logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss where its chunks are compiled; where
-they are not, every chunk's log-softmax stays: 6.5 by the tracker, which is not told apart). fused: with the output layer, whose
+logits, and the other 12 bytes of one of eight chunks (torchtune's CEWithChunkedOutputLoss where its chunks are compiled, else
+CHUNKS_IN_FP32). fused: with the output layer, whose
 logits are never held (Liger, arXiv:2410.10989, section 3; Cut Cross-Entropy). in_place: 16-bit logits and their fp32 copy, that
 becomes the gradient (Liger's cross entropy alone, section 3.2)."""
+CHUNKS_IN_FP32 = 6.5
+"""The same of chunks that are not compiled: 16-bit logits, every chunk's log-softmax, and the last one's fp32 copy (torch's
+tracker, validation/judge/pytorch/plans.py)."""
 OF_LOSS = ("loss_bytes_per_logit", "tp_loss_bytes_per_logit", "logit_gradient_bytes")
 """What a loss over all logits in fp32 keeps, of the stack that has it: torch-eager, else Megatron's default."""
 FRAGMENTS = 0.023
@@ -489,10 +496,12 @@ def with_options(stack: SoftwareStack, options: StackOptions) -> SoftwareStack:
         memory = replace(memory, **{name: getattr(plain, name) for name in OF_LOSS})
     elif loss in LOSS_BYTES:
         tp_loss = memory.tp_loss_bytes_per_logit if loss == "eager" else 0.0
-        memory = replace(memory, loss_bytes_per_logit=LOSS_BYTES[loss], tp_loss_bytes_per_logit=tp_loss)
+        held = CHUNKS_IN_FP32 if loss == "chunked" and not options.compiled else LOSS_BYTES[loss]
+        memory = replace(memory, loss_bytes_per_logit=held, tp_loss_bytes_per_logit=tp_loss)
         memory = replace(memory, logit_gradient_bytes=0.0 if loss == "fused" else StackMemory.logit_gradient_bytes)
     if options.compiled:
         memory = replace(memory, norm_input_bytes=2.0, rope_copy_bytes=0.0, gated_activation_extra_bytes=0.0)
+        memory = replace(memory, scored_row_bytes=min(memory.scored_row_bytes, 2.0))
     if options.compiled is not None:
         time = replace(time, **{name: getattr(load_stack(CHAINS[options.compiled]).time, name) for name in OF_CHAINS})
     if options.async_tp is not None:

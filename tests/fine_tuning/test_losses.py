@@ -27,7 +27,8 @@ def per_logit(text):
         ("cut_cross_entropy: true\n", 0.0),
         ("plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_cross_entropy: true\n", LOSS_BYTES["in_place"]),
         ("plugins:\n  - axolotl.integrations.liger.LigerPlugin\nliger_fused_linear_cross_entropy: true\n", 0.0),
-        ("chunked_cross_entropy: true\n", LOSS_BYTES["chunked"]),
+        ("chunked_cross_entropy: true\n", 2 + 4 + 4 / 8),  # logits, every log-softmax, the last fp32 copy
+        ("chunked_cross_entropy: true\ntorch_compile: true\n", 2 + 12 / 8),
         ("", 12.0),
     ],
 )
@@ -54,7 +55,7 @@ def test_what_llama_factory_does_not_start_with_deepspeed_is_refused(key):
 
 @pytest.mark.parametrize(
     ("word", "like"),
-    [("cce", "fused"), ("Liger", "fused"), ("cut-cross-entropy", "fused"), ("chunked_nll", "chunked"), ("eager", "plain")],
+    [("cce", "fused"), ("Liger", "fused"), ("cut-cross-entropy", "fused"), ("chunked_nll", "fused"), ("eager", "plain")],
 )
 def test_words_of_others_for_the_loss_of_a_row(word, like, autoconfig, tmp_path):
     rows = [

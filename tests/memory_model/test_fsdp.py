@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from autoconfig.memory_model.fsdp import ACCUMULATED, FIRST_LAYER, LAYERS, NEXT_LAYER, OUTPUT, Units, unit_bytes
 from autoconfig.memory_model.predict import MOMENTS, estimate_memory
+from autoconfig.memory_model.tables import stage_terms
 from autoconfig.specs.hardware.cluster import cluster_of, load_gpu
 from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
@@ -97,3 +98,21 @@ def test_the_search_and_the_detailed_sum_agree(stack: str, count: int, model: st
         assert np.allclose(sum(detailed.parts.values()), detailed.per_stage_bytes, rtol=1e-12)
         moments |= {MOMENTS[int(number)] for number in np.unique(detailed.moment)}
     assert {"loss", "mlp_backward"} <= moments or stack == "nanotron"
+
+
+def test_ends_of_automodel_are_units_of_mixtures_alone() -> None:
+    """components/moe/parallelizer.py shards embedding and output layer alone; the dense parallelizer leaves them to the root,
+    whose weights stay gathered through the layers' backward."""
+    for name, own in (("llama3-8b", False), ("qwen3-30b-a3b", True)):
+        sizes = []
+        for software in ("automodel", "torchtitan"):
+            asked = Scenario(
+                model=load_model(name),
+                cluster=cluster_of(load_gpu("h100"), 8),
+                numerics=NUMERICS,
+                software=load_stack(software),
+                workload=Workload(seq_length=2048, global_batch_size=8),
+            )
+            layouts = asked.layouts([asked.read_plan("mbs=1,fsdp=3")])
+            sizes.append(float(stage_terms(asked, layouts, every=True).unit_bytes[LAYERS][0, 0]))
+        assert (sizes[0] == sizes[1]) == own

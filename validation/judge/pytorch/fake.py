@@ -5,6 +5,7 @@ What stands in, and why:
 - CUDA's kernels of RMSNorm and of flash attention's backward, where the CPU's have other tensors: the fused norm saves its
   input and the deviations (ATen/native/native_functions.yaml, _fused_rms_norm: CUDA), flash attention keeps an fp32 accumulator
   of the queries' gradient while it runs (Dao 2023, section 3.1).
+- Triton's kernels of fused losses and of the order of experts' rows.
 - torchtitan's data loaders and loggers, which are not installed; its models and its parallelize functions are used as they are.
 - DTensor's propagation of shapes, which runs on tensors of whole size that no device holds.
 """
@@ -27,7 +28,7 @@ from unittest import mock
 import torch
 import torch._inductor.compile_fx  # before the modules that are made up, of which it would take triton for a real one
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
@@ -103,6 +104,30 @@ class _FusedNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
+class FusedLoss(torch.autograd.Function):
+    """The tensors of Liger's fused linear cross entropy, whose kernels are Triton's: logits of T h / V tokens at a time become
+    their own gradient; those of the input and of the weight are made in forward (arXiv:2410.10989, section 3.2)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Values are not computed."""
+        made, own = torch.zeros_like(x), torch.zeros_like(weight)
+        rows = max(1, x.shape[0] * weight.shape[1] // weight.shape[0])
+        for start in range(0, x.shape[0], rows):
+            part = x[start : start + rows]
+            logits = part @ weight.t()
+            made[start : start + rows] = logits @ weight
+            own.addmm_(logits.t(), part)
+        ctx.save_for_backward(made, own)
+        return x.new_empty((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Both as forward made them."""
+        made, own = ctx.saved_tensors
+        return made.mul_(gradients[0]), own.mul_(gradients[0])
+
+
 def _rms_norm(x: torch.Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
     if weight is not None and x.dtype == weight.dtype:
         return _FusedNorm.apply(x, weight)
@@ -143,6 +168,28 @@ def _apart(plain: Any) -> Any:
             return plain(*arguments, **named)
 
     return called
+
+
+@contextlib.contextmanager
+def balanced(rows: int) -> Iterator[None]:
+    """Experts of torchtitan get equal shares of `rows`, which fake tensors do not count: the numbers that it asks the device
+    for, and CUDA's histogram and Triton's indices, whose values nobody reads."""
+
+    def shares(tensor: torch.Tensor) -> list[int]:
+        return [rows // tensor.numel()] * tensor.numel()
+
+    def histogram(x: torch.Tensor, bins: int = 100, **_: Any) -> torch.Tensor:
+        return torch.empty(bins, dtype=x.dtype)
+
+    def indices(*arguments: Any) -> torch.Tensor:
+        return torch.full((arguments[-1],), -1, dtype=torch.int32)
+
+    with (
+        mock.patch.object(FakeTensor, "tolist", shares),
+        mock.patch.object(torch, "histc", histogram),
+        mock.patch.object(torchtitan("models.moe.kernels"), "fill_indices_wrapper", indices),
+    ):
+        yield
 
 
 @contextlib.contextmanager

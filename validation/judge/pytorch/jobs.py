@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import stage as stage_module
 from torch.distributed.tensor.parallel import loss_parallel
 
-from validation.judge.pytorch.fake import Tracker, fake_rank, torchtitan
+from validation.judge.pytorch.fake import FusedLoss, Tracker, balanced, fake_rank, torchtitan
 
 RANK = 8
+CHUNKS = 8
+TOP_K = 2
 RECOMPUTE = {"none": "none", "full": "full:uniform:1", "selective": "selective:op"}
 
 
@@ -44,9 +47,13 @@ class TorchPlan:
     """peft's LoRA of rank 8 on every linear layer of the blocks; all else is frozen, in 16 bits."""
     tp: int = 1
     loss: str = "plain"
-    """plain: the trainer's; eager: the same loss in a loop that holds its logits while backward runs."""
+    """plain: the trainer's; eager: the same loss in a loop that holds its logits while backward runs; chunked: a loop
+    over eight chunks of the logits; fused: with the output layer, as Liger (`FusedLoss`)."""
     pp: int = 1
     """torchtitan's 1F1B; its stages with an end have a layer less."""
+    experts: int = 0
+    """torchtitan's Qwen3 mixture, TOP_K of its experts a token, each half as wide as the hidden size."""
+    ep: int = 1
 
     @property
     def ffn(self) -> int:
@@ -58,7 +65,7 @@ class TorchPlan:
         """In our words; torchtitan does not reshard in pipelines."""
         if self.ranks == 1:
             return f"dist_opt=0,mbs={self.micro_batch},recompute={RECOMPUTE[self.recompute]}"
-        sharding = f"tp={self.tp},sp={int(self.tp > 1)},fsdp={3 if self.reshard and self.pp == 1 else 2}"
+        sharding = f"tp={self.tp},ep={self.ep},sp={int(self.tp > 1)},fsdp={3 if self.reshard and self.pp == 1 else 2}"
         if self.pp > 1:
             end = (self.layers + 2) // self.pp - 1
             sharding += f",pp={self.pp},first={end},last={end}"
@@ -67,7 +74,11 @@ class TorchPlan:
     def __str__(self) -> str:
         name = f"{self.framework} {self.layers} x {self.hidden}, vocabulary {self.vocabulary}, {self.ranks} ranks"
         more = f", {self.micro_batch} x {self.sequence}, {self.accumulation} micro-batches, {self.recompute}, {self.reduce}"
-        degrees = "".join(f", {name} {size}" for name, size in (("tp", self.tp), ("pp", self.pp)) if size > 1)
+        degrees = "".join(
+            f", {name} {size}"
+            for name, size in (("tp", self.tp), ("pp", self.pp), ("experts", self.experts), ("ep", self.ep))
+            if size > 1
+        )
         return (
             name
             + more
@@ -75,7 +86,7 @@ class TorchPlan:
             + ", gathered" * (not self.reshard)
             + ", tied" * self.tied
             + ", LoRA" * self.adapters
-            + ", logits held" * (self.loss == "eager")
+            + f", loss {self.loss}" * (self.loss != "plain")
         )
 
 
@@ -83,11 +94,13 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
     """The tracker's peak on the first rank of a stage in one step of the real modules, once the optimizer has its state."""
     with fake_rank(stage * plan.ranks // plan.pp, plan.ranks) as mode:
         model, schedule = _torchtitan_job(plan, stage) if plan.framework == "torchtitan" else (_transformers_model(plan), None)
-        with mode:
+        with mode, balanced(plan.micro_batch * plan.sequence * TOP_K) if plan.experts else contextlib.nullcontext():
             model.to_empty(device="cpu")
             if plan.adapters:
                 model.base_model.model.tie_weights()
-            if plan.framework == "torchtitan":
+            if plan.experts:
+                model.rope_cache = model._precompute_rope_cache()
+            elif plan.framework == "torchtitan":
                 model.freqs_cis = model._precompute_freqs_cis()
             fused = plan.framework == "torchtitan"
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -111,7 +124,7 @@ def tracked(plan: TorchPlan, stage: int = 0) -> int:
                     for _ in range(plan.accumulation):
                         tracker.reset_mod_stats()
                         loss, logits = _loss(plan, model, tokens, labels)
-                        if plan.loss == "plain":
+                        if plan.loss != "eager":
                             del logits
                         loss.backward()
                         logits = None
@@ -130,14 +143,24 @@ def _loss(plan: TorchPlan, model: Any, tokens: torch.Tensor, labels: torch.Tenso
 
 def _torchtitan_job(plan: TorchPlan, stage: int) -> tuple[Any, Any]:
     """(the rank's part of the model, its schedule or None)."""
-    parallelize = torchtitan("models.llama3.infra.parallelize")
+    family = "qwen3" if plan.experts else "llama3"
+    parallelize = torchtitan(f"models.{family}.infra.parallelize")
     # the CPU's flash attention has a name of its own in the list of operators whose outputs are kept
     parallelize._op_sac_save_list.add(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
-    modules = torchtitan("models.llama3.model.model")
-    arguments = torchtitan("models.llama3.model.args").TransformerModelArgs(
-        dim=plan.hidden, n_layers=plan.layers, n_heads=plan.heads, n_kv_heads=plan.kv_heads, vocab_size=plan.vocabulary,
-        multiple_of=256, max_seq_len=plan.sequence,
-    )  # fmt: skip
+    modules = torchtitan(f"models.{family}.model.model")
+    common = {
+        "dim": plan.hidden, "n_layers": plan.layers, "n_heads": plan.heads, "n_kv_heads": plan.kv_heads,
+        "vocab_size": plan.vocabulary, "max_seq_len": plan.sequence,
+    }  # fmt: skip
+    if plan.experts:
+        routing = torchtitan("models.moe").MoEArgs(
+            num_experts=plan.experts, num_shared_experts=0, top_k=TOP_K, score_func="softmax", score_before_experts=False
+        )
+        arguments = torchtitan("models.qwen3.model.args").Qwen3ModelArgs(
+            **common, head_dim=plan.hidden // plan.heads, moe_enabled=True, moe_inter_dim=plan.hidden // 2, moe_args=routing
+        )
+    else:
+        arguments = torchtitan("models.llama3.model.args").TransformerModelArgs(**common, multiple_of=256)
     job = torchtitan("config.job_config").JobConfig()
     job.training.seq_len, job.training.local_batch_size = plan.sequence, plan.micro_batch * plan.accumulation
     job.training.mixed_precision_reduce = {"fp32": "float32", "bf16": "bfloat16"}[plan.reduce]
@@ -149,12 +172,14 @@ def _torchtitan_job(plan: TorchPlan, stage: int) -> tuple[Any, Any]:
         cp=1,
         tp=plan.tp,
         pp=plan.pp,
-        ep=1,
+        ep=plan.ep,
         etp=1,
         world_size=plan.ranks,
     )
     with torch.device("meta"):
-        model = modules.Transformer(arguments)
+        model = (modules.Qwen3Model if plan.experts else modules.Transformer)(arguments)
+    if plan.experts:
+        return parallelize.parallelize_qwen3(model, dims, job), None
     if plan.pp == 1:
         return parallelize.parallelize_llama(model, dims, job), None
     parallel = job.parallelism
@@ -183,6 +208,21 @@ def _say_shapes(schedule: Any, received: torch.Tensor, sent: torch.Tensor) -> No
             one._inference_mode = stage_module.InferenceMode.STATIC
 
     schedule._warmup_p2p = settled
+
+
+def _other_loss(plan: TorchPlan, model: Any) -> None:
+    """Let the model's output layer and loss be those of `plan.loss`, within its forward."""
+    head = model.lm_head
+    if plan.loss == "chunked":  # torchtune's CEWithChunkedOutputLoss, in axolotl's monkeypatch/loss/chunked.py
+
+        def chunked(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> Any:
+            each = zip(logits.chunk(CHUNKS, dim=1), labels.chunk(CHUNKS, dim=1), strict=True)
+            return sum(functional.cross_entropy(one.flatten(0, 1).float(), own.flatten(), reduction="sum") for one, own in each)
+
+        model.loss_function = chunked
+    if plan.loss == "fused":
+        head.forward = lambda hidden: hidden
+        model.loss_function = lambda logits, labels, **_: FusedLoss.apply(logits.flatten(0, 1), head.weight)
 
 
 @functools.cache
@@ -224,6 +264,7 @@ def _transformers_model(plan: TorchPlan) -> Any:
                 parameter.data = parameter.data.to(torch.float32)
     if plan.ranks == 1:
         return model
+    _other_loss(plan, model)
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[plan.reduce]
     )

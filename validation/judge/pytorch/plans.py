@@ -21,17 +21,27 @@ from autoconfig.specs.models.model_catalogue import load_model
 from autoconfig.specs.scenario import Numerics, Scenario, Workload
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
-from validation.judge.pytorch.jobs import RANK, TorchPlan, tracked
+from validation.judge.pytorch.jobs import RANK, TOP_K, TorchPlan, tracked
 
 MIB = 2**20
+LOSSES = {5: "fused", 7: "chunked", 9: "eager"}
+"""Of every tenth plan, all of transformers: the other ways of a loss."""
 NEAR, FAR = 0.03, 0.08
+ALIKE = (
+    *("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "ffn_hidden_size", "vocab_size"),
+    *("make_vocab_size_divisible_by", "untie_embeddings_and_output_weights"),
+)
+"""Fields that a mixture has as the dense model."""
 WIDTHS = ((1024, 8, 2), (1024, 16, 16), (1536, 12, 4), (2048, 16, 4), (2048, 32, 8))
 """Hidden size, heads, key/value heads."""
 
 
 def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
     """Plans of every kind in turn, their sizes by chance: torchtitan's every other time with tensor parallelism where heads
-    allow, every sixth in a pipeline; every fifth of transformers' holds its logits, another fifth has adapters."""
+    allow, every sixth in a pipeline; every sixth a mixture; fifths of transformers' have each of LOSSES and adapters.
+
+    Of mixtures none is drawn with tensor parallelism, as DTensor has no rule for the CPU's attention, and none with experts on
+    several ranks under selective checkpoints, whose storage does not know the exchange's fake tensors again."""
     chance = random.Random(seed)
     for number in range(count):
         hidden, heads, kv_heads = chance.choice(WIDTHS)
@@ -40,6 +50,8 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
         modes = ("none", "full", "selective") if titan else ("none", "full")
         tp, pp = (chance.choice((1, 1, 2, 4)), 2 if number % 12 == 4 else 4 if number % 12 == 10 else 1) if titan else (1, 1)
         tp = tp if kv_heads % tp == 0 else 1
+        experts = 8 if number % 12 == 8 else 0
+        tp = 1 if experts else tp
         micro_batches = chance.choice((1, 1, 2))
         yield TorchPlan(
             framework=framework,
@@ -50,16 +62,18 @@ def drawn(count: int, seed: int) -> Iterator[TorchPlan]:
             vocabulary=chance.choice((2048, 8192, 32000, 65536, 128256)),
             sequence=chance.choice((256, 512, 1024, 2048, 4096)),
             micro_batch=chance.choice((1, 2, 4)),
-            ranks=tp * pp * chance.choice((2, 4, 8, 16, 64)),
+            ranks=(ranks := tp * pp * chance.choice((2, 4, 8, 16, 64))),
             accumulation=micro_batches * pp,
-            recompute=modes[number // 2 % len(modes)],
+            recompute=(recompute := modes[number // (12 if experts else 2) % len(modes)]),
             reduce=chance.choice(("fp32", "bf16")),
             reshard=chance.random() > 0.25,
             tp=tp,
             pp=pp,
-            loss="eager" if number % 10 == 9 else "plain",
+            loss=LOSSES.get(number % 10, "plain"),
             tied=framework == "transformers" and chance.random() > 0.5,
             adapters=number % 10 == 3,
+            experts=experts,
+            ep=min(ranks, experts // 2) if experts and recompute != "selective" else 1,
         )
 
 
@@ -67,7 +81,8 @@ def numerics_of(plan: TorchPlan) -> Numerics:
     """Of one rank with adapters these step in 16 bits, as all weights are there."""
     adapters = {"peft": "lora", "lora_rank": RANK, "weights_are_masters": plan.ranks == 1} if plan.adapters else {}
     reduce = "bf16" if plan.adapters and plan.ranks == 1 else plan.reduce
-    return Numerics(attention_dropout=0.0, hidden_dropout=0.0, grad_reduce_dtype=reduce, **adapters)  # type: ignore[arg-type]
+    common = {"attention_dropout": 0.0, "hidden_dropout": 0.0, "moe_imbalance": 1.0}
+    return Numerics(**common, grad_reduce_dtype=reduce, **adapters)  # type: ignore[arg-type]
 
 
 def scenario_of(plan: TorchPlan) -> Scenario:
@@ -83,6 +98,13 @@ def scenario_of(plan: TorchPlan) -> Scenario:
         make_vocab_size_divisible_by=1,
         untie_embeddings_and_output_weights=not plan.tied,
     )
+    if plan.experts:
+        model = load_model("qwen3-30b-a3b").replace(
+            **{name: getattr(model, name) for name in ALIKE},
+            num_moe_experts=plan.experts,
+            moe_router_topk=TOP_K,
+            moe_ffn_hidden_size=plan.hidden // 2,
+        )
     copies = plan.ranks // plan.tp // plan.pp
     return Scenario(
         model=model,
