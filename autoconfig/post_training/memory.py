@@ -25,7 +25,10 @@ ASLEEP_BYTES = 1.5 * GIB
 """What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache).
 The round figure of an engine beside both; an assumption, no log of a sleeping engine is behind it."""
 
-
+HOSTED = 16.0 / 12.0
+"""Bytes of an optimizer on the host over those that it frees on the GPU: fp32 weights, both moments, and there fp32 gradients
+too (Megatron-LM, megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py: cpu_copy_map_grad; DeepSpeed,
+estimate_zero2_model_states_mem_needs: 16 bytes a parameter)."""
 OVERRUN_CHANCE = 0.1
 """Chance to get through DRAWN micro-batches of different samples whose largest is just within the GPU, be they padded, of a
 number of samples or filled up. A longer run meets longer ones, and the allocator of PyTorch keeps blocks of lengths that do not
@@ -138,7 +141,7 @@ class TrainingMemory:
     state_bytes: float
     """Without gradients where the framework frees them."""
     hosted_bytes: float
-    """Of the optimizer's state, what stays on the host for good."""
+    """Of the optimizer, what stays on the host for good."""
     overhead_bytes: float
 
 
@@ -156,7 +159,7 @@ def training_memory(job: PostTrainingJob, placement: Placement, cut: Microbatche
     return TrainingMemory(
         peak_bytes=float(estimate.peak_bytes[0, 0]),
         state_bytes=state[0],
-        hosted_bytes=state[-1] - state[0],
+        hosted_bytes=HOSTED * (state[-1] - state[0]),
         overhead_bytes=float(job.gpu.memory_bytes) - float(estimate.limit_bytes[0]),
     )
 

@@ -151,7 +151,8 @@ def test_a_trl_file_has_the_keys_and_defaults_of_its_release():
     least = "model_name_or_path: qwen2.5-0.5b\nreward_funcs: [accuracy_reward]\ndataset_name: x\n"
     assert check_text(least, {"gpus": 8}).legal
     old = f"{least}torch_dtype: bfloat16\nmax_prompt_length: 512\nuse_vllm: true\n"
-    assert len(sentences(check_text(old, {"gpus": 8}).unknown)) == 2
+    assert len(sentences(check_text(old, {"gpus": 8, "version": "1.16.0"}).unknown)) == 2
+    assert check_text(old, {"gpus": 7}).version == "0.24.0"  # of those that have both
     found = check_text(old, {"gpus": 7, "version": "0.24.0"})
     assert (sentences(found.unknown), found.run.rollout_gpus, found.run.algorithm) == ((), 1, "dapo")  # vllm_mode: server
     _, older = read_file(old, {"gpus": 7, "version": "0.16.1"})

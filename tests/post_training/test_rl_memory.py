@@ -294,3 +294,15 @@ def test_where_a_file_has_no_words_for_bins_micro_batches_of_fewer_samples_are_p
         again = check_text(changed, given)
         assert again.job.minibatch == found.job.minibatch
         assert again.priced.memory.training_bytes == pytest.approx(found.filled.memory.training_bytes)
+
+
+def test_an_optimizer_on_the_host_holds_its_gradients_there_too():
+    """16 bytes a parameter (Megatron-LM's HybridDeviceOptimizer, DeepSpeed's estimate), 12 of which leave the GPU."""
+    text = (FIELD / "d15_slime_q30b.sh").read_text()
+    given = {"model": "qwen3-30b-a3b", "response_length": 2000}
+    hosted, kept = (check_text(one, given) for one in (text, text.replace("--optimizer-cpu-offload", "")))
+    trained = training_memory(hosted.job, hosted.priced.placement)
+    parameters = total_parameters(hosted.job.policy)
+    assert 8 * trained.hosted_bytes == pytest.approx(16 * parameters, rel=0.02)
+    freed = training_memory(kept.job, kept.priced.placement).state_bytes - trained.state_bytes
+    assert trained.hosted_bytes == pytest.approx(freed * 16 / 12)
