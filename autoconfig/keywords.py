@@ -26,7 +26,7 @@ class _Common(TypedDict, total=False):
     zero_stage: int | str
     memory_margin: float | str
     tokens: float | str
-    price: float
+    price: float | str | Mapping[str, Any]
     power_limit: float
     memory_bandwidth: float
     dispatcher: str

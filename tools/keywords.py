@@ -67,6 +67,8 @@ def annotation(field: Field) -> str:
     """The type of a keyword."""
     if field.name in ("model", "cluster"):
         return "str | Mapping[str, Any]"
+    if field.name == "price" and field.parse is not None:
+        return "float | str | Mapping[str, Any]"
     if field.many:
         return "str | Sequence[str] | Mapping[str, Any]"
     if field.type is bool:

@@ -31,7 +31,7 @@ class _Number(click.ParamType[Any]):
 
     name = "number"
 
-    def __init__(self, parse: Callable[[str | float], float]) -> None:
+    def __init__(self, parse: Callable[[str | float], float | str]) -> None:
         self.parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

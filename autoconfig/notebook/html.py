@@ -108,7 +108,8 @@ def scaling(found: ScalingJson) -> str:
         points.append((float(one.num_gpus), one.tokens_per_second, f"{one.num_gpus:,} x {one.gpu}", True))
     head = f"{found.model.name}, global batch {found.workload.global_batch_size:,}"
     fewest = found.fewest
-    answer = f"The fewest GPUs for {found.deadline_days:g} days: {fewest.num_gpus:,} x {fewest.gpu}" if fewest else ""
+    types = ", ".join(f"{one.num_gpus:,} x {one.gpu}" for one in found.fewest_by_gpu)
+    answer = f"The fewest GPUs for {found.deadline_days:g} days: {types}" if fewest else ""
     return "".join(
         [
             _title(head),

@@ -10,7 +10,7 @@ export function scalingView(answer, choose) {
   const cost = answer.points.some((point) => point.cost !== null);
   const heads = ["GPU", "GPUs", "step, s", "tokens/s", "speedup", "efficiency", "goodput", "fits", ...(days ? ["days"] : []),
     ...(cost ? ["cost"] : []), "best plan"];
-  const { fewest } = answer;
+  const { fewest, fewest_by_gpu: ofTypes } = answer;
   const rows = answer.points.map((point) => point.best
     ? h("tr", null, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),
       h("td", null, plainSeconds(point.best.step_seconds)), h("td", null, count(point.tokens_per_second)),
@@ -22,7 +22,8 @@ export function scalingView(answer, choose) {
       h("td", { class: "words", colspan: heads.length - 2 }, point.why_not)));
   return h("div", { class: "scaling" },
     answer.deadline_days === null ? null : h("p", { class: "note" }, fewest
-      ? `The fewest GPUs for ${answer.deadline_days} days: ${count(fewest.num_gpus)} x ${fewest.gpu}, ${fewest.days.toFixed(1)} days`
+      ? `The fewest GPUs for ${answer.deadline_days} days: ${ofTypes.map((point) =>
+        `${count(point.num_gpus)} x ${point.gpu}, ${point.days.toFixed(1)} days`).join("; ")}`
       : `None of these counts trains within ${answer.deadline_days} days.`),
     scalingPlot(answer, choose),
     h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scaling" },

@@ -74,26 +74,27 @@ def money_text(value: float, currency: str = "", digits: int = 3) -> str:
     return f"{sign}{text}" if sign or not currency else f"{text} {currency}"
 
 
-def parse_money(given: object, what: str = "money") -> Amount:
+def parse_money(given: object, what: str = "money", hint: str = _MONEY_HINT) -> Amount:
     """The amount of `3M`, `$3,000,000`, `3e6 EUR`, `2.5 million dollars` or of a number. Raises InputError."""
-    number, currency = _without_currency(_text(given, what, _MONEY_HINT), what)
+    number, currency = _without_currency(_text(given, what, hint), what)
     match = _WITH_UNIT.fullmatch(number)
     factor = _MAGNITUDES.get(match[2]) if match else None
     if match is None or factor is None:
-        raise InputError(f"{what} {str(given)[:40]!r} cannot be read: {_grouped(number) or _MONEY_HINT}")
+        raise InputError(f"{what} {str(given)[:40]!r} cannot be read: {_grouped(number) or hint}")
     value = _plain(match[1]) * factor
     if not 0 < value < MOST_MONEY:
-        raise InputError(f"{what} {str(given)[:40]!r}: give an amount above 0 and below 1e15; {_MONEY_HINT}")
+        raise InputError(f"{what} {str(given)[:40]!r}: give an amount above 0 and below 1e15; {hint}")
     return Amount(value, currency)
 
 
 def parse_price(given: object, what: str = "price") -> Amount:
     """Money per GPU and hour: `2.2`, `$2.20`, `2.20 EUR/h`, `$2.2 per GPU-hour`. Raises InputError."""
-    text = _text(given, what, "write it like 2.2 or $2.20")
+    hint = "give money per GPU and hour, above 0 and below 1,000,000, like 2.2 or $2.20"
+    text = _text(given, what, hint)
     text = next((text.removesuffix(end) for end in _PER_HOUR if text.endswith(end)), text)
-    amount = parse_money(text, what)
+    amount = parse_money(text, what, hint)
     if amount.value >= 1e6:
-        raise InputError(f"{what} {str(given)[:40]!r}: give money per GPU and hour, above 0 and below 1,000,000")
+        raise InputError(f"{what} {str(given)[:40]!r}: {hint}")
     return amount
 
 

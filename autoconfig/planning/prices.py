@@ -95,6 +95,29 @@ def _given(gpu: str, price: object, currency: str) -> GpuPrice:
     return GpuPrice(gpu=gpu, price_per_gpu_hour=amount.value, currency=amount.currency or currency, source="given", date="")
 
 
-def priced(gpu: str, price: object) -> Amount:
-    """The price of one type. Raises InputError that names it."""
-    return parse_price(price, f"price of {gpu}")
+def parse_prices(given: Any) -> float | str:
+    """One price for all types as a number, or one of each as `h100-sxm-80gb=2.2,b200-180gb=4.5`; a mapping, too. Raises
+    InputError."""
+    if not isinstance(given, Mapping) and not (isinstance(given, str) and "=" in given):
+        return priced("", given, "price").value
+    found: dict[str, float] = {}
+    for name, price in _pairs(given):
+        if price is None:
+            raise InputError(f"{option('price')}: {name[:40]} has no price; write it like h100=2.2,b200=4.5", field="price")
+        found[find_gpu(name).id] = priced(name, price, "price").value
+    return ",".join(f"{gpu}={price:.12g}" for gpu, price in found.items())
+
+
+def price_of(prices: float | str | None, gpu: str) -> float | None:
+    """The price of a type among those that `parse_prices` gave; None where it has none."""
+    if not isinstance(prices, str):
+        return prices
+    return next((float(str(price)) for name, price in _pairs(prices) if name == gpu), None)
+
+
+def priced(gpu: str, price: object, field: str = "gpu") -> Amount:
+    """The price of one type, or of all. Raises InputError that names it, and blames a field."""
+    try:
+        return parse_price(price, f"price of {gpu}" if gpu else "price")
+    except InputError as error:
+        raise InputError(error.message, field=field) from None

@@ -56,7 +56,17 @@ def _size(given: str | float) -> float:
 
 
 _KINDS: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool, "path": Path}
-_PARSE = {
+
+
+def _prices(given: Any) -> float | str:
+    """Money per GPU and hour, one or of each type. Raises InputError."""
+    from autoconfig.planning.prices import parse_prices  # reads the catalogue, which no option does before it is given
+
+    return parse_prices(given)
+
+
+_PARSE: dict[str, Any] = {
+    "prices": _prices,
     **{"tokens": _tokens, "share": _share, "size": _size, "days": parse_days},
     "money": lambda given: parse_money(given).value,
 }

@@ -54,7 +54,7 @@ class Field:
     """It may be given several times."""
     negative: str = ""
     """Of a switch: the option that turns it off, without dashes in front."""
-    parse: Callable[[str | float], float] | None = None
+    parse: Callable[[str | float], float | str] | None = None
     """Reads a number that may have a unit. Raises InputError or ValueError."""
     metavar: str | None = None
     shows_default: bool = True

@@ -104,21 +104,44 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         f"[bold]{escape(scenario.model.name)}[/bold] ({total_parameters(scenario.model) / 1e9:,.1f} B parameters)"
         f"{adapters_text(scenario.numerics)}, {workload_text(scenario)}; software {stacks}; the best plan of each"
     )
-    rows = []
+    rows, reports = [], [answer.plans[0].report for answer in answers if answer.plans]
+    money = _money_columns(reports)
     for answer in answers:
         scenario = answer.question.scenario
         name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
         best = answer.plans[0].report if answer.plans else None
         chance = "" if best is None else chance_text(best.confidence.fit_probability)
         shown = ["nothing fits", *[""] * 5] if best is None else [*figures(best), chance]
+        shown += _money_cells(best, reports, money)
         rows.append([name, *shown, "" if best is None else str(best.plan)])
-    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", "plan"]
+    names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", *money, "plan"]
     show_table(console, names, rows, left=("GPUs", "plan"), below=("plan",), spare=SPARE)
     for row, answer in zip(rows, answers, strict=True):
         if answer.question.varied and answer.plans:
             console.print(f"{row[0]}: fastest with {answer.question.varied[0].words} (--vary)", markup=False, highlight=False)
     console.print("[dim]peak and limit in GiB of the worst stage, fit the chance not to run out of it.[/dim]")
     show_assumptions(console, (remark for answer in answers for remark in answer.question.assumed))
+
+
+def _money_columns(reports: Sequence[PlanReport]) -> list[str]:
+    """Of a comparison: tokens per second of all GPUs over those of the first, and where they are known days and cost."""
+    days = any(report.days_to_train is not None for report in reports)
+    cost = any(report.cost is not None for report in reports)
+    return ["ratio"] * (len(reports) > 1) + ["days"] * days + ["cost", "cost ratio"] * cost
+
+
+def _money_cells(report: PlanReport | None, reports: Sequence[PlanReport], columns: Sequence[str]) -> list[str]:
+    if report is None:
+        return [""] * len(columns)
+    first = reports[0]
+    priced = next((one.cost for one in reports if one.cost is not None), None)
+    cells = {
+        "ratio": f"{report.tokens_per_second_per_gpu / first.tokens_per_second_per_gpu:.2f}x",
+        "days": "" if report.days_to_train is None else f"{report.days_to_train:,.1f}",
+        "cost": "" if report.cost is None else f"{report.cost:,.0f}",
+        "cost ratio": "" if report.cost is None or priced is None else f"{report.cost / priced:.2f}x",
+    }
+    return [cells[name] for name in columns]
 
 
 FASTEST_SHOWN, IMPOSSIBLE_SHOWN = 4, 2

@@ -99,7 +99,10 @@ class ScalingAnswer:
     kept: dict[str, dict[str, object]]
     """GPU type -> plan keys that were held and their values."""
     fewest: ScalingPoint | None = None
-    """The fewest GPUs that meet the deadline; None where none does or no deadline was given."""
+    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`. None
+    where none does or no deadline was given."""
+    fewest_by_gpu: tuple[ScalingPoint, ...] = ()
+    """The fewest of each type that meet it, in the order of the types: a GPU of one type is no GPU of another."""
     every_count: bool = True
     """Whether every count of whole nodes that could be the fewest was tried; False: MAX_TRIED of them were."""
 
@@ -125,8 +128,17 @@ def scale(request: ScalingRequest, progress: Callable[[str], None] | None = None
     if question is None:
         why = points[0].why_not or "no plan at any of these GPU counts"
         raise InputError(f"{points[0].num_gpus:,} GPUs: {why}; give other counts, or {option('gpus_per_node')}")
-    fewest = _fewest([*points, *refined], request.days)
-    return ScalingAnswer(question=question, request=request, points=tuple(points), kept=kept, fewest=fewest, every_count=every)
+    fewest = [_fewest([p for p in (*points, *refined) if p.gpu == curve.gpu], request.days) for curve in curves]
+    of_types = tuple(filter(None, fewest))
+    return ScalingAnswer(
+        question=question,
+        request=request,
+        points=tuple(points),
+        kept=kept,
+        fewest=_cheapest(of_types),
+        fewest_by_gpu=of_types,
+        every_count=every,
+    )
 
 
 class _Curve:
@@ -163,13 +175,13 @@ class _Curve:
             why = NO_FIT if ranking.funnel.legal else ": ".join(filter(None, (NOT_LEGAL, odd_factor(question.scenario))))
             return replace(empty, why_not=why, other_batch=other)
         request = question.request
-        money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
+        money = Money(tokens=request.tokens, price_per_gpu_hour=question.price)
         plan = ranking.plan(int(ranking.best[0]))
         report = report_plan(question.scenario, plan, money, request.memory_margin)
         free = [key for key in self.request.keep if "=" not in key and key not in self.fixed]
         self.fixed |= {key: getattr(plan, key) for key in free}
         empty = replace(empty, question=question, other_batch=other)
-        return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), request.price)
+        return _with_failures(empty, report, goodput_of(question.scenario, self.request.reliability), question.price)
 
     def misses(self, training: int) -> bool:
         """Whether no plan on these GPUs, the fastest neither, meets the deadline; cheaper than `point`."""
@@ -301,6 +313,14 @@ def _fewest(points: Sequence[ScalingPoint], days: float | None) -> ScalingPoint 
         return None
     good = [p for p in points if p.days is not None and p.days <= days]
     return min(good, key=lambda p: (p.num_gpus, p.days), default=None)
+
+
+def _cheapest(points: Sequence[ScalingPoint]) -> ScalingPoint | None:
+    """The least cost where all have one, else the fewest GPUs."""
+    costs = [point.cost for point in points]
+    if None not in costs:
+        return min(points, key=lambda p: p.cost or 0.0, default=None)
+    return min(points, key=lambda p: (p.num_gpus, p.days), default=None)
 
 
 def tokens_per_second(point: ScalingPoint) -> float | None:

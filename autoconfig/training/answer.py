@@ -175,7 +175,7 @@ def search(
     question, ranking, tried = _best_question(understand(request), progress, whole, says)
     if ranking.funnel.legal == 0:
         raise nothing_legal(question, ranking.space)
-    money = Money(tokens=request.tokens, price_per_gpu_hour=request.price)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=question.price)
     scenario = question.scenario
 
     order = [int(position) for position in in_order(ranking, request.sort_by)[: request.top]]
@@ -306,7 +306,8 @@ def explain_plan(
 ) -> Explanation:
     """One plan in full, of a question that is understood. `broken`: as of `include`, of a file's plan."""
     request, s = question.request, question.scenario
-    included = include(plan, question, None, Money(tokens=request.tokens, price_per_gpu_hour=request.price), broken)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=question.price)
+    included = include(plan, question, None, money, broken)
     if included.report is None:
         nearest = nearest_legal(s, plan) if violations(s, plan) else None  # else it is the file that breaks them, not the plan
         return Explanation(question=question, included=included, nearest_legal=nearest)

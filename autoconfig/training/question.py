@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 from autoconfig.planning.calibration_file import calibration_of
+from autoconfig.planning.prices import price_of
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
     check_bounds,
@@ -114,8 +115,8 @@ class Request:
     sort_by: str = "step"
     top: int = 20
     tokens: float | None = None
-    price: float | None = None
-    """Money per GPU and hour."""
+    price: float | str | None = None
+    """Money per GPU and hour, of each type as h100-sxm-80gb=2.2 with commas between (planning.prices)."""
 
 
 def request_of(given: Mapping[str, Any]) -> Request:
@@ -160,6 +161,11 @@ class Question:
     request: Request
     varied: tuple[Variant, ...] = ()
     """What a search with `vary` tried, fastest first: the first is the setting of this question."""
+
+    @property
+    def price(self) -> float | None:
+        """Money for one GPU and hour; None where none was given for its type."""
+        return price_of(self.request.price, self.scenario.cluster.gpu.id)
 
 
 def understand(request: Request) -> Question:
@@ -276,6 +282,8 @@ def _check_constraints(scenario: Scenario, constraints: Constraints) -> None:
 
 def _check(request: Request) -> None:
     check_bounds((*QUESTION, *SEARCH), request)
+    if isinstance(request.price, int | float) and not 0 < request.price < 1e6:
+        raise InputError(f"{option('price')} {request.price}: give money per GPU and hour, above 0 and below 1,000,000")
     if request.sort_by not in SORTS:
         raise InputError(f"{option('sort_by')} {request.sort_by!r}: use {', '.join(SORTS)}")
     if request.vary and request.gpus_at_most is not None:

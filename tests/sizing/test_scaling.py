@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from tables import tabled
 
+import autoconfig as api
 from autoconfig.planning.schemas import schema
 from autoconfig.render.sizing.scaling import scaling_json
 from autoconfig.sizing.goodput import Reliability, checkpoint_bytes, goodput_of, parse_counts, waiting_seconds
@@ -153,3 +154,35 @@ def test_command_line(autoconfig, tmp_path):
     for bad in (["x"], ["8", "--keep", "dp"], ["8", "--plot", "x.jpg"], ["8", "--mtbf", "0"]):
         result = autoconfig.run("scaling", "--model", "1.7b", "--gpus", *bad)
         assert result.exit_code == 2 and "error" in result.stderr.lower()
+
+
+def test_each_gpu_type_has_its_price_and_a_count_of_its_own():
+    """1.4 T tokens of llama3-70b in fp8: at 2.2 and 4.5 an hour both types cost the same within a tenth."""
+    asked = {"model": "llama3-70b", "gpus": "256", "gpu": "h100,b200", "precision": "fp8", "tokens": "1.4T", "days": 45}
+    found = api.scaling(**asked, price={"h100": 2.2, "b200": "$4.5/h"})
+    h100, b200 = found.record.points
+    assert h100.cost == pytest.approx(h100.days * 24 * 256 * 2.2) and b200.cost == pytest.approx(b200.days * 24 * 256 * 4.5)
+    assert h100.cost / b200.cost == pytest.approx(1, abs=0.1) and b200.energy_kwh == pytest.approx(b200.days * 24 * 256)
+    least = {one.gpu: one for one in found.record.fewest_by_gpu}
+    assert least["b200-180gb"].num_gpus < least["h100-sxm-80gb"].num_gpus <= 256
+    assert found.record.fewest == min(least.values(), key=lambda one: one.cost)
+    assert "of each type" in repr(found) and all(f"{one.num_gpus} x {gpu}" in repr(found) for gpu, one in least.items())
+    alike = api.scaling(**asked, price="4.5").record.points[0]
+    assert alike.cost == pytest.approx(h100.cost * 4.5 / 2.2)
+    for wrong, said in (("h100", "above 0"), ("h100=2,b200", "b200 has no price"), (-1, "above 0"), ("x9=1", "unknown GPU")):
+        with pytest.raises(InputError, match=said):
+            api.scaling(**asked, price=wrong)
+
+
+def test_a_comparison_has_days_cost_and_ratio():
+    asked = {"model": "llama3-8b", "gpus": 8, "tokens": "10B", "price": "h100=2.2,a100-80gb=1.1"}
+    found = api.search(**asked, gpu=["a100-80gb", "h100"])
+    a100, h100 = (one.best for one in found.searches)
+    assert a100.cost == pytest.approx(a100.days_to_train * 24 * 8 * 1.1) and h100.cost == pytest.approx(
+        h100.days_to_train * 24 * 8 * 2.2
+    )
+    shown = repr(found)
+    assert (
+        f"{h100.tokens_per_second_per_gpu / a100.tokens_per_second_per_gpu:.2f}x" in shown
+        and f"{h100.cost / a100.cost:.2f}x" in shown
+    )

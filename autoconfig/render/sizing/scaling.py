@@ -20,6 +20,7 @@ from autoconfig.sizing.sizing import MAX_TRIED, ScalingAnswer, ScalingPoint, tok
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import write_atomically
 from autoconfig.specs.json_record import Natural, NotNegative, Positive, record_of
+from autoconfig.training.price import energy_kwh
 from autoconfig.training.remedies import OtherBatch
 
 BAR_WIDTH = 50
@@ -49,6 +50,8 @@ class ScalingPointJson:
     """Wall time to train `tokens`, failures included."""
     cost: NotNegative | None
     """Money for all GPUs over these days."""
+    energy_kwh: NotNegative | None
+    """Of the GPUs that train, at their power limit in these days: more than they draw; null where the limit is not known."""
     checkpoint_gib: NotNegative | None
     """Weights and optimizer state."""
     checkpoint_seconds: NotNegative | None
@@ -74,7 +77,9 @@ class ScalingJson(QuestionJson, AnswerJson):
     deadline_days: NotNegative | None
     """The deadline asked for."""
     fewest: ScalingPointJson | None
-    """The fewest GPUs that meet the deadline."""
+    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`."""
+    fewest_by_gpu: tuple[ScalingPointJson, ...]
+    """The fewest GPUs of each type that meet the deadline."""
     every_count: bool
     """Whether every count of whole nodes that could be the fewest was tried."""
 
@@ -88,6 +93,7 @@ def scaling_json(answer: ScalingAnswer) -> ScalingJson:
         points=tuple(_point_json(point) for point in answer.points),
         deadline_days=answer.request.days,
         fewest=None if answer.fewest is None else _point_json(answer.fewest),
+        fewest_by_gpu=tuple(_point_json(point) for point in answer.fewest_by_gpu),
         every_count=answer.every_count,
     )
 
@@ -108,7 +114,14 @@ def _point_json(point: ScalingPoint) -> ScalingPointJson:
         checkpoint_interval_seconds=None if goodput is None else goodput.checkpoint_interval_seconds,
         job_mtbf_seconds=None if goodput is None else goodput.job_mtbf_seconds,
         goodput=None if goodput is None else goodput.share,
+        energy_kwh=_energy(point),
     )
+
+
+def _energy(point: ScalingPoint) -> float | None:
+    if point.days is None or point.question is None:
+        return None
+    return energy_kwh(point.question.scenario.cluster, point.days)
 
 
 def show_scaling(console: Console, answer: ScalingAnswer) -> None:
@@ -197,12 +210,16 @@ def _deadline(answer: ScalingAnswer) -> str:
         best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
         nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
         return f"No count up to the largest of these trains within {_days_asked(answer)}{nearest}."
-    point = answer.fewest
     among = "" if answer.every_count else f" of the counts tried ({MAX_TRIED:,} beside those above)"
-    return (
-        f"The fewest GPUs{among} for {_days_asked(answer)}: [bold]{point.num_gpus:,} x {point.gpu}[/bold], "
-        f"{_days(point.days)} days, {escape(str(point.report.plan if point.report else ''))}"
-    )
+    costs = [point.cost for point in answer.fewest_by_gpu if point.cost is not None]
+    told = []
+    for point in answer.fewest_by_gpu:
+        ratio = "" if point.cost is None or len(costs) < 2 else f", {point.cost / min(costs):.2f}x"
+        cost = "" if point.cost is None else f", cost {point.cost:,.0f}{ratio}"
+        plan = escape(str(point.report.plan if point.report else ""))
+        told.append(f"[bold]{point.num_gpus:,} x {point.gpu}[/bold], {_days(point.days)} days{cost}, {plan}")
+    head = f"The fewest GPUs{among} for {_days_asked(answer)}"
+    return f"{head}: {told[0]}" if len(told) == 1 else "\n  ".join([f"{head}, of each type:", *told])
 
 
 def _curve(answer: ScalingAnswer, gpu: str) -> list[tuple[int, float]]:
