@@ -24,9 +24,9 @@ from autoconfig.post_training.frameworks import (
 from autoconfig.post_training.job import RECURRENT, USUAL_HOST_BYTES, PostTrainingJob, prompt_room, require_decoder
 from autoconfig.post_training.lengths import MAX_TOKENS, ResponseLengths
 from autoconfig.post_training.questions.fewest import Deadline, Tried, fewest
-from autoconfig.post_training.questions.remedies import MAX_GPUS, one_more_node, remedy, spread_prompts
+from autoconfig.post_training.questions.remedies import MAX_GPUS, one_more_node, remedy, spread_prompts, with_prompts
 from autoconfig.post_training.questions.unknowns import Unknown, unknowns, widened
-from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, ranked
+from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, Prices, alike, price
 from autoconfig.specs.errors import InputError, UnsupportedError, option, parse_size
 from autoconfig.specs.hardware.cluster import load_gpu
 from autoconfig.specs.layouts import divisors
@@ -94,25 +94,26 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
     own, chance = given.get("calibration"), fit_chance_of(given)
     known = read_calibration(own).applied() if own else None
+    prices, fewer = Prices(job, tokens, staleness, known, chance), None
     if deadline := _deadline(given):
-        enough, below = fewest(job, gpus, tokens, staleness, deadline, known, chance)
+        enough, below = fewest(prices, gpus, deadline)
         if enough is None:
             return _missed(job, gpus, tuple(assumed), deadline, below, chance)
         gpus, fewer = enough.gpus, below
-    else:
-        fewer = None
-    found = ranked(job, gpus, tokens, staleness, known, chance)
-    fits = [one for one in found if one.memory.fits]
-    likely = on_policy_first([one for one in fits if one.memory.chance >= chance])
-    said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=len(found), fit_chance=chance)
-    shown = likely or on_policy_first(fits)
+    found = prices.bounds(gpus)
+    considered = len({alike(one.placement) for one in found})
+    said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=considered, fit_chance=chance)
+    if not any(one.memory.fits for one in found):
+        words, changed = remedy(job, gpus, tokens, staleness)
+        least = min(found, key=lambda one: one.memory.lacking, default=None)
+        nearest = prices.price(least.placement) if least else changed
+        return replace(said, nearest=nearest, remedy=words, notes=spanning_engines(job, [nearest] if nearest else []))
+    likely = any(prices.likely(one) for one in found)
+    shown = on_policy_first(_first_ones(prices.ordered(gpus, prices.likely if likely else _fits), top))
     if deadline:
         shown = sorted(shown, key=lambda one: one.seconds > deadline.step_seconds)
-    if not fits:
-        words, changed = remedy(job, gpus, tokens, staleness)
-        nearest = min(found, key=lambda one: one.memory.lacking, default=changed)
-        return replace(said, nearest=nearest, remedy=words, notes=spanning_engines(job, [nearest] if nearest else []))
-    risky = min((one for one in fits if one not in likely), key=lambda one: one.seconds, default=None)
+    quickest = shown[0].seconds
+    risky = prices.first(gpus, lambda one: one.memory.fits and not prices.likely(one) and one.seconds < quickest)
     missing = tuple(unknowns(job, shown[0], _unsaid(given, job), known))
     return replace(
         said,
@@ -120,10 +121,10 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
         unknowns=missing,
         deadline=deadline,
         fewer=fewer,
-        notes=(*spanning_engines(job, shown[:top]), *_off_policy(shown)),
+        notes=(*spanning_engines(job, shown[:top]), *_off_policy(prices, gpus, shown[0]), *_few_sandboxes(prices, shown[0])),
         remedy="" if likely else remedy(job, gpus, tokens, staleness, chance)[0],
-        riskier=widened(risky, missing) if likely and risky and risky.seconds < likely[0].seconds else None,
-        one_more_node=one_more_node(job, gpus, tokens, staleness, known, chance),
+        riskier=widened(risky, missing) if likely and risky and risky.seconds < quickest else None,
+        one_more_node=one_more_node(prices, gpus),
     )
 
 
@@ -153,7 +154,6 @@ def _missed(
     if nearest is None:
         words += f"; none of them fits with a chance of {chance * 100:.6g}%"
         return RlAnswer(job=job, gpus=gpus, assumed=assumed, ranked=(), considered=0, remedy=words, deadline=deadline)
-    first = min(nearest.placements, key=lambda one: one.seconds)
     words += f"; {nearest.gpus:,} take {deadline.hours_of(nearest.seconds):.3g} hours (--hours {_up(deadline, nearest):g})"
     return RlAnswer(
         job=job,
@@ -161,7 +161,7 @@ def _missed(
         assumed=assumed,
         ranked=(),
         considered=nearest.considered,
-        nearest=first,
+        nearest=nearest.first,
         remedy=words,
         deadline=deadline,
         fewer=nearest,
@@ -229,14 +229,56 @@ def on_policy_first(found: Sequence[PricedPlacement]) -> list[PricedPlacement]:
     return [*sorted(tied, key=lambda one: one.placement.staleness), *others]
 
 
-def _off_policy(found: Sequence[PricedPlacement]) -> tuple[Remark, ...]:
-    """Where the first trains on samples of older weights: that it does, and the quickest that does not."""
-    if not (steps := found[0].placement.staleness):
+def _fits(one: PricedPlacement) -> bool:
+    return one.memory.fits
+
+
+def _first_ones(found: Iterable[PricedPlacement], top: int) -> list[PricedPlacement]:
+    """The first `top`, and all within RESOLUTION of the first."""
+    kept: list[PricedPlacement] = []
+    for one in found:
+        if len(kept) >= top and one.seconds > kept[0].seconds * (1.0 + RESOLUTION):
+            break
+        kept.append(one)
+    return kept
+
+
+def _off_policy(prices: Prices, gpus: int, first: PricedPlacement) -> tuple[Remark, ...]:
+    """Where the first trains on samples of older weights: that it does, and the quickest that does not, or why none does."""
+    if not (steps := first.placement.staleness):
         return ()
-    same = next((one for one in found if not one.placement.staleness), None)
-    takes = "" if same is None else f"on-policy a step takes {same.seconds:,.1f} s (--staleness 0)"
-    other = takes or "no placement that fits is on-policy"
-    return (note(f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old; {other}"),)
+    same = prices.first(gpus, lambda one: one.memory.fits and not one.placement.staleness)
+    said = f"the first is off-policy: its samples are of weights up to {steps} step{'s'[: steps > 1]} old"
+    if same is not None:
+        return (note(f"{said}; on-policy a step takes {same.seconds:,.1f} s (--staleness 0)"),)
+    job, even = prices.job, spread_prompts(prices.job.prompts, gpus)
+    why = "no placement that fits is on-policy"
+    if even != job.prompts and Prices(with_prompts(job, even), prices.tokens, 0).bounds(gpus):
+        samples = f"{job.samples:,} samples do not divide over all {gpus:,} GPUs"
+        why = f"on-policy {samples}, those of {even:,} prompts do (--prompts {even})"
+    return (note(f"{said}; {why}"),)
+
+
+ENOUGH = 1.02
+"""Of a step without a limit of sandboxes, within which a limit does not bind."""
+
+
+def _few_sandboxes(prices: Prices, first: PricedPlacement) -> tuple[Remark, ...]:
+    """Where sandboxes bind: how many would not, to the next of twice as many, and the step with them."""
+    job, boxes = prices.job, prices.job.agents.sandboxes
+    if not boxes:
+        return ()
+
+    def step(sandboxes: int) -> float:
+        return price(replace(job, agents=replace(job.agents, sandboxes=sandboxes)), first.placement, prices.known).seconds
+
+    free = step(0)
+    if first.seconds <= free * ENOUGH:
+        return ()
+    enough = boxes
+    while enough < job.samples and step(enough) > free * ENOUGH:
+        enough = min(2 * enough, job.samples)
+    return (note(f"{boxes:,} sandboxes bind: with {enough:,} a step takes {step(enough):,.1f} s", Effect.TIME),)
 
 
 def _whole(
@@ -264,7 +306,9 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
     assumed += notes
     require_decoder(policy)
     gpus, gpu = _whole(given, "gpus", None, assumed, MAX_GPUS), load_gpu(str(given.get("gpu") or "h100"))
-    if gpus > (node := gpu.gpus_per_node) and gpus % node:
+    if gpus > (node := gpu.gpus_per_node) and gpus % node and given.get("goal") == "gpus":
+        gpus = gpus // node * node  # at most so many: those of whole nodes
+    if gpus > node and gpus % node:
         near = f"{gpus // node * node} or {(gpus // node + 1) * node}"
         raise InputError(f"{option('gpus')} {gpus}: {gpu.name} come in nodes of {node}; use {near}", field="gpus")
     algorithm = load_algorithm(str(given.get("algorithm") or "grpo"))
@@ -330,7 +374,10 @@ def _agents(given: Mapping[str, Any], algorithm: Algorithm, assumed: list[Remark
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise InputError(f"{name.replace('_', ' ')} {str(value)[:40]!r}: use a number")
     tokens, boxes = (
-        0 if given.get(name) is None else _whole(given, name, None, assumed) for name in ("tool_tokens", "sandboxes")
+        0
+        if (value := given.get(name)) is None or (name == "tool_tokens" and value == 0)
+        else _whole(given, name, None, assumed)
+        for name in ("tool_tokens", "sandboxes")
     )
     if turns > 1 and own["tool_seconds"] is None:
         assumed.append(note("tools that answer at once (--tool-time is not said)", Effect.TIME))

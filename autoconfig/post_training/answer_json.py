@@ -105,6 +105,8 @@ class DeadlineJson:
     """The quickest on fewer GPUs, which misses it; null where fewer do not fit."""
     fewer_hours: float | None
     """Hours that those take."""
+    chance: Share | None
+    """That the first placement is in time, by its band; null where none is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +192,7 @@ def _deadline_json(found: RlAnswer) -> DeadlineJson | None:
         step_seconds=deadline.step_seconds,
         fewer_gpus=fewer.gpus if fewer else None,
         fewer_hours=deadline.hours_of(fewer.seconds) if fewer else None,
+        chance=found.ranked[0].chance_within(deadline.step_seconds) if found.ranked else None,
     )
 
 

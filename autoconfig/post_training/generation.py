@@ -13,7 +13,6 @@ from autoconfig.memory_model.engines.plan import ServedPlan
 from autoconfig.memory_model.serving import ServingMemory
 from autoconfig.post_training.agents.rollout import (
     BLOCK,
-    MOST_SIMULATED_TURNS,
     ONE_TURN,
     AgentRollout,
     Agents,
@@ -88,20 +87,20 @@ def _operators(gpu: GpuSpec) -> ServingTables | None:
     return None
 
 
-def _room(
-    job: PostTrainingJob, placement: Placement, engine: EngineSpec, served: ServingJob
-) -> tuple[ServingMemory, float, float]:
+def _room(job: PostTrainingJob, placement: Placement) -> tuple[ServingMemory, float, float]:
     """(memory of one engine, samples that its cache holds at once, tokens that it holds)."""
-    memory = ServedPlan(
-        model=job.policy,
-        plan=placement.engine,
-        formats=served.formats,
-        gpu=job.gpu,
-        engine=engine,
-        kv_memory_ratio=placement.memory_share,
-    ).memory(length=job.tokens, batch=256)
-    slots = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence) / placement.engine.pp
+    plan = replace(placement.engine, replicas=1)
+    memory = _memory(job.policy, job.gpu, plan, placement.cuda_graphs, placement.memory_share, job.tokens)
+    slots = float(np.maximum(memory.kv_pool_bytes, 0.0) / memory.kv_bytes_per_sequence) / plan.pp
     return memory, slots, max(slots, 1.0) * job.tokens
+
+
+@lru_cache(maxsize=1024)
+def _memory(model: ModelSpec, gpu: GpuSpec, plan: EnginePlan, graphs: bool, share: float, tokens: float) -> ServingMemory:
+    """Of one engine, however many there are."""
+    engine, served, _ = _engine(model, gpu, plan, graphs)
+    asked = ServedPlan(model=model, plan=plan, formats=served.formats, gpu=gpu, engine=engine, kv_memory_ratio=share)
+    return asked.memory(length=tokens, batch=256)
 
 
 LARGER_SHARES = (0.7, 0.8, 0.9)
@@ -111,16 +110,15 @@ LARGER_SHARES = (0.7, 0.8, 0.9)
 def share_that_holds(job: PostTrainingJob, placement: Placement) -> float:
     """The placement's memory share, or where an engine does not hold the longest sample with it, the first of LARGER_SHARES
     with which it does; the placement's own where none does."""
-    engine, served, _ = _engine(job.policy, job.gpu, replace(placement.engine, replicas=1), placement.cuda_graphs)
     own = placement.memory_share
     for share in (own, *(one for one in LARGER_SHARES if one > own)):
-        _, slots, tokens = _room(job, replace(placement, memory_share=share), engine, served)
+        _, slots, tokens = _room(job, replace(placement, memory_share=share))
         if slots >= 1.0 and tokens >= job.longest:
             return share
     return own
 
 
-def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0) -> Rollout:
+def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0, *, bound: bool = False) -> Rollout:
     """All samples through the engines of a placement, before the constant of generation: of agents, `factor` is what it will
     be, which slows engines and no tools.
 
@@ -128,11 +126,12 @@ def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0) ->
     once for its group (prefix cache); the engine with the longest response of the step decides. Where generation runs
     `staleness` steps ahead nothing drains: sequences of the next steps fill the slots, so that a step takes its share of a
     full engine's time. An engine that does not hold a sequence is priced as a full one, not simulated. Samples of several turns
-    go through the same scheduler, turn by turn; each engine has its share of the pool of sandboxes.
+    go through the same scheduler, turn by turn; each engine has its share of the pool of sandboxes. `bound`: where this
+    simulates, seconds that it does not fall below, at a hundredth of the cost.
     """
     plan = placement.engine
-    engine, served, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
-    memory, slots, kv_tokens = _room(job, placement, engine, served)
+    engine, _, table = _engine(job.policy, job.gpu, replace(plan, replicas=1), placement.cuda_graphs)
+    memory, slots, kv_tokens = _room(job, placement)
     ranks = plan.replicas * plan.adp * plan.pp
     count = ceil(job.samples / ranks)
     batch = max(1, min(engine.max_batch_size, int(slots)))
@@ -151,6 +150,8 @@ def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0) ->
         steady = _steady(table, asked, job.agents, limits, (1.0 + placement.staleness) * count, boxes)
         seconds = count / steady.samples_per_s
         residence = steady.at_once / steady.samples_per_s if placement.staleness else 0.0
+    elif bound:
+        seconds = _least(table, asked, job.agents, limits, boxes)
     elif job.agents.turns > 1:
         seconds = _agents(table, asked, job.agents, _that_bind(asked, limits, job.agents), boxes).seconds
     else:
@@ -166,13 +167,36 @@ def generate(job: PostTrainingJob, placement: Placement, factor: float = 1.0) ->
     )
 
 
+BOUND = 0.85
+"""Of an iteration's seconds at the mean batch, as a bound: seconds are near linear in the batch, not quite."""
+
+
+@lru_cache(maxsize=1024)
+def _least(table: IterationTable, asked: EngineShare, agents: Agents, limits: SchedulerLimits, sandboxes: float) -> float:
+    """A bound from below of one engine's samples drained.
+
+    Iterations are at least the tokens of the longest sample, those of all over the slots, and over the cache that each holds
+    from its begin to its end; their seconds are near linear in the sequences that run, so that those of the mean batch stand
+    for all. Calls take their seconds beside: of a sample one after the other, of all from the pool of sandboxes.
+    """
+    requests = _requests(asked)
+    tokens, longest = float(requests.osl.sum()), float(requests.osl.max())
+    held = requests.isl + requests.cached + requests.osl + agents.added_tokens
+    iterations = max(longest, tokens / limits.batch, float((held * requests.osl).sum()) / limits.kv_tokens)
+    context = asked.prompt_tokens + float((requests.osl**2).sum()) / (2.0 * tokens)
+    delay = agents.calls * agents.tool_seconds
+    calls = asked.number * delay / sandboxes if sandboxes and delay else 0.0
+    alone = longest * table.seconds(1.0, asked.prompt_tokens + longest / 2.0, 0.0, 0.0, 1.0)
+    return max(BOUND * iterations * table.seconds(tokens / iterations, context, 0.0, 0.0, 1.0), calls, delay, BOUND * alone)
+
+
 @lru_cache(maxsize=256)
 def _slowed(table: IterationTable, factor: float) -> IterationTable:
     """One table of each factor, so that what was found with it is found again."""
     return table if factor == 1.0 else table.slowed(factor)
 
 
-TURNS_SIMULATED = 2_000
+TURNS_SIMULATED = 1_600
 """Turns of one engine's samples that are simulated: of more, samples that are alike are taken together."""
 LEAST_COHORTS = 48
 """Groups of alike samples at the least."""
@@ -189,7 +213,7 @@ def _agents(
     Alike samples are taken together in cohorts: n of weight w are simulated on a table, slots, cache and sandboxes of 1 / w.
     Where engines run few of many samples at once, those beyond the simulated ones follow at a full engine's rate.
     """
-    most = max(LEAST_COHORTS, TURNS_SIMULATED // min(agents.turns, MOST_SIMULATED_TURNS))
+    most = max(LEAST_COHORTS, TURNS_SIMULATED // agents.simulated_turns)
     weight = min(max(asked.number / most, 1.0), max(min(limits.batch, asked.number) / LEAST_SLOTS, 1.0))
     cohorts = min(ceil(asked.number / weight - 1e-9), most)
     weight = min(weight, asked.number / cohorts)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from autoconfig.memory_model.predict import estimate_memory, fit_probability
 from autoconfig.memory_model.serving import weights_bytes
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.memory import ASLEEP_BYTES, TrainingMemory, training_chance, training_memory
 from autoconfig.post_training.passes import microbatches, priced, scenario_of, stage_ends, vocabulary_seconds
+from autoconfig.specs.hardware.cluster import GpuSpec
 from autoconfig.specs.layouts import divisors
+from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import module_formats
@@ -26,10 +29,8 @@ PLANS_KEPT = 2
 """Training plans of a number of GPUs that go on to placements: the quickest that fit."""
 Held = dict[tuple[TrainPlan, int], TrainingMemory]
 """What training holds, by plan and tokens of a packed micro-batch."""
-SPLITS = tuple(share / 8 for share in range(1, 8))
-"""Shares of the nodes that generate where they have their own."""
-EVERY_SPLIT = 16
-"""Nodes, or GPUs of a single node, up to which every split is priced."""
+EVERY_SPLIT = 48
+"""Splits over which the samples divide up to which all are priced: of 8,192 samples those of 1,000 nodes are fewer."""
 SHARES = (0.85, 0.7, 0.5, 0.35)
 """Shares of a GPU's memory for an engine, the largest first; with GPUs of its own always the first."""
 PADDED = (1, 2, 4, 8)
@@ -58,14 +59,9 @@ def training_plans(
     """The quickest legal training plans on these GPUs that fit, at most PLANS_KEPT, of Megatron and of FSDP together, and where
     none of them has a chance of `fit_chance` in a placement like `beside`, the quickest that has, or the likeliest. Colocated,
     where none fits those of Megatron whose optimizer is on the host; where none of these does the one that lacks least."""
-    found: list[tuple[bool, float, float, TrainPlan]] = []
-    makers = {"megatron": _megatron, "fsdp": _sharded}
-    made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
-    for plans in made.values():
-        found += _priced(job, plans, gpus, tokens)
+    found = _every_plan(job, gpus, tokens, hosted=False)
     if beside.colocated and all(one[0] for one in found):
-        found += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
-    found.sort(key=lambda one: one[:2])
+        found = _every_plan(job, gpus, tokens, hosted=True)
     fitting = [one for one in found if not one[0]]
     kept = fitting[:PLANS_KEPT]
 
@@ -77,6 +73,19 @@ def training_plans(
         others = (one for one in fitting[PLANS_KEPT:] if one[2] >= fit_chance and likely(one[3]))
         kept.append(next(others, max(fitting, key=lambda one: one[2])))
     return [one[3] for one in dict.fromkeys(kept or found[:1])]
+
+
+@lru_cache(maxsize=512)
+def _every_plan(job: PostTrainingJob, gpus: int, tokens: int, *, hosted: bool) -> list[tuple[bool, float, float, TrainPlan]]:
+    """`_priced` of all plans on these GPUs, in order; `hosted`: of Megatron also those whose optimizer is on the host."""
+    found: list[tuple[bool, float, float, TrainPlan]] = []
+    makers = {"megatron": _megatron, "fsdp": _sharded}
+    made = {name: [one for plan in makers[name](job, gpus) for one in _sized(job, plan)] for name in job.framework.back_ends}
+    for plans in made.values():
+        found += _priced(job, plans, gpus, tokens)
+    if hosted:
+        found += _priced(job, [replace(plan, offload=1.0) for plan in made.get("megatron", [])], gpus, tokens)
+    return sorted(found, key=lambda one: one[:2])
 
 
 def _sized(job: PostTrainingJob, plan: TrainPlan) -> list[TrainPlan]:
@@ -145,14 +154,19 @@ def _depths(layers: int) -> list[int]:
     return even + [p for p in UNEVEN if even[-1] < p <= layers // 2]
 
 
+@lru_cache(maxsize=256)
+def _engine_weights(model: ModelSpec, gpu: GpuSpec, tp: int) -> float:
+    """Bytes on one GPU of an engine."""
+    return float(weights_bytes(model, EnginePlan(tp=tp), module_formats(model, "bf16", gpu)))
+
+
 def engine_plans(job: PostTrainingJob, gpus: int, share: float) -> list[EnginePlan]:
     """Engines of each tensor parallelism whose weights leave room in the share for a cache, at most four; else the largest."""
-    formats = module_formats(job.policy, "bf16", job.gpu)
     found = []
     sizes = [t for t in divisors(gpus) if job.policy.num_attention_heads % t == 0 and t & (t - 1) == 0]
     for tp in sizes:
         plan = EnginePlan(tp=tp, replicas=gpus // tp)
-        if weights_bytes(job.policy, plan, formats) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
+        if _engine_weights(job.policy, job.gpu, tp) < (share - LEAST_LEFT) * job.gpu.memory_bytes:
             found.append(plan)
     return found[:4] or [EnginePlan(tp=sizes[-1], replicas=gpus // sizes[-1])]
 
@@ -205,7 +219,7 @@ def _split(
 ) -> Iterator[Placement]:
     """Generation on GPUs of its own, whole nodes where there are several."""
     unit = node if own >= 2 * node else 1
-    for rollout in _rollout_gpus(own, unit):
+    for rollout in _rollout_gpus(job, own, unit):
         beside = _trained_on(own - rollout, critic, colocated=False)
         for plan in training_plans(job, own - rollout, tokens, fit_chance, held, beside):
             for engine in engine_plans(job, rollout, SHARES[0]):
@@ -222,12 +236,19 @@ def _split(
                     )
 
 
-def _rollout_gpus(own: int, unit: int) -> list[int]:
-    """GPUs for generation: every number of nodes (of few GPUs, of GPUs); of many nodes SPLITS of all, and what the largest
-    powers of two of nodes for training leave."""
-    nodes = own // unit
-    if nodes <= EVERY_SPLIT:
-        return [count * unit for count in range(1, nodes)]
-    powers = [1 << n for n in range(nodes.bit_length()) if 1 << n < nodes][-2:]
-    found = {max(1, round(share * nodes)) for share in SPLITS} | {nodes - train for train in powers}
-    return [count * unit for count in sorted(found) if 0 < count < nodes]
+def _rollout_gpus(job: PostTrainingJob, own: int, unit: int) -> list[int]:
+    """GPUs for generation: every number of nodes (of few GPUs, of GPUs) that leaves training so many that the samples divide;
+    of more than EVERY_SPLIT such numbers, that many evenly."""
+    left = [count for count in range(unit, own - unit + 1, unit) if _divides(job, own - count)]
+    if len(left) > EVERY_SPLIT:
+        left = [left[round(place * (len(left) - 1) / (EVERY_SPLIT - 1))] for place in range(EVERY_SPLIT)]
+    return list(dict.fromkeys(left))
+
+
+def _divides(job: PostTrainingJob, gpus: int) -> bool:
+    """Whether the samples of a minibatch divide over the ranks of some plan of training."""
+    node = min(job.gpus_per_node or job.gpu.gpus_per_node, gpus)
+    sizes = {cp for cp in divisors(node) if cp <= 8} if "fsdp" in job.framework.back_ends else set()
+    if "megatron" in job.framework.back_ends:
+        sizes |= {tp * pp for tp in divisors(node) for pp in _depths(job.policy.num_layers)}
+    return any(gpus % size == 0 and job.minibatch % (gpus // size) == 0 for size in sizes)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import exp, hypot
+from math import exp, hypot, log
+from statistics import NormalDist
 from typing import Any, Literal
 
 from autoconfig.planning.request_fields import POST_TRAINING
@@ -62,6 +65,18 @@ class PricedPlacement:
         return stale_share(self.residence_s, self._sides[0], max(self._sides), self.placement.staleness)
 
     @property
+    def mean_age(self) -> float:
+        """Steps by which the weights that a sample began under are older than those that it trains, on average: the steps that
+        it is there (Little 1961); all that are allowed where the trainer decides."""
+        most, (generated, rest) = float(self.placement.staleness), self._sides
+        return most if generated < 0.98 * max(generated, rest) else min(self.residence_s / max(generated, rest), most)
+
+    def chance_within(self, seconds: float) -> float:
+        """That the step takes at most so long: ln(step) is normal around the middle of its band."""
+        spread = log(self.band[1] / self.seconds) / STANDARD_90
+        return NormalDist().cdf(log(seconds / self.seconds) / spread) if spread else float(seconds >= self.seconds)
+
+    @property
     def _sides(self) -> tuple[float, float]:
         """Seconds of generation, and of what training does meanwhile."""
         return self.phases.of(GENERATION), max(self.phases.of(chain) for chain in chains(self.placement))
@@ -100,28 +115,96 @@ def _with_constants(
     )
 
 
+class Prices:
+    """The placements of a job and their prices, each part of which is found once for all numbers of GPUs."""
+
+    def __init__(
+        self, job: PostTrainingJob, tokens: int, staleness: int, known: Constants | None = None, chance: float = FIT_CHANCE
+    ) -> None:
+        self.job, self.tokens, self.staleness, self.chance = job, tokens, staleness, chance
+        self.known = known or shipped_constants()
+        self._factor = generation_factor(job, self.known)
+        self._rollouts: dict[Any, Rollout] = {}
+        self._trained: dict[Any, tuple[float, float]] = {}
+        self._placed: dict[int, list[Placement]] = {}
+        self._bounds: dict[int, list[PricedPlacement]] = {}
+        self.held: Held = {}
+
+    def placements(self, gpus: int) -> list[Placement]:
+        """All on these GPUs."""
+        if gpus not in self._placed:
+            self._placed[gpus] = list(placements(self.job, gpus, self.tokens, self.staleness, self.chance, self.held))
+        return self._placed[gpus]
+
+    def _rollout(self, placement: Placement, *, bound: bool) -> Rollout | None:
+        """Generation, or of one that was not simulated yet its bound."""
+        if not self.job.algorithm.generates:
+            return None
+        key = placement.engine, placement.memory_share, placement.staleness
+        if key in self._rollouts:
+            return self._rollouts[key]
+        if bound:
+            return generate(self.job, placement, self._factor, bound=True)
+        self._rollouts[key] = generate(self.job, placement, self._factor)
+        return self._rollouts[key]
+
+    def price(self, placement: Placement, *, bound: bool = False) -> PricedPlacement:
+        """Step and memory; `bound`: a step that it does not fall below, memory as it is."""
+        other = placement.train, placement.tokens_per_gpu
+        if other not in self._trained:
+            self._trained[other] = training_seconds(self.job, placement), pass_seconds(self.job, placement)
+        rollout = self._rollout(placement, bound=bound)
+        phases, _ = priced_phases(self.job, placement, rollout, self._trained[other])
+        memory = phase_memory(self.job, placement, rollout, held_memory(self.job, placement, self.held))
+        return _with_constants(self.job, placement, phases, memory, self.known, rollout)
+
+    def bounds(self, gpus: int) -> list[PricedPlacement]:
+        """All on these GPUs with the bound of their step, the memory as it is."""
+        if gpus not in self._bounds:
+            self._bounds[gpus] = [self.price(placement, bound=True) for placement in self.placements(gpus)]
+        return self._bounds[gpus]
+
+    def likely(self, one: PricedPlacement) -> bool:
+        """It fits with the chance that is asked for."""
+        return one.memory.fits and one.memory.chance >= self.chance
+
+    def ordered(self, gpus: int, keep: Callable[[PricedPlacement], bool] | None = None) -> Iterator[PricedPlacement]:
+        """All on these GPUs, or of them those that are kept: those that fit with the chance first, then the others that fit,
+        the quickest first of each; of placements that differ in the engine's share or offload alone, the first.
+
+        One is simulated when its bound is the lowest of all that is left (best first, as branch and bound), so that who asks
+        for the first few pays for few.
+        """
+        found = [one for one in self.bounds(gpus) if keep is None or keep(one)]
+        queue = [(_order(one, self.chance), number, False, one) for number, one in enumerate(found)]
+        heapq.heapify(queue)
+        seen = set()
+        while queue:
+            _, number, exact, one = heapq.heappop(queue)
+            if not exact:
+                one = self.price(one.placement)
+                heapq.heappush(queue, (_order(one, self.chance), number, True, one))
+                continue
+            key = alike(one.placement)
+            if key not in seen:
+                seen.add(key)
+                yield one
+
+    def first(self, gpus: int, keep: Callable[[PricedPlacement], bool] | None = None) -> PricedPlacement | None:
+        """The first of `ordered`."""
+        return next(self.ordered(gpus, keep), None)
+
+
+def alike(placement: Placement) -> Placement:
+    """The same for placements that differ in the engine's share or offload alone."""
+    return replace(placement, memory_share=0.5, offload=False)
+
+
 def ranked(
     job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None = None, chance: float = FIT_CHANCE
 ) -> list[PricedPlacement]:
-    """All placements: those that fit with this chance first, then the others that fit, the quickest first of each; what shares
-    engines or plans is priced once."""
-    generated: dict[Any, Any] = {}
-    trained: dict[Any, tuple[float, float]] = {}
-    held: Held = {}
-    known, found = known or shipped_constants(), []
-    factor = generation_factor(job, known)
-    for placement in placements(job, gpus, tokens, staleness, chance, held):
-        key = placement.engine, placement.memory_share, placement.staleness
-        if job.algorithm.generates and key not in generated:
-            generated[key] = generate(job, placement, factor)
-        rollout = generated.get(key)
-        other = placement.train, placement.tokens_per_gpu
-        if other not in trained:
-            trained[other] = training_seconds(job, placement), pass_seconds(job, placement)
-        phases, _ = priced_phases(job, placement, rollout, trained[other])
-        memory = phase_memory(job, placement, rollout, held_memory(job, placement, held))
-        found.append(_with_constants(job, placement, phases, memory, known, rollout))
-    return _distinct(sorted(found, key=lambda one: _order(one, chance)))
+    """All placements in the order of `Prices.ordered`."""
+    return list(Prices(job, tokens, staleness, known, chance).ordered(gpus))
 
 
 def _order(one: PricedPlacement, chance: float) -> tuple[bool, bool, float, float, bool]:
@@ -129,14 +212,3 @@ def _order(one: PricedPlacement, chance: float) -> tuple[bool, bool, float, floa
     less."""
     fits = one.memory.fits
     return not fits, fits and one.memory.chance < chance, round(one.seconds, 6), one.phases.beside, one.placement.offload
-
-
-def _distinct(ordered: list[PricedPlacement]) -> list[PricedPlacement]:
-    """Of placements that differ in the engine's share or offload alone, the first."""
-    seen, kept = set(), []
-    for one in ordered:
-        key = replace(one.placement, memory_share=0.5, offload=False)
-        if key not in seen:
-            seen.add(key)
-            kept.append(one)
-    return kept

@@ -95,7 +95,8 @@ def _met(found: RlAnswer) -> str:
         return ""
     takes = deadline.hours_of(found.ranked[0].seconds)
     others = f"; {fewer.gpus:,} take {deadline.hours_of(fewer.seconds):.3g}" if fewer else "; fewer do not fit"
-    return f"{found.gpus:,} GPUs do {deadline.steps:,} steps in {takes:.3g} of {deadline.hours:g} hours{others}"
+    chance = f" (chance to be in time: {found.ranked[0].chance_within(deadline.step_seconds):.0%})"
+    return f"{found.gpus:,} GPUs do {deadline.steps:,} steps in {takes:.3g} of {deadline.hours:g} hours{chance}{others}"
 
 
 def _show_notes(console: Console, notes: Sequence[Remark]) -> None:
@@ -143,7 +144,9 @@ def _balance(one: PricedPlacement) -> str:
     """Who waits, and how old samples are, where generation runs ahead."""
     if not one.placement.staleness:
         return ""
+    steps = one.placement.staleness
     stale = f"{one.stale_share:.0%} of the samples began under older weights"
+    stale += f", by {one.mean_age:.2g} of at most {steps} steps on average" if steps > 1 else ""
     if not one.starved:
         return f"; both sides are even; {stale}"
     return f"; {one.starved} starved, waiting {one.idle_share:.0%} of the step; {stale}"

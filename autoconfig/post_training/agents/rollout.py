@@ -15,8 +15,9 @@ from autoconfig.specs.errors import InputError
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, Scheduler, SchedulerLimits
 
 MOST_TURNS, MOST_SECONDS, MOST_SANDBOXES = 1000, 86_400.0, 2**20
-MOST_SIMULATED_TURNS = 64
-"""Turns of a sample that are simulated; of more those that follow each other are taken together, with their calls."""
+KEPT_TURNS, DROPPED_TURNS = 32, 200
+"""Turns of a sample that are simulated where its prefix is kept, and where it is prefilled at each; of more those that follow
+each other are taken together, with their calls."""
 BLOCK = 16.0
 """Tokens of a cache's block: what is prefilled again of a prefix that is kept (vLLM's block_size)."""
 
@@ -53,6 +54,11 @@ class Agents:
     def calls(self) -> int:
         """Of tools, for a sample."""
         return self.turns - 1
+
+    @property
+    def simulated_turns(self) -> int:
+        """Of a sample."""
+        return min(self.turns, KEPT_TURNS if self.keeps_prefix else DROPPED_TURNS)
 
     @property
     def added_tokens(self) -> int:
@@ -121,7 +127,7 @@ class _AgentScheduler(Scheduler):
         super().__init__(table, requests, limits, 0.0, 0.0, None)
         count = len(requests.osl)
         self.agents = agents
-        self.turns = min(agents.turns, MOST_SIMULATED_TURNS)
+        self.turns = agents.simulated_turns
         last = np.round(np.outer(requests.osl, np.arange(self.turns + 1) / self.turns))
         self.pieces = np.maximum(np.diff(last, axis=1), 1.0).tolist()
         """Tokens of each turn of each sample."""

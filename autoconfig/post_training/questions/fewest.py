@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
-from autoconfig.post_training.ranking import PricedPlacement, ranked
+from autoconfig.post_training.ranking import PricedPlacement, Prices
 from autoconfig.specs.models.parameters import active_matmul_parameters
 
 FLOPS_PER_PARAMETER = 4.0
@@ -34,24 +34,21 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class Tried:
-    """A number of GPUs, and every placement on it that has the asked chance to fit, in order."""
+    """A number of GPUs, and the quickest placement on it that has the asked chance to fit."""
 
     gpus: int
-    placements: tuple[PricedPlacement, ...]
+    first: PricedPlacement
     considered: int
 
     @property
     def seconds(self) -> float:
-        """Of the quickest step; infinite without one."""
-        return min((one.seconds for one in self.placements), default=float("inf"))
+        """Of the quickest step."""
+        return self.first.seconds
 
 
 def gpu_counts(node: int, most: int) -> Iterator[int]:
-    """Powers of two below a node, then whole nodes, up to `most`."""
-    size = 1
-    while size < min(node, most + 1):
-        yield size
-        size *= 2
+    """Every number below a node, then whole nodes, up to `most`: those that a question may have."""
+    yield from range(1, min(node, most + 1))
     yield from range(node, most + 1, node)
 
 
@@ -62,42 +59,37 @@ def least_seconds(job: PostTrainingJob, gpus: int) -> float:
     return flops / (gpus * max(job.gpu.flops_per_s.values()))
 
 
-def tried(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None, chance: float) -> Tried:
-    """The placements of a number of GPUs with the asked chance to fit."""
-    found = ranked(job, gpus, tokens, staleness, known, chance)
-    likely = tuple(one for one in found if one.memory.fits and one.memory.chance >= chance)
-    return Tried(gpus=gpus, placements=likely, considered=len(found))
+def _bound(prices: Prices, gpus: int) -> float:
+    """Of a step on these GPUs; infinite where no placement is likely to fit."""
+    return min((one.seconds for one in prices.bounds(gpus) if prices.likely(one)), default=math.inf)
 
 
-def fewest(
-    job: PostTrainingJob,
-    most: int,
-    tokens: int,
-    staleness: int,
-    deadline: Deadline,
-    known: Constants | None = None,
-    chance: float = 0.9,
-) -> tuple[Tried | None, Tried | None]:
+def _quickest(prices: Prices, counts: Iterable[int]) -> Tried | None:
+    """Of these numbers of GPUs; those are priced whose bound is below the best so far, the largest number first."""
+    best: Tried | None = None
+    for gpus in sorted(counts, reverse=True):
+        most = best.seconds if best else math.inf
+        if least_seconds(prices.job, gpus) >= most or _bound(prices, gpus) >= most:
+            continue
+        one = prices.first(gpus, prices.likely)
+        if one and one.seconds < most:
+            best = Tried(gpus=gpus, first=one, considered=len(prices.placements(gpus)))
+    return best
+
+
+def fewest(prices: Prices, most: int, deadline: Deadline) -> tuple[Tried | None, Tried | None]:
     """(the least number of GPUs that meets the deadline, the quickest below it or, where none does, of all); each None where
     there is none.
 
-    Numbers are tried from below, as a step does not fall with every GPU (samples must divide over those that train); of those
-    that `least_seconds` rules out none is priced but where no other says what fewer take.
+    Numbers are tried from below, as a step does not fall with every GPU (samples must divide over those that train); none is
+    simulated whose bounds miss the deadline.
     """
-    nearest: Tried | None = None
-    enough: Tried | None = None
-    passed: list[int] = []
-    for gpus in gpu_counts(job.gpu.gpus_per_node, most):
-        if least_seconds(job, gpus) > deadline.step_seconds:
-            passed.append(gpus)
+    counts = list(gpu_counts(prices.job.gpu.gpus_per_node, most))
+    for at, gpus in enumerate(counts):
+        if least_seconds(prices.job, gpus) > deadline.step_seconds or _bound(prices, gpus) > deadline.step_seconds:
             continue
-        one = tried(job, gpus, tokens, staleness, known, chance)
-        if one.seconds <= deadline.step_seconds:
-            enough = one
-            break
-        if one.placements and (nearest is None or one.seconds < nearest.seconds):
-            nearest = one
-    while nearest is None and passed:
-        one = tried(job, passed.pop(), tokens, staleness, known, chance)
-        nearest = one if one.placements else None
-    return enough, nearest
+        one = prices.first(gpus, prices.likely)
+        if one and one.seconds <= deadline.step_seconds:
+            found = Tried(gpus=gpus, first=one, considered=len(prices.placements(gpus)))
+            return found, _quickest(prices, counts[:at])
+    return None, _quickest(prices, counts)

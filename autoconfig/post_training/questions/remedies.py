@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from autoconfig.post_training.frameworks import Constants
 from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.placements import placements
-from autoconfig.post_training.ranking import PricedPlacement, ranked
+from autoconfig.post_training.ranking import PricedPlacement, Prices
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.layouts import divisors
 
@@ -17,17 +16,17 @@ GROWTH = (2, 4, 8, 16)
 """Multiples of the GPUs that are tried where nothing fits."""
 
 
-def one_more_node(
-    job: PostTrainingJob, gpus: int, tokens: int, staleness: int, known: Constants | None, chance: float
-) -> float | None:
+def one_more_node(prices: Prices, gpus: int) -> float | None:
     """Seconds of the quickest step with one more node, None where GPUs are no whole nodes or nothing fits. Where the samples do
     not divide over those GPUs a few more are taken, and their seconds scaled to as many samples."""
-    node = job.gpu.gpus_per_node
+    job, node = prices.job, prices.job.gpu.gpus_per_node
     if gpus % node:
         return None
     even = with_prompts(job, spread_prompts(job.prompts, gpus + node))
-    fits = [one.seconds for one in ranked(even, gpus + node, tokens, staleness, known, chance) if one.memory.fits]
-    return fits[0] * job.samples / even.samples if fits else None
+    if even.prompts != job.prompts:
+        prices = Prices(even, prices.tokens, prices.staleness, prices.known, prices.chance)
+    first = prices.first(gpus + node)
+    return first.seconds * job.samples / even.samples if first and first.memory.fits else None
 
 
 def with_prompts(job: PostTrainingJob, prompts: int) -> PostTrainingJob:
@@ -66,8 +65,8 @@ def remedy(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance:
 def _host_memory(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> Fit:
     """The least memory of a node's host, a power of two of GiB, with which the job fits, and the quickest placement with it;
     empty where hosts are not what lacks."""
-    roomy = ranked(replace(job, host_memory_bytes=math.inf), gpus, tokens, staleness, None, chance)
-    needs = [one.memory.host_bytes for one in roomy if one.memory.fits and one.memory.chance >= chance]
+    roomy = Prices(replace(job, host_memory_bytes=math.inf), tokens, staleness, None, chance)
+    needs = [one.memory.host_bytes for one in roomy.bounds(gpus) if roomy.likely(one)]
     if not needs:
         return "", None
     gib = 1 << math.ceil(math.log2(max(min(needs) / GIB, 1.0)))
@@ -91,8 +90,8 @@ def _divided(job: PostTrainingJob, gpus: int, tokens: int, staleness: int) -> Fi
 
 
 def _first_fit(job: PostTrainingJob, gpus: int, tokens: int, staleness: int, chance: float) -> PricedPlacement | None:
-    found = ranked(job, gpus, tokens, staleness, None, chance)
-    return next((one for one in found if one.memory.fits and one.memory.chance >= chance), None)
+    prices = Prices(job, tokens, staleness, None, chance)
+    return prices.first(gpus, prices.likely)
 
 
 def spread_prompts(prompts: int, gpus: int) -> int:
