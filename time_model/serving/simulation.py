@@ -9,7 +9,7 @@ rank and one pipeline micro-batch are simulated; callers divide the load. Iterat
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import deque
 from copy import copy
 from dataclasses import dataclass
@@ -106,24 +106,29 @@ class IterationTable:
         `whole`: prompts whose attention they are worth, tokens b to e of s being (e^2 - b^2) / s^2 of one; None: each new token
         its share of a whole prompt's.
         """
-        total = self._fixed + _linear(self._tokens, self._token_s, decode * checked + prompt_tokens)
-        total += _linear(self._sequences, self._head_s, decode * checked + prompts)
+        rows, floor = decode * checked, self._floor_alone
+        total = self._fixed + _linear(self._tokens, self._token_s, rows + prompt_tokens)
+        total += _linear(self._sequences, self._head_s, rows + prompts)
         if decode > 0:
             total += self._bilinear(self._decode, decode, length)
         if prompt_tokens > 0:
-            if decode * checked + prompt_tokens > self._graph_tokens:
+            floor = self._floor_mixed
+            if rows + prompt_tokens > self._graph_tokens:
                 total += self._prompts
-            whole = max(prompt_tokens / attended if whole is None else whole, 1e-9)
-            total += self._bilinear(self._prefill, max(whole, 1.0), attended) * min(whole, 1.0)
-        floor = self._floor_mixed if prompt_tokens > 0 else self._floor_alone
-        return self._slowdown * max(total, floor + self._floor_sequence * (decode + prompts))
+            if whole is None:
+                whole = prompt_tokens / attended
+            if whole < 1.0:
+                total += self._bilinear(self._prefill, 1.0, attended) * max(whole, 1e-9)
+            else:
+                total += self._bilinear(self._prefill, whole, attended)
+        floor += self._floor_sequence * (decode + prompts)
+        return self._slowdown * (total if total > floor else floor)
 
     def _bilinear(self, table: Table, count: float, length: float) -> float:
         i, u = _position(self._counts, count)
         j, v = _position(self._lengths, length)
-        low = table[i][j] * (1 - v) + table[i][j + 1] * v
-        high = table[i + 1][j] * (1 - v) + table[i + 1][j + 1] * v
-        return low * (1 - u) + high * u
+        fewer, more, rest = table[i], table[i + 1], 1 - v
+        return (fewer[j] * rest + fewer[j + 1] * v) * (1 - u) + (more[j] * rest + more[j + 1] * v) * u
 
 
 class _CohortTable(IterationTable):
@@ -148,14 +153,21 @@ class _CohortTable(IterationTable):
 
 
 def _position(points: list[float], x: float) -> tuple[int, float]:
-    i = min(max(bisect_right(points, x) - 1, 0), len(points) - 2)
-    return i, min(max((x - points[i]) / (points[i + 1] - points[i]), 0.0), 1.0)
+    i = bisect_right(points, x) - 1
+    if i < 0:
+        return 0, 0.0
+    if i > len(points) - 2:
+        return len(points) - 2, 1.0
+    low = points[i]
+    return i, (x - low) / (points[i + 1] - low)
 
 
 def _linear(points: list[float], values: list[float], x: float) -> float:
-    i = min(bisect_right(points, x), len(points) - 1)
-    low, high = points[i - 1], points[i]
-    return values[i - 1] + (values[i] - values[i - 1]) * (x - low) / (high - low)
+    i = bisect_right(points, x)
+    if i == len(points):
+        i -= 1
+    low, least = points[i - 1], values[i - 1]
+    return least + (values[i] - least) * (x - low) / (points[i] - low)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +300,8 @@ class Scheduler:
         self.asked = count if users is None else min(users, count)
         self.first, self.done = [float("nan")] * count, [float("nan")] * count
         self.first_step, self.done_step, self.arrival_step = [-1] * count, [-1] * count, [-1] * count
-        self.coming: list[tuple[float, int]] = []
+        self.coming: deque[tuple[float, int]] = deque()
+        """In order of time."""
         self.waiting: deque[int] = deque()
         self.finishing: list[tuple[int, int]] = []
         self.admitted: list[int] = []
@@ -306,7 +319,14 @@ class Scheduler:
     def _send(self, r: int) -> None:
         """Request r is on its way to the scheduler."""
         self.free = max(self.arrival[r] + self.request_s, self.free) + self.token_s * self.held[r]
-        heapq.heappush(self.coming, (self.free if self.token_s else self.arrival[r] + self.request_s, r))
+        self._comes(self.free if self.token_s else self.arrival[r] + self.request_s, r)
+
+    def _comes(self, at: float, r: int) -> None:
+        """Request r reaches the scheduler then."""
+        if self.coming and (at, r) < self.coming[-1]:
+            insort(self.coming, (at, r))
+        else:
+            self.coming.append((at, r))
 
     def _receive(self) -> None:
         """Requests that the scheduler may know of."""
@@ -315,48 +335,52 @@ class Scheduler:
             return
         self.since = 0
         known = self.seen if self.limits.late and busy else self.now
-        while self.coming and self.coming[0][0] <= known:
-            self.waiting.append(heapq.heappop(self.coming)[1])
+        coming = self.coming
+        while coming and coming[0][0] <= known:
+            self.waiting.append(coming.popleft()[1])
 
-    def _fits(self, r: int, taken: list[int]) -> bool:
-        """Whether the cache has room for request r beside those of this iteration."""
+    def _fits(self, r: int, count: int, prompts: float, answers: float) -> bool:
+        """Whether the cache has room for request r beside `count` of this iteration, their prompts and answers in tokens."""
         room, how = self.limits.kv_tokens, self.limits.admission
         if how == "whole":
             return self.kv_used + self.held[r] + self.osl[r] <= room
-        prompts = self.held[r] + sum(self.held[i] for i in taken)
+        prompts = self.held[r] + prompts
         if how == "prompt":
-            more = RESUMED_ROOM * (len(self.finishing) + len(taken) + 1) if r in self.thrown_out else 0
+            more = RESUMED_ROOM * (len(self.finishing) + count + 1) if r in self.thrown_out else 0
             return self.cached + prompts + more <= room
-        answers = self.osl[r] + sum(self.osl[i] for i in taken)
+        answers = self.osl[r] + answers
         left = self.kv_used + self.held[r] + self.osl[r] - self.cached - prompts - answers  # of those that run
         return self.cached + self.ratio * max(left, 0.0) + prompts + answers <= room
 
     def _choose(self) -> tuple[list[int], list[tuple[int, float, float]]]:
         """(requests whose prompts end in this iteration, [(request, first and last token)] of what it takes of prompts)."""
         limits, running = self.limits, len(self.finishing)
-        left = limits.tokens * limits.ranks - (0.0 if limits.alone else running * limits.checked)
-        whole, batch, chosen = left, running, 0.0
         complete: list[int] = []
         parts: list[tuple[int, float, float]] = []
+        if not self.waiting:
+            return complete, parts
+        left = limits.tokens * limits.ranks - (0.0 if limits.alone else running * limits.checked)
+        whole, batch, prompts, answers = left, running, 0.0, 0.0
         while self.waiting and batch < limits.batch and left > 0:
             r = self.waiting[0]
             begun = self.begun.get(r)
-            if begun is None and not self._fits(r, complete) and (running or complete):
+            if begun is None and not self._fits(r, len(complete), prompts, answers) and (running or complete):
                 break
             at = begun or 0.0
-            todo = self.isl[r] - at
+            todo, held = self.isl[r] - at, self.held[r]
             if todo > left and not limits.chunked and (complete or running) and whole >= todo:
                 break
             take = min(todo, left, limits.tokens) if limits.chunked else todo
             if begun is None:
-                self.kv_used += self.held[r] + self.osl[r]
-            chosen, left, batch = chosen + take, left - take, batch + 1
-            before = self.held[r] - self.isl[r] + at
+                self.kv_used += held + self.osl[r]
+            left, batch = left - take, batch + 1
+            before = held - self.isl[r] + at
             parts.append((r, before, before + take))
             if take < todo:
                 self.begun[r] = at + take
                 break
             self.begun.pop(r, None)
+            prompts, answers = prompts + held, answers + self.osl[r]
             complete.append(self.waiting.popleft())
         return complete, parts
 
@@ -382,7 +406,7 @@ class Scheduler:
             self.iteration += jump
             self.cached += running * jump * self.grown
         for r in complete:
-            if np.isnan(self.first[r]):
+            if self.first_step[r] < 0:
                 self.first[r], self.first_step[r] = self.now, len(self.log)
             self.cached += self.held[r]
             self.admitted.append(r)
@@ -398,9 +422,12 @@ class Scheduler:
         mean = self.cached / running if running and decoding else 0.0
         if not parts:
             return (float(-(-decoding // ranks)), mean, 0.0, 0.0, 1.0, limits.checked, 0.0)
-        tokens = sum(end - start for _, start, end in parts)
-        attended = max(sum(self.held[r] for r, _, _ in parts) / len(parts), 1.0)
-        whole = sum((end * end - start * start) / max(self.held[r], 1.0) ** 2 for r, start, end in parts)
+        tokens = attended = whole = 0.0
+        for r, start, end in parts:
+            held = self.held[r]
+            tokens, attended = tokens + (end - start), attended + held
+            whole += (end * end - start * start) / max(held, 1.0) ** 2
+        attended = max(attended / len(parts), 1.0)
         share = 1.0
         if ranks > 1:
             spread = max(-(-len(parts) // ranks) / len(parts), 1.0 / ranks)
@@ -422,17 +449,18 @@ class Scheduler:
         return jump
 
     def _finish(self) -> None:
-        while self.finishing and self.finishing[0][0] <= self.iteration:
-            _, r = heapq.heappop(self.finishing)
-            self.done[r], self.done_step[r] = self.now, len(self.log)
-            self.kv_used -= self.held[r] + self.osl[r]
-            self.cached -= self.held[r] + self.steps[r] * self.grown
+        finishing = self.finishing
+        while finishing and finishing[0][0] <= self.iteration:
+            _, r = heapq.heappop(finishing)
+            self.done[r], self.done_step[r], held = self.now, len(self.log), self.held[r]
+            self.kv_used -= held + self.osl[r]
+            self.cached -= held + self.steps[r] * self.grown
             self._ended(r)
             if self.users is not None and self.asked < len(self.arrival):
                 self.arrival[self.asked], self.arrival_step[self.asked] = self.now, len(self.log)
                 self._send(self.asked)
                 self.asked += 1
-        if len(self.admitted) > 2 * len(self.finishing) + 64:
+        if len(self.admitted) > 2 * len(finishing) + 64:
             self.admitted = [r for r in self.admitted if self.done_step[r] < 0]
 
     def _ended(self, r: int) -> None:

@@ -174,12 +174,12 @@ class _AgentScheduler(Scheduler):
         else:
             self.isl[r] = self.held[r]
         self._turn(r)
-        heapq.heappush(self.coming, (begin + seconds, r))
+        self._comes(begin + seconds, r)
 
     def _receive(self) -> None:
         """Samples whose tools have answered, before those that have not begun."""
         while self.coming and self.coming[0][0] <= self.now:
-            r = heapq.heappop(self.coming)[1]
+            r = self.coming.popleft()[1]
             if not self.turn[r]:
                 self.waiting.append(r)
                 continue
