@@ -27,7 +27,7 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo fast test services lint bounds judge bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test services lint bounds judge families bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
@@ -36,6 +36,7 @@ help:
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bounds  the main commands and quick tests with every dependency at its lower bound (3 minutes)"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
+	@echo "make families  write docs/families.md and what tests know of transformers' classes (after another release of it)"
 	@echo "make bench   speed and memory of the planner (make bench BASE=REVISION: the search's wall time beside another revision's)"
 	@echo "make tables  distil measured operators to time_model/data/operators and data/serving (downloads a wheel of 82 MB)"
 	@echo "make calibration  fit the shipped calibration and bands on the published runs"
@@ -84,6 +85,9 @@ JUDGED = tests/validation/test_sheets.py tests/trainer/test_agreement.py tests/j
 judge: $(JUDGE) $(JUDGE_RL) $(JUDGE_ENGINES)/.unpacked
 	$(JUDGE_BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'judge and not soak' $(JUDGED)
 	$(JUDGE_BIN)/python -m validation.judge.page
+
+# What transformers' classes count, after another release of it: its tests in `make judge` say when.
+families: $(JUDGE)
 	$(JUDGE_BIN)/python -m validation.judge.families
 
 # With BASE, a revision: the wall time of a whole search beside that revision's.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
@@ -387,11 +387,11 @@ def _latency(first_s: float, between_s: float, total_s: float) -> dict[str, floa
     return {"ttft_ms": first_s * 1e3, "tpot_ms": between_s * 1e3, "latency_ms": total_s * 1e3}
 
 
-def closed(case: ServingCase, setup: Setup) -> LoopFigures:
-    """The benchmark of a row with a concurrency."""
+def closed(case: ServingCase, setup: Setup, loop: Callable[..., LoopFigures] = closed_loop) -> LoopFigures:
+    """The benchmark of a row with a concurrency; `loop`: simulated_loop where no range is asked for."""
     lengths, users = case.lengths, case.concurrency or 1
     asked = Benchmark(users=users, requests=case.requests, isl=lengths.isl, osl=lengths.osl, range_ratio=case.range_ratio)
-    return closed_loop(
+    return loop(
         setup.job,
         setup.memory,
         asked,

@@ -11,6 +11,6 @@ def test_no_control_has_a_cause_and_no_cause_is_named_that_the_evidence_does_not
         assert one.rules == [] or one.rules[0] == one.row["rule"]
 
 
-@pytest.mark.parametrize("line", list(case_lines()), ids=lambda line: line.name)
-def test_cases_are_held_to(line):
-    assert line.holds, line
+def test_cases_are_held_to():
+    lines = list(case_lines())
+    assert lines and [line for line in lines if not line.holds] == []

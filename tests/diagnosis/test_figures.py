@@ -10,9 +10,12 @@ from validation.diagnosis.groups import group_lines
 from validation.diagnosis.switches import pair_lines
 
 
-@pytest.mark.parametrize("line", [*alarm_lines(), *pair_lines(), *group_lines()], ids=lambda line: line.name)
-def test_figures_are_held_to(line):
-    assert line.holds, line
+pytestmark = pytest.mark.xdist_group("diagnosis figures")
+
+
+def test_figures_are_held_to():
+    lines = [*alarm_lines(), *pair_lines(), *group_lines()]
+    assert len(lines) >= 3 and [line for line in lines if not line.holds] == []
 
 
 @pytest.mark.parametrize("listing", [groups, switches], ids=["groups", "pairs"])

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,13 +29,32 @@ FP8 = {"precision": "fp8"}
 EXPORTS = table(__file__, "exports")
 
 
-def written(name, folder):
+@cache
+def exported(name):
+    """(scenario, plan, texts of the files)."""
     model, gpus, gpu, text, given = EXPORTS[name]
     question = understand(request_of({"model": model, "gpus": gpus, "gpu": gpu, **given}))
     scenario = question.scenario
     plan = parse_plan(text, gpus) if text else rank_plans(scenario, question.constraints, 0.0).plan(0)
-    write_export(folder, export_texts(scenario, plan, report_plan(scenario, plan), "megatron"))
+    return scenario, plan, export_texts(scenario, plan, report_plan(scenario, plan), "megatron")
+
+
+def written(name, folder):
+    scenario, plan, texts = exported(name)
+    write_export(folder, texts)
     return scenario, plan
+
+
+ANSWERS = {}
+"""Both scripts of a plan mostly start the same words, which the judge is asked for once."""
+
+
+def judged(judge, launch, cluster):
+    keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_", "CUBLAS_"))}
+    question = (tuple(launch.arguments), cluster.num_gpus, tuple(sorted(keep.items())), cluster.gpu.compute_capability)
+    if question not in ANSWERS:
+        ANSWERS[question] = judge.arguments(launch.arguments, cluster.num_gpus, keep, cluster.gpu.compute_capability)
+    return ANSWERS[question]
 
 
 @pytest.mark.parametrize("script", [TORCHRUN_SCRIPT, SBATCH_SCRIPT])
@@ -53,8 +73,7 @@ def test_every_exported_script_passes_the_judge(judge, tmp_path, name, script):
         assert int(options["--nproc-per-node"]) * int(options["--nnodes"]) == cluster.num_gpus == plan.world_size
         wanted = {*variables.get("DATA_PATH", "").split(), variables.get("DATA_ARGS_PATH", "")} - {""}
         assert known & {*launch.arguments} == (wanted | {"/tok", "/ckpt", "7"} if variables else set())
-        keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_", "CUBLAS_"))}
-        answer = judge.arguments(launch.arguments, cluster.num_gpus, keep, cluster.gpu.compute_capability)
+        answer = judged(judge, launch, cluster)
         assert answer["accepted"], answer
         assert answer["changed"] == {}, "megatron runs something else than the plan says"
 
@@ -199,8 +218,7 @@ def test_scripts_of_t5_and_bert_pass_the_judge(judge, tmp_path, model, gpus, tex
 def test_a_log_says_the_plan_of_the_script_that_was_run(judge, tmp_path, name):
     scenario, plan = written(name, tmp_path)
     launch = launch_of(tmp_path / TORCHRUN_SCRIPT, PERMUTE_FUSION="no")
-    keep = {k: v for k, v in launch.environment.items() if k.startswith(("CUDA_", "NCCL_", "NVTE_", "CUBLAS_"))}
-    answer = judge.arguments(launch.arguments, scenario.cluster.num_gpus, keep, scenario.cluster.gpu.compute_capability)
+    answer = judged(judge, launch, scenario.cluster)
     assert answer["accepted"], answer
     request = CheckRequest(gpu=scenario.cluster.gpu.id, software=scenario.software.name)
     found = read_any(answer["printed"], request)

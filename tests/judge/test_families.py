@@ -4,6 +4,7 @@ configures it, and small with one field after another changed. Equal, or refused
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,10 @@ NO_SHAPE = (
 )
 
 
+@cache
 def small_file(model_type: str) -> tuple[dict[str, Any], int]:
     """The small model's config.json, which the class itself loads, and its parameters."""
-    usual = CONFIGS[model_type]().to_dict()
-    found = built(model_type, {key: value for key, value in SMALL.items() if key in usual})
+    found = families.small(model_type)
     assert found is not None and loaded(model_type, found[0]) == found[1]
     return found
 
@@ -182,6 +183,12 @@ def test_another_name_of_a_key_is_the_key_and_two_that_differ_are_refused(model_
 
 NAMED_FLAGS = ("internlm3",)
 """Types whose other names are those of switches only."""
+
+
+def test_what_is_written_down_is_of_this_release() -> None:
+    recorded = {name: rows[1] for name, rows in json.loads(families.COUNTS.read_text(encoding="utf-8")).items()}
+    assert {name: small_file(name)[1] for name in recorded} == recorded, "make families"
+    assert families.PAGE.read_text(encoding="utf-8") == families.page(), "make families"
 
 
 def test_the_class_of_every_type_is_known_without_transformers() -> None:

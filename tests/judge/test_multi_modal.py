@@ -19,7 +19,7 @@ from small_models import noted
 pytest.importorskip("transformers")
 families = pytest.importorskip("validation.judge.families")
 multi_modal = pytest.importorskip("validation.judge.multi_modal")
-CONFIGS, SMALL = families.CONFIGS, families.SMALL
+CONFIGS = families.CONFIGS
 TIE = multi_modal.TIE
 TYPES = sorted((set(FAMILIES) & set(CONFIGS) & set(families.classes())) | set(TEXT_TYPES))
 FACTS = {kind: facts for kind, facts in WHOLE.items() if set(facts["ties"]) != {"?"}}
@@ -37,7 +37,7 @@ def inner_types(kind: str) -> list[str]:
 
 def small_text(kind: str) -> dict[str, Any] | None:
     """A small language model of that type, without lists of its layers."""
-    found = families.built(kind, {key: value for key, value in SMALL.items() if key in CONFIGS[kind]().to_dict()})
+    found = families.small(kind)
     return None if found is None else {key: value for key, value in found[0].items() if key not in multi_modal.LAYERS[1:]}
 
 
@@ -99,7 +99,7 @@ def test_a_long_walk_over_files_with_a_language_model(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_number_of_experts_under_another_name_is_the_class_s_or_refused(kind: str) -> None:
-    config = families.built(kind, {key: value for key, value in SMALL.items() if key in CONFIGS[kind]().to_dict()})[0]
+    config = families.small(kind)[0]
     own, wrong = [key for key in EXPERT_KEYS if key in config], []
     less = {key: value for key, value in config.items() if key not in own}
     for key in set(EXPERT_KEYS) - set(own):
@@ -116,7 +116,7 @@ def test_two_lists_of_layers_that_differ_are_refused(kind: str) -> None:
     """And where only one of them is there, the count is the class's."""
     names = families.same_lists()[kind]
     first, second = (["mamba", one, "mamba", one, "mamba"] for one in ("attention", "mamba"))
-    config = families.built(kind, {key: value for key, value in SMALL.items() if key in CONFIGS[kind]().to_dict()})[0]
+    config = families.small(kind)[0]
     config = {key: value for key, value in config.items() if key not in names}
     assert len(names) == 2 and ours({**config, names[0]: first, names[1]: second}) is None
     for name in names:

@@ -294,7 +294,7 @@ COUNTS = json.loads((Path(__file__).parent / "family_counts.json").read_text(enc
 
 @pytest.mark.parametrize("model_type", sorted(COUNTS))
 def test_small_models_of_every_family_count_what_transformers_counts(model_type: str) -> None:
-    """Parameters of the class of `transformers` itself, recorded by validation/judge/families.py (`make judge`)."""
+    """Parameters of the class of `transformers` itself, recorded by validation/judge/families.py (`make families`)."""
     base, parameters, *others = COUNTS[model_type]
     for changes, count in ([{}, parameters], *others):
         left_out = changes if isinstance(changes, str) else ""

@@ -18,6 +18,9 @@ warnings.simplefilter("ignore")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from autoconfig.specs.job import Job, read_job_text  # noqa: E402
+from autoconfig.trainer.host.limits import leave_out_compiler  # noqa: E402
+
+leave_out_compiler()  # two fifths of the start of every rank
 from autoconfig.trainer.host.cpu import cpu_for_cuda, without_engine  # noqa: E402
 from autoconfig.trainer.host.live_memory import LiveMemory  # noqa: E402
 from autoconfig.trainer.optimizer import parallel_groups  # noqa: E402

@@ -17,6 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 warnings.simplefilter("ignore")
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # its guards ask the CUDA driver
 
+from autoconfig.trainer.host.limits import leave_out_compiler  # noqa: E402
+
+leave_out_compiler()
 import megatron.core.datasets.utils as dataset_utils  # noqa: E402
 import megatron.training.training as training  # noqa: E402
 import torch  # noqa: E402

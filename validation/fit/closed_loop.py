@@ -40,6 +40,7 @@ from scipy.optimize import least_squares
 from autoconfig.runs.predict_serving import Setup, best_setup, closed, open_loop
 from autoconfig.runs.serving_row import ServingCase, read_case
 from autoconfig.runs.table import Row, cell, number
+from autoconfig.serving.closed_loop import simulated_loop
 from validation.intake.served import group_of, known_setup
 
 Vector = npt.NDArray[np.float64]
@@ -161,7 +162,7 @@ def fit_pooled(
 def simulated(case: ServingCase, setup: Setup) -> tuple[float, float, float, SimulatedStream]:
     """(mean TPOT, mean TTFT, load of the cache, stream) of a benchmark."""
     if case.load == "closed":
-        loop = closed(case, setup)
+        loop = closed(case, setup, simulated_loop)
         return loop.tpot_s, loop.ttft_s, loop.load, loop.stream
     found = open_loop(case, setup)
     return found.tpot_s, found.ttft_s, 0.0, found.served

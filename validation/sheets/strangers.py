@@ -82,9 +82,10 @@ def strangers(*, facts: bool) -> Sheet:
     rows = [{**row, **stated.get(row["id"], {})} for row in published_rows("strangers_training")]
     ours = [cell(row, "source").startswith(OF_NVIDIA) for row in rows]
     unseen = Constants("publisher").of(A_TABLE_OF_NVIDIA, "")
-    found = {id(row): p for row, p in zip(rows, predict_rows(rows), strict=True)}
-    own = [row for row, is_own in zip(rows, ours, strict=True) if is_own]
-    found |= {id(row): p for row, p in zip(own, predict_rows(own, unseen), strict=True)}
+    found = {}
+    for is_own, constants in ((False, None), (True, unseen)):
+        mine = [row for row, own in zip(rows, ours, strict=True) if own == is_own]
+        found |= {id(row): p for row, p in zip(mine, predict_rows(mine, constants), strict=True)}
     return Sheet(rows=tuple(rows), predictions=tuple(found[id(row)] for row in rows))
 
 
