@@ -9,7 +9,6 @@ from validation.diagnosis.alarms import alarm_lines
 from validation.diagnosis.groups import group_lines
 from validation.diagnosis.switches import pair_lines
 
-
 pytestmark = pytest.mark.xdist_group("diagnosis figures")
 
 

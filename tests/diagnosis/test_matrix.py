@@ -7,7 +7,6 @@ from validation.diagnosis import made_runs
 from validation.diagnosis.faults import EVERY, dense, diagnosed, fault_lines, named
 from validation.diagnosis.made_runs import DENSE, EXPERTS, ONE_NODE, made
 
-
 pytestmark = pytest.mark.xdist_group("made faults")
 
 

@@ -47,7 +47,7 @@ def job(model: str, plan: str, processes: int = 1, **changes) -> Job:
     numerics = Numerics(precision="fp32", hidden_dropout=0.0, attention_dropout=0.0)
     values = {
         "model": MODELS[model], "plan": parse_plan(whole, processes), "numerics": numerics, "device": "cpu",
-        "workload": Workload(seq_length=32, global_batch_size=8),
+        "workload": Workload(seq_length=32, global_batch_size=4),
     }  # fmt: skip
     return Job(**{**values, **changes})
 
