@@ -25,7 +25,7 @@ BIN = FOLDER / "bin"
 EXTRAS = ("plots", "tables", "study", "postgres", "serve")
 LEFT_OUT = {"train": "torch alone is 5 GB, and pinned", "gpu": "needs CUDA"}
 """Extras that are not tried, and why."""
-TEST_TOOLS = ("pytest", "hypothesis", "jsonschema")
+TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
 OLDER = "click"
 """Of an older release of it every command would fail at its import."""
 SMALL = ("--model", "llama3-8b", "--gpus", "8")
@@ -36,8 +36,8 @@ COMMANDS = (
     ("rl", *SMALL), ("model", "llama3-8b"), ("rules",), ("validate",), ("gpus", "--json"), ("keys", "list"), ("--help",),
 )  # fmt: skip
 TESTS = (
-    "tests/cli/test_cli.py", "tests/megatron/test_shell_script.py", "tests/megatron/test_public_scripts.py",
-    "tests/notebook/test_api.py", "tests/render/test_output_files.py", "tests/runs/test_predict.py",
+    "tests/cli/test_cli.py", "tests/megatron/test_shell_script.py", "tests/notebook/test_api.py",
+    "tests/render/test_output_files.py", "tests/runs/test_predict.py",
     "tests/study/test_proposal.py", "tests/study/test_storages.py", "tests/api/test_answers.py",
     "tests/api/test_postgresql.py", "tests/api/test_searches.py::test_a_pool_that_has_failed_is_started_again",
 )  # fmt: skip
@@ -118,11 +118,8 @@ def main() -> None:
         say(f"{len(COMMANDS)} commands")
     for extra, why in LEFT_OUT.items():
         say(f"left out: {extra} ({why})")
-    say(
-        run(
-            BIN / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", PLAIN, "--deselect", LEFT_TO_OTHERS, *TESTS
-        ).splitlines()[-1]
-    )
+    how = ("-q", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadgroup", "-m", PLAIN, "--deselect", LEFT_TO_OTHERS)
+    say(run(BIN / "python", "-m", "pytest", *how, *TESTS).splitlines()[-1])
     pip(f"{OLDER}<{lower_bounds(found)[OLDER]}")
     pip(".")
     run(BIN / "autoconfig", "search", *SMALL)

@@ -33,7 +33,7 @@ os._exit(int(line.recv(16) or b"1"))
 
 @contextmanager
 def ready_python(folder: Path) -> Iterator[Path]:
-    """A program in the folder that takes `-P -m MODULE ...` like python, until the context ends."""
+    """A program in the folder that takes `-P -m MODULE ...` or `FILE ...` like python, until the context ends."""
     path, program = str(folder / "ready"), folder / "ready-python"
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
     server = subprocess.Popen([sys.executable, __file__, path], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -47,6 +47,20 @@ def ready_python(folder: Path) -> Iterator[Path]:
         server.stdin.close()
         server.wait(60)
         server.stdout.close()
+
+
+def ranks(program: str, processes: int, *command: str) -> list[str]:
+    """torchrun of so many ranks, all of them and itself from a ready interpreter."""
+    return [
+        program,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+        "--no-python",
+        program,
+        *command,
+    ]
 
 
 def serve(path: str) -> None:
@@ -94,18 +108,21 @@ def attend(line: socket.socket) -> None:
 
 
 def run(asked: dict) -> None:
-    """As `python -P -m MODULE ...` would. Does not return."""
+    """As `python -P -m MODULE ...` or `python FILE ...` would. Does not return."""
     import resource
 
-    options, module, *arguments = [word for word in asked["arguments"] if word != "-P"]
-    assert options == "-m", asked["arguments"]
+    words = [word for word in asked["arguments"] if word != "-P"]
+    module, *arguments = words[1:] if words[0] == "-m" else words
     os.environ.clear()
     os.environ.update(asked["variables"])
     os.chdir(asked["folder"])
     resource.setrlimit(resource.RLIMIT_FSIZE, tuple(asked["file_bytes"]))
     sys.argv, code = [module, *arguments], 0
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if words[0] == "-m":
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(module, run_name="__main__")
     except SystemExit as error:
         code = int(error.code or 0) if not isinstance(error.code, str) else 1
     except BaseException:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from autoconfig.specs.job import Job, job_text
 from autoconfig.specs.models.model import ModelSpec
 from autoconfig.specs.plan import NONE, Recompute, TrainPlan
 from autoconfig.specs.scenario import Numerics, Workload
+from ready_python import ranks, ready_python
 
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.training.answer import search
@@ -81,6 +81,12 @@ def cut(plan: TrainPlan) -> TrainPlan:
                      recompute=recompute, dist_opt=plan.dist_opt)  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    with ready_python(tmp_path_factory.mktemp("ready")) as program:
+        yield str(program)
+
+
 def job_of(number):
     """One step of the question's first plan, cut down, two layers a chunk."""
     scenario, plan = first(number)
@@ -103,16 +109,15 @@ its hybrid model have CUDA and Triton kernels only, for which traces have stand-
     "number",
     [pytest.param(n, marks=[] if n in STEPPED else [pytest.mark.soak]) for n in range(len(QUESTIONS)) if n not in HYBRIDS],
 )
-def test_one_step_of_it_runs(number, tmp_path):
+def test_one_step_of_it_runs(number, ready, tmp_path):
     job = job_of(number)
     assert job.plan.world_size <= MOST
     (tmp_path / "job.json").write_text(job_text(job))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / "import"), "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"}
+    command = ranks(ready, job.plan.world_size, "-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json"))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.plan.world_size}",
-         "-m", "autoconfig.trainer", "--job", str(tmp_path / "job.json")],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, (named(number), str(job.plan), done.stdout[-1500:], done.stderr[-6000:])
     result = json.loads((tmp_path / "result.json").read_text())
     losses = result["losses"]

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
-from ready_python import ready_python
+from ready_python import ranks, ready_python
 
 ROOT = Path(__file__).parents[2]
 collect_ignore_glob = []
@@ -82,20 +82,16 @@ def start():
 
 
 @pytest.fixture(scope="session")
-def answers(start, tmp_path_factory):
+def answers(ready, tmp_path_factory):
     """answers(processes, {name: job text}) -> what agreement_worker.py found."""
 
     def ask(processes: int, cases: dict[str, str]) -> dict:
         folder = tmp_path_factory.mktemp(f"agreement{processes}")
         (folder / "cases.json").write_text(json.dumps(cases))
-        run = start(processes, str(Path(__file__).with_name("agreement_worker.py")), str(folder))
-        try:
-            out, err = run.communicate(timeout=400)
-        except subprocess.TimeoutExpired:
-            run.terminate()
-            raise
+        command = ranks(ready, processes, str(Path(__file__).with_name("agreement_worker.py")), str(folder))
+        run = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=400, check=False)
         if run.returncode:
-            pytest.fail(f"exit {run.returncode}\n{out[-2000:]}\n{err[-12000:]}")
+            pytest.fail(f"exit {run.returncode}\n{run.stdout[-2000:]}\n{run.stderr[-12000:]}")
         return json.loads((folder / "answers.json").read_text())
 
     return ask

@@ -156,8 +156,30 @@ def tied(kind: str, outer: bool | None, inner: bool | None) -> bool | None:
         return None
 
 
+DEPTHS = ("num_hidden_layers", "depth", "num_layers", "encoder_layers", "decoder_layers")
+_deep: set[str] = set()
+"""Types that are built with all layers of their towers only."""
+
+
+def shallow(kind: str, file: Mapping[str, Any]) -> dict[str, Any]:
+    """The file with two layers in each part but the language model, of which nothing is asked."""
+    return {
+        key: {name: min(x, 2) if name in DEPTHS and type(x) is int else x for name, x in value.items()}
+        if isinstance(value, dict) and key != part(kind)
+        else value
+        for key, value in file.items()
+    }
+
+
 def whole(kind: str, file: Mapping[str, Any]) -> Any:
-    """The class as it is built of this file; None where it builds none."""
+    """The class as it is built of this file, but for the depth of its towers; None where it builds none."""
+    found = None if kind in _deep else _whole(kind, shallow(kind, file))
+    if found is None and (found := _whole(kind, file)) is not None:
+        _deep.add(kind)
+    return found
+
+
+def _whole(kind: str, file: Mapping[str, Any]) -> Any:
     try:
         with quietly():
             read = CONFIGS[kind]._decode_special_floats(copy.deepcopy(dict(file)))
