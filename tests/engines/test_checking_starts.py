@@ -303,8 +303,11 @@ def test_fifty_loads():
     assert len(LOADS) == 50 and len({(text, str(load)) for text, load in LOADS}) == 50
 
 
-@pytest.mark.parametrize(("text", "load"), LOADS)
+@pytest.mark.parametrize(
+    ("text", "load"), [pytest.param(*one, marks=[pytest.mark.soak] if i % 3 else []) for i, one in enumerate(LOADS)]
+)
 def test_check_says_what_predict_says_of_its_row(text, load):
+    """Every third by `make test`, all by `make soak`."""
     found = answer(text, **load)
     assert found.starts == "yes" and found.load is not None and found.load.ttft_ms, (found.why, found.load)
     same = predict_row(found.load.row, shipped_calibration())

@@ -38,9 +38,10 @@ def row_pool(row):
 LOADS = ("seqs", "fewer users", "rate")
 
 
-def test_check_deployments_and_predict_give_the_same_figures_of_fifty_starts(tmp_path: Path):
+@pytest.mark.parametrize("count", [15, pytest.param(50, marks=pytest.mark.soak)])
+def test_check_deployments_and_predict_give_the_same_figures(tmp_path: Path, count: int):
     rng, path, wrong, seen = random.Random(34), tmp_path / "serve.sh", [], set()
-    for _ in range(50):
+    for _ in range(count):
         model, engine = rng.choice(list(MODELS)), rng.choice(list(STARTS))
         name, degrees = MODELS[model]
         tp, seqs, tokens = rng.choice(degrees), rng.choice((1, 2, 4, 8, 16, 32, 48)), rng.choice((2048, 4096, 8192))

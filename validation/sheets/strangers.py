@@ -82,7 +82,7 @@ def strangers(*, facts: bool) -> Sheet:
     rows = [{**row, **stated.get(row["id"], {})} for row in published_rows("strangers_training")]
     ours = [cell(row, "source").startswith(OF_NVIDIA) for row in rows]
     unseen = Constants("publisher").of(A_TABLE_OF_NVIDIA, "")
-    found = {}
+    found: dict[int, Prediction] = {}
     for is_own, constants in ((False, None), (True, unseen)):
         mine = [row for row, own in zip(rows, ours, strict=True) if own == is_own]
         found |= {id(row): p for row, p in zip(mine, predict_rows(mine, constants), strict=True)}
