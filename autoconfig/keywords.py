@@ -23,6 +23,7 @@ class _Common(TypedDict, total=False):
     decoder_seq_length: int | str
     packed_length: int | str
     global_batch_size: int | str
+    schedule_calls: int | str
     zero_stage: int | str
     memory_margin: float | str
     tokens: float | str

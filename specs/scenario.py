@@ -434,6 +434,12 @@ class Scenario:
     def __post_init__(self) -> None:
         stack = with_run_options(self.software, self.given)
         object.__setattr__(self, "software", without_ring(self.model, stack))
+        if (calls := self.workload.schedule_calls) > 1 and stack.sharding != "torch":
+            raise InputError(
+                f"{option('schedule_calls')} {calls}: the pipeline of {stack.name} takes all micro-batches of a step in one run of "
+                f"its schedule; leave it out, or say {option('software')} torchtitan or automodel",
+                field="schedule_calls",
+            )
         model = self.model
         if self.numerics.freezes_quantised and (model.is_moe or model.is_hybrid or model.encoder_num_layers):
             odd = "experts" if model.is_moe else "recurrent layers" if model.is_hybrid else "an encoder"

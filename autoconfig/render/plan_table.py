@@ -188,7 +188,8 @@ def workload_text(scenario: Scenario) -> str:
     """Sequence and batch, and how dropless experts are routed."""
     work = scenario.workload
     packed = f" packed from sequences of {work.packed_length:,}" if work.packed_length else ""
-    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}{routing_text(scenario)}"
+    runs = f" in {work.schedule_calls:,} runs of the pipeline's schedule" if work.schedule_calls > 1 else ""
+    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}{runs}{routing_text(scenario)}"
 
 
 def routing_text(scenario: Scenario) -> str:

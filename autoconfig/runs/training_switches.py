@@ -179,6 +179,7 @@ class _Cells:
     decoder_seq_length: int | None
     packed_length: int | None
     global_batch_size: int | None
+    schedule_calls: int | None
 
 
 def read_row_workload(row: Row, model: ModelSpec, assumed: list[Remark]) -> Workload:
@@ -189,6 +190,7 @@ def read_row_workload(row: Row, model: ModelSpec, assumed: list[Remark]) -> Work
         decoder_seq_length=count_of(row, "decoder_seq") if model.is_encoder_decoder else None,
         packed_length=None if packed is not None and seq is not None and packed >= seq else packed,
         global_batch_size=count_of(row, "gbs"),
+        schedule_calls=count_of(row, "schedule_calls"),
     )
     if packed is None and cell(row, "task").lower() in (*ADAPTERS, *FULL_TUNING):
         assumed.append(note("packed_length: samples that are not packed"))

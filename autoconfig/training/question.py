@@ -94,6 +94,8 @@ class Request:
     decoder_seq_length: int | None = None
     packed_length: int | None = None
     global_batch_size: int | None = None
+    schedule_calls: int | None = None
+    """Times that the pipeline's schedule runs in a step; None: once."""
     architecture: Mapping[str, object] = field(default_factory=dict)
     """ModelSpec fields to change: {"num_layers": 12}."""
     numerics: Mapping[str, object] = field(default_factory=dict)
@@ -582,6 +584,8 @@ class Asked(Protocol):
     def packed_length(self) -> int | None: ...
     @property
     def global_batch_size(self) -> int | None: ...
+    @property
+    def schedule_calls(self) -> int | None: ...
 
 
 def trains_adapters(numerics: Mapping[str, object]) -> bool:
@@ -644,6 +648,7 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adap
         global_batch_size=batch,
         decoder_seq_length=_decoder_seq_length(asked, model, seq, assumed),
         packed_length=asked.packed_length,
+        schedule_calls=1 if asked.schedule_calls is None else asked.schedule_calls,
     )
 
 

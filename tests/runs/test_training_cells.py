@@ -330,3 +330,30 @@ def test_software_that_nobody_knows_is_priced_as_the_generic_stack_of_its_kind(n
     named = [one for one in case.assumed if one.field == "software" and "is not known" in one.why]
     assert len(named) == (name != stack)
     assert all(repr(name) in one.why for one in named)
+
+
+def test_runs_of_the_schedule_are_said_alike() -> None:
+    """A cell and a field of a question: each run has a bubble of its own, of (p - 1) micro-batches; Megatron's schedule takes all."""
+    cells = {
+        "model": "llama3-8b",
+        "gpu": "H100",
+        "gpus": "8",
+        "precision": "bf16",
+        "vpp": "1",
+        "ep": "1",
+        "gbs": "64",
+        "fsdp": "2",
+    }
+    once, four = (case(**cells, software="torchtitan", schedule_calls=calls) for calls in ("", "4"))
+    asked = Request(model="llama3-8b", gpus=8, gpu="h100", software="torchtitan", seq_length=4096, global_batch_size=64)
+    assert understand(replace(asked, schedule_calls=4)).scenario.workload == four.scenario.workload
+    assert understand(asked).scenario.workload == once.scenario.workload
+    bubbles = []
+    for one in (once, four):
+        found = estimate_step_time(one.scenario, one.scenario.layouts([one.plan]), [NONE], detail=True)
+        bubbles.append(float(found.parts["pipeline_bubble_seconds"][0, 0]))
+    assert bubbles[1] == pytest.approx(4 * bubbles[0])
+    with pytest.raises(InputError, match="--schedule-calls 4: the pipeline of nemo-26.06.01.* all micro-batches"):
+        case(schedule_calls="4")
+    with pytest.raises(InputError, match="schedule_calls=0"):
+        understand(replace(asked, schedule_calls=0))
