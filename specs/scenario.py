@@ -436,8 +436,8 @@ class Scenario:
         object.__setattr__(self, "software", without_ring(self.model, stack))
         if (calls := self.workload.schedule_calls) > 1 and stack.sharding != "torch":
             raise InputError(
-                f"{option('schedule_calls')} {calls}: the pipeline of {stack.name} takes all micro-batches of a step in one run of "
-                f"its schedule; leave it out, or say {option('software')} torchtitan or automodel",
+                f"{option('schedule_calls')} {calls}: the pipeline of {stack.name} takes all micro-batches of a step in one "
+                f"run of its schedule; leave it out, or say {option('software')} torchtitan or automodel",
                 field="schedule_calls",
             )
         model = self.model

@@ -279,6 +279,9 @@ class StackTime:
     overlap_moe_expert_parallel_comm)."""
     moe_host_seconds: float = 0.0009
     """More than host_floor_seconds for the forward of a layer with experts: router, permutation, dispatch."""
+    alltoall_host_seconds: float = 0.0
+    """More than moe_host_seconds where dropless experts are reached by all-to-all and nothing hides it: counts of rows, summed
+    and fetched by the host, splits, the sorting of what arrives. A third with one local expert, which sorts nothing."""
     expert_host_seconds: float = 0.000115
     """The same per local expert under a quantised format: its launches and casts of its own; half of it in 16 bits. This and
     the next four: python -m validation.fit.refit_mixtures."""

@@ -333,7 +333,7 @@ def test_software_that_nobody_knows_is_priced_as_the_generic_stack_of_its_kind(n
 
 
 def test_runs_of_the_schedule_are_said_alike() -> None:
-    """A cell and a field of a question: each run has a bubble of its own, of (p - 1) micro-batches; Megatron's schedule takes all."""
+    """A cell and a field of a question: each run has a bubble of its own; Megatron's schedule takes all micro-batches."""
     cells = {
         "model": "llama3-8b",
         "gpu": "H100",
@@ -353,7 +353,7 @@ def test_runs_of_the_schedule_are_said_alike() -> None:
         found = estimate_step_time(one.scenario, one.scenario.layouts([one.plan]), [NONE], detail=True)
         bubbles.append(float(found.parts["pipeline_bubble_seconds"][0, 0]))
     assert bubbles[1] == pytest.approx(4 * bubbles[0])
-    with pytest.raises(InputError, match="--schedule-calls 4: the pipeline of nemo-26.06.01.* all micro-batches"):
+    with pytest.raises(InputError, match=r"--schedule-calls 4: the pipeline of nemo-26\.06\.01.* all micro-batches"):
         case(schedule_calls="4")
     with pytest.raises(InputError, match="schedule_calls=0"):
         understand(replace(asked, schedule_calls=0))

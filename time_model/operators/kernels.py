@@ -265,6 +265,11 @@ up-projections, halves split, rotated and joined again (counted in megatron-core
 14 modules and copies where attention.py has 8)."""
 
 
+SORTS_NOTHING = 1.0 / 3.0
+"""Of all-to-all's host time, what is left with one local expert: 18 of 22 operators, and none of four splits into a chunk of
+each rank and expert (counted in megatron-core 0.19.2; the share is assumed)."""
+
+
 def layer_launch_seconds(
     stack: StackTime,
     settings: RunSettings,
@@ -275,13 +280,14 @@ def layer_launch_seconds(
     sublayer: str = "",
     latent: bool = False,
     shared: bool = False,
+    dropless: bool = False,
 ) -> Number:
     """Forward time that the host needs to launch one layer: attention and MLP (c), or attention, routing and each local expert.
 
     `experts`: local experts, 0 in a dense layer; `latent`: attention is multi-latent; `shared`: shared experts beside the
-    routed ones, an MLP more. A graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16
-    bits have no quantised tensors: half. One launch serves fused experts. Under the combined 1F1B schedule every node
-    runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
+    routed ones, an MLP more; `dropless`: all-to-all's splits are known of no step before it (`alltoall_host_seconds`). A
+    graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16 bits have no quantised tensors: half. One
+    launch serves fused experts. Under the combined 1F1B schedule every node runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
     experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
     """
     experts = np.asarray(experts, dtype=np.float64)
@@ -302,6 +308,9 @@ def layer_launch_seconds(
     launches = np.minimum(experts, 1.0) if settings.fused_experts else experts
     routed = part("moe_router", stack.moe_host_seconds) + part("moe", single) * launches
     routed = routed * np.where(overlapped, stack.ep_overlap_host, 1.0)
+    if settings.dispatcher == "alltoall" and dropless and not settings.graphed("moe_preprocess"):
+        sorting = np.where(experts > 1.0, 1.0, SORTS_NOTHING) * stack.alltoall_host_seconds
+        routed = routed + np.where(overlapped, 0.0, sorting)
     beside = part("moe", MLP_SHARE * c) if shared else 0.0
     return np.where(experts > 0.0, (0.0 if sublayer else part("attn", c + more)) + routed + beside, dense)
 

@@ -207,6 +207,7 @@ def _with_host(
         sublayer=kind if job.model.is_hybrid else "",
         latent=job.model.multi_latent_attention,
         shared=job.model.moe_shared_expert_intermediate_size > 0,
+        dropless=not job.drops_tokens,
     )
     if kind == "decoder" and job.model.is_encoder_decoder:
         launches = CROSS_ATTENTION_LAUNCHES * launches
