@@ -303,7 +303,7 @@ def test_two_losses_two_gains_and_the_memory_of_a_trade_are_named():
     assert _trade(*reports) == ": GEMMs +2.00 s; pipeline sends +500 ms; optimizer -600 ms; stragglers -300 ms; +2.0 GiB"
 
 
-ASKED = {"seq_length": None, "decoder_seq_length": None, "packed_length": None, "global_batch_size": None}
+ASKED = dict.fromkeys(("seq_length", "decoder_seq_length", "packed_length", "global_batch_size", "schedule_calls"))
 
 
 @pytest.mark.parametrize(("model", "adapters", "given", "seq", "batch"), [

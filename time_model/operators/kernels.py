@@ -287,8 +287,9 @@ def layer_launch_seconds(
     `experts`: local experts, 0 in a dense layer; `latent`: attention is multi-latent; `shared`: shared experts beside the
     routed ones, an MLP more; `dropless`: all-to-all's splits are known of no step before it (`alltoall_host_seconds`). A
     graphed part costs GRAPHED_S, a full-iteration graph nothing. Experts in 16 bits have no quantised tensors: half. One
-    launch serves fused experts. Under the combined 1F1B schedule every node runs an autograd of its own (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py);
-    experts, fitted on NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
+    launch serves fused experts. Under the combined 1F1B schedule every node runs an autograd of its own
+    (`ep_overlap_host`). Source: attention, 94 launch-bound CI runs (validation/fit/host_floor.py); experts, fitted on
+    NVIDIA's mixtures of 2025 and 2026, one value for every GPU and release (docs/time_model.md, Host).
     """
     experts = np.asarray(experts, dtype=np.float64)
     if settings.full_iteration or "full" in settings.cuda_graphs:
