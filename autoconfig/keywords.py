@@ -191,6 +191,7 @@ class BudgetKeywords(TypedDict, total=False):
     decoder_seq_length: int | str
     packed_length: int | str
     global_batch_size: int | str
+    schedule_calls: int | str
     zero_stage: int | str
     memory_margin: float | str
     power_limit: float
