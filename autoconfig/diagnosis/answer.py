@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoconfig.diagnosis.budget import StepBudget, subtract
-from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation, rules_data
+from autoconfig.diagnosis.doubt import Doubt, doubt_of
+from autoconfig.diagnosis.expectation import EARLIER, HOST, Better, Expectation
 from autoconfig.diagnosis.finding import CERTAIN, CERTAINTIES, CONSISTENT, Cause, Cleared, RunCase, Undecided
 from autoconfig.diagnosis.measured import GivenStep, MeasuredStep, measured_of
 from autoconfig.diagnosis.rules.plan import better_plan
@@ -51,7 +52,6 @@ FOLLOWS_FROM = {"R03": ("R02",), "R14": ("R10",), "R17": ("R14", "R16", "R08")}
 """Rule -> those whose cause brings it about: nothing hides a slow link, a low clock makes a slow rank, and the pipeline waits
 for a slow rank, stage or expert."""
 PLAN_MISSING = "the launch file, the log's own arguments, or --model, --gpus, --gpu and a PLAN"
-PLAN_DOUBTED = "the plan, global batch, sequence and number of GPUs as the run had them (its arguments)"
 STEP_MISSING = "a step: lines of the run's log, or --step"
 
 
@@ -137,17 +137,28 @@ def diagnose(
         expectation = _as_earlier(earlier.measured, expectation)
     better = better_plan(expectation) if with_better and expectation is not None else None
     case = replace(case_of(evidence, expectation, given or GivenStep(), earlier), better=better)
-    found = {rule.id: rule.test(case) for rule in RULES}
-    causes = _named(case, [one for one in found.values() if isinstance(one, Cause)])
-    verdict, why = _verdict(case, causes)
+    doubt = doubt_of(evidence, expectation, case.measured)
+    asked = case if doubt is None else _without_plan(case, given or GivenStep())
+    found = {rule.id: rule.test(asked) for rule in RULES}
+    causes = _named(asked, [one for one in found.values() if isinstance(one, Cause)])
+    verdict, why = _verdict(asked, causes)
+    if doubt is not None:
+        case = replace(case, measured=asked.measured, better=None, budget=StepBudget())
+        why = doubt.why if verdict == NOT_ENOUGH else f"{why}; the plan is not the run's: {doubt.why}"
     return Diagnosis(
         verdict=verdict,
         why=why,
         case=case,
         causes=tuple(causes),
         cleared=tuple((rule, one.said) for rule, one in found.items() if isinstance(one, Cleared)),
-        missing=_missing(case, verdict, _open(found), unread),
+        missing=_missing(case, verdict, _open(found), unread, doubt),
     )
+
+
+def _without_plan(case: RunCase, given: GivenStep) -> RunCase:
+    """The case with a plan that is not the run's set aside: rates say no seconds then, but for what the caller gave."""
+    said = GivenStep() if given == GivenStep() else GivenStep(step=case.step_seconds)
+    return replace(case_of(case.evidence, None, said, case.earlier), doubted=case.expectation)
 
 
 def _open(found: Mapping[str, Cause | Cleared | Undecided | None]) -> dict[str, str]:
@@ -268,9 +279,6 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     if e.no_promise and not case.promised and (case.above_band or e.unknown_load):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if not case.above_band:
-        if _impossibly_fast(case):
-            why = "and no published run is so fast: plan, batch, sequence or GPUs are not those of this step"
-            return NOT_ENOUGH, f"{case.ratio:.2f} times the expected step, {why}"
         if step < e.p5:
             return FAST, f"{case.ratio:.2f} times the expected step, below its band"
         if step > e.p95:
@@ -281,15 +289,7 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     return SLOW, f"{case.ratio:.2f} times the expected step, and nothing that was given says why"
 
 
-def _impossibly_fast(case: RunCase) -> bool:
-    """Whether the step is so far below its plan's price that no published run is there."""
-    e = case.expectation
-    if e is None or e.plan is None or e.level == EARLIER or case.ratio is None:
-        return False
-    return case.ratio < rules_data()["far"]["fast"]
-
-
-def _missing(case: RunCase, verdict: str, silent: Mapping[str, str], unread: str) -> tuple[Missing, ...]:
+def _missing(case: RunCase, verdict: str, silent: Mapping[str, str], unread: str, doubt: Doubt | None) -> tuple[Missing, ...]:
     """What would settle the rules that had no evidence: plan and step first. Whether the plan, the report or another release is
     it, is asked where no verdict is given."""
     found = []
@@ -298,8 +298,8 @@ def _missing(case: RunCase, verdict: str, silent: Mapping[str, str], unread: str
         found.append(Missing(evidence=f"--gpu: nothing says the GPU, and {taken} was taken", rules=("R09",)))
     if case.expectation is None:
         found.append(Missing(evidence=f"{PLAN_MISSING} ({unread})" if unread else PLAN_MISSING, rules=("R09", "R12")))
-    if _impossibly_fast(case):
-        found.append(Missing(evidence=PLAN_DOUBTED, rules=("R09", "R12")))
+    if doubt is not None:
+        found.append(Missing(evidence=doubt.settles, rules=("R09", "R12")))
     if case.step_seconds is None:
         found.append(Missing(evidence=STEP_MISSING, rules=("R09", "R11")))
     settles: dict[str, list[str]] = {}

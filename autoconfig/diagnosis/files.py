@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from autoconfig.diagnosis.answer import Diagnosis, diagnose
+from autoconfig.diagnosis.doubt import without_unnamed_bars
 from autoconfig.diagnosis.expectation import Expectation, expectation_of
 from autoconfig.diagnosis.launch_files import is_launch_file
 from autoconfig.diagnosis.measured import GivenStep
@@ -128,6 +129,9 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
     if not evidence.files and step == GivenStep():
         raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
     unread = ""
+    if (plain := without_unnamed_bars(evidence)) is not None:
+        names = {line.origin.file for line in evidence.steps}
+        evidence = _with_remark(plain, tuple(names), "a progress bar without a name: nothing says that it is of training steps")
     now, before = _two_runs(evidence)
     try:
         expectation = _expected(evidence, asked, launch, batch_of(now))

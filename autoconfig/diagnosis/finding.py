@@ -25,7 +25,9 @@ class RunCase:
     measured: MeasuredStep | None = None
     """None: nothing says how long a step takes."""
     expectation: Expectation | None = None
-    """None: neither a plan nor an earlier run."""
+    """None: neither a plan nor an earlier run, or a plan that is not the run's."""
+    doubted: Expectation | None = None
+    """The expectation of a plan that is not the run's: its GPUs and nodes may be."""
     budget: StepBudget = field(default_factory=StepBudget)
     earlier: RunCase | None = None
     """The same job, before."""
@@ -34,8 +36,9 @@ class RunCase:
 
     @property
     def scenario(self) -> Scenario | None:
-        """What the plan was priced for; None without a plan."""
-        return self.expectation.scenario if self.expectation else None
+        """What the plan was priced for, whether or not it is doubted; None without a plan."""
+        e = self.expectation or self.doubted
+        return e.scenario if e is not None else None
 
     @property
     def step_seconds(self) -> float | None:

@@ -113,22 +113,40 @@ def measured_of(evidence: Evidence, expectation: Expectation | None, given: Give
 
 
 def _of_lines(lines: Sequence[StepLine], expectation: Expectation | None) -> MeasuredStep | None:
-    """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of, then the clock between
-    lines, then any rate."""
+    """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of where the clock between
+    lines does not contradict them, then that clock, then any rate."""
     if any(line.seconds is not None for line in lines):
         return _median([line for line in lines if line.seconds is not None], "")
     found = [(line, *seconds_of_line(line, expectation)) for line in lines]
     priced = [replace(line, seconds=seconds) for line, seconds, _ in found if seconds is not None]
-    if priced:
-        return _median(priced, next(convention for _, seconds, convention in found if seconds is not None))
     clocked = [line for line in lines if line.at is not None or line.elapsed is not None]
-    if (by_clock := _median(clocked, "")) is not None:
+    by_clock = _median(clocked, "")
+    if priced:
+        by_rate = _median(priced, next(convention for _, seconds, convention in found if seconds is not None))
+        return by_clock if by_rate is None or _contradicts(by_clock, by_rate) else by_rate
+    if by_clock is not None:
         return by_clock
     for name in RATES:
         rates = [replace(line, seconds=1.0 / value) for line in lines if (value := getattr(line, name))]
         if rates and (measured := _median(rates, "")) is not None:
             return replace(measured, relative=True)
     return None
+
+
+RATE_OFF = 0.10
+"""Of a step, that a rate and the plan's tokens may be off from the clock between the lines: evaluation and saves lie in it."""
+
+
+def _contradicts(by_clock: MeasuredStep | None, by_rate: MeasuredStep) -> bool:
+    """Whether the clock between lines, where it is fine enough, says another step than a rate that the plan makes seconds of:
+    the plan's tokens or FLOPs are then not the run's."""
+    found = by_clock.statistics if by_clock is not None else None
+    if by_clock is None or found is None or found.count < LEAST_LINES or found.resolution > RATE_OFF:
+        return False
+    return abs(by_clock.step_seconds / by_rate.step_seconds - 1) > RATE_OFF
+
+
+LEAST_LINES = 3
 
 
 def _median(lines: Sequence[StepLine], convention: str) -> MeasuredStep | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +61,16 @@ def _of_a_step(lines: tuple[StepLine, ...], name: str) -> float | None:
         return None
     usual = statistics.median(grown)
     return usual if usual > 0 and all(abs(one / usual - 1) <= ALIKE for one in grown) else None
+
+
+def tokens_of_steps(lines: Sequence[StepLine]) -> list[tuple[StepLine, float]]:
+    """Tokens of a step by the count of those consumed so far."""
+    known = [(line, line.step, line.tokens) for line in lines if line.step is not None and line.tokens]
+    return [
+        (line, (tokens - before) / (step - then))
+        for (_, then, before), (line, step, tokens) in pairwise(known)
+        if step > then and tokens > before
+    ]
 
 
 def _sequence(line: StepLine) -> int | None:

@@ -217,9 +217,12 @@ def fields_of(row: Format, match: re.Match[str], rest: str) -> tuple[dict[str, A
             if (value := number(text, suffixes=row.suffixes)) is not None:
                 known, others[key] = known + 1, value
             continue
-        for name, value in read_field(how, key, text, suffixes=row.suffixes):
+        read = list(read_field(how, key, text, suffixes=row.suffixes))
+        for name, value in read:
             known += 1
             _take(found, name, value)
+        if not read and row.record == "step" and (how if isinstance(how, str) else how[0]) == "seconds":
+            found["unread"] = True
     return found, others, known
 
 

@@ -26,6 +26,7 @@ from autoconfig.evidence.records import (
     SlowestRank,
     StackSample,
     StepLine,
+    TrainingSign,
     Variable,
     Warned,
 )
@@ -204,6 +205,19 @@ def _vocabulary(read: Read, _row: Format, found: dict[str, Any], _others: dict[s
     return True
 
 
+def _training(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
+    """Note what is trained; the line itself is left to the formats behind, as it may measure something."""
+    once = ("training", found["kind"])
+    if once not in read.seen and found.get("share", 0.0) < MOST_ADAPTERS:
+        read.seen.add(once)
+        read.add("trainings", TrainingSign(origin=read.origin(number, line), kind=found["kind"]))
+    return False
+
+
+MOST_ADAPTERS = 50.0
+"""Percent of the parameters that adapters are at most."""
+
+
 def _start(read: Read, _row: Format, _found: dict[str, Any], _others: dict[str, float], number: int, _line: str) -> bool:
     read.starts.append(number)
     return True
@@ -328,6 +342,7 @@ _BUILD: dict[str, Callable[[Read, Format, dict[str, Any], dict[str, float], int,
     "frame": _frame,
     "warning": _warned,
     "start": _start,
+    "training": _training,
     "clock": _clock,
     "slowest": _slowest,
     "phases": _phases,
@@ -423,6 +438,6 @@ def _values(record: Any) -> dict[str, Any]:
     return {
         f.name: value
         for f in fields(record)
-        if f.name not in ("origin", "format", "running_mean", "start")
+        if f.name not in ("origin", "format", "running_mean", "start", "unread", "name")
         and (value := getattr(record, f.name)) not in (None, {}, frozenset())
     }

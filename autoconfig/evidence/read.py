@@ -229,6 +229,8 @@ def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
     remarks = [*truncated, *([f"lines of {len(ranks)} ranks"] if len(ranks) > 1 else [])]
     if read.left_out:
         remarks.append(f"a long log: the last {MOST_LINES:,} lines of each format are looked at")
+    if unread := sum(line.unread for line in steps):
+        remarks.append(f"the time of {unread} of {len(steps)} steps cannot be read")
     again = sum(later < before for before, later in pairwise(numbers))
     if again and len(ranks) < 2:
         remarks.append(f"steps begin again {again} times")

@@ -82,6 +82,8 @@ class StepLine:
     """Consumed so far."""
     batch_size: int | None = None
     """Sequences of a step."""
+    unread: bool = False
+    """It prints a time of its step that cannot be read (`nan`)."""
     skipped: int | None = None
     """Iterations skipped so far (loss scale, NaN)."""
     power_watts: float | None = None
@@ -234,6 +236,15 @@ class Warned:
     """plain_torch_layers, unfused_attention, recompile_limit, preempted; straggler, cpu_throttled of what watches a run."""
     count: int | None = None
     """Events so far, where the line says them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSign:
+    """What a line shows of the kind of training."""
+
+    origin: Origin
+    kind: str
+    """loss (of any), adapters, preferences, reinforcement, fine-tuning."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -437,6 +448,8 @@ class Evidence:
     variables: tuple[Variable, ...] = ()
     warnings: tuple[Warned, ...] = ()
     """The first of each kind."""
+    trainings: tuple[TrainingSign, ...] = ()
+    """The first of each kind."""
     clocks: tuple[ClockSample, ...] = ()
     slowest: tuple[SlowestRank, ...] = ()
     stacks: tuple[StackSample, ...] = ()
@@ -466,6 +479,7 @@ WITH_ORIGIN = (
         "hosts",
         "variables",
         "warnings",
+        "trainings",
         "clocks",
         "slowest",
         "stacks",

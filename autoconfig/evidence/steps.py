@@ -121,8 +121,15 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
         pauses=pauses,
         pause_period=_period(pauses, kept[0].interval),
         outside_s=_outside(kept),
-        resolution=0.0005 * median if of_means and points[0].interval == 1 and len(points) == 1 else 0.0,
+        resolution=_resolution(points, median, of_means=of_means, by_clock=by_clock),
     )
+
+
+def _resolution(points: Sequence[_Point], median: float, *, of_means: bool, by_clock: bool) -> float:
+    """Relative rounding: of a mean's digits, or of a clock that prints whole seconds."""
+    if by_clock:
+        return 1.0 / (median * float(np.median([point.interval for point in points])))
+    return 0.0005 * median if of_means and points[0].interval == 1 and len(points) == 1 else 0.0
 
 
 def _number(step: float) -> int | None:

@@ -1,4 +1,5 @@
-"""Files of two jobs are refused; what is known of a step without a measurement is no verdict: first steps, level-2 timers."""
+"""Files of two jobs are refused, a plan that the log speaks against says nothing of it, and what is known of a step without a
+measurement is no verdict: first steps, level-2 timers."""
 
 from pathlib import Path
 
@@ -140,3 +141,99 @@ def test_timers_of_level_2_are_seen_where_they_are_asked_for():
     for more, rules in (("--timing-log-level 2", ["R18"]), ("--timing-log-level=2", ["R18"]), ("--timing-log-level 1", [])):
         found = diagnosed({"train.sh": script.format(more=more), "run.log": megatron(60.0)}, gpu="h100")
         assert [one.rule for one in found.causes if one.certainty == "certain"] == rules, more
+
+
+SMALL = {"model": "llama3-8b", "gpus": "32", "gpu": "h100", "seq_length": "4096", "global_batch_size": "256"}
+SMALL_PLAN = "tp=2,mbs=1,sp=1"
+
+
+def tuning(tokens, seconds):
+    """LLaMA-Factory's trainer_log.jsonl: tokens that its batches hold, and the time since the start."""
+    line = (
+        '{{"current_steps": {0}, "total_steps": 900, "loss": 1.1, "elapsed_time": "{1}", "throughput": {2:.1f}, '
+        '"total_tokens": {3}}}\n'
+    )
+    return "".join(
+        line.format(
+            n, f"{n * seconds // 3600}:{n * seconds // 60 % 60:02d}:{n * seconds % 60:02d}", tokens / seconds, n * tokens
+        )
+        for n in range(20, 400, 20)
+    )
+
+
+def doubted(text, plan=SMALL_PLAN, **changed):
+    return diagnosed({"run.log": text}, plan, **{**SMALL, **changed})
+
+
+def test_a_log_that_counts_other_tokens_is_of_another_plan():
+    planned = 256 * 4096
+    for tokens, verdict in ((planned // 6, "not_enough"), (3 * planned, "not_enough"), (planned, "slow")):
+        found = doubted(tuning(tokens, 21))
+        assert (found.verdict, found.measured.step_seconds) == (verdict, pytest.approx(21.0)), tokens
+        assert bool(found.causes) is (verdict == "slow")
+        assert any("batch, sequence" in one.evidence for one in found.missing) is (verdict == "not_enough")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'train_runtime': 800.0, 'train_samples_per_second': 4.0, 'train_steps_per_second': 0.125, 'train_loss': 1.1}\n",
+        "".join(f"completed step: {n}, seconds: 9.50, TFLOP/s/device: 80.1, Tokens/s/device: 862.3\n" for n in range(30, 60)),
+    ],
+    ids=["samples", "tokens"],
+)
+def test_rates_and_times_that_are_of_other_batches_are_of_another_plan(text):
+    """32 samples a step where the plan has 256; 862 x 9.5 x 32 tokens where it has 1,048,576."""
+    found = doubted(text)
+    assert (found.verdict, found.causes) == ("not_enough", ()) and "and the plan has" in found.why
+
+
+RL = "Total step time: 310.00s\ngeneration: 190.00s\npolicy_training: 60.00s\nlogprobs: 40.00s\n"
+PAIRS = "{'loss': 0.69, 'rewards/chosen': 0.001, 'rewards/margins': 0.0, 'epoch': 0.1}\n"
+PEFT = "trainable params: 41,943,040 || all params: 8,072,204,288 || trainable%: 0.5196\n"
+BAR = "".join(f" {n}%|#####     | {10 * n}/1000 [{n}:00<40:00,  {{0:.2f}}s/it]\n" for n in range(10, 60))
+AXOLOTL = "[2025-06-02 11:40:02,118] [INFO] [axolotl.train.train:173] [PID:7] Starting trainer...\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        (RL, "autoconfig rl"),
+        (PAIRS + BAR.format(19.0), "one kind of training"),
+        (PEFT + megatron(19.0, batch=256), "--peft"),
+        (AXOLOTL + BAR.format(19.0), "tokens of a step"),
+    ],
+    ids=["reinforcement", "preferences", "adapters", "fine-tuning"],
+)
+def test_a_log_of_another_kind_of_training_is_not_priced(text, needed):
+    found = doubted(text)
+    assert (found.verdict, found.causes) == ("not_enough", ())
+    assert needed in found.missing[0].evidence and found.why_not_calibrate and found.better is None
+    socket = "c1:7:9 [0] NCCL INFO Using network Socket\n"  # the plan still says that there are nodes
+    with_proof = doubted(text + socket)
+    assert [(one.rule, one.certainty) for one in with_proof.causes] == [("R02", "certain")]
+
+
+def test_adapters_of_the_plan_are_no_other_kind():
+    assert doubted(PEFT + megatron(19.0, batch=256), peft="lora").verdict == "no_promise"
+
+
+def test_a_bar_without_a_name_is_of_a_training_where_something_says_so():
+    plain = doubted(BAR.format(19.0))
+    assert (plain.verdict, plain.causes, plain.measured) == ("not_enough", (), None)
+    assert any("without a name" in remark for remark in plain.case.evidence.files[0].remarks)
+    assert any("--step" in one.evidence for one in plain.missing)
+    bars = BAR.format(19.0)
+    for with_loss in (bars.replace("s/it]", "s/it, loss=2.1]"), bars + "{'loss': 2.31, 'learning_rate': 2e-05}\n"):
+        assert doubted(with_loss).measured.step_seconds == pytest.approx(19.0)
+    assert doubted(bars.replace(" 10%", "Train: 10%")).measured is not None
+
+
+def test_times_that_cannot_be_read_are_said_and_the_clock_stands_for_them():
+    line = (
+        " [2025-03-05 10:{0:02d}:{1:02d}] iteration {2:8d}/  5000 | elapsed time per iteration (ms): nan | "
+        "throughput per GPU (TFLOP/s/GPU): 91.0 | global batch size:   256 |\n"
+    )
+    found = doubted("".join(line.format(*divmod(40 * n, 60), 10 * n) for n in range(1, 60)))
+    assert found.measured.step_seconds == pytest.approx(4.0)
+    assert "the time of 59 of 59 steps cannot be read" in found.case.evidence.files[0].remarks

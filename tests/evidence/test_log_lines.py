@@ -41,8 +41,9 @@ def said(record, expected):
 def test_the_table_of_lines_is_large_enough():
     assert len(LINES) >= 200
     named = {row["format"] for row in LINES}
-    of_several_lines = {"megatron-arguments", "megatron-timers-of-ranks", "megatron-vocabulary", "run-start"}
-    assert named >= set(RECORDS) - of_several_lines and len(named) >= 20
+    of_several_lines = {"megatron-arguments", "megatron-timers-of-ranks", "megatron-vocabulary"}
+    no_measures = {row.name for row in grammar().formats if row.record in ("start", "training")}
+    assert named >= set(RECORDS) - of_several_lines - no_measures and len(named) >= 20
     assert all(row["source"] for row in LINES)
 
 
@@ -58,6 +59,34 @@ def test_a_line_is_read_whole(row):
         assert one.origin.line is not None and len(one.origin.text) <= 200
     for phase, expected in zip(evidence.phases, phases.split("; ") if phases else (), strict=True):
         said(phase, expected)
+
+
+def test_figures_below_each_other_are_of_one_thing():
+    (clock,) = read_texts({"a": "clocks_event_reasons.hw_slowdown Active\nclocks.sm 705 MHz\npower.draw 210\n"}).clocks
+    assert (clock.reasons, clock.sm_mhz, clock.power_watts) == ({"hw_slowdown"}, 705.0, 210.0)
+    (step,) = read_texts({"a": "tokens/s/gpu 4100\nmfu 0.31\n"}).steps
+    assert (step.tokens_per_s_per_gpu, step.mfu) == (4100.0, 0.31)
+
+
+TRAININGS = {
+    "trainable params: 20,971,520 || all params: 8,051,232,768 || trainable%: 0.2605": ["adapters"],
+    "trainable params: 8,030,261,248 || all params: 8,030,261,248 || trainable%: 100.0000": [],
+    "{'loss': 0.6931, 'rewards/chosen': 0.0012, 'rewards/rejected': 0.0013, 'epoch': 0.01}": ["preferences"],
+    "{'loss': 0.0, 'reward': 1.1, 'reward_std': 0.5, 'completions/mean_length': 201.5}": ["reinforcement"],
+    "{'loss': 1.31, 'num_tokens': 81920.0, 'mean_token_accuracy': 0.71, 'epoch': 0.02}": ["fine-tuning"],
+    "[2025-06-02 11:40:02,118] [INFO] [axolotl.train.train:173] [PID:7] Starting trainer...": ["fine-tuning"],
+    "Running tokenizer on dataset (num_proc=16):  42%|####      | 21000/50000": ["fine-tuning"],
+    "{'loss': 2.31, 'grad_norm': 1.2}": ["loss"],
+    "step 300 | train loss 3.11 | 4 GPUs": ["loss"],
+    "no loss of packets on ib0": [],
+}
+
+
+@pytest.mark.parametrize("line", TRAININGS)
+def test_lines_that_say_what_is_trained_measure_nothing(line):
+    found = read_texts({"log": line})
+    shown = [one.kind for one in found.trainings if one.kind != "loss" or TRAININGS[line] == ["loss"]]
+    assert (shown, found.steps) == (TRAININGS[line], ())
 
 
 def test_lines_are_told_apart_in_one_log():

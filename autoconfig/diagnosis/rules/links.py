@@ -131,7 +131,7 @@ def _is_fallback(fact: LinkFact, case: RunCase) -> bool:
 
 def _on_one_node(case: RunCase) -> bool:
     """Whether no network is used: NCCL names one all the same. Without a plan by the transports that it prints."""
-    scenario = _scenario(case)
+    scenario = case.scenario
     if scenario is not None:
         return scenario.cluster.num_gpus <= scenario.cluster.link_domain_size
     transports = [fact.value.lower() for fact in case.evidence.links if fact.kind == "transport"]
@@ -147,7 +147,7 @@ def _nodes(case: RunCase) -> int:
 
 def _over_nodes(case: RunCase) -> bool:
     """Whether the plan, a communicator, a transport over the network or lines of two hosts say that there are nodes."""
-    scenario = _scenario(case)
+    scenario = case.scenario
     if scenario is not None:
         return not _on_one_node(case)
     if len({host.name for host in case.evidence.hosts}) > 1 or _nodes(case) > 1:
@@ -202,7 +202,7 @@ def _tested(case: RunCase) -> Cause | Cleared | Undecided | None:
     """nccl-tests against the catalogue's rate; messages that their start-up bounds say nothing of it."""
     measured = [fact for fact in case.evidence.links if fact.kind == "bandwidth" and fact.bus_bytes_per_s]
     found = [fact for fact in measured if _large(fact)]
-    scenario = _scenario(case)
+    scenario = case.scenario
     if not found:
         return Undecided("nccl-tests with large messages (-b 64M -e 8G)") if measured else None
     best = max(found, key=lambda fact: fact.bus_bytes_per_s or 0.0)

@@ -10,9 +10,9 @@ from itertools import pairwise
 from autoconfig.diagnosis import profiler_table, timers
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.diagnosis.rules.host import set_variable
-from autoconfig.diagnosis.same_job import ALIKE
+from autoconfig.diagnosis.same_job import ALIKE, tokens_of_steps
 from autoconfig.evidence.kernels import marks
-from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepLine, StepStatistics
+from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepStatistics
 from autoconfig.evidence.steps import statistics
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -413,7 +413,7 @@ TOKEN_FIELDS = (
 
 def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
     """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
-    counted = _counted_tokens(case.evidence.steps)
+    counted = tokens_of_steps(case.evidence.steps)
     for name in TOKEN_FIELDS:
         counted = counted or [(line, line.fields[name]) for line in case.evidence.steps if line.fields.get(name)]
     timed = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
@@ -423,26 +423,18 @@ def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
     return found is not None and found.slope < least
 
 
-def _counted_tokens(lines: Sequence[StepLine]) -> list[tuple[StepLine, float]]:
-    """Tokens of a step by the count of those consumed so far."""
-    known = [(line, line.step, line.tokens) for line in lines if line.step is not None and line.tokens]
-    return [
-        (line, (tokens - before) / (step - then))
-        for (_, then, before), (line, step, tokens) in pairwise(known)
-        if step > then and tokens > before
-    ]
-
-
 def _tokens_alike(case: RunCase) -> bool:
     """Whether lines say that every step holds the same tokens."""
-    counted = [tokens for _, tokens in _counted_tokens(case.evidence.steps)]
+    counted = [tokens for _, tokens in tokens_of_steps(case.evidence.steps)]
     return len(counted) > 1 and max(counted) < (1 + ALIKE) * min(counted)
 
 
 def _begins_too_fast(case: RunCase, found: StepStatistics) -> bool:
     """Whether the run begins below the band of its plan and does not grow beyond it: what shorter sequences do, too."""
-    e = case.expectation
-    return e is not None and case.ratio is not None and found.start_s < e.p5 and found.start_s * (1 + found.slope) <= e.edge
+    e = case.expectation or case.doubted
+    return (
+        e is not None and case.step_seconds is not None and found.start_s < e.p5 and found.start_s * (1 + found.slope) <= e.edge
+    )
 
 
 def _lines_of_growth(case: RunCase, jump: int | None) -> tuple[Origin, ...]:

@@ -1,0 +1,117 @@
+"""Whether the plan is that of the run: what its log counts and prints beside what the plan holds."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, replace
+
+from autoconfig.diagnosis.expectation import EARLIER, Expectation, rules_data
+from autoconfig.diagnosis.measured import MeasuredStep
+from autoconfig.diagnosis.same_job import PADDED, tokens_of_steps
+from autoconfig.evidence.records import Evidence, StepLine
+
+PLAN_DOUBTED = "the plan, global batch, sequence and number of GPUs as the run had them (its arguments)"
+UNPADDED = 0.10
+"""Tokens of a step differ by less where a log counts those that its batches hold and the plan whole sequences."""
+GENERATION = ("gen", "generation", "generate", "generate_sequences", "rollout", "gen_samples")
+"""Phases of a step of reinforcement learning that no other training has (verl, NeMo-RL, OpenRLHF, slime)."""
+KINDS = {
+    "reinforcement": (
+        "a step of reinforcement learning holds generation and more than one pass, and the plan is of a training step",
+        "a plan and a log of one kind of training: `autoconfig rl` prices a step of reinforcement learning by phase, and "
+        "--step takes the seconds of its update alone",
+    ),
+    "preferences": (
+        "the log is of pairs of answers with a reference model beside the policy, and the plan is of a plain training step",
+        "a plan and a log of one kind of training",
+    ),
+    "adapters": (
+        "the log trains adapters, and the plan all parameters",
+        "the plan as the run had it, with its adapters (--peft)",
+    ),
+    "fine-tuning": (
+        "the log is of fine-tuning, whose samples may be far shorter than the plan's sequences",
+        f"tokens of a step as the run counted them; {PLAN_DOUBTED}",
+    ),
+}
+"""Kind of training that a log shows -> (why a plan without it says nothing of its step, what would settle it)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubt:
+    """Why the plan is not that of the run."""
+
+    why: str
+    settles: str = PLAN_DOUBTED
+    """What would say the run's own."""
+
+
+def doubt_of(run: Evidence, expectation: Expectation | None, measured: MeasuredStep | None) -> Doubt | None:
+    """Why the plan that is expected says nothing of the run; None where nothing speaks against it."""
+    e = expectation
+    if e is None or e.scenario is None or e.plan is None or e.level == EARLIER:
+        return None
+    kinds = kinds_of(run)
+    counted = _counted(run, measured, e.scenario.cluster.num_gpus)
+    planned = float(e.scenario.workload.tokens_per_step)
+    batch = _batch(run)
+    tuned = e.scenario.numerics.peft != "none" or e.scenario.workload.packed_length is not None
+    for kind in ("reinforcement", "preferences", "adapters"):
+        if kind in kinds and not (kind == "adapters" and e.scenario.numerics.peft != "none"):
+            return Doubt(why=KINDS[kind][0], settles=KINDS[kind][1])
+    if counted is not None and abs(counted / planned - 1) > UNPADDED and not e.scenario.workload.decoder_seq_length:
+        return Doubt(why=f"the log counts {counted:,.0f} tokens a step, and the plan has {planned:,.0f}")
+    if batch is not None and abs(batch / e.scenario.workload.global_batch_size - 1) > UNPADDED:
+        return Doubt(
+            why=f"the log's rates say {batch:,.0f} samples a step, and the plan has {e.scenario.workload.global_batch_size:,}"
+        )
+    if "fine-tuning" in kinds and not tuned and counted is None:
+        return Doubt(why=KINDS["fine-tuning"][0], settles=KINDS["fine-tuning"][1])
+    step = None if measured is None or measured.relative else measured.step_seconds
+    if step is not None and step < rules_data()["far"]["fast"] * e.step_seconds:
+        ratio = step / e.step_seconds
+        return Doubt(
+            why=f"{ratio:.2f} times the expected step, and no published run is so fast: plan, batch, sequence or GPUs are not "
+            "those of this step"
+        )
+    return None
+
+
+def kinds_of(run: Evidence) -> set[str]:
+    """Kinds of training that a run's log shows, but for that of plain steps."""
+    phases = {one.name.lower().rpartition("/")[2] for one in run.phases}
+    return {one.kind for one in run.trainings} | ({"reinforcement"} if phases & set(GENERATION) else set())
+
+
+def _counted(run: Evidence, measured: MeasuredStep | None, gpus: int) -> float | None:
+    """Tokens of a step: by the count of those consumed, by a rate and the time of its own line, or by a rate and the clock;
+    None where nothing says them. What counts whole sequences is left to `same_job`."""
+    grown = [tokens for _, tokens in tokens_of_steps([line for line in run.steps if line.format not in PADDED])]
+    if grown:
+        return statistics.median(grown)
+    rates = [(line, rate) for line in run.steps if (rate := line.tokens_per_s or gpus * (line.tokens_per_s_per_gpu or 0.0))]
+    timed = [line.seconds * rate for line, rate in rates if line.seconds]
+    if timed:
+        return statistics.median(timed)
+    found = measured.statistics if measured is not None else None
+    if found is None or not found.by_clock or not rates:
+        return None
+    return statistics.median(rate for _, rate in rates) * found.median_s
+
+
+def _batch(run: Evidence) -> float | None:
+    """Samples of a step by the rate and the time of a line; None where no line says both."""
+    timed = [line.seconds * line.samples_per_s for line in run.steps if line.seconds and line.samples_per_s]
+    return statistics.median(timed) if timed else None
+
+
+def without_unnamed_bars(run: Evidence) -> Evidence | None:
+    """The run without its progress bars, where they have no name and nothing beside them is of a training: they may be of
+    anything. None where that changes nothing."""
+    if not run.steps or run.trainings or not all(_is_unnamed(line) for line in run.steps):
+        return None
+    return replace(run, steps=())
+
+
+def _is_unnamed(line: StepLine) -> bool:
+    return line.format == "progress-bar" and line.origin.text[:1].isdigit() and "loss" not in line.origin.text
