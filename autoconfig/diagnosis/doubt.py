@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autoconfig.diagnosis.expectation import EARLIER, Expectation, rules_data
 from autoconfig.diagnosis.measured import MeasuredStep
-from autoconfig.diagnosis.same_job import PADDED, tokens_of_steps
 from autoconfig.evidence.records import Evidence, StepLine
 
 PLAN_DOUBTED = "the plan, global batch, sequence and number of GPUs as the run had them (its arguments)"
@@ -85,10 +86,10 @@ def kinds_of(run: Evidence) -> set[str]:
 
 def _counted(run: Evidence, measured: MeasuredStep | None, gpus: int) -> float | None:
     """Tokens of a step: by the count of those consumed, by a rate and the time of its own line, or by a rate and the clock;
-    None where nothing says them. What counts whole sequences is left to `same_job`."""
-    grown = [tokens for _, tokens in tokens_of_steps([line for line in run.steps if line.format not in PADDED])]
-    if grown:
-        return statistics.median(grown)
+    None where nothing says them."""
+    grown = _mean_tokens(run.steps)
+    if grown is not None:
+        return grown
     rates = [(line, rate) for line in run.steps if (rate := line.tokens_per_s or gpus * (line.tokens_per_s_per_gpu or 0.0))]
     timed = [line.seconds * rate for line, rate in rates if line.seconds]
     if timed:
@@ -97,6 +98,17 @@ def _counted(run: Evidence, measured: MeasuredStep | None, gpus: int) -> float |
     if found is None or not found.by_clock or not rates:
         return None
     return statistics.median(rate for _, rate in rates) * found.median_s
+
+
+def _mean_tokens(lines: Sequence[StepLine]) -> float | None:
+    """Tokens of a step by the growth of a count over the steps of the last batch: some logs print it with three digits."""
+    last = next((line.batch_size for line in reversed(lines) if line.batch_size), None)
+    known = [
+        (line.step, line.tokens) for line in lines if line.step is not None and line.tokens and line.batch_size in (None, last)
+    ]
+    pairs = [(at - then, now - before) for (then, before), (at, now) in pairwise(known) if at > then and now >= before]
+    steps, tokens = sum(step for step, _ in pairs), sum(more for _, more in pairs)
+    return tokens / steps if tokens else None
 
 
 def _batch(run: Evidence) -> float | None:

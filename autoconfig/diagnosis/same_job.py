@@ -47,7 +47,8 @@ def size_of(run: Evidence) -> JobSize:
     """The size of the job of a run's log."""
     values = run.plans[-1].values if run.plans else {}
     batch = batch_of(run) or _whole(values, "global_batch_size")
-    sequence = next((found for line in run.steps if (found := _sequence(line))), None) or _whole(values, "seq_length")
+    lengths = {found for line in run.steps if (found := _sequence(line))}  # several where short sequences come first
+    sequence = lengths.pop() if len(lengths) == 1 else _whole(values, "seq_length")
     padded = tuple(line for line in run.steps if line.format in PADDED)
     tokens = _of_a_step(padded, "tokens") or (batch * sequence if batch and sequence else None)
     return JobSize(batch=batch, sequence=sequence, tokens=tokens, world=run.plans[-1].world_size if run.plans else None)

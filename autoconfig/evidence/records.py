@@ -108,7 +108,9 @@ class StepStatistics:
     """Of the steps of one file after its warm-up."""
 
     count: int
-    """Steps behind the median."""
+    """Lines behind the median."""
+    steps: float
+    """Steps that they are of."""
     first: int | None
     last: int | None
     """Numbers of the first and last step that count."""

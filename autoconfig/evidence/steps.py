@@ -41,6 +41,8 @@ SINGLE = 0.75
 """Share of the time between lines in one gap, from which on it is no usual one: a queue, a restart, a look at the run."""
 QUEUE_S = 300.0
 """Seconds in no step before a slower line, from which on the program may have begun again there."""
+ALIKE = 1.5
+"""Longest over shortest of gaps that one thing makes at a period: a save, an evaluation; queues differ by more."""
 RANKS_APART = 3.0
 """Intervals by which lines of ranks that print into one log are apart at most; a step that goes back further is a new start."""
 _MAD_TO_SD = 1.4826
@@ -97,6 +99,7 @@ def statistics(lines: Iterable[StepLine]) -> StepStatistics | None:
     pauses = _pauses(kept, values - level, median, sd)
     return StepStatistics(
         count=len(kept),
+        steps=sum(point.interval for point in kept),
         first=_number(kept[0].step),
         last=_number(kept[-1].step),
         warmup_dropped=len(points) - len(kept),
@@ -228,9 +231,10 @@ def _without_queues(points: list[_Point]) -> Iterable[list[_Point]]:
         return [points]
     usual = float(np.median([point.seconds for point in points]))
     slow = {number for number, point in enumerate(points) if point.seconds > (1 + SETTLED) * usual}
-    places = [number for number, gap in enumerate(_gaps(points), 1) if gap is not None and gap >= QUEUE_S and number in slow]
+    gaps = {number: gap for number, gap in enumerate(_gaps(points), 1) if gap is not None and gap >= QUEUE_S and number in slow}
+    places = list(gaps)
     apart = {later - before for before, later in pairwise(places)}
-    if not places or (len(places) >= IN_A_ROW and len(apart) == 1):
+    if not places or (len(places) >= IN_A_ROW and len(apart) == 1 and max(gaps.values()) < ALIKE * min(gaps.values())):
         return [points]
     return [points[begin:end] for begin, end in pairwise([0, *places, len(points)])]
 

@@ -237,3 +237,36 @@ def test_times_that_cannot_be_read_are_said_and_the_clock_stands_for_them():
     found = doubted("".join(line.format(*divmod(40 * n, 60), 10 * n) for n in range(1, 60)))
     assert found.measured.step_seconds == pytest.approx(4.0)
     assert "the time of 59 of 59 steps cannot be read" in found.case.evidence.files[0].remarks
+
+
+def test_a_curriculum_on_length_is_no_other_sequence_and_its_short_steps_are_of_no_plan():
+    tokens, text = 0, ""
+    for n in range(1, 60):
+        length = min(4096, 256 + 40 * n)
+        tokens += 10 * 256 * length
+        text += (
+            f" iteration {10 * n:8d}/    5000 | consumed samples: {2560 * n:12d} | consumed tokens: {tokens:14d} | "
+            f"elapsed time per iteration (ms): {6.0 * length:.1f} | global batch size:   256 |\n"
+        )
+    found = doubted(text)
+    assert (found.verdict, found.causes) == ("not_enough", ()) and "tokens a step" in found.why
+
+
+def test_counts_of_three_digits_are_of_the_plan():
+    """nanotron prints 412M tokens at a step and 413M at the next, of 1,048,576 each."""
+    line = "[0]: iteration: {0} / 900 | consumed_tokens: {1:.0f}M | time_per_iteration_ms: 6.1K | lm_loss: 4.1 |\n"
+    assert "tokens" not in doubted("".join(line.format(n, n * 1.048576) for n in range(400, 460))).why
+
+
+def test_a_rate_from_the_start_of_the_run_is_no_pause():
+    """LLaMA-Factory's throughput holds the warm-up of the run."""
+    line = (
+        '{{"current_steps": {0}, "total_steps": 900, "elapsed_time": "{1}:{2:02d}:{3:02d}", "throughput": {4:.2f}, '
+        '"total_tokens": {5}}}\n'
+    )
+    text = ""
+    for n in range(10, 500, 10):
+        since = 90 + 6 * n
+        text += line.format(n, since // 3600, since // 60 % 60, since % 60, n * 1048576 / since, n * 1048576)
+    found = doubted(text)
+    assert found.measured.step_seconds == pytest.approx(6.0, rel=0.02) and "R07" not in [one.rule for one in found.causes]

@@ -265,3 +265,33 @@ def test_sequences_that_grow_to_their_length_are_no_growth():
     for n in range(20, 60):
         alike = alike.replace(f"consumed tokens: {32 * 256 * n * n:14d}", f"consumed tokens: {4096 * 256 * n:14d}")
     assert [(one.rule, one.certainty) for one in diagnosed(alike).causes] == [("R11", "certain")]
+
+
+def test_queues_at_a_period_are_none_where_they_differ():
+    """Jobs of a time limit begin again each so many steps, behind queues of any length; saves take alike."""
+    step = priced().step_seconds
+    for waits, cause in (((900.0, 7200.0, 400.0), []), ((900.0, 910.0, 905.0), ["R07"])):
+        slow = [1.5 * step, *[step] * 19]
+        text = stamped([(slow, 5, 0.0, ""), *[(slow, 105 + 100 * n, wait, "") for n, wait in enumerate(waits)]])
+        assert named(diagnosed(text, PLAN)) == cause
+
+
+def test_pauses_cost_what_they_take_of_all_steps():
+    """A line is the mean of 10 steps: 24 s more in one of ten lines are 0.24 s a step."""
+    lines = [2.0 + (2.4 if number % 10 == 9 else 0.0) for number in range(80)]
+    text = "".join(
+        f" iteration {10 * n:8d}/    9000 | elapsed time per iteration (ms): {1e3 * one:.1f} |\n"
+        for n, one in enumerate(lines, 10)
+    )
+    (cause,) = diagnosed(text).causes
+    assert (cause.rule, cause.gain_seconds) == ("R07", pytest.approx(0.24, rel=0.01))
+
+
+def test_a_figure_is_checked_beside_a_usual_step():
+    """nanoGPT evaluates inside some iterations, and its MFU is a mean of several."""
+    step = priced().step_seconds
+    e = priced()
+    mfu = flops_per_step(e.scenario, "full", e.plan.recompute) / e.scenario.cluster.num_gpus / step / 989.4e12
+    lines = [3 * step if number % 20 == 10 else step for number in range(61)]
+    text = "".join(f"iter {n}: loss 3.1, time {1e3 * one:.1f}ms, mfu {100 * mfu:.2f}%\n" for n, one in enumerate(lines, 100))
+    assert "R12" not in named(diagnosed(text, PLAN))

@@ -229,7 +229,7 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     if found is None or not found.median_s or (found.count < threshold("R07", "least_steps") and found.outside_s is None):
         return None
     found = replace(found, pauses=_no_starts(found))
-    excess = sum(one.excess for one in found.pauses) / max(1, found.count)
+    excess = sum(one.excess for one in found.pauses) / found.steps
     outside = found.outside_s or 0.0
     hang = _hang(found) if not found.by_clock else None
     paused = hang is not None or (excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1)
@@ -280,7 +280,7 @@ def _hang(found: StepStatistics) -> Pause | None:
     longest = max(found.pauses, key=lambda one: one.excess, default=None)
     if longest is None or longest.seconds < threshold("R07", "hang") * found.median_s:
         return None
-    if longest.excess < threshold("R07", "certain_share") * found.median_s * found.count:
+    if longest.excess < threshold("R07", "certain_share") * found.median_s * found.steps:
         return None
     return longest if longest.excess > 0.5 * sum(one.excess for one in found.pauses) else None
 
