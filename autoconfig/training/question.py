@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -182,7 +183,8 @@ def understand(request: Request) -> Question:
     cluster = read_cluster(request, assumed)
     calibration = calibration_of(request.calibration, request.own_calibration, local_files=request.local_files)
     stack = read_stack(software, cluster.gpu, assumed, calibration)
-    workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics))
+    counted = cluster.num_gpus if request.gpus_at_most is None else None
+    workload = read_workload(request, model, assumed, adapters=trains_adapters(request.numerics), gpus=counted)
     longest = max(workload.seq_length, workload.decoder_seq_length or 0)
     if longest > model.max_position_embeddings:
         assumed.append(raised_positions(model, longest))
@@ -618,9 +620,11 @@ def read_adapters(given: Mapping[str, Any], model: ModelSpec, assumed: list[Rema
     return {"peft": given.get("peft", "lora"), "lora_target_modules": named}
 
 
-def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adapters: bool) -> Workload:
+def read_workload(
+    asked: Asked, model: ModelSpec, assumed: list[Remark], *, adapters: bool, gpus: int | None = None
+) -> Workload:
     """Sequence lengths and batch; what is not given is that of the model's training, or of training adapters, and said in
-    `assumed`. Raises InputError."""
+    `assumed`. A batch that is not given suits the number of `gpus`, where that is said. Raises InputError."""
     seq = asked.seq_length
     if seq is None and adapters:
         seq = min(model.max_position_embeddings, ADAPTER_SEQ_LENGTH)
@@ -633,8 +637,8 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adap
         assumed.append(Remark("seq_length", seq, source))
     batch = asked.global_batch_size
     if batch is None and adapters:
-        batch = ADAPTER_BATCH
-        assumed.append(Remark("global_batch_size", batch, "as adapters are trained"))
+        batch, source = suited_batch(ADAPTER_BATCH, "as adapters are trained", model, seq, gpus)
+        assumed.append(Remark("global_batch_size", batch, source))
     elif batch is None:
         same = model.default_global_batch_size and seq == (model.default_seq_length or seq)
         batch = model.default_global_batch_size if same else None
@@ -642,6 +646,7 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adap
         if batch is None:
             batch = max(1, DEFAULT_TOKENS_PER_STEP // max(seq, 1))
             source = f"about {DEFAULT_TOKENS_PER_STEP / 1e6:.0f} million tokens a step"
+        batch, source = suited_batch(batch, source, model, seq, gpus)
         assumed.append(Remark("global_batch_size", batch, source))
     return Workload(
         seq_length=seq,
@@ -650,6 +655,28 @@ def read_workload(asked: Asked, model: ModelSpec, assumed: list[Remark], *, adap
         packed_length=asked.packed_length,
         schedule_calls=1 if asked.schedule_calls is None else asked.schedule_calls,
     )
+
+
+SUITED = 0.05
+"""How far a batch may be from the usual one for more of the GPUs' factors; for odd ones it may be as far as it must."""
+
+
+def suited_batch(usual: int, source: str, model: ModelSpec, seq: int, gpus: int | None) -> tuple[int, str]:
+    """(the usual batch, its source); where the GPUs' number has an odd factor that neither this batch nor heads nor sequence
+    divide over them, the nearest multiple of the most of their number (it, its half, ...) that is within SUITED, else of the
+    odd part."""
+    odd = gpus or 1
+    while odd % 2 == 0:
+        odd //= 2
+    left = odd
+    for shared in (usual, model.num_attention_heads, seq):
+        left //= math.gcd(left, shared)
+    if gpus is None or left == 1:
+        return usual, source
+    parts = [gpus >> power for power in range(gpus.bit_length()) if gpus % (1 << power) == 0]
+    nearest = [max(1, round(usual / part)) * part for part in parts]
+    batch = next((one for one in nearest if abs(one / usual - 1) <= SUITED), nearest[-1])
+    return batch, f"which suits {gpus:,} GPUs, near {usual:,}, {source}"
 
 
 def _decoder_seq_length(asked: Asked, model: ModelSpec, seq: int, assumed: list[Remark]) -> int | None:

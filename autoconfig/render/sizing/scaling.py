@@ -36,6 +36,8 @@ class ScalingPointJson:
     """GPUs paid for, spares included."""
     training_gpus: Natural
     """GPUs of the plan: whole nodes of what the spares leave."""
+    global_batch_size: Positive | None
+    """Samples of a step; of a question that gives none it suits the count. Null where there is no plan."""
     why_not: str | None
     """Where there is no plan: the reason."""
     best: PlanReportJson | None
@@ -114,6 +116,7 @@ def _point_json(point: ScalingPoint) -> ScalingPointJson:
         checkpoint_interval_seconds=None if goodput is None else goodput.checkpoint_interval_seconds,
         job_mtbf_seconds=None if goodput is None else goodput.job_mtbf_seconds,
         goodput=None if goodput is None else goodput.share,
+        global_batch_size=None if point.question is None else point.question.scenario.workload.global_batch_size,
         energy_kwh=_energy(point),
     )
 
@@ -145,6 +148,11 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     for point in answer.points:
         if point.other_batch is not None:
             console.print(f"{point.num_gpus:,} x {point.gpu}, another batch: {escape(str(point.other_batch))}")
+    batches = {(p.num_gpus, p.question.scenario.workload.global_batch_size) for p in answer.points if p.question is not None}
+    others = sorted((count, batch) for count, batch in batches if batch != workload.global_batch_size)
+    if others:
+        said = ", ".join(f"{batch:,} on {count:,} GPUs" for count, batch in others)
+        console.print(f"Global batches that suit their counts: {said}.")
     _show_failures(console, answer)
     if answer.request.days is not None:
         console.print(_deadline(answer))
