@@ -8,6 +8,8 @@ from autoconfig.evidence.kernels import host_call, marks
 from autoconfig.evidence.records import Evidence, KernelRow
 
 HOST_TOTAL, DEVICE_TOTALS = "Self CPU time total", ("Self CUDA time total", "Self XPU time total")
+LEAST_BACK = 0.1
+"""Share of the calls of the driver's allocator; one that asks again for what it gave back has half of them."""
 _GIVES_BACK = ("free", "unmap", "release")
 
 
@@ -30,17 +32,19 @@ def data_rows(evidence: Evidence) -> list[KernelRow]:
 
 
 def allocation_rows(evidence: Evidence) -> list[KernelRow]:
-    """Calls that ask the driver for memory and give it back, the longest first; empty where nothing is given back, as in the
-    first steps of a run."""
+    """Calls that ask the driver for memory and give it back, the longest first; empty where little is given back, as in the
+    first steps of a run, which a call or two of cudaFree begin."""
     rows = _rows(evidence, lambda row: host_call(row.name) == "allocate", lambda row: row.host_share)
-    return rows if any(word in row.name.lower() for row in rows for word in _GIVES_BACK) else []
+    back = sum(row.calls for row in rows if any(word in row.name.lower() for word in _GIVES_BACK))
+    return rows if back >= LEAST_BACK * sum(row.calls for row in rows) else []
 
 
 def waiting_rows(evidence: Evidence) -> list[KernelRow]:
-    """Calls in which the host waits for a stream; the profiler itself waits for the whole device."""
-    wait = ("synchronize",)
+    """Calls in which the host waits for a stream, or for a copy of memory that is not pinned; the profiler itself waits for the
+    whole device."""
+    waits = ("synchronize", "copy")
     return _rows(
-        evidence, lambda row: host_call(row.name) in wait and "device" not in row.name.lower(), lambda row: row.host_share
+        evidence, lambda row: host_call(row.name) in waits and "device" not in row.name.lower(), lambda row: row.host_share
     )
 
 

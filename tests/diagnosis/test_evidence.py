@@ -73,6 +73,7 @@ def rules(text, plan=None, **given):
         (table(*FREED), "slow", ["R05"]),
         (table(("cudaMalloc", 30.0, 2.4, 40)), "slow", ["R01"]),
         (table(("cudaMalloc", 30.0, 2.4, 40), device="7.000"), "not_enough", []),
+        (table(("cudaMalloc", 30.0, 2.4, 160), ("cudaFree", 3.0, 0.2, 2), device="6.000"), "not_enough", []),
         (table(("enumerate(DataLoader)#_MultiProcessingDataLoaderIter...", 20.0, 1.6, 50), LAUNCHES), "slow", ["R06", "R01"]),
         ("CUDA_LAUNCH_BLOCKING=1", "slow", ["R01"]),
         ("+ export CUDA_LAUNCH_BLOCKING=0", "not_enough", []),
@@ -91,6 +92,9 @@ def test_a_line_without_a_plan(text, verdict, named):
 def test_what_a_profilers_table_shows_of_the_host_decides_the_remedy():
     found = diagnose_texts({"t": table(WAITS)}, None, {}, lambda: request_of({}), CheckRequest()).causes
     assert [one.rule for one in found] == ["R01"] and ".item()" in found[0].remedy and "900 calls" in found[0].figures
+    copies = ("cudaMemcpyAsync", 58.0, 4.6, 700)
+    found = diagnose_texts({"t": table(copies)}, None, {}, lambda: request_of({}), CheckRequest()).causes
+    assert "pinned" in found[0].remedy and "700 calls" in found[0].figures
     found = diagnose_texts({"t": table(LAUNCHES)}, None, {}, lambda: request_of({}), CheckRequest()).causes
     assert "graphs" in found[0].remedy
 

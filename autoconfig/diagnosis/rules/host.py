@@ -14,7 +14,7 @@ from autoconfig.specs.run_settings import FULL_ITERATION
 from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 
 SYNCHRONISES, LATE = "the host synchronises with the GPU", "the GPU waits for the host's launches"
-NO_ITEM = "no .item(), .cpu() or printing inside a step"
+NO_ITEM = "no .item(), .cpu() or printing inside a step, batches from pinned memory"
 LAUNCH_REMEDY = "CUDA graphs (--cuda-graph-impl), a larger micro-batch, OMP_NUM_THREADS=1 and pinned processes"
 
 
