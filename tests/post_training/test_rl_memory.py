@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from autoconfig.memory_model.predict import estimate_memory
-from autoconfig.specs.errors import AutoconfigError
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.remarks import sentences
 
@@ -153,14 +152,12 @@ def same_bytes(found: RlCheck) -> str:
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in FIELD.glob("*.sh")))
 def test_files_of_public_reports_are_held_to_the_same(name):
-    given = {"gpu": "a100-80gb" if name.startswith(("d5", "d16")) else "h100", "gpus": 8, "model": None}
-    try:
-        found = check_text((FIELD / f"{name}.sh").read_text(), given)
-    except AutoconfigError as error:
-        pytest.fail(str(error)) if not name.startswith(("d11", "d15")) else None
-        return
-    if found.priced:
-        held_to(found)
+    models = {"d11": "llama3-8b", "d15": "qwen3-30b-a3b"}
+    gpu = "a100-80gb" if name.startswith(("d5", "d16")) else "h100"
+    found = check_text((FIELD / f"{name}.sh").read_text(), {"gpu": gpu, "gpus": 8, "model": models.get(name.partition("_")[0])})
+    held_to(found)
+    if name.startswith(("d3", "d9", "d11", "d12b", "d16")):  # reported: out of memory
+        assert not found.fit_chance_met
 
 
 def test_a_run_that_dies_in_a_long_micro_batch_is_told_at_which_and_what_to_set():
