@@ -299,7 +299,8 @@ def test_optimizer_steps_of_trl_scale_every_phase_alike(tmp_path):
     run.write_text(TRL)
     checked = check_text(TRL, {"gpus": 8, "response_length": 400})
     assert checked.job.updates == 2
-    printed = {"loss": 0.1, "completions/mean_length": 400.0, "step_time": float(1.4 * checked.priced.phases.total / 2)}
+    step_time = float(1.4 * checked.priced.phases.total / 2)
+    printed = {"loss": 0.1, "num_tokens": 9000.0, "completions/mean_length": 400.0, "step_time": step_time, "epoch": 0.1}
     log.write_text(f"{printed}\n{printed}\n")
     found, _, _ = calibrate(log, run, {"gpus": 8})
     factors = found.generation, found.forward, found.training, found.other

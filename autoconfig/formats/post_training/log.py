@@ -94,7 +94,7 @@ def log_of(found: Evidence, generated: Sequence[float] = ()) -> MeasuredLog:
         )
     raise InputError(
         "the log prints no step: wanted are lines with timing_s/... (verl), NeMo-RL's block \"Timing\", OpenRLHF's lines "
-        "`Global step` with timing/step_total (since 0.9.10), or TRL's with step_time (since 1.0)"
+        "`Global step` with timing/step_total (since 0.9.10), or TRL's with step_time"
     )
 
 
