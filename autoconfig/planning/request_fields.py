@@ -194,7 +194,10 @@ MAX_SERVING_GPUS: int = _TABLES["serving"]["gpus"]["bounds"]["high"]
 
 POST_TRAINING: Fields = _all("post_training")
 POST_TRAINING_OUTPUT: Fields = _all("post_training_output")
-POST_TRAINING_FILE: Fields = (*_all("post_training_file"), *_some("post_training", "fit_chance"))
+POST_TRAINING_FILE: Fields = (
+    *_all("post_training_file"),
+    *_some("post_training", "turns", "tool_time", "tool_spread", "tool_tokens", "sandboxes", "fit_chance"),
+)
 
 # Searches that measure
 

@@ -347,7 +347,7 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
         minibatch=_minibatch(given, prompts, group, framework, assumed),
         logprob_micro_batch=0 if given.get("logprob_micro_batch") is None else _whole(given, "logprob_micro_batch", None, []),
         critic=policy if algorithm.critic else None,
-        agents=_agents(given, algorithm, assumed),
+        agents=agents_of(given, algorithm, assumed),
         host_memory_bytes=host_memory_of(given),
     )
     tokens = _packed(given, job, assumed)
@@ -361,7 +361,7 @@ def _understand(given: Mapping[str, Any], assumed: list[Remark], local_files: bo
 AGENT_FIELDS = ("tool_time", "tool_spread", "tool_tokens", "sandboxes", "drop_prefix")
 
 
-def _agents(given: Mapping[str, Any], algorithm: Algorithm, assumed: list[Remark]) -> Agents:
+def agents_of(given: Mapping[str, Any], algorithm: Algorithm, assumed: list[Remark]) -> Agents:
     """What samples do between their turns. Raises InputError for what has no turns, or is no such number."""
     turns = 1 if given.get("turns") is None else _whole(given, "turns", None, assumed, MOST_TURNS)
     said = [name for name in AGENT_FIELDS if given.get(name)]

@@ -43,6 +43,28 @@ def test_a_file_takes_what_its_placement_does(framework, question):
     assert compared >= min(3, len(found.ranked))
 
 
+def test_turns_of_a_plan_are_in_its_file():
+    """verl's keys of its tool agent, and a remark with what they cannot say; other frameworks' files are not written."""
+    question = {"model": "qwen2.5-7b", "gpus": 16, "prompts": 96, "group_size": 8, "turns": 8, "tool_time": 12.5}
+    question["tool_tokens"] = 100
+    found = answer({**question, "sandboxes": 256, "staleness": 1})
+    one = found.ranked[0]
+    text = export_texts(found.job, one.placement)["run_verl.sh"]
+    for words in ("multi_turn.enable=True", "multi_turn.max_assistant_turns=8", "default_agent_loop=tool_agent", "TOOL_CONFIG"):
+        assert words in text
+    checked = check_text(text, {"model": "qwen2.5-7b"})
+    assert checked.job.agents == found.job.agents and not checked.unknown
+    assert checked.priced.seconds == pytest.approx(one.seconds, rel=1e-3)
+    bare = "\n".join(line for line in text.splitlines() if "Planned for samples" not in line)
+    unsaid = check_text(bare, {"model": "qwen2.5-7b"})
+    assert any("--turns and --tool-time" in text for text in sentences(unsaid.run.notes))
+    asked = check_text(bare, {"model": "qwen2.5-7b", "turns": 8, "tool_time": 12.5, "tool_tokens": 100, "sandboxes": 256})
+    assert asked.priced.seconds == pytest.approx(one.seconds, rel=1e-3)
+    with pytest.raises(UnsupportedError, match="no file of trl is written for samples of 8 turns: use --framework verl"):
+        other = answer({**question, "framework": "trl"})
+        export_texts(other.job, other.ranked[0].placement)
+
+
 def test_a_trainer_that_pads_is_priced_padded():
     """TRL pads the samples of a device batch: its size is searched, and no tokens of a packed one can be asked for."""
     found = answer({"model": "qwen2.5-7b", "gpus": 8, "framework": "trl", "response_length": 300, "max_response_length": 1024})

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.serving.simulation import IterationTable, Requests, SchedulerLimits, simulate
 
 from autoconfig.post_training import generation
@@ -159,6 +160,15 @@ def test_what_is_answered_follows_the_closed_forms():
         assert bound <= generated(**few) <= 1.04 * bound
         ahead = asked(**few, staleness=2).ranked[0]
         assert bound <= ahead.phases.generation * 1.0001 <= 1.04 * bound
+
+
+def test_sandboxes_that_bind_are_named_with_how_many_would_not():
+    few = asked(prompts=96, turns=5, tool_time=30.0, sandboxes=16, staleness=0)
+    said = next(text for text in sentences(few.notes) if "sandboxes bind" in text)
+    enough = int(said.split("with ")[1].split(" ")[0].replace(",", ""))
+    more = asked(prompts=96, turns=5, tool_time=30.0, sandboxes=enough, staleness=0)
+    assert more.ranked[0].seconds < few.ranked[0].seconds / 3 and not any("bind" in text for text in sentences(more.notes))
+    assert asked(turns=2, tool_tokens=0, staleness=0).job.agents.tool_tokens == 0
 
 
 def test_cohorts_are_near_every_sample_simulated(monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ from math import exp, log, sqrt
 
 import pytest
 from autoconfig.specs.errors import InputError
+from autoconfig.specs.remarks import sentences
 from click.testing import CliRunner
 
 from autoconfig.cli.main import cli
@@ -67,6 +68,25 @@ def test_six_gpus_are_fewer_than_eight():
     six = answer({**question, "gpus": 6, "staleness": 1}).ranked[0].seconds
     found = answer({**question, "gpus": 8, "staleness": 1, "goal": "gpus", "steps": 360, "hours": six * 360 / 3600 + 0.01})
     assert found.gpus == 6
+
+
+def test_at_most_so_many_gpus_may_be_no_whole_nodes_and_the_chance_is_said():
+    """ln(step) is normal: at the middle of the band one in two, at its upper end 95 %."""
+    met = asked(gpus=28, goal="gpus", hours=50.0, steps=100)
+    assert met.ranked and met.gpus <= 24
+    one = met.ranked[0]
+    assert [round(one.chance_within(s), 3) for s in (one.band[0], one.seconds, one.band[1])] == [0.05, 0.5, 0.95]
+    ahead = asked(gpus=16, staleness=2, top=50).ranked
+    assert all(0.0 < one.mean_age <= one.placement.staleness for one in ahead if one.placement.staleness)
+
+
+def test_off_policy_says_why_nothing_is_on_policy():
+    """Training on all of 24 GPUs takes samples that divide by 3, on 16 of them not."""
+    uneven = asked(gpus=24, prompts=128, staleness=1)
+    assert uneven.ranked[0].placement.staleness
+    assert any(
+        "1,024 samples do not divide over all 24 GPUs, those of 129 prompts do" in one for one in sentences(uneven.notes)
+    )
 
 
 def test_numbers_of_gpus_are_those_that_a_question_may_have():

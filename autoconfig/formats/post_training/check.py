@@ -12,7 +12,7 @@ from autoconfig.formats.post_training import nemo_rl, openrlhf, slime, swift, tr
 from autoconfig.formats.post_training.keys import added_keys, key_types, lacking_keys, unknown_keys, version_of
 from autoconfig.formats.post_training.legality import broken, broken_of_model
 from autoconfig.formats.post_training.recognise import WANTED, Recognised, recognise
-from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_lengths
+from autoconfig.formats.post_training.run import PLACEHOLDER, RlRun, job_of, named_by, placement_of, said_agents, said_lengths
 from autoconfig.formats.post_training.verdict import (
     MicroBatchVerdict,
     chance_over_means,
@@ -26,8 +26,8 @@ from autoconfig.formats.tree import NotKnown, Section, load_yaml
 from autoconfig.formats.writers.trl import LAUNCH
 from autoconfig.megatron.check_input import read_settings
 from autoconfig.planning.work import bounded, spend
-from autoconfig.post_training.answer import fit_chance_of, host_memory_of
-from autoconfig.post_training.frameworks import Constants
+from autoconfig.post_training.answer import agents_of, fit_chance_of, host_memory_of
+from autoconfig.post_training.frameworks import Constants, load_algorithm
 from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.questions.unknowns import Unknown, unknowns, widened
 from autoconfig.post_training.ranking import FIT_CHANCE, PricedPlacement, price, ranked
@@ -157,8 +157,19 @@ def read_file(text: str, given: Mapping[str, Any], folder: Path | None = None) -
     else:
         run = trl.read(section, given.get("gpus"), given.get("version"))
     run.prompt_mean, run.response_mean = said_lengths(text)
+    run.agents = said_agents(text)
     run.notes += [*notes, *document.notes, *_gpus_of(document.framework, run, given.get("gpus"))]
     return document, run
+
+
+def _several_turns(run: RlRun, given: Mapping[str, Any]) -> None:
+    """What samples do between turns: as the question says, else as a remark of our own files says. Raises InputError."""
+    asked = agents_of(given, load_algorithm(run.algorithm), run.notes)
+    if asked.turns > 1:
+        run.agents = asked
+    elif run.many_turns and run.agents.turns == 1:
+        why = "samples have several turns, priced as one: say --turns and --tool-time"
+        run.notes.append(note(why, Effect.TIME))
 
 
 def _gpus_of(framework: str, run: RlRun, gpus: int | None) -> list[Remark]:
@@ -243,6 +254,7 @@ def check_text(
     unread = _unread(document, odd)
     if wrong:
         return RlCheck(run=run, version=version, unknown=tuple(odd), unread=unread, broken=tuple(wrong))
+    _several_turns(run, given)
     job = job_of(
         run,
         gpu,

@@ -49,6 +49,11 @@ def export_texts(job: PostTrainingJob, placement: Placement) -> dict[str, str]:
     """File name -> text, for the version of the framework that each names. Raises UnsupportedError for what it cannot say."""
     if job.framework.name not in WRITERS:
         raise UnsupportedError(f"no export for {job.framework.name}: use {', '.join(WRITERS)}")
+    if job.agents.turns > 1 and job.framework.name != "verl":
+        raise UnsupportedError(
+            f"no file of {job.framework.name} is written for samples of {job.agents.turns:,} turns: use {option('framework')} "
+            f"verl, or leave {option('export')} out"
+        )
     write, version, _ = WRITERS[job.framework.name]
     said = f"{MARK}\n{lengths_line(job)}"
     texts = write(run_of(job, placement, version))

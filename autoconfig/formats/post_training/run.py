@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from autoconfig.formats.tree import NotKnown
 from autoconfig.planning.resolve import read_model
+from autoconfig.post_training.agents.rollout import ONE_TURN, Agents
 from autoconfig.post_training.frameworks import load_algorithm, load_framework, section
 from autoconfig.post_training.job import (
     AS_TRAINING,
@@ -28,6 +29,7 @@ from autoconfig.specs.remarks import Effect, Remark, note
 from autoconfig.specs.serve_plan import EnginePlan
 
 ASKED = "the model: a folder, or its id on the hub"
+TURNS = "Planned for samples of {:d} turns: tools of {:g} s, spread {:g}, {:d} tokens, {:d} sandboxes, prefix {}"
 LENGTHS = "Planned for prompts of {:.0f} and responses of {:.0f} tokens on average"
 PLACEHOLDER = "CHECKPOINT"
 """Of a model that is to be given."""
@@ -115,6 +117,10 @@ class RlRun:
     prompt_mean: float = 0.0
     """Tokens, as a remark of our own files has them; 0: not said."""
     response_mean: float = 0.0
+    agents: Agents = ONE_TURN
+    """Of a file that is written, or as a remark of our own files has them."""
+    many_turns: bool = False
+    """The file says that samples have several turns."""
     refused: list[str] = field(default_factory=list)
     """What the framework's own checks of its configuration raise at."""
     checkpoint: str = ""
@@ -171,7 +177,8 @@ def job_of(
     if response is None:
         response = max(1, min(round(usual["response_share_of_cap"] * run.response_cap), usual["response_tokens_at_most"]))
         run.notes.append(Remark("response_length", response, ""))
-    sigma = 1.0 if run.response_cap >= 16_384 else 0.6
+    cap = max(run.response_cap - run.agents.added_tokens, response)  # what tools add is part of a file's response
+    sigma = 1.0 if cap >= 16_384 else 0.6
     framework = load_framework(run.framework)
     framework = replace(framework, pads_to=run.pads_to or framework.padded_to(run.version, run.back_end))
     return PostTrainingJob(
@@ -183,7 +190,8 @@ def job_of(
         group=run.group,
         prompt_tokens=float(prompt),
         longest_prompt=run.prompt_cap,
-        responses=ResponseLengths(mean=float(response), cap=run.response_cap, sigma=sigma),
+        responses=ResponseLengths(mean=float(response), cap=cap, sigma=sigma),
+        agents=run.agents,
         minibatch=run.minibatch,
         critic=policy if algorithm.critic else None,
         reward=_scorer(run.scorer, policy) if run.scorer else None,
@@ -349,12 +357,35 @@ def run_of(job: PostTrainingJob, placement: Placement, version: str) -> RlRun:
         mbs=plan.mbs,
         staleness=placement.staleness,
         lora_rank=job.lora_rank,
+        agents=job.agents,
     )
 
 
 def lengths_line(job: PostTrainingJob) -> str:
-    """Of a file that is written: the mean lengths that its seconds are of, which no framework has a key for."""
-    return f"# {LENGTHS.format(job.prompt_tokens, job.responses.mean)}"
+    """Of a file that is written: the mean lengths that its seconds are of, and what samples do between turns, which no
+    framework has a key for."""
+    a = job.agents
+    turns = [a.turns, a.tool_seconds, a.tool_spread, a.tool_tokens, a.sandboxes, "kept" if a.keeps_prefix else "dropped"]
+    said = f"\n# {TURNS.format(*turns)}" if a.turns > 1 else ""
+    return f"# {LENGTHS.format(job.prompt_tokens, job.responses.mean)}{said}"
+
+
+def said_agents(text: str) -> Agents:
+    """Of a file with that line; of others one turn."""
+    number = r"(\d{1,7}(?:\.\d{1,6})?)"
+    wanted = TURNS.replace("{:d}", r"(\d{1,7})").replace("{:g}", number).replace("{}", "(kept|dropped)")
+    found = re.search(f"^# {wanted}$", "\n".join(text.splitlines()[:8]), re.MULTILINE)
+    if found is None:
+        return ONE_TURN
+    turns, seconds, spread, tokens, boxes, kept = found.groups()
+    return Agents(
+        turns=int(turns),
+        tool_seconds=float(seconds),
+        tool_spread=float(spread),
+        tool_tokens=int(tokens),
+        sandboxes=int(boxes),
+        keeps_prefix=kept == "kept",
+    )
 
 
 def said_lengths(text: str) -> tuple[float, float]:

@@ -44,6 +44,7 @@ PASS = "log_prob_micro_batch_size"
 WRITTEN = {"grpo": "grpo", "dapo": "grpo", "rloo": "rloo", "ppo": "gae"}
 OWN_ROLLOUT = ("rollout.", "async_training.")
 """Sections of the trainers of verl/experimental with GPUs of engines alone: one step off, and fully asynchronous."""
+TOOLS = '  actor_rollout_ref.rollout.multi_turn.tool_config_path="${TOOL_CONFIG:?give TOOL_CONFIG, the file of tools}" \\'
 OF_A_TEACHER = (
     "distillation.enabled: verl trains by distillation here, from a teacher whose engines have GPUs of their own: files of"
     " reinforcement learning are read"
@@ -208,6 +209,7 @@ def _prompts(section: Section) -> int:
 
 def _note(section: Section, run: RlRun, estimator: str) -> None:
     """What is there and not priced, or priced as another; and the pass that verl/trainer/ppo/ray_trainer.py leaves out."""
+    run.many_turns = section.flag(f"{ROLLOUT}.multi_turn.enable")
     run.no_policy_pass = section.flag("algorithm.rollout_correction.bypass_mode")
     if run.no_policy_pass:
         run.notes.append(note("algorithm.rollout_correction.bypass_mode: no pass of the policy's log-probabilities"))
@@ -298,6 +300,7 @@ def write(run: RlRun) -> dict[str, str]:
         '  actor_rollout_ref.model.path="$MODEL" \\',
         '  data.train_files="${TRAIN_FILES:?give TRAIN_FILES}" \\',
         '  data.val_files="${VAL_FILES:?give VAL_FILES}" \\',
+        *([TOOLS] if run.agents.turns > 1 else []),
         *lines,
         '  "$@"',
     ]
@@ -309,7 +312,7 @@ def _common(run: RlRun) -> dict[str, object]:
         "algorithm.adv_estimator": WRITTEN[run.algorithm],
         "data.train_batch_size": run.prompts,
         "data.max_prompt_length": run.prompt_cap,
-        "data.max_response_length": run.response_cap,
+        "data.max_response_length": run.response_cap + run.agents.added_tokens,
         f"{ACTOR}.use_kl_loss": run.algorithm in ("grpo", "rloo", "ppo"),
         f"{ACTOR}.ppo_mini_batch_size": max(1, run.minibatch // run.group),
         f"{ROLLOUT}.name": run.engine,
@@ -327,6 +330,13 @@ def _common(run: RlRun) -> dict[str, object]:
     else:
         found |= {f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_micro_batch_size_per_gpu": run.mbs}
         found |= {f"{at}.log_prob_micro_batch_size_per_gpu": run.mbs for at in (ROLLOUT, REF)}
+    if run.agents.turns > 1:  # verl/experimental/agent_loop/tool_agent_loop.py
+        found |= {
+            "data.return_raw_chat": True,
+            f"{ROLLOUT}.agent.default_agent_loop": "tool_agent",
+            f"{ROLLOUT}.multi_turn.enable": True,
+            f"{ROLLOUT}.multi_turn.max_assistant_turns": run.agents.turns,
+        }
     if run.lora_rank:
         found["actor_rollout_ref.model.lora_rank"] = run.lora_rank
     if run.algorithm == "ppo":
