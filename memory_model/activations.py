@@ -438,19 +438,22 @@ def recomputed_layers_per_chunk(recompute: Recompute, chunk_layers: Number) -> N
     return np.minimum(recompute.num_layers, chunk_layers)
 
 
-def checkpoints_per_chunk(recompute: Recompute, chunk_layers: Number) -> Number:
-    """Layer inputs kept per model chunk: one per group of n layers (uniform), one per recomputed layer (block)."""
+def checkpoints_per_chunk(recompute: Recompute, chunk_layers: Number, sublayers: int = 1) -> Number:
+    """Layer inputs kept per model chunk: one per group of n layers (uniform), each of so many of ours (`sublayers`:
+    ModelSpec.sublayers_per_layer); one per recomputed layer of ours (block)."""
     if recompute.granularity != "full":
         return 0 * np.asarray(chunk_layers)
     if recompute.method == "uniform":
-        return -(-np.asarray(chunk_layers) // recompute.num_layers)
+        return -(-np.asarray(chunk_layers) // (recompute.num_layers * sublayers))
     return np.minimum(recompute.num_layers, chunk_layers)
 
 
-def recomputed_activations(recompute: Recompute, chunk_layers: Number, whole: Number, module: Number) -> Number:
+def recomputed_activations(
+    recompute: Recompute, chunk_layers: Number, whole: Number, module: Number, sublayers: int = 1
+) -> Number:
     """What is back at once in backward: whole layers under full recomputation, else the largest recomputed `module`."""
     if recompute.granularity == "full":
-        return returning_layers(recompute, chunk_layers) * whole
+        return returning_layers(recompute, chunk_layers, sublayers) * whole
     return module
 
 
@@ -459,11 +462,11 @@ def mlp_released(recompute: Recompute, whole: Number, kept: Number) -> Number:
     return whole if recompute.granularity == "full" or recompute.by_operator else kept
 
 
-def returning_layers(recompute: Recompute, chunk_layers: Number) -> Number:
+def returning_layers(recompute: Recompute, chunk_layers: Number, sublayers: int = 1) -> Number:
     """Whole layers that are back at once in backward under full recomputation: n of a uniform group. With block, one where
     every layer is recomputed; else the layers that were left alone are gone when the first recomputed one comes back."""
     if recompute.granularity != "full":
         return 0 * np.asarray(chunk_layers)
     if recompute.method == "block":
         return np.where(np.greater_equal(recompute.num_layers, chunk_layers), 1, 0)
-    return np.minimum(recompute.num_layers, chunk_layers)
+    return np.minimum(recompute.num_layers * sublayers, chunk_layers)

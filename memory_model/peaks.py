@@ -224,6 +224,8 @@ class _Options:
     """Kind -> [u, R] bytes of one layer; [u, 1] with full recomputation, which changes none of them."""
     back: Floats
     """[kinds x u, R or 1]: the larger of both halves of a layer's backward, by the kinds of layer on the stage."""
+    sublayers: int
+    """Layers here in one that full recomputation counts."""
     by_chunk: dict[tuple[Any, bytes], Floats] = field(default_factory=dict)
     """Formula and numbers of layers -> its table, once it was asked for."""
     returning: Floats
@@ -240,6 +242,7 @@ class _Options:
         returning = [_largest([kind.whole[:, None] for kind in some], attention) for some in combinations]
         return cls(
             recomputes=recomputes,
+            sublayers=layer.sublayers,
             chosen=np.arange(len(recomputes)),
             columns=options,
             whole=whole,
@@ -304,7 +307,9 @@ class _Options:
         """[n, R] of a formula of the chunk's layers alone, worked out once per number of layers."""
         key = formula, stage.chunk_layers.tobytes()
         if key not in self.by_chunk:
-            columns = [np.asarray(formula(recompute, stage.chunk_layers), float) for recompute in self.recomputes]
+            columns = [
+                np.asarray(formula(recompute, stage.chunk_layers, self.sublayers), float) for recompute in self.recomputes
+            ]
             self.by_chunk[key] = np.stack(columns, axis=1)
         return np.asarray(self.by_chunk[key][:, self.chosen].take(stage.chunk, axis=0))
 
@@ -326,7 +331,7 @@ def _largest(columns: list[Floats], like: Floats) -> Floats:
     return np.maximum.reduce(columns) if columns else np.zeros_like(like)
 
 
-def _left_alone(recompute: Recompute, chunk_layers: Floats) -> Floats:
+def _left_alone(recompute: Recompute, chunk_layers: Floats, _: int) -> Floats:
     """Share of a chunk's layers that full recomputation leaves alone."""
     return np.asarray(1.0 - recomputed_layers_per_chunk(recompute, chunk_layers) / chunk_layers)
 

@@ -226,7 +226,7 @@ def _held(layer: LayerBytes, terms: StageTerms, recompute: Recompute, r: int) ->
     inputs: Floats = np.zeros((1, 1))
     if recompute.granularity == "full":
         held *= 1.0 - recomputed_layers_per_chunk(recompute, terms.chunk_layers) / terms.chunk_layers
-        checkpoints = checkpoints_per_chunk(recompute, terms.chunk_layers) * terms.chunks_in_flight
+        checkpoints = checkpoints_per_chunk(recompute, terms.chunk_layers, layer.sublayers) * terms.chunks_in_flight
         inputs = checkpoints * layer.layer_input[:, None]
         held += inputs
     return held, inputs
@@ -237,7 +237,7 @@ def _stage_moments(fixed: _Fixed, recompute: Recompute, r: int) -> tuple[_Stages
     terms = fixed.terms
     held, inputs = _held(fixed.layer, terms, recompute, r)
     back_mlp, back_attention = (
-        recomputed_activations(recompute, terms.chunk_layers, fixed.whole, fixed.largest(name, r))
+        recomputed_activations(recompute, terms.chunk_layers, fixed.whole, fixed.largest(name, r), fixed.layer.sublayers)
         for name in ("back_in_mlp", "back_in_attention")
     )
     released = mlp_released(recompute, fixed.mlp_whole, fixed.largest("mlp_kept", r))

@@ -111,6 +111,8 @@ class LayerBytes:
     """[n]"""
     attention_backward: Floats
     """[u]"""
+    sublayers: int = 1
+    """Layers here in one that full recomputation counts (ModelSpec.sublayers_per_layer)."""
 
     def columns(self, name: str, option: int | None = None) -> dict[str, Floats]:
         """Kind -> [n]: a column of its table, under one recompute option where it depends on it."""
@@ -178,15 +180,26 @@ def layer_tables(scenario: Scenario, layouts: Layouts, recomputes: Sequence[Reco
     inputs = [model.layer_kinds.count(kind) * activations.layer_input(model, numerics, x) for kind, x in shapes.items()]
     backward = [_attention_backward(stack.model, numerics, memory, shapes[kind]) for kind, stack in stacks.items()]
     encoder = shapes.get("encoder")
+    kinds = {
+        kind: _kind_table(stack, kind, shapes[kind], recomputes, encoder if kind == "decoder" else None)
+        for kind, stack in stacks.items()
+    }
     return LayerBytes(
-        kinds={
-            kind: _kind_table(stack, kind, shapes[kind], recomputes, encoder if kind == "decoder" else None)
-            for kind, stack in stacks.items()
-        },
+        kinds=_halves(kinds) if model.sublayers_per_layer > 1 else kinds,
+        sublayers=model.sublayers_per_layer,
         shape=inverse,
         layer_input=(sum(inputs) / model.num_layers)[inverse],
         attention_backward=np.maximum.reduce(backward),
     )
+
+
+def _halves(kinds: dict[str, KindTable]) -> dict[str, KindTable]:
+    """The same, each with half of what a layer of the largest mixer and the largest MLP brings back: both come together."""
+    parts: tuple[list[Floats], list[Floats]] = ([], [])
+    for kind, table in kinds.items():
+        parts[kind in MIXERS].append(table.whole)
+    pair = sum(np.maximum.reduce(some) for some in parts if some) / 2.0
+    return {kind: dataclasses.replace(table, whole=pair) for kind, table in kinds.items()}
 
 
 def _attention_backward(model: ModelSpec, numerics: Numerics, memory: StackMemory, shape: Shape) -> Floats:

@@ -246,6 +246,19 @@ def test_a_hybrids_stages_add_up_and_hold_their_sublayers(model: str) -> None:
     assert (recomputed.peak_bytes < found.peak_bytes).all()
 
 
+@pytest.mark.parametrize(("model", "layers"), [("qwen3-next-80b-a3b", 48), ("qwen3.5-27b", 64), ("nemotron-3-nano", 52)])
+def test_full_recomputation_of_hybrids_keeps_the_inputs_of_what_megatron_counts(model: str, layers: int) -> None:
+    """GPTModel's layer of a gated delta net is a mixer and its MLP (48 of Qwen3-Next, 64 of Qwen3.5-27B); Nemotron's is a
+    sublayer. Groups of n keep layers / n inputs of 2 T h / t, and both sums of the peak agree."""
+    options = {"seq": 8192, "batch": 64, "recomputes": [Recompute.parse(f"full:uniform:{n}") for n in (1, 2, 4)]}
+    whole, quick = (estimate(model, "tp=8,mbs=1,sp=1", 64, detail=detail, **options) for detail in (True, False))  # type: ignore[arg-type]
+    each = 2 * 8192 * load_model(model).hidden_size / 8
+    kept = [float(whole.parts["layer_input"][0, r, 0]) / each for r in range(3)]
+    assert kept == pytest.approx([layers, layers / 2, layers / 4])
+    np.testing.assert_allclose(whole.peak_bytes, quick.peak_bytes, rtol=1e-12)
+    np.testing.assert_allclose(sum(whole.parts.values()), whole.per_stage_bytes, rtol=1e-9)
+
+
 def test_every_kind_of_parallelism_has_its_communicators_a_pipeline_two():
     assert nccl_bytes(1, 1, 1, 1, 1) == 0
     for place in (0, 2, 3, 4):
