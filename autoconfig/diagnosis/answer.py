@@ -133,8 +133,9 @@ def diagnose(
     then the expectation. `with_better` ranks other plans, which takes a second; `unread`: why a launch file says no plan.
     Raises InputError for a rate without a plan."""
     earlier = None if before is None else case_of(before, expectation, GivenStep())
-    if earlier is not None and earlier.measured is not None:
-        expectation = _as_earlier(earlier.measured, expectation)
+    if before is not None and earlier is not None and earlier.measured is not None:
+        doubted = doubt_of(before, expectation, earlier.measured)
+        expectation = _as_earlier(earlier.measured, expectation if doubted is None else None)
     better = better_plan(expectation) if with_better and expectation is not None else None
     case = replace(case_of(evidence, expectation, given or GivenStep(), earlier), better=better)
     doubt = doubt_of(evidence, expectation, case.measured)

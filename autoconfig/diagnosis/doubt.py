@@ -118,11 +118,11 @@ def _batch(run: Evidence) -> float | None:
 
 
 def without_unnamed_bars(run: Evidence) -> Evidence | None:
-    """The run without its progress bars, where they have no name and nothing beside them is of a training: they may be of
-    anything. None where that changes nothing."""
-    if not run.steps or run.trainings or not all(_is_unnamed(line) for line in run.steps):
-        return None
-    return replace(run, steps=())
+    """The run without the progress bars of files where they have no name and nothing beside them is of a training: they may be
+    of anything. None where that changes nothing."""
+    known = {line.origin.file for line in run.steps if not _is_unnamed(line)} | {one.origin.file for one in run.trainings}
+    kept = tuple(line for line in run.steps if line.origin.file in known)
+    return None if len(kept) == len(run.steps) else replace(run, steps=kept)
 
 
 def _is_unnamed(line: StepLine) -> bool:

@@ -130,7 +130,7 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
         raise InputError(f"nothing to diagnose: give the run's log, or say how long a step takes ({option('step')} 8.1s)")
     unread = ""
     if (plain := without_unnamed_bars(evidence)) is not None:
-        names = {line.origin.file for line in evidence.steps}
+        names = {line.origin.file for line in evidence.steps} - {line.origin.file for line in plain.steps}
         evidence = _with_remark(plain, tuple(names), "a progress bar without a name: nothing says that it is of training steps")
     now, before = _two_runs(evidence)
     try:

@@ -270,3 +270,16 @@ def test_a_rate_from_the_start_of_the_run_is_no_pause():
         text += line.format(n, since // 3600, since // 60 % 60, since % 60, n * 1048576 / since, n * 1048576)
     found = doubted(text)
     assert found.measured.step_seconds == pytest.approx(6.0, rel=0.02) and "R07" not in [one.rule for one in found.causes]
+
+
+def test_of_two_logs_that_a_plan_is_not_of_the_earlier_one_alone_says_what_is_expected():
+    later = RL.replace("310", "420").replace("190", "300")
+    both = diagnosed({"old.log": RL, "new.log": later}, SMALL_PLAN, **SMALL)
+    alone = diagnosed({"old.log": RL, "new.log": later})
+    assert both.case.ratio == alone.case.ratio == pytest.approx(420 / 310)
+    assert [one.rule for one in both.causes] == [one.rule for one in alone.causes] and both.expectation.plan is None
+
+
+def test_a_bar_of_another_program_is_no_second_run():
+    found = diagnosed({"run.log": megatron(6.0, batch=256), "tokenize.log": BAR.format(0.1)}, SMALL_PLAN, **SMALL)
+    assert found.measured.step_seconds == pytest.approx(6.0) and found.expectation.plan is not None
