@@ -23,7 +23,7 @@ from autoconfig.specs.software.software import load_stack
 from autoconfig.training.nearest import ANY, changed_keys, nearest_legal
 from autoconfig.training.plan_rules import OWN_RULES, PipelineSplit, without_effect
 from autoconfig.training.price import PlanReport, Violation, report_plan, violations
-from autoconfig.training.rank import Ranking, rank_plans
+from autoconfig.training.rank import Ranking, plainest_first, rank_plans
 from autoconfig.training.remedies import Remedy, remedies
 from autoconfig.training.rules import RULE_TEXT
 from autoconfig.training.space import Constraints
@@ -258,6 +258,9 @@ def better_plan(
     fastest = float(ranking.step_seconds[positions[0]])
     if report is not None and own >= fit_chance and report.step_seconds <= fastest * (1 + WORTH_SAYING):
         return None
+    each = positions[np.sort(np.unique(ranking.row[positions], return_index=True)[1])]  # the fastest of each layout
+    if own >= fit_chance and plan == ranking.plan(int(plainest_first(replace(ranking, best=each)).best[0])):
+        return None  # a search names it first: a little slower than the fastest, and plainer
     close = positions[ranking.step_seconds[positions] <= fastest * (1 + CLOSE)]
     candidates = [ranking.plan(int(position)) for position in close[:MAX_COMPARED]]
     return min(candidates, key=lambda candidate: len(changed_keys(candidate, plan)))
