@@ -377,6 +377,8 @@ class _Market:
         for kind in types:
             most = min(self.request.most_gpus(kind.offer) if math.isfinite(most_days + most_money) else MOST_OF_ALL, MAX_GPUS)
             for count in kind.counts(min(most, self.request.gpus or most)):
+                if count > most:
+                    break
                 one = self._candidate(size, kind, count)
                 quickest = one.days_of(count * self._most_rate(one))
                 if quickest > most_days or one.cost_of(quickest) > most_money:
@@ -384,8 +386,6 @@ class _Market:
                 heapq.heappush(waiting, (_by(one, quickest, by), count, len(waiting), 0, one))
                 if math.isfinite(most_days) and not math.isfinite(most_money):
                     most = min(most, WIDER * count)
-                if count * 1.5 > most:
-                    break
         best: BudgetChoice | None = None
         while waiting:
             bound, _, order, level, one = heapq.heappop(waiting)

@@ -198,3 +198,11 @@ def test_an_impossible_budget_says_what_would_be_possible(autoconfig):
     assert again.best.num_gpus == least["num_gpus"] and again.decides == "model"
     slower = api.budget(money=6000, days=0.5, model="llama3-8b", gpu={"h100": 2.2}, tokens="100B", gpus=64)
     assert slower.best is None and slower.instead.least_money is None and slower.instead.least_days.days > 0.5
+
+
+def test_the_largest_count_that_there_is_counts():
+    """Days that only all of 32 GPUs meet; 24 are one step below."""
+    rate, share = found_by_search("llama3-8b", (), "h100", 32)
+    days = 1e11 / rate / share / 86_400 * 1.001
+    found = api.budget(money="1M", days=days, model="llama3-8b", gpu={"h100": 2}, tokens=1e11, gpus=32)
+    assert found.best.num_gpus == 32
