@@ -124,9 +124,9 @@ def loss(plan: TorchPlan) -> Kept:
 
 
 def compiled(count: int, seed: int) -> list[Kept]:
-    """Blocks and losses of torchtitan's plans on one rank of tensors and pipelines."""
+    """Blocks and losses of torchtitan's plans on one rank of tensors and pipelines, dense ones in place of mixtures."""
     plans = [plan for plan in drawn(2 * count, seed) if plan.framework == "torchtitan"]
-    alone = [replace(plan, tp=1, pp=1, recompute="none", layers=2) for plan in plans]
+    alone = [replace(plan, tp=1, pp=1, recompute="none", layers=2, experts=0, ep=1) for plan in plans]
     return [kept for plan in alone for kept in (block(plan), loss(plan))]
 
 
