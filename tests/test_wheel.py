@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.service
 ROOT = Path(__file__).parents[1]
-MAX_WHEEL_BYTES, MAX_DISTRIBUTIONS, MAX_INSTALLED_BYTES = 2_570_000, 16, 220_000_000
+MAX_WHEEL_BYTES, MAX_DISTRIBUTIONS, MAX_INSTALLED_BYTES = 2_750_000, 16, 220_000_000
 NOT_SHIPPED = ("tools", "validation")
 BESIDE = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 SHIPPED = [name for name in BESIDE if name not in NOT_SHIPPED]
