@@ -237,11 +237,11 @@ def test_remedies_and_better_batches_are_taken_by_a_button(asked, pages):
     expect(page.locator("table.plans tbody tr").first).to_be_visible()
     page.get_by_label("Sequence", exact=True).fill("1k")
     expect(page.locator(".answer .summary")).to_contain_text("sequence 1,024")
-    page = pages(link(asked.url, gpus=24))
+    page = pages(link(asked.url, gpus=24, global_batch_size=128))
     page.get_by_role("button", name="use batch").click()
     expect(page.locator(".answer > .note")).to_have_count(0)
     assert int(page.get_by_label("Global batch", exact=True).input_value()) % 24 == 0
-    page = pages(link(asked.url, gpus=1000), refused=(422,))
+    page = pages(link(asked.url, gpus=1000, global_batch_size=512), refused=(422,))
     page.get_by_role("button", name="use global_batch_size 500").click()
     expect(page.locator("table.plans tbody tr").first).to_be_visible()
     assert page.get_by_label("Global batch", exact=True).input_value() == "500" and rows(page)
