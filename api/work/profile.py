@@ -24,6 +24,7 @@ from autoconfig.specs.errors import AutoconfigError, FileError, InputError
 from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, TrialState
 
+from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import DEFAULT_BUDGET
 from autoconfig.render.study import TrainingWords
 from autoconfig.study import trials as names
@@ -95,7 +96,7 @@ def _study(task: Task, options: Options, spent: _Spent, last: bool) -> bytes:
         )
         with _jobs_ended(worker, last):
             reason = worker.run()
-        found = TRAINING.found(session, task.body.get("price"))
+        found = TRAINING.found(session, price_for(settings.request.price, session.work.gpu))
     body = {**found.to_json(), "calibration": session.work.scenario.calibration.version, "stopped": reason}
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
 

@@ -18,6 +18,7 @@ import click
 from autoconfig.cli.main import EXIT_INTERRUPTED, EXIT_NOTHING_FITS, console, given_options, print_json, show_rows
 from autoconfig.cli.options import json_option, option, options
 from autoconfig.planning import request_fields as fields
+from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import FOLDER, SAVE_CALIBRATION, STORAGE
 from autoconfig.planning.resolve import field_names
 from autoconfig.specs.errors import InputError
@@ -74,6 +75,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
 
         check_output_path(Path(options["save_calibration"]), (".json",))
     given = asked.settings() if model_given else None
+    prices = fields.PRICE.value(options["price"])
     limit = parse_time(options["job_timeout"])
     how = options_of_runner(options["folder"], options, storage_url=options["storage"], job_limit_s=limit)
     say = (lambda text: None) if options["quiet"] else functools.partial(click.echo, err=True)
@@ -89,7 +91,7 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
             click.echo(f"Assumed: {'; '.join(sentences(session.work.assumed))}", err=True)
         again = f"{asked.kind.command} --resume {shlex.quote(name)}{_same_place(options)}"
         with _exits_with_3(ctx, JobsFailError):
-            control, reason, found = _worked_on(session, budget, asked, options, again, as_json=as_json)
+            control, reason, found = _worked_on(session, budget, asked, options, again, prices, as_json=as_json)
         if not as_json:
             asked.words.show(console(), found, reason)
             click.echo(f"resume: {again}", err=True)
@@ -101,7 +103,14 @@ def run_profile(ctx: click.Context, options: dict[str, Any], asked: Profile, *, 
 
 
 def _worked_on(
-    session: Session[Any], budget: Budget, asked: Profile, options: dict[str, Any], again: str, *, as_json: bool
+    session: Session[Any],
+    budget: Budget,
+    asked: Profile,
+    options: dict[str, Any],
+    again: str,
+    prices: float | str | None,
+    *,
+    as_json: bool,
 ) -> tuple[Control, str, Any]:
     """(what signals said, why it stopped, what was found); the session is closed. `again`: the command that goes on."""
     from autoconfig.render.study import screen
@@ -110,6 +119,7 @@ def _worked_on(
 
     control = Control()
     with contextlib.closing(session), errors_of(session.options.url):
+        price = price_for(prices, session.work.gpu)
         runner = session.runner()
         with screen(asked.words, quiet=options["quiet"]) as listener, _signals(control, again, listener.say):
             worker = session.worker(runner, listener, budget, control=control)
@@ -119,7 +129,7 @@ def _worked_on(
                 if worker.abandon():
                     listener.say(f"what ran is ended, and begins again with: {again}")
                 raise
-        return control, reason, report(asked.kind, session, options["save_calibration"], reason, as_json, options.get("price"))
+        return control, reason, report(asked.kind, session, options["save_calibration"], reason, as_json, price)
 
 
 @contextlib.contextmanager

@@ -115,6 +115,14 @@ def price_of(prices: float | str | None, gpu: str) -> float | None:
     return next((float(str(price)) for name, price in _pairs(prices) if name == gpu), None)
 
 
+def price_for(prices: float | str | None, gpu: str) -> float | None:
+    """The same, of a question that is about this one type. Raises InputError where only others have a price."""
+    price = price_of(prices, gpu)
+    if price is None and prices is not None:
+        raise InputError(f"{option('price')} {str(prices)[:80]} has no price of {gpu}: add {gpu}=PRICE", field="price")
+    return price
+
+
 def priced(gpu: str, price: object, field: str = "gpu") -> Amount:
     """The price of one type, or of all. Raises InputError that names it, and blames a field."""
     try:

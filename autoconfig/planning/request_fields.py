@@ -158,7 +158,7 @@ CONVERT: Fields = (
 SLURM: Fields = _some("runner", "partition", "account", "slurm")
 """Of batch scripts: those that an export writes, and those of jobs that measure."""
 EXPORT: Fields = (*_all("export"), *SLURM)
-LIKE, DOWNLOAD = _some("question", "like", "download")
+LIKE, DOWNLOAD, PRICE = _some("question", "like", "download", "price")
 BINDS, CALIBRATION = _GROUPS["explain"]["binds"], _GROUPS["question"]["calibration"]
 SORTS = _GROUPS["search"]["sort_by"].choices
 DEFAULT_MTBF_HOURS_PER_GPU, DEFAULT_CHECKPOINT_GB_PER_S_PER_NODE, DEFAULT_RESTART_SECONDS, DEFAULT_REPAIR_HOURS = (

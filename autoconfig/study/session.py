@@ -143,8 +143,8 @@ class StudyKind(abc.ABC, Generic[Settings, WorkT]):
         """Who measures this CPU's operators, where jobs run under `python`. Raises RunnerError."""
 
     @abc.abstractmethod
-    def found(self, session: Session[WorkT], price_per_gpu_hour: float | None = None) -> Found:
-        """Everything that the finished trials say."""
+    def found(self, session: Session[WorkT], price: float | None = None) -> Found:
+        """Everything that the finished trials say. `price`: money for one of the study's GPUs and an hour."""
 
     @abc.abstractmethod
     def write_learned(self, session: Session[WorkT], target: Path) -> str | None:

@@ -100,6 +100,10 @@ class StudyWork(Protocol):
         """What sets the study's jobs here apart from full ones; None: nothing."""
 
     @property
+    def gpu(self) -> str:
+        """Their type, as the catalogue names it."""
+
+    @property
     def gpus(self) -> int:
         """Of a job, at most."""
 

@@ -236,11 +236,12 @@ def test_hours_of_gpus_are_the_searchs_too(tmp_path, monkeypatch):
     monkeypatch.setenv("STAND_IN_EVERY_SECONDS", "0.5")
     options, body = (
         Options(folder=tmp_path / "work", python=str(fake_python(tmp_path))),
-        {**QUESTION, "budget": "0.002gpu-hours"},
+        {**QUESTION, "budget": "0.002gpu-hours", "price": "a100-80gb=1.5,h100=3", "objective": "cost"},
     )
     task = a_task(body=read_search(json.dumps(body).encode()))
     first = json.loads(profile.measure(task, options)[1])
     assert first["lines"] and first["stopped"] == "the budget is spent"
+    assert first["tokens_per_money"] == pytest.approx(1024 * 8 / (first["best"]["measured_s"] / 3600 * 8 * 1.5))
     assert len(json.loads(profile.measure(task, options)[1])["lines"]) == len(first["lines"]), "8 GPUs for 0.9 s, once"
 
 

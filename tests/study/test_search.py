@@ -66,9 +66,14 @@ def test_a_study_finds_the_measured_best(place):
     again = search(place, *ARGUMENTS, *PROFILE, "--budget", "5m", "--json")
     assert again.returncode == 0 and told(trials_of(place, "s")) == before
     assert set(runs(place).values()) == {1} and left_over(place) == []
-    priced = search(place, "--resume", "s", "--budget", "1m", "--json", "--price", "2.5")
+    assert body["tokens_per_money"] is None
     tokens, money = 1024 * 8, body["best"]["measured_s"] / 3600 * 8 * 2.5
-    assert json.loads(priced.stdout)["tokens_per_money"] == pytest.approx(tokens / money) and body["tokens_per_money"] is None
+    for price in ("2.5", "$2.50/h", "h100=4,a100-80gb=2.5"):
+        priced = search(place, "--resume", "s", "--budget", "1m", "--json", "--price", price)
+        assert json.loads(priced.stdout)["tokens_per_money"] == pytest.approx(tokens / money), priced.stderr
+    for price, said in (("soon", "price 'soon'"), ("0", "above 0"), ("h100=4", "add a100-80gb=PRICE")):
+        refused = search(place, "--resume", "s", "--budget", "1m", "--json", "--price", price)
+        assert refused.returncode == 2 and said in refused.stderr and not refused.stdout, refused.stderr
 
 
 def test_a_resumed_study_asks_the_stored_question(place):
@@ -224,6 +229,9 @@ def test_a_record_of_an_earlier_version_that_measured_nonsense(place, seconds):
     (("--quiet",), "--quiet is for a search that measures"),
     ((*PROFILE, "--budget", "soon"), "write it like 30m"),
     ((*PROFILE, "--objective", "cost"), "say --price too"),
+    ((*PROFILE, "--price", "cheap"), "price 'cheap'"),
+    ((*PROFILE, "--price", "h100=4"), "add a100-80gb=PRICE"),
+    ((*PROFILE, "--objective", "cost", "--price", "h100=-4"), "price of h100 '-4'"),
     ((*PROFILE, "--export", "there"), "--export is not for --profile"),
     ((*PROFILE, "--python", "/no/such/python"), "--python /no/such/python cannot be started: No such file"),
     ((*PROFILE, "--device", "cpu"), "leave --gpu, --gpu-table and --cluster out"),

@@ -198,7 +198,7 @@ class ServingKind(StudyKind[ServingSettings, ServingWork]):
             f"neither {python} nor {sys.executable} has torch and scipy, which measure this CPU: pip install scipy"
         )
 
-    def found(self, session: Session[ServingWork], price_per_gpu_hour: float | None = None) -> ServingFound:
+    def found(self, session: Session[ServingWork], price: float | None = None) -> ServingFound:
         trials, choices, question = names.stored_trials(session.study), session.work.candidates, session.work.question
         measured = measured_rows(trials, choices)
         corrected = choices.again(choices.learned(measured)) if measured else choices.forecast

@@ -201,6 +201,10 @@ class ServingWork:
     keeps_steps: bool = False
 
     @property
+    def gpu(self) -> str:
+        return self.question.gpu.id
+
+    @property
     def gpus(self) -> int:
         return max(row.plan.tp for row in self.candidates.rows)
 

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial
 
 from autoconfig.calibration.observe import Observation, refine
 from autoconfig.planning.calibration_file import write_calibration
+from autoconfig.planning.prices import price_for
 from autoconfig.specs.errors import GIB, option
 from autoconfig.specs.hardware.cluster import CPU_ARCHITECTURE
 from autoconfig.specs.layouts import on_front
@@ -187,6 +188,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         if settings.device == "cpu" and table is None:
             gpu = replace(scenario.cluster.gpu, architecture=CPU_ARCHITECTURE)
             scenario = replace(scenario, cluster=replace(scenario.cluster, gpu=gpu))
+        price_for(settings.request.price, scenario.cluster.gpu.id)
         excluded = question.constraints.excluded  # what the training core does not build: sharding beyond the optimizer's
         buildable = replace(question.constraints, excluded={**excluded, "fsdp": excluded.get("fsdp", frozenset()) | {2, 3}})
         ranking = rank_plans(scenario, buildable, settings.request.memory_margin)
@@ -209,7 +211,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
     def benchmark_python(self, python: str) -> str:
         return python
 
-    def found(self, session: Session[TrainingWork], price_per_gpu_hour: float | None = None) -> TrainingFound:
+    def found(self, session: Session[TrainingWork], price: float | None = None) -> TrainingFound:
         trials, work = names.stored_trials(session.study), session.work
         candidates = work.candidates
         lines = [_line(trial, candidates) for trial in names.told(trials)]
@@ -247,7 +249,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
             front=front if work.settings.objective == "headroom" else (),
             noise=statistics.median(noise) if noise else None,
             noise_between_jobs=scatter_between_jobs(results) or None,
-            tokens_per_money=_tokens_per_money(work.scenario, best, price_per_gpu_hour),
+            tokens_per_money=_tokens_per_money(work.scenario, best, price),
         )
 
     def write_learned(self, session: Session[TrainingWork], target: Path) -> str | None:

@@ -73,6 +73,10 @@ class TrainingWork:
         return names.EMULATED if self.emulated else None
 
     @property
+    def gpu(self) -> str:
+        return self.scenario.cluster.gpu.id
+
+    @property
     def gpus(self) -> int:
         return 1 if self.emulated else self.scenario.cluster.num_gpus
 
