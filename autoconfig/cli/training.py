@@ -325,6 +325,9 @@ def _same_question(command: str, question: Question) -> str:
         kept.append("--weights-are-masters")  # what a search for a trainer's format found in place of fp32 copies
     if numerics.get("optimizer") and "--optimizer" not in {argument.split("=")[0] for argument in kept}:
         kept += ["--optimizer", str(numerics["optimizer"])]
+    loss = question.request.switches.get("loss")
+    if loss and "--loss" not in {argument.split("=")[0] for argument in kept}:
+        kept += ["--loss", str(loss)]  # the trainer's own, of --format
     varied = names_to_vary(question.request.vary) if question.request.vary else ()
     for name, value in ((name, value) for name, value in question.request.switches.items() if name in varied):
         flag = name.replace("_", "-")

@@ -15,7 +15,7 @@ from autoconfig.specs.errors import GIB, UnsupportedError
 from autoconfig.specs.models.model_catalogue import hub_id
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
-from autoconfig.specs.software.software import load_stack
+from autoconfig.specs.software.software import StackOptions, load_stack, with_options
 from autoconfig.training.price import report_plan
 from autoconfig.training.rank import rank_plans
 
@@ -75,10 +75,15 @@ def _files_of_trl(scenario: Scenario, plan: TrainPlan) -> dict[str, str]:
     return {SFT: trl.write(scenario, plan).text, LAUNCH: accelerate.write(scenario, plan).text}
 
 
+def as_trl(scenario: Scenario) -> Scenario:
+    """The scenario with TRL's layers and loss."""
+    return replace(scenario, software=with_options(load_stack(trl.SOFTWARE), StackOptions(loss_fusion=trl.LOSS)))
+
+
 def trl_plan(scenario: Scenario, plan: TrainPlan) -> TrainPlan | None:
     """The plan as TRL is to run it, whose unfused layers hold more than Megatron's: itself where it fits there, too, else the
     fastest of data parallelism that does; None where none does."""
-    own = replace(scenario, software=load_stack(trl.SOFTWARE))
+    own = as_trl(scenario)
     asked = plan.replace(dist_opt=False)  # nothing to shard of the optimizer state of adapters
     if report_plan(own, asked, None).confidence.fit_probability >= LIKELY:
         return asked
@@ -95,7 +100,7 @@ def trl_differs(scenario: Scenario, plan: TrainPlan, texts: Collection[str]) -> 
     local = trl_plan(scenario, plan)
     if local is None or local == plan.replace(dist_opt=False):
         return ""
-    peak = report_plan(replace(scenario, software=load_stack(trl.SOFTWARE)), local, None)
+    peak = report_plan(as_trl(scenario), local, None)
     return (
         f"{SFT} has {local}: TRL's layers (priced as {trl.SOFTWARE}) hold more than Megatron's; {peak.peak_bytes / GIB:.1f} of "
         f"{peak.limit_bytes / GIB:.1f} GiB, {peak.step_seconds:.3g} s a step. autoconfig search --format "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.formats.writers import deepspeed
+from autoconfig.formats.writers import deepspeed, trl
 from autoconfig.formats.writers.table import WRITERS
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
 from autoconfig.formats.writers.trl import unsharded
@@ -54,7 +54,8 @@ def narrowed(given: Mapping[str, Any], form: str) -> dict[str, Any]:
         if key not in asked:
             fix += [f"{key}={word}" for word in sorted(words)]
     more = [f"{key}={value}" for key, values in wish.excluded.items() for value in sorted(map(str, values))]
-    return {**given, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
+    loss = {"loss": given.get("loss") or trl.LOSS} if form == "trl" else {}
+    return {**given, **loss, "fix": tuple(fix), "exclude": (*given["exclude"], *more), "software": software}
 
 
 def _wish(numerics: Mapping[str, object], form: str, software: str | None) -> Constraints:

@@ -32,8 +32,10 @@ def test_frozen_weights_are_loaded_in_sixteen_bits_or_priced_as_float32(adapters
     """trl 1.16's ModelConfig.dtype is float32: 2 bytes more of each of 8.03e9 parameters."""
     text = adapters.read_text(encoding="utf-8")
     assert "\ndtype: bfloat16\n" in text and "\nbf16: true\n" in text
-    before = peak(adapters)
+    text = text.replace("gradient_checkpointing: false", "gradient_checkpointing: true")
     plain = adapters.with_name("plain.yaml")
+    plain.write_text(text, encoding="utf-8")
+    before = peak(plain)
     for changed in (text.replace("dtype: bfloat16\n", ""), text.replace("dtype: bfloat16", "dtype: float32")):
         plain.write_text(changed, encoding="utf-8")
         assert peak(plain) - before == pytest.approx(2 * 8.03e9 / 2**30, abs=0.2)

@@ -20,6 +20,10 @@ from autoconfig.specs.software.bitsandbytes import FROZEN_BYTES
 
 SOFTWARE = "torch-eager"
 """The stack as which transformers' layers are priced."""
+LOSS = "fused"
+"""TRL's supervised loss: log-probabilities of tiles of the output layer, whose logits are never held and made again in backward
+(trl/kernels/chunked_logprob.py of 1.16; chunks of the loss under checkpoints from 1.7 on, huggingface/trl#5846; releases before
+hold them, loss `plain`)."""
 WISH = accelerate.WISH
 SFT, LAUNCH = "sft.yaml", "accelerate.yaml"
 
@@ -56,7 +60,7 @@ def refused_by_trainer(scenario: Scenario, plan: TrainPlan) -> list[str]:
     if scenario.numerics.frozen_dtype == "fp8":
         odd.append("frozen_dtype=fp8, which bitsandbytes does not keep")
     if (loss := scenario.given.loss) not in (None, "fused"):
-        odd.append(f"loss={loss}, for which the Trainer has no key (fused: Liger's kernels)")
+        odd.append(f"loss={loss}, for which the Trainer has no key (fused: Liger's kernels; TRL's own is so from 1.7 on)")
     return odd
 
 
@@ -113,6 +117,7 @@ def lines_of(values: Mapping[str, Any]) -> list[str]:
 def write(scenario: Scenario, plan: TrainPlan) -> Written:
     """sft.yaml."""
     found = values(scenario, plan)
+    found.pop("use_liger_kernel", None)  # TRL's own loss holds no logits
     known = "model_name_or_path" in found
     asked = ["# add dataset_name; learning_rate is no part of a plan: TRL's own is 2e-5, 1e-4 to 2e-4 is usual of adapters"]
     if not known:

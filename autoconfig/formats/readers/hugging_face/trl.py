@@ -139,6 +139,10 @@ def _read(document: Document, gpus: int | None, *, of_trl: bool) -> CheckInput:
         gpus=gpus,
     )
     _add_answers(section, run, length)
+    if of_trl:
+        run.options = replace(run.options, loss_fusion=trl.LOSS)
+        why = "TRL's own from 1.7 on, which holds no logits (a release before: --loss plain)"
+        run.assumed.append(Remark("loss", trl.LOSS, why))
     if not of_trl and not section.has("gradient_checkpointing"):
         why = "the default of transformers' Trainer, whose program this is (trl's sft has it on)"
         run.assumed.append(Remark("gradient_checkpointing", False, why))
