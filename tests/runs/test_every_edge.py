@@ -165,7 +165,7 @@ mode = "full"
 tensor_parallel_degree = 4
 """
 TRAINER = (
-    "model_name_or_path: Qwen/Qwen2.5-7B\nmodel_max_length: 4096\nper_device_train_batch_size: 2\nbf16: true\nfsdp: full_shard\n"
+    "model_name_or_path: Qwen/Qwen2.5-7B\nblock_size: 4096\nper_device_train_batch_size: 2\nbf16: true\nfsdp: full_shard\n"
 )
 ZERO = {"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8, "bf16": {"enabled": True}}
 
