@@ -36,6 +36,7 @@ from autoconfig.post_training.answer import answer as post_training_answer
 from autoconfig.post_training.answer_json import answer_json
 from autoconfig.render.check import check_json, converted_json
 from autoconfig.render.diagnosis.record import diagnosis_json
+from autoconfig.render.listings import describe
 from autoconfig.render.sizing.budget import budget_json
 from autoconfig.render.sizing.scaling import scaling_json
 from autoconfig.render.start_json import start_json
@@ -235,6 +236,11 @@ def post_training(body: dict[str, Any]) -> bytes:
     return _dumps(answer_json(post_training_answer(body, local_files=False)))
 
 
+def model(body: dict[str, Any]) -> bytes:
+    """`POST /v1/model`: as `autoconfig model --json`."""
+    return _dumps(describe(body["model"], local_files=False, like=body["like"]))
+
+
 ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "plans": plans,
     "explain": explained,
@@ -250,6 +256,7 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], bytes]] = {
     "calibrate": calibrated,
     "deployments": deployments,
     "post-training": post_training,
+    "model": model,
 }
 
 

@@ -12,8 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
@@ -39,6 +39,9 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
+
+if TYPE_CHECKING:
+    from autoconfig.api.agents import ToolEndpoint
 
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 8.5
@@ -101,9 +104,11 @@ DESCRIPTION = (
 )
 
 
-def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_workers: int = 0) -> FastAPI:
-    """The application, to be listened to at `host`; its processes start and end with it. Raises InputError where the
-    database cannot be used."""
+def create_app(
+    settings: ServiceSettings, host: str = LOOPBACK[0], search_workers: int = 0, agents: ToolEndpoint | None = None
+) -> FastAPI:
+    """The application, to be listened to at `host`; its processes start and end with it. `agents`: also their tools, at `/mcp`.
+    Raises InputError where the database cannot be used."""
     compute = Compute(settings.workers, settings.answer_seconds, settings.cache_bytes, spare=settings.keys_required)
     engine = engine_of(settings.database)
     service = Service(
@@ -124,7 +129,8 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_worker
         workers.start()
         keeping = asyncio.create_task(retention.keep(engine, service.queue, settings.database, settings.keep_days))
         try:
-            yield
+            async with agents.running() if agents is not None else nullcontext():
+                yield
         finally:
             keeping.cancel()
             workers.stop()
@@ -143,13 +149,7 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_worker
         redirect_slashes=False,
     )
     app.state.service, app.state.workers = service, workers
-    app.include_router(routes_answers.router())
-    app.include_router(routes_batch.router())
-    app.include_router(routes_searches.router())
-    app.include_router(routes_answers.measurements_router())
-    app.include_router(routes_catalogue.router())
-    app.include_router(routes_catalogue.page_router())
-
+    _add_routes(app, agents)
     _add_documents(app, settings)
     app.add_exception_handler(HTTPException, _http_problem)
     app.add_exception_handler(ClientDisconnect, _gone)
@@ -158,6 +158,19 @@ def create_app(settings: ServiceSettings, host: str = LOOPBACK[0], search_worker
         app.add_middleware(KnownHosts, hosts=known_hosts(host, settings.allowed_hosts))
     app.add_middleware(Limits, most_bytes=settings.max_body_bytes)
     return app
+
+
+def _add_routes(app: FastAPI, agents: ToolEndpoint | None) -> None:
+    app.include_router(routes_answers.router())
+    app.include_router(routes_batch.router())
+    app.include_router(routes_searches.router())
+    app.include_router(routes_answers.measurements_router())
+    app.include_router(routes_catalogue.router())
+    app.include_router(routes_catalogue.page_router())
+    if agents is not None:
+        from autoconfig.api.routes.agents import agents_router
+
+        app.include_router(agents_router(agents))
 
 
 def _add_documents(app: FastAPI, settings: ServiceSettings) -> None:
@@ -246,9 +259,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0) -> None:
+def run(settings: ServiceSettings, host: str, port: int, search_workers: int = 0, agents: ToolEndpoint | None = None) -> None:
     """Listen until SIGTERM or Ctrl-C, then finish what runs. Raises InputError where the address cannot be used."""
-    app = create_app(settings, host, search_workers)
+    app = create_app(settings, host, search_workers, agents)
+    ACCESS.propagate = False  # the SDK of agents gives the root logger a handler of its own
     if settings.access_log:
         ACCESS.addHandler(logging.StreamHandler(sys.stdout))
         ACCESS.setLevel(logging.INFO)

@@ -10,6 +10,7 @@ _PACKAGES = {
     "study": ("optuna", "psutil", "scipy"),
     "serve": ("dbos", "fastapi", "httpx", "pebble", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"),
     "postgres": ("psycopg",),
+    "mcp": ("mcp", "mcp_types"),
     "train": ("torch", "megatron", "triton"),
 }
 EXTRA = {package: extra for extra, packages in _PACKAGES.items() for package in packages}

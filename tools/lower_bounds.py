@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "bounds"
 BIN = FOLDER / "bin"
-EXTRAS = ("plots", "tables", "study", "postgres", "serve")
+EXTRAS = ("plots", "tables", "study", "postgres", "serve", "mcp")
 LEFT_OUT = {"train": "torch alone is 5 GB, and pinned", "gpu": "needs CUDA"}
 """Extras that are not tried, and why."""
 TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")

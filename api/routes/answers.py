@@ -1,6 +1,6 @@
-"""`POST /v1/plans`, `/explain`, `/scaling`, `/budget`, `/check`, `/diagnose`, `/predict`, `/deployments`, `/post-training`:
-question in, JSON as of the command line out; `/v1/measurements`: measured runs come in and calibrate the answers to the key
-that brought them."""
+"""`POST /v1/plans`, `/explain`, `/scaling`, `/budget`, `/check`, `/diagnose`, `/predict`, `/deployments`, `/post-training`,
+`/model`: question in, JSON as of the command line out; `/v1/measurements`: measured runs come in and calibrate the answers to
+the key that brought them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoconfig.api import measurements
-from autoconfig.api.compute import AnswerCache
+from autoconfig.api.compute import AnswerCache, Rendered
 from autoconfig.api.context import (
     JSON,
     LARGE_BODY_BYTES,
     Endpoint,
     Service,
     checked_body,
-    computed,
     guarded,
     own_calibration,
     require_json,
@@ -78,6 +77,7 @@ QUESTIONS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
      "The best deployments of a served model, as `autoconfig deployments --json`.", DEPLOYMENTS_EXAMPLE),
     ("post-training", "Rl",
      "The quickest placements of a step of post-training, as `autoconfig rl --json`.", POST_TRAINING_EXAMPLE),
+    ("model", "ModelCount", "The parameters of a model, as `autoconfig model --json`.", {"model": "llama3-8b"}),
 )  # fmt: skip
 BODY_PROBLEMS = {
     400: "The body is not JSON, or not as its schema says.",
@@ -93,8 +93,8 @@ ACCESS_PROBLEMS = {
     429: "Too many requests.",
     503: "The database does not answer; `Retry-After` says when to try again.",
 }
-NOT_CALIBRATED = frozenset({"deployments", "post-training"})
-"""Measured training runs say nothing about serving, nor about a step of post-training."""
+NOT_CALIBRATED = frozenset({"deployments", "post-training", "model"})
+"""Measured training runs say nothing about serving, nor about a step of post-training, nor about a count."""
 
 
 def problem_responses(texts: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -131,19 +131,24 @@ def add(
     )
 
 
+async def question(request: HttpRequest, kind: str, raw: bytes) -> Rendered:
+    """The answer to the body of one question, the one that is kept where there is one. Raises RefusedError."""
+    service = service_of(request)
+    own = None if kind in NOT_CALIBRATED else await own_calibration(request)
+    key = AnswerCache.key(kind, raw, own.version if own else "")
+    found = service.compute.cache.get(key)
+    if found is not None:
+        service.metrics.cached.inc()
+        return found
+    asked = raw if len(raw) > LARGE_BODY_BYTES else READERS[kind](raw)
+    return await service.compute.answer(kind, asked, key, own.text if own else None, owner=request.state.owner)
+
+
 def _endpoint(kind: str) -> Endpoint:
     async def ask(request: HttpRequest) -> Response:
-        service = service_of(request)
         require_json(request)
         raw = await whole_body(request)
-        own = None if kind in NOT_CALIBRATED else await own_calibration(request)
-        key = AnswerCache.key(kind, raw, own.version if own else "")
-        found = service.compute.cache.get(key)
-        if found is not None:
-            service.metrics.cached.inc()
-            return respond(request, found)
-        asked = raw if len(raw) > LARGE_BODY_BYTES else READERS[kind](raw)
-        return respond(request, await computed(request, kind, asked, key, own))
+        return respond(request, await unless_gone(request, question(request, kind, raw)))
 
     ask.__name__ = kind.replace("-", "_")
     return ask

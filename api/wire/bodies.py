@@ -97,14 +97,13 @@ def _said(kind: Any, text: str, **more: Any) -> tuple[Any, Any]:
     return kind, PydanticField(description=text, **more)
 
 
-_plan = _said(_Text, "A plan in its short form.", examples=["tp=8,pp=8,mbs=1,sp=1"])
+_plan = _said(_Text, fields.ARGUMENTS["plan"].help, examples=[fields.ARGUMENTS["plan"].example])
 _binds = _said(bool, "Also what more memory, bandwidth, compute or batch would buy.", default=False)
 _profile = _said(bool, "Measure the most promising plans with short jobs of a worker.", default=False)
 _format = _said(Literal[FORMATS], "megatron: launch scripts and plan.json; plan: plan.json.", default=FORMATS[0])
 _counts = "GPU counts: a list, or text such as `64:1024` (doubling) or `64:1024:64`."
 _types: Any = Annotated[list[_Text], PydanticField(**_FIRST)] | _Text | None
-_script = "A launch script, an argument list, a plan.json or a trainer's configuration. It is read, never run."
-_started = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 24 ..."
+_script = fields.ARGUMENTS["text"]
 PlansBody = _body("PlansBody", fields.QUESTION, fields.SEARCH)
 SearchBody = _body("SearchBody", fields.QUESTION, fields.SEARCH, fields.PROFILE, without=("profile",), profile=_profile)
 ExplainBody = _body("ExplainBody", fields.QUESTION, plan=_plan, binds=_binds)
@@ -131,12 +130,12 @@ BudgetBody = _body(
     ),
 )
 _file: dict[str, Any] = {
-    "text": _said(Annotated[str, PydanticField(max_length=1_000_000)], _script, examples=[_started]),
-    "settings": _said(dict[str, str], "Variables and keys that it does not set.", default_factory=dict, max_length=MAX_TEXTS),
+    "text": _said(Annotated[str, PydanticField(max_length=1_000_000)], _script.help, examples=[_script.example]),
+    "settings": _said(dict[str, str], fields.ARGUMENTS["settings"].help, default_factory=dict, max_length=MAX_TEXTS),
     "model": _said(_Text | None, "Catalogue name, instead of its model.", default=None),
 }
 
-_logs = "Logs, side logs and a launch file by name, as text, in any order; of two logs of steps the first is the good one."
+_logs = fields.ARGUMENTS["texts"].help
 DiagnoseBody = _body(
     "DiagnoseBody",
     fields.DIAGNOSE,
@@ -162,15 +161,13 @@ class TraceRow(BaseModel):
     output_length: int = PydanticField(description="Output tokens, from 1 to 2,000,000.")
 
 
-_rows = "Requests as recorded, in place of lengths and rate: rows of Mooncake's traces, in order of arrival."
-_first, _next = (dict(zip(TraceRow.model_fields, row, strict=True)) for row in ((0, 900, 120), (350, 4000, 60)))
 _trace = _said(
     Annotated[list[TraceRow], PydanticField(**_FIRST)] | None,
-    _rows,
+    fields.ARGUMENTS["rows"].help,
     default=None,
     min_length=2,
     max_length=MAX_TRACE_ROWS,
-    examples=[[_first, _next]],
+    examples=[fields.ARGUMENTS["rows"].example],
 )
 
 CheckBody = _body("CheckBody", fields.CHECK, fields.CHECK_SERVING, without=("model", "cluster", "trace"), **_file, trace=_trace)
@@ -191,6 +188,7 @@ DeploymentsBody = _body(
 
 
 PostTrainingBody = _body("PostTrainingBody", fields.POST_TRAINING)
+ModelBody = _body("ModelBody", (fields.LIKE,), model=_said(_Text | _Inline, MODEL_HELP, examples=["llama3-8b"]))
 
 
 class PredictBody(_Body):
@@ -241,6 +239,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "predict": PredictBody,
     "deployments": DeploymentsBody,
     "post-training": PostTrainingBody,
+    "model": ModelBody,
 }
 """Of the questions that are answered at once, by the last part of their path."""
 

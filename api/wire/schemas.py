@@ -229,7 +229,7 @@ _BODIES = (
         bodies.MeasurementsBody,
         bodies.DeploymentsBody,
     ),
-    *(bodies.PostTrainingBody, bodies.BatchBody),
+    *(bodies.PostTrainingBody, bodies.ModelBody, bodies.BatchBody),
 )
 
 
@@ -239,11 +239,15 @@ def published(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {key: value for key, value in whole.items() if not key.startswith("$")}, whole.get("$defs", {})
 
 
+_NAMED = {"model": "ModelCount"}
+"""Answers whose component has another name: a question's model is one, too."""
+
+
 def components() -> dict[str, Any]:
     """Every component schema by name."""
     found: dict[str, Any] = {"SearchAnswer": {"anyOf": [{"$ref": REF + "Search"}, {"$ref": REF + "Study"}]}}
-    for name in ("search", "explain", "timeline", "scaling", "budget", "check", "convert", "diagnose", "serve", "rl"):
-        found[name.capitalize()], named = published(name)
+    for name in ("search", "explain", "timeline", "scaling", "budget", "check", "convert", "diagnose", "serve", "rl", "model"):
+        found[_NAMED.get(name, name.capitalize())], named = published(name)
         found |= named
     for kind in (*_BODIES, *_SHOWN):
         whole = kind.model_json_schema(ref_template=REF + "{model}")

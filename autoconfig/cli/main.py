@@ -125,9 +125,10 @@ _WHAT_FOR = {
     "Serving": ("deployments", "engines"),
     "Measuring": ("studies", "trace", "emulate", "calibrate", "predict", "validate"),
     "Lists": ("model", "models", "gpus", "software", "rules"),
-    "Service": ("serve", "worker", "keys"),
+    "Service": ("serve", "worker", "keys", "mcp"),
 }
 _MODULES = {
+    "agents.servers": ("mcp",),
     "diagnosis": ("diagnose",),
     "megatron": ("check", "convert", "emulate", "trace"),
     "post_training": ("rl",),
@@ -269,7 +270,7 @@ class _Group(click.Group):
                 click.echo("interrupted", err=True)
             ctx.exit(EXIT_INTERRUPTED)
         except click.NoSuchOption as error:
-            raise _no_such_option(error) from None
+            raise no_such_option(error) from None
         except BrokenPipeError:  # `autoconfig models | head`: the reader has what it wants
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
@@ -286,7 +287,7 @@ class _Group(click.Group):
             ctx.exit(1)
 
 
-def _no_such_option(error: click.NoSuchOption) -> click.UsageError:
+def no_such_option(error: click.NoSuchOption) -> click.UsageError:
     """The error with what the user's word means here, or else with the name that is most like it."""
     known = [] if error.ctx is None else [param.name for param in error.ctx.command.params if param.name]
     found, said = usual(error.option_name, known)

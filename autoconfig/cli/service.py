@@ -39,6 +39,7 @@ database_option = click.option(
     metavar="NAME",
     help="A further name under which browsers ask, of a proxy for example; repeat. Without keys other names are refused.",
 )
+@click.option("--mcp", is_flag=True, help="Also tools of agents, at /mcp (Model Context Protocol): autoconfig mcp --http.")
 @click.option("--access-log/--no-access-log", default=True, help="Write a line of each request to stdout.  [default: on]")
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Processes that compute answers.")
 @click.option(
@@ -64,7 +65,9 @@ database_option = click.option(
     show_default=True,
     help="A search is deleted so many days after its end; 0: never.",
 )
-def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, search_workers: int, **options: Any) -> None:
+def serve_command(
+    host: str, keys: bool | None, without_keys: bool, port: int, mcp: bool, search_workers: int, **options: Any
+) -> None:
     """The same answers over HTTP, for schedulers and browsers.
 
     autoconfig serve --port 8000 --database postgresql://autoconfig@db/autoconfig
@@ -74,10 +77,14 @@ def serve_command(host: str, keys: bool | None, without_keys: bool, port: int, s
         keys = not local and not without_keys
     if not local and not keys and not without_keys:
         raise InputError(f"--host {host} without keys: leave out --no-keys, or say --without-keys to let anyone ask")
-    settings = ServiceSettings(keys_required=keys, **options)
+    settings, agents = ServiceSettings(keys_required=keys, **options), None
+    if mcp:
+        from autoconfig.cli.agents.servers import over_http
+
+        agents = over_http()
     from autoconfig.api.app import run
 
-    run(settings, host, port, search_workers)
+    run(settings, host, port, search_workers, agents)
 
 
 @click.command("worker")

@@ -155,6 +155,8 @@ CONVERT: Fields = (
     *(field for field in PREDICT if field.name not in ("memory_margin", *(one.name for one in SWITCHES))),
     *_all("convert"),
 )
+ARGUMENTS = _GROUPS["arguments"]
+"""By name: what a command takes without one, and what a body has in its place."""
 SLURM: Fields = _some("runner", "partition", "account", "slurm")
 """Of batch scripts: those that an export writes, and those of jobs that measure."""
 EXPORT: Fields = (*_all("export"), *SLURM)

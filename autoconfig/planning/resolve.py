@@ -71,6 +71,10 @@ class Field:
     """Its line in a command's short help; empty: it stands in --help-all only."""
     remote: bool = True
     """A caller over the network may give it: it names no file, program or terminal of the machine that answers."""
+    unit: str = ""
+    """What its numbers count; empty of words."""
+    example: Any = None
+    """A value as somebody would give it; of a switch and of a choice any is one."""
 
     def value(self, given: Any) -> Any:
         """What a request holds: a number for a text with a unit, a tuple for several values ({"tp": 8} is tp=8), a choice in

@@ -1,0 +1,140 @@
+"""Tools of agents at `/mcp` of a service: by the SDK's own client, behind the keys, the check of Host and the limits."""
+
+import asyncio
+import json
+import re
+
+import httpx2
+import pytest
+
+pytest.importorskip("mcp")
+
+from command_line import run_in_process
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from autoconfig.cli.agents.tools import TOOLS
+from tests.cli.agents.agent_calls import ARGUMENTS, CALLS, WRONG, ask, tools, without_seconds
+
+pytestmark = [pytest.mark.service, pytest.mark.xdist_group("api")]
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+HEADERS = {"Accept": "application/json, text/event-stream"}
+
+
+@pytest.fixture(scope="module")
+def open_service(services):
+    return services("--mcp", "--workers", "1", "--search-workers", "0")
+
+
+def test_every_tool_is_listed_and_answers_as_the_command_line(open_service, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "given.txt").write_text(ARGUMENTS)
+    url = f"{open_service.url}/mcp"
+    assert list(tools(url)) == list(CALLS)
+    calls = [
+        (name, {**arguments, **({"text": ARGUMENTS} if name == "check" else {})}) for name, (arguments, _) in CALLS.items()
+    ]
+    for (name, (_, words)), told in zip(CALLS.items(), ask(url, calls), strict=True):
+        done = run_in_process(*words, "--json")
+        assert without_seconds(told.answer) == without_seconds(json.loads(done.stdout)), name
+
+
+def _as_fields(text):
+    """Options spelled as the fields of HTTP are."""
+    return re.sub(r"--([a-z0-9-]+)", lambda option: option[1].replace("-", "_"), text)
+
+
+def test_a_wrong_argument_gets_the_command_lines_message(open_service):
+    calls = [(name, arguments) for name, arguments, _ in WRONG]
+    for (_, _, words), told in zip(WRONG, ask(f"{open_service.url}/mcp", calls), strict=True):
+        done = run_in_process(*words)
+        assert told.wrong and _as_fields(done.stderr.strip()).endswith(_as_fields(told.text)), (words, told.text)
+
+
+def test_no_file_of_the_service_is_read(open_service, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}))
+    calls = [
+        ("model", {"model": str(config)}), ("check", {"file": str(config)}),
+        ("search", {"model": "7b", "cluster": str(config)}),
+        ("deployments", {"model": "llama3-8b", "gpus": 1, "trace": str(config)}), ("diagnose", {"files": [str(config)]}),
+        ("explain", {"model": "7b", "gpus": 8, "plan": str(config)}), ("search", {"model": "7b", "include": [str(config)]}),
+    ]  # fmt: skip
+    for (name, _), told in zip(calls, ask(f"{open_service.url}/mcp", calls), strict=True):
+        assert told.wrong and "hidden_size" not in told.text, name
+
+
+def test_a_call_is_kept_like_a_question(open_service):
+    """The same body gives the same bytes, computed once: `/metrics` counts it."""
+
+    def kept(client):
+        text = client.get("/metrics").text
+        return float(next(line for line in text.splitlines() if line.startswith("autoconfig_answers_cached_total")).split()[-1])
+
+    call = ("search", {"model": "1.7b", "gpus": 8, "gpu": "a100-80gb", "top": 3})
+    with open_service.client() as client:
+        before = kept(client)
+        first, second = ask(f"{open_service.url}/mcp", [call, call])
+        assert first == second and kept(client) >= before + 1
+
+
+def test_hosts_bodies_and_methods_are_those_of_the_service(open_service):
+    with open_service.client() as client:
+        assert client.post("/mcp", json=LIST, headers=HEADERS).json()["result"]["tools"]
+        assert client.post("/mcp", json=LIST, headers={**HEADERS, "Host": "attacker.example"}).status_code == 421
+        assert client.post("/mcp", json=LIST, headers={**HEADERS, "Sec-Fetch-Site": "cross-site"}).status_code == 403
+        assert client.post("/mcp", json=LIST, headers={**HEADERS, "Origin": "http://attacker.example"}).status_code == 403
+        assert client.post("/mcp", content="{}", headers={**HEADERS, "Content-Type": "text/plain"}).status_code == 415
+        large = client.post("/mcp", content=b"x" * (2**21 + 1), headers={**HEADERS, "Content-Type": "application/json"})
+        assert large.status_code == 413
+        large = client.post("/mcp", content=b"x" * (2**21 + 1), headers={**HEADERS, "Content-Type": "application/json"})
+        assert large.status_code == 413
+        assert client.get("/mcp", headers=HEADERS).status_code == 405 and client.delete("/mcp").status_code == 405
+        deep = {"model": "7b", "gpus": 8, "cluster": json.loads("[" * 60 + "]" * 60)}
+        (told,) = ask(f"{open_service.url}/mcp", [("search", deep)])
+        assert told.wrong
+
+
+def test_a_key_and_its_rate_are_asked_for(services):
+    service = services("--mcp", "--keys", "--workers", "1", "--search-workers", "0", "--requests-per-second", "1")
+
+    def make(scope):
+        made = run_in_process("keys", "create", "--name", "agent", "--scope", scope, "--database", service.database)
+        return made.stdout.strip()
+
+    plan, reads = make("plan"), make("read")
+    with service.client() as client:
+        assert client.post("/mcp", json=LIST, headers=HEADERS).status_code == 401
+    with service.client(reads) as client:
+        assert client.post("/mcp", json=LIST, headers=HEADERS).status_code == 403
+    with service.client(plan) as client:
+        answers = [client.post("/mcp", json=LIST, headers=HEADERS) for _ in range(8)]
+        codes = [answer.status_code for answer in answers]
+        assert codes[0] == 200 and codes[-1] == 429 and answers[-1].headers["Retry-After"]
+
+
+def test_the_client_comes_in_with_a_key(services):
+    service = services("--mcp", "--keys", "--workers", "1", "--search-workers", "0")
+    made = run_in_process("keys", "create", "--name", "agent", "--scope", "plan", "--database", service.database)
+
+    async def counted():
+        key = {"Authorization": f"Bearer {made.stdout.strip()}"}
+        async with (
+            httpx2.AsyncClient(headers=key, timeout=60) as http,
+            Client(streamable_http_client(f"{service.url}/mcp", http_client=http)) as client,
+        ):
+            return await client.call_tool("model", {"model": "llama3-8b"})
+
+    assert asyncio.run(counted()).structured_content["parameters"] == 8030261248
+
+
+def test_what_is_too_large_a_question_is_said(services):
+    service = services("--mcp", "--workers", "1", "--search-workers", "0", "--answer-seconds", "0.1")
+    (told,) = ask(f"{service.url}/mcp", [("search", {"model": "deepseek-v3", "gpus": 256})])
+    assert told.wrong and ("too large a question" in told.text or "no process was free" in told.text)
+
+
+def test_without_the_flag_there_is_no_such_path(service):
+    with service.client() as client:
+        assert client.post("/mcp", json=LIST, headers=HEADERS).status_code == 404
+    assert len(TOOLS) == len(CALLS)
