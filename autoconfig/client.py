@@ -79,7 +79,8 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """An answer of `POST /v1/plans`; `plans` is empty where nothing fits."""
+    """An answer of `POST /v1/plans`; `plans` is empty where nothing fits (`nearest_miss` of the body) or is legal
+    (`nothing_legal`: why, and the nearest counts and batches)."""
 
     plans: tuple[Plan, ...]
     calibration: str

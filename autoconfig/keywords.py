@@ -307,7 +307,7 @@ class DeploymentsKeywords(TypedDict, total=False):
     max_loras: int | str
     max_lora_rank: int | str
     draft_method: str
-    price: float
+    price: float | str | Mapping[str, Any]
     calibration: str
     top: int | str
     simulate: int | str
@@ -344,6 +344,7 @@ class RlKeywords(TypedDict, total=False):
     host_memory: float | str
     fit_chance: float | str
     top: int | str
+    price: float | str | Mapping[str, Any]
     calibration: str
 
 

@@ -112,7 +112,8 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         show_search(console(), answer, _same_question("explain", answer.question))
     if not answer.plans:
         unsaid = given["format"] is not None and answer.ranking.funnel.fit > 0
-        say_not_exported(export, f"{given['format']} can say none of the plans that fit" if unsaid else "nothing fits")
+        none = "nothing fits" if answer.nothing_legal is None else "no plan is legal"
+        say_not_exported(export, f"{given['format']} can say none of the plans that fit" if unsaid else none)
         ctx.exit(EXIT_NOTHING_FITS)
     if exported is not None:
         _show_export(exported(), err=as_json)

@@ -21,7 +21,7 @@ export function scalingView(answer, choose) {
     : h("tr", { class: "quiet" }, h("th", { scope: "row" }, point.gpu), h("td", null, count(point.num_gpus)),
       h("td", { class: "words", colspan: heads.length - 2 }, point.why_not)));
   return h("div", { class: "scaling" },
-    answer.deadline_days === null ? null : h("p", { class: "note" }, fewest
+    answer.deadline_days === null ? null : h("p", { class: "note" }, ofTypes.length
       ? `The fewest GPUs for ${answer.deadline_days} days: ${ofTypes.map((point) =>
         `${count(point.num_gpus)} x ${point.gpu}, ${point.days.toFixed(1)} days`).join("; ")}`
       : `None of these counts trains within ${answer.deadline_days} days.`),

@@ -174,6 +174,13 @@ function nothingFits(answer, use) {
   const enough = tried.filter((line, at) => miss.try_fits[at]);
   const changes = (line) => optionsOf(`(${miss.try_options[tried.indexOf(line)]})`);
   const plain = (line) => line.replace(/ \(--[^)]*\)/, "");
+  const none = answer.nothing_legal;
+  if (none) {
+    const near = [...none.global_batch_sizes.map((size) => ["global_batch_size", String(size)]), ...none.num_gpus.map((gpus) => ["gpus", String(gpus)])];
+    return h("div", { class: "note" }, h("p", null, h("strong", null, "No plan is legal. "), none.why, "."),
+      use && near.length ? h("p", null, near.map(([name, value]) => [h("button", { type: "button", class: "small", onclick: () => use([[name, value]]) },
+        `use ${name} ${value}`), " "])) : null);
+  }
   const list = (title, lines, button) => (lines.length ? [h("p", null, title), h("ul", null, lines.map((line) =>
     h("li", null, plain(line), button && use ? [" ", h("button", { type: "button", class: "small", onclick: () => use(changes(line)) },
       `use ${changes(line).map((pair) => pair.join(" ")).join(", ")}`)] : null)))] : null);

@@ -28,23 +28,24 @@ _MAGNITUDES = {
     **dict.fromkeys(("t", "trillion"), 1e12),
     "": 1.0,
 }
-_WITH_UNIT = re.compile(rf"({_NUMBER}) ?([a-z]{{0,9}})")
+_WITH_UNIT = re.compile(rf"\+?({_NUMBER}) ?([a-z]{{0,9}})")
 _PER_HOUR = (
     *(
         f"{per}gpu{between}{hour}"
         for per in ("/", "per ")
-        for between in ("-", " ", "/", " and ")
+        for between in ("-", " ", "/", " and ", "", " per ", " an ")
         for hour in ("hour", "hr", "h")
     ),
+    *(f"/{hour}/gpu" for hour in ("hour", "hr", "h")),
     *(f"{per}{hour}" for per in ("/", "per ", "an ", "a ") for hour in ("hour", "hr", "h")),
 )
 """What may stand behind a price."""
 _DAYS = {
     **dict.fromkeys(("", "d", "day", "days"), 1.0),
-    **dict.fromkeys(("h", "hr", "hour", "hours"), 1 / 24),
-    **dict.fromkeys(("w", "week", "weeks"), 7.0),
-    **dict.fromkeys(("month", "months"), 30.0),
-    **dict.fromkeys(("y", "year", "years"), 365.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 1 / 24),
+    **dict.fromkeys(("w", "wk", "wks", "week", "weeks"), 7.0),
+    **dict.fromkeys(("mo", "mos", "month", "months"), 30.0),
+    **dict.fromkeys(("y", "yr", "yrs", "year", "years"), 365.0),
 }
 MOST_MONEY, MOST_DAYS, MOST_CHARACTERS = 1e15, 1e5, 60
 _MONEY_HINT = "write it like 3M, $3,000,000, 3e6 EUR or 2.5 million"

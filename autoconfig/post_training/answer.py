@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autoconfig.planning.prices import parse_prices, price_for
 from autoconfig.planning.request_fields import POST_TRAINING
 from autoconfig.planning.resolve import read_model
 from autoconfig.post_training.agents.rollout import MOST_TURNS, Agents
@@ -74,6 +75,13 @@ class RlAnswer:
     unknowns: tuple[Unknown, ...] = ()
     """What was not said and widens the band, the one that does most first."""
 
+    price: float | None = None
+    """Money for one GPU and hour."""
+
+    def cost_of(self, one: PricedPlacement) -> float | None:
+        """Money for a step of a placement, which has all the GPUs; None without a price."""
+        return None if self.price is None else self.price * self.gpus * one.seconds / 3600
+
     @property
     def fit_chance_met(self) -> bool:
         """Whether any placement has the asked chance to fit."""
@@ -94,15 +102,18 @@ def answer(given: Mapping[str, Any], *, local_files: bool = True) -> RlAnswer:
     job, gpus, tokens, staleness = _understand(given, assumed, local_files)
     own, chance = given.get("calibration"), fit_chance_of(given)
     known = read_calibration(own).applied() if own else None
+    price = None if given.get("price") is None else price_for(parse_prices(given["price"]), job.gpu.id)
     prices, fewer = Prices(job, tokens, staleness, known, chance), None
     if deadline := _deadline(given):
         enough, below = fewest(prices, gpus, deadline)
         if enough is None:
-            return _missed(job, gpus, tuple(assumed), deadline, below, chance)
+            return replace(_missed(job, gpus, tuple(assumed), deadline, below, chance), price=price)
         gpus, fewer = enough.gpus, below
     found = prices.bounds(gpus)
     considered = len({alike(one.placement) for one in found})
-    said = RlAnswer(job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=considered, fit_chance=chance)
+    said = RlAnswer(
+        job=job, gpus=gpus, assumed=tuple(assumed), ranked=(), considered=considered, fit_chance=chance, price=price
+    )
     if not any(one.memory.fits for one in found):
         words, changed = remedy(job, gpus, tokens, staleness)
         least = min(found, key=lambda one: one.memory.lacking, default=None)

@@ -73,6 +73,8 @@ class PlacementJson:
     """Lower end of its 90 % band."""
     step_seconds_p95: float
     """Upper end of its 90 % band."""
+    cost: AboveZero | None
+    """Money for a step, with `price`; null without, and of `rl check`."""
     phases: dict[str, NotNegative]
     """Seconds of every phase."""
     hidden_seconds: float
@@ -107,6 +109,8 @@ class DeadlineJson:
     """Hours that those take."""
     chance: Share | None
     """That the first placement is in time, by its band; null where none is."""
+    cost: AboveZero | None
+    """Money for all steps of the first placement, with `price`; null without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,12 +173,12 @@ def answer_json(found: RlAnswer) -> RlJson:
         samples=found.job.samples,
         **assumed_json((*found.notes, *found.assumed)),
         considered=found.considered,
-        placements=tuple(placement_json(one) for one in found.ranked),
-        nearest=placement_json(found.nearest) if found.nearest else None,
+        placements=tuple(placement_json(one, found.cost_of(one)) for one in found.ranked),
+        nearest=placement_json(found.nearest, found.cost_of(found.nearest)) if found.nearest else None,
         remedy=found.remedy or None,
         fit_chance=found.fit_chance,
         fit_chance_met=found.fit_chance_met,
-        riskier=placement_json(found.riskier) if found.riskier else None,
+        riskier=placement_json(found.riskier, found.cost_of(found.riskier)) if found.riskier else None,
         ties=found.ties,
         one_more_node_step_seconds=found.one_more_node,
         deadline=_deadline_json(found),
@@ -193,6 +197,7 @@ def _deadline_json(found: RlAnswer) -> DeadlineJson | None:
         fewer_gpus=fewer.gpus if fewer else None,
         fewer_hours=deadline.hours_of(fewer.seconds) if fewer else None,
         chance=found.ranked[0].chance_within(deadline.step_seconds) if found.ranked else None,
+        cost=deadline.steps * cost if found.ranked and (cost := found.cost_of(found.ranked[0])) else None,
     )
 
 
@@ -201,8 +206,8 @@ def _unknowns_json(found: RlAnswer) -> tuple[UnknownJson, ...]:
     return tuple(UnknownJson(field=name, step_seconds_p5=low, step_seconds_p95=high) for name, (low, high) in bands)
 
 
-def placement_json(one: PricedPlacement) -> PlacementJson:
-    """One placement: plans, seconds by phase, memory."""
+def placement_json(one: PricedPlacement, cost: float | None = None) -> PlacementJson:
+    """One placement: plans, seconds by phase, memory. `cost`: money for a step."""
     p, memory = one.placement, one.memory
     engine = RolloutEngineJson(tp=p.engine.tp, pp=p.engine.pp, replicas=p.engine.replicas, memory_share=p.memory_share)
     return PlacementJson(
@@ -216,6 +221,7 @@ def placement_json(one: PricedPlacement) -> PlacementJson:
         step_seconds=one.seconds,
         step_seconds_p5=one.band[0],
         step_seconds_p95=one.band[1],
+        cost=cost,
         phases={name: one.phases.of((name,)) for name in PHASES},
         hidden_seconds=one.phases.beside,
         timeline=timeline(one.phases, p),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from autoconfig.planning.money import money_text
 from autoconfig.render.screen import seconds_text, show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.models.parameters import total_parameters
@@ -111,7 +112,11 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
         name = f"{scenario.cluster.num_gpus:,} x {scenario.cluster.gpu.id}, {scenario.numerics.precision}"
         best = answer.plans[0].report if answer.plans else None
         chance = "" if best is None else chance_text(best.confidence.fit_probability)
-        shown = ["nothing fits", *[""] * 5] if best is None else [*figures(best), chance]
+        shown = (
+            ["nothing fits" if answer.nothing_legal is None else "no legal plan", *[""] * 5]
+            if best is None
+            else [*figures(best), chance]
+        )
         shown += _money_cells(best, reports, money)
         rows.append([name, *shown, "" if best is None else str(best.plan)])
     names = ["GPUs", "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit", *money, "plan"]
@@ -123,23 +128,35 @@ def show_compared(console: Console, answers: Sequence[SearchAnswer]) -> None:
     show_assumptions(console, (remark for answer in answers for remark in answer.question.assumed))
 
 
+COST_PER_BILLION = "cost/B"
+"""Money for a billion tokens, at --price without --tokens."""
+
+
+def cost_per_billion(report: PlanReport) -> str:
+    """Its cell."""
+    cost = report.cost_per_billion_tokens
+    return "" if cost is None else money_text(cost)
+
+
 def _money_columns(reports: Sequence[PlanReport]) -> list[str]:
     """Of a comparison: tokens per second of all GPUs over those of the first, and where they are known days and cost."""
     days = any(report.days_to_train is not None for report in reports)
-    cost = any(report.cost is not None for report in reports)
-    return ["ratio"] * (len(reports) > 1) + ["days"] * days + ["cost", "cost ratio"] * cost
+    priced = any(report.cost_per_billion_tokens is not None for report in reports)
+    return ["ratio"] * (len(reports) > 1) + ["days"] * days + ["cost" if days else COST_PER_BILLION, "cost ratio"] * priced
 
 
 def _money_cells(report: PlanReport | None, reports: Sequence[PlanReport], columns: Sequence[str]) -> list[str]:
     if report is None:
         return [""] * len(columns)
     first = reports[0]
-    priced = next((one.cost for one in reports if one.cost is not None), None)
+    rate, rates = report.cost_per_billion_tokens, [one.cost_per_billion_tokens for one in reports]
+    first_rate = next(filter(None, rates), None)
     cells = {
         "ratio": f"{report.tokens_per_second_per_gpu / first.tokens_per_second_per_gpu:.2f}x",
         "days": "" if report.days_to_train is None else f"{report.days_to_train:,.1f}",
         "cost": "" if report.cost is None else f"{report.cost:,.0f}",
-        "cost ratio": "" if report.cost is None or priced is None else f"{report.cost / priced:.2f}x",
+        COST_PER_BILLION: cost_per_billion(report),
+        "cost ratio": "" if rate is None or first_rate is None else f"{rate / first_rate:.2f}x",
     }
     return [cells[name] for name in columns]
 

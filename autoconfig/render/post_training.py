@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markup import escape
 
+from autoconfig.planning.money import money_text
 from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
 from autoconfig.post_training.phases import PHASES
@@ -36,7 +37,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     if not found.ranked and found.deadline:
         console.print(f"[bold]{escape(found.remedy[:1].upper() + found.remedy[1:])}[/bold]")
         if found.nearest:
-            _show_placed(console, f"Nearest, {found.gpus:,} GPUs", [found.nearest])
+            _show_placed(console, f"Nearest, {found.gpus:,} GPUs", [found.nearest], money=found)
         show_assumptions(console, found.assumed)
         return
     if not found.ranked:
@@ -45,7 +46,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         )
         console.print(f"[bold]{tried}; {escape(found.remedy)}[/bold]")
         if found.nearest:
-            _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest])
+            _show_placed(console, "Nearest" if found.considered else "Nearest, with that change", [found.nearest], money=found)
             if found.nearest.memory.reason:
                 console.print(f"It does not fit: {found.nearest.memory.reason}")
             _show_notes(console, found.notes)
@@ -60,7 +61,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
             f"[bold]No placement has a chance to fit of {found.fit_chance * 100:.6g}% (of these at most "
             f"{chance_text(likeliest)}); with it {escape(found.remedy)}[/bold]"
         )
-    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties)
+    _show_placed(console, f"Placements that fit, of {found.considered:,}", found.ranked, found.ties, found)
     saved = 0.0 if found.riskier is None else 1.0 - found.riskier.seconds / best.seconds
     if found.riskier is not None and round(saved, 3) > 0:
         console.print(
@@ -96,7 +97,9 @@ def _met(found: RlAnswer) -> str:
     takes = deadline.hours_of(found.ranked[0].seconds)
     others = f"; {fewer.gpus:,} take {deadline.hours_of(fewer.seconds):.3g}" if fewer else "; fewer do not fit"
     chance = f" (chance to be in time: {found.ranked[0].chance_within(deadline.step_seconds):.0%})"
-    return f"{found.gpus:,} GPUs do {deadline.steps:,} steps in {takes:.3g} of {deadline.hours:g} hours{chance}{others}"
+    each = found.cost_of(found.ranked[0])
+    cost = "" if each is None else f" for {money_text(each * deadline.steps)}"
+    return f"{found.gpus:,} GPUs do {deadline.steps:,} steps in {takes:.3g} of {deadline.hours:g} hours{cost}{chance}{others}"
 
 
 def _show_notes(console: Console, notes: Sequence[Remark]) -> None:
@@ -104,14 +107,19 @@ def _show_notes(console: Console, notes: Sequence[Remark]) -> None:
         console.print(f"Note: {text}", markup=False)
 
 
-def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], ties: int = 0) -> None:
-    """The table; the first `ties` rows are marked where they are several."""
-    names = ("#", "step", "5 to 95 %", "binds", "GPU GiB", "fit", "host GiB", "share", "offload", "placement")
+def _show_placed(
+    console: Console, title: str, rows: Sequence[PricedPlacement], ties: int = 0, money: RlAnswer | None = None
+) -> None:
+    """The table; the first `ties` rows are marked where they are several; what a step costs where `money` has a price."""
+    priced = money is not None and money.price is not None
+    cost = (COST,) * priced
+    names = ("#", "step", "5 to 95 %", *cost, "binds", "GPU GiB", "fit", "host GiB", "share", "offload", "placement")
     cells = [
         [
             f"{number}{'=' if ties > 1 and number <= ties else ''}",
             f"{one.seconds:,.1f} s",
             f"{one.band[0]:,.0f} to {one.band[1]:,.0f}",
+            *([money_text(money.cost_of(one) or 0.0)] if money is not None and priced else []),
             one.binds.replace("_", " "),
             f"{one.memory.peak_bytes / GIB:.1f}",
             chance_text(one.memory.chance),
@@ -123,6 +131,10 @@ def _show_placed(console: Console, title: str, rows: Sequence[PricedPlacement], 
         for number, one in enumerate(rows, 1)
     ]
     show_table(console, names, cells, left=("binds", "placement"), below=("placement",), title=title)
+
+
+COST = "cost/step"
+"""Money for a step of all GPUs, at --price."""
 
 
 def _placed(one: PricedPlacement) -> str:

@@ -191,6 +191,9 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         console.print(f"  {escape(line)}")
     if best.cost_per_million_tokens is not None:
         console.print(f"  cost {best.cost_per_million_tokens:.3g} per million output tokens, as --price ({COST})")
+    if best.joules_per_token is not None and getattr(console, "verbose", False):
+        million = f"{best.kwh_per_million_tokens:,.3g} kWh a million (GPUs at their power limit)"
+        console.print(f"  at most {best.joules_per_token:,.3g} J an output token, {million}")
     if len(answer.reports) > 1:
         other = answer.reports[1]
         user = f", {other.tokens_per_s_per_user / best.tokens_per_s_per_user - 1:+.1%} tokens/s/user" if best.tpot_s else ""

@@ -14,7 +14,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.render.plan_table import adapters_text, plan_table, precision_text, show_included, show_varied, workload_text
+from autoconfig.render.plan_table import (
+    adapters_text,
+    cost_per_billion,
+    plan_table,
+    precision_text,
+    show_included,
+    show_varied,
+    workload_text,
+)
 from autoconfig.render.screen import brief, seconds_text, show_assumptions, show_table, table_of
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
@@ -22,6 +30,7 @@ from autoconfig.specs.layouts import layout_text
 from autoconfig.specs.models.parameters import total_parameters
 from autoconfig.specs.plan import SHORT_TO_LONG
 from autoconfig.training.answer import Explanation, SearchAnswer, part_words
+from autoconfig.training.nearest import NO_LEGAL
 from autoconfig.training.price import FLOPS_CONVENTION, PlanReport, evidence_text, record_for, record_text
 from autoconfig.training.question import Question
 from autoconfig.training.rank import RESOLUTION, SAFE_FIT, Ranking
@@ -40,6 +49,15 @@ def speed_text(report: PlanReport) -> str:
         f"{seconds_text(band.step_seconds_p95)}; {evidence_text(band)}), {report.tokens_per_second_per_gpu:,.0f} tokens/s/GPU, "
         f"{report.model_flops_per_second_per_gpu / 1e12:,.0f} TFLOPS ({FLOPS_CONVENTION}), MFU {report.mfu:.1%}"
     )
+
+
+def show_money(console: Console, report: PlanReport) -> None:
+    """Cost without a number of tokens; where the console is verbose what the GPUs draw at most."""
+    if report.cost is None and report.cost_per_billion_tokens is not None:
+        console.print(f"Cost: {cost_per_billion(report)} for a billion tokens, as --price; --tokens says days and cost of all.")
+    if report.joules_per_token is not None and getattr(console, "verbose", False):
+        whole = "" if report.energy_kwh is None else f", {report.energy_kwh:,.0f} kWh for --tokens"
+        console.print(f"Energy: at most {report.joules_per_token:,.3g} J a token{whole} (GPUs at their power limit).")
 
 
 def show_search(console: Console, answer: SearchAnswer, command: str = "autoconfig explain ...") -> None:
@@ -129,6 +147,7 @@ def show_plans(console: Console, answer: SearchAnswer) -> None:
     if answer.switches:
         gains = "; ".join(f"{gain.change} {gain.ratio - 1:+.0%}" for gain in answer.switches)
         console.print(f"[bold]Switches that decide the step[/bold] (of the first plan as it is): {escape(gains)}")
+    show_money(console, first)
     if answer.other_batch is not None:
         console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
     ties = answer.ties
@@ -189,6 +208,11 @@ def _layouts(console: Console, answer: SearchAnswer) -> None:
 def show_nothing_fits(console: Console, answer: SearchAnswer) -> None:
     """The nearest miss, by how much, and what would make it fit."""
     miss = answer.nearest_miss
+    if answer.nothing_legal is not None:
+        why = escape(str(answer.nothing_legal)).removeprefix(NO_LEGAL)
+        console.print(f"[bold red]{NO_LEGAL.capitalize()}[/bold red]{why}.")
+        if answer.other_batch is not None:
+            console.print(f"[bold]Another batch[/bold] (--global-batch-size): {escape(str(answer.other_batch))}")
     if miss is None:
         return
     short = (miss.peak_bytes - miss.limit_bytes) / GIB
@@ -229,6 +253,7 @@ def show_explain(console: Console, explanation: Explanation) -> None:
         f"limit {report.limit_bytes / GIB:.1f} GiB "
         f"of {question.scenario.cluster.memory_bytes / GIB:.1f} GiB (allocator, NCCL and CUDA context take the rest)"
     )
+    show_money(console, report)
     for text in explanation.without_effect:
         console.print(f"Note: {text}", markup=False)
     console.print(_time_table(report))

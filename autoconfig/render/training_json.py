@@ -93,6 +93,13 @@ class PlanReportJson(PlanJson):
     """Days for --tokens; null without."""
     cost: NotNegative | None
     """Money for --tokens at --price; null without."""
+    cost_per_billion_tokens: AboveZero | None
+    """Money for 10^9 tokens at --price; null without."""
+    joules_per_token: AboveZero | None
+    """Of all GPUs at their power limit, which is more than they draw, without hosts, network and cooling; null where it is not
+    known."""
+    energy_kwh: NotNegative | None
+    """The same for --tokens; null without."""
     origin: Annotated[str, Keywords(enum=("formula", "traced", "emulated", "measured"))]
     """Where the figures are from: formulas, or runs of this plan."""
     confidence: Confidence
@@ -180,6 +187,18 @@ class GpuCountJson:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NothingLegalJson:
+    """Why a question has no legal plan, and what is near it that has one."""
+
+    why: str
+    """What stops the most layouts, and what to try."""
+    global_batch_sizes: tuple[Positive, ...]
+    """With the same GPUs: the nearest batches that have a legal plan, nearest first."""
+    num_gpus: tuple[Positive, ...]
+    """The next smaller and the next larger number of GPUs, in whole nodes, that has one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchJson(QuestionJson, AnswerJson):
     """The ranked plans for a model on a cluster. Sizes are GiB, times seconds, names Megatron's."""
 
@@ -203,7 +222,9 @@ class SearchJson(QuestionJson, AnswerJson):
     included: tuple[LegalPlanJson | IllegalPlanJson, ...]
     """The plans of --include, in their order."""
     nearest_miss: NearestMissJson | None
-    """Null when something fits."""
+    """Null when something fits, or nothing is legal."""
+    nothing_legal: NothingLegalJson | None
+    """Null when some plan is legal."""
     gpus_tried: tuple[GpuCountJson, ...]
     """With --gpus-at-most: the GPU counts tried."""
     first_plan_record: FirstPlanRecord | None
@@ -306,7 +327,7 @@ def included_json(included: IncludedPlan, question: Question) -> LegalPlanJson |
 
 def search_json(answer: SearchAnswer) -> SearchJson:
     """The whole answer of `search`."""
-    question, miss = answer.question, answer.nearest_miss
+    question, miss, none = answer.question, answer.nearest_miss, answer.nothing_legal
     return SearchJson(
         **vars(question_json(question)),
         funnel=answer.ranking.funnel,
@@ -331,6 +352,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
             try_fits=tuple(remedy.fits for remedy in answer.remedies),
             try_options=tuple(remedy.options for remedy in answer.remedies),
         ),
+        nothing_legal=None if none is None else record_of(NothingLegalJson, none, why=none.text),
         first_plan_record=record_for(answer.question.scenario, answer.plans[0].report if answer.plans else None),
         gpus_tried=tuple(GpuCountJson(num_gpus=gpus, step_seconds=step) for gpus, step in answer.gpus_tried),
     )

@@ -119,6 +119,13 @@ class DeploymentReport:
     latency: SimulatedJson | None = None
     benchmark: BenchmarkJson | None = None
     cost_per_million_tokens: float | None = None
+    joules_per_token: float | None = None
+    """Of an output token, with the GPUs at their power limit; None where it is not known."""
+
+    @property
+    def kwh_per_million_tokens(self) -> float | None:
+        """The same of a million of them."""
+        return None if self.joules_per_token is None else self.joules_per_token / 3.6
 
     @property
     def varies(self) -> bool:
@@ -159,6 +166,7 @@ def report(question: ServeQuestion, found: Deployments, row: int) -> DeploymentR
         mixed_parts={name: float(s) for name, s in mixed.items()},
         prefill_memory=prefill_memory(question, plan.prefill) if plan.prefill else None,
         cost_per_million_tokens=_cost(question, per_gpu),
+        joules_per_token=None if (watts := question.gpu.power_watts) is None else watts / per_gpu,
     )
 
 

@@ -178,7 +178,12 @@ class DeploymentJson:
     max_concurrency_longest: Natural
     """Sequences as long as the longest that memory holds."""
     cost_per_million_tokens: float | None
-    """With --price."""
+    """Money for a million output tokens, with --price."""
+    joules_per_token: AboveZero | None
+    """Of an output token: the GPUs at their power limit, which is more than they draw, without hosts, network and cooling; null
+    where it is not known."""
+    kwh_per_million_tokens: AboveZero | None
+    """The same for a million output tokens."""
     memory_gib: DecodeMemoryJson
     prefill_memory_gib: PrefillMemoryJson | None
     """Of one GPU of a separate prefill instance; null where decode instances do both."""

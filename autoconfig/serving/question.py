@@ -12,6 +12,7 @@ import numpy as np
 
 from autoconfig.memory_model.engines.plan import BY_START, ServedPlan, StartOptions, check_options
 from autoconfig.memory_model.serving import ServingMemory, checkpoint_bytes
+from autoconfig.planning.prices import price_for
 from autoconfig.planning.request_fields import MAX_SERVING_GPUS
 from autoconfig.planning.resolve import DEFAULT_GPU, read_checkpoint, read_model
 from autoconfig.serving.calibration import serving_calibration
@@ -281,7 +282,7 @@ def understand(request: ServeRequest) -> ServeQuestion:
         calibration=calibration,
         imbalance=request.imbalance,
         kv_memory_ratio=request.kv_memory_ratio,
-        price=request.price,
+        price=price_for(request.price, gpu.id),
         checkpoint=checkpoint,
         options=options,
     )

@@ -67,7 +67,8 @@ class ServeRequest:
     max_loras: int = 0
     max_lora_rank: int | None = None
     draft_method: str | None = None
-    price: float | None = None
+    price: float | str | None = None
+    """Money per GPU and hour, of each type as h100-sxm-80gb=2.2 with commas between (planning.prices)."""
     top: int = 10
     simulate: int = 3
     calibration: str | None = None

@@ -99,8 +99,8 @@ class ScalingAnswer:
     kept: dict[str, dict[str, object]]
     """GPU type -> plan keys that were held and their values."""
     fewest: ScalingPoint | None = None
-    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`. None
-    where none does or no deadline was given."""
+    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`, else
+    None, as also where none does or no deadline was given."""
     fewest_by_gpu: tuple[ScalingPoint, ...] = ()
     """The fewest of each type that meet it, in the order of the types: a GPU of one type is no GPU of another."""
     every_count: bool = True
@@ -316,11 +316,11 @@ def _fewest(points: Sequence[ScalingPoint], days: float | None) -> ScalingPoint 
 
 
 def _cheapest(points: Sequence[ScalingPoint]) -> ScalingPoint | None:
-    """The least cost where all have one, else the fewest GPUs."""
+    """The least cost where all have one, else the only one: counts of unlike GPUs are not compared."""
     costs = [point.cost for point in points]
-    if None not in costs:
-        return min(points, key=lambda p: p.cost or 0.0, default=None)
-    return min(points, key=lambda p: (p.num_gpus, p.days), default=None)
+    if len(points) > 1 and None in costs:
+        return None
+    return min(points, key=lambda p: p.cost or 0.0, default=None)
 
 
 def tokens_per_second(point: ScalingPoint) -> float | None:

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from autoconfig.planning.prices import price_of
+from autoconfig.planning.resolve import DEFAULT_GPU
 from autoconfig.specs.errors import GIB, InputError
+from autoconfig.specs.hardware.local_gpu import find_gpu
 from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
-from autoconfig.training.nearest import nearest_legal, nothing_legal
+from autoconfig.training.nearest import NothingLegal, nearest_legal, nothing_legal
 from autoconfig.training.plan_rules import without_effect
 from autoconfig.training.price import (
     Money,
@@ -153,6 +156,8 @@ class SearchAnswer:
     pareto: tuple[PlanReport, ...]
     included: tuple[IncludedPlan, ...]
     nearest_miss: PlanReport | None
+    nothing_legal: NothingLegal | None = None
+    """Why not one plan is legal, and what is near that has one; None where some are."""
     riskier: PlanReport | None = None
     """The fastest plan that fits with less than the asked chance, where it is faster than the first."""
     remedies: tuple[Remedy, ...] = ()
@@ -168,14 +173,13 @@ class SearchAnswer:
 def search(
     request: Request, progress: Callable[[str], None] | None = None, *, whole: bool = False, says: Says | None = None
 ) -> SearchAnswer:
-    """Rank the plans for one question. Raises InputError; nothing fitting is an answer with no plans.
+    """Rank the plans for one question. Raises InputError; nothing that fits, or is legal, is an answer with no plans.
 
     The answer's ranking holds what the answer needs of it; with `whole` every plan that fits. `says`: which plans may be in the
     answer, where it is to be said in a format; others are left out before the answer is cut to its length."""
     question, ranking, tried = _best_question(understand(request), progress, whole, says)
-    if ranking.funnel.legal == 0:
-        raise nothing_legal(question, ranking.space)
-    money = Money(tokens=request.tokens, price_per_gpu_hour=question.price)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=question.own_price)
+    none = nothing_legal(question, ranking.space) if ranking.funnel.legal == 0 else None
     scenario = question.scenario
 
     order = [int(position) for position in in_order(ranking, request.sort_by)[: request.top]]
@@ -207,8 +211,9 @@ def search(
         ties=int((groups == 1).sum()),
         safe=None if safe is None else reports[safe],
         nearest_miss=miss,
+        nothing_legal=none,
         riskier=riskier,
-        remedies=tuple(remedies(question)) if miss is not None or not ranking.fit_chance_met else (),
+        remedies=tuple(remedies(question)) if miss is not None or not (none or ranking.fit_chance_met) else (),
         other_batch=other_batch(question, ranking),
         switches=() if first is None else deciding_switches(scenario, first.plan),
         gpus_tried=tried,
@@ -238,12 +243,19 @@ def compare(questions: Iterable[Mapping[str, Any]]) -> tuple[list[SearchAnswer],
     answers, refused = [], []
     for one in questions:
         try:
-            answers.append(search(request_of(one)))
+            answers.append(search(_priced_alone(request_of(one))))
         except InputError as error:
             refused.append(error)
     if not answers:
         raise refused[0]
     return answers, refused
+
+
+def _priced_alone(request: Request) -> Request:
+    """One of several that are compared, with the price of its own GPU: a type that has none is compared without a cost."""
+    if request.price is None or request.cluster is not None:
+        return request
+    return replace(request, price=price_of(request.price, find_gpu(request.gpu or DEFAULT_GPU).id))
 
 
 def _ranked(question: Question, first: int | None, says: Says | None, whole: bool) -> Ranking:
@@ -306,7 +318,7 @@ def explain_plan(
 ) -> Explanation:
     """One plan in full, of a question that is understood. `broken`: as of `include`, of a file's plan."""
     request, s = question.request, question.scenario
-    money = Money(tokens=request.tokens, price_per_gpu_hour=question.price)
+    money = Money(tokens=request.tokens, price_per_gpu_hour=question.own_price)
     included = include(plan, question, None, money, broken)
     if included.report is None:
         nearest = nearest_legal(s, plan) if violations(s, plan) else None  # else it is the file that breaks them, not the plan

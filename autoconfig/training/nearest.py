@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from autoconfig.specs.errors import InputError, PlanError, option
+from autoconfig.specs.hardware.cluster import MAX_GPUS
 from autoconfig.specs.layouts import divisors, stage_layers
 from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
-from autoconfig.training.question import Question
+from autoconfig.training.question import Question, understand
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import (
     Constraints,
@@ -28,6 +30,9 @@ from autoconfig.training.space import (
 )
 
 REASONS_NAMED, SHOWN_VALUES, TRIES = 2, 12, 12
+BATCHES_NAMED, FARTHEST = 2, 64
+NO_LEGAL = "no legal plan"
+"""How what is said of an empty space begins."""
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs")
 CANDIDATES = 300
 """Layouts that are tried with each recomputation, nearest first."""
@@ -172,8 +177,41 @@ def _from_space(scenario: Scenario, plan: TrainPlan, even_only: bool, wish: Cons
     return None
 
 
-def nothing_legal(question: Question, space: Space) -> InputError:
-    """The error for an empty space: what stopped the most layouts, and what to change."""
+@dataclass(frozen=True, kw_only=True)
+class NothingLegal:
+    """Why a question has no legal plan, and what is near it that has one."""
+
+    why: str
+    """A sentence, with fields as `option` writes them."""
+    global_batch_sizes: tuple[int, ...]
+    """Nearest first, for the same GPUs."""
+    num_gpus: tuple[int, ...]
+    """The next smaller and the next larger number of whole nodes, for the same batch where it was given."""
+
+    @property
+    def message(self) -> str:
+        """What an InputError would say."""
+        values = (("global_batch_size", self.global_batch_sizes), ("gpus", self.num_gpus))
+        near = [f"{option(field)} {' or '.join(map(str, numbers))}" for field, numbers in values if numbers]
+        return f"{self.why}; try {', or '.join(near)}" if near else self.why
+
+    @property
+    def text(self) -> str:
+        """For Python and HTTP."""
+        return InputError(self.message).text
+
+    def __str__(self) -> str:
+        return str(InputError(self.message))
+
+
+def nothing_legal(question: Question, space: Space) -> NothingLegal:
+    """What is said of an empty space: what stopped the most layouts, and what to change."""
+    return NothingLegal(
+        why=_why(question, space), global_batch_sizes=tuple(_batches_near(question)), num_gpus=tuple(_counts_near(question))
+    )
+
+
+def _why(question: Question, space: Space) -> str:
     scenario, constraints = question.scenario, question.constraints
     asked = f"{scenario.model.name} on {scenario.cluster.num_gpus} GPUs with global batch {scenario.workload.global_batch_size}"
     if constraints != Constraints() and _legal(scenario):
@@ -183,17 +221,17 @@ def nothing_legal(question: Question, space: Space) -> InputError:
                 allowed = ", ".join(str(int(v)) for v in values[key][:SHOWN_VALUES])
                 more = ", ..." if len(values[key]) > SHOWN_VALUES else ""
                 given = " or ".join(str(int(v)) for v in sorted(fixed))
-                return InputError(f"no legal plan for {asked}: {key}={given} is not among {key} = {allowed}{more}")
+                return f"{NO_LEGAL} for {asked}: {key}={given} is not among {key} = {allowed}{more}"
         reasons = _of_the_plainest(scenario, constraints) or _reasons(space)
         stopped = f" (most are stopped by {reasons[0]})" if reasons else ""
-        return InputError(
-            f"no legal plan for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}{stopped}; loosen "
+        return (
+            f"{NO_LEGAL} for {asked} is left by {option('fix')}, {option('max')} and {option('exclude')}{stopped}; loosen "
             "one of them"
         )
     reasons = _reasons(space)
     reason = f"most are stopped by {'; or '.join(reasons[:REASONS_NAMED])}" if reasons else "nothing divides"
     reason = odd_factor(scenario) or reason
-    return InputError(f"no legal plan for {asked}: {reason}; try {_what_would_be_legal(scenario)}")
+    return f"{NO_LEGAL} for {asked}: {reason}"
 
 
 def _of_the_plainest(scenario: Scenario, constraints: Constraints) -> list[str]:
@@ -237,21 +275,46 @@ def _reasons(space: Space) -> list[str]:
     return [f"{rule}, {RULE_TEXT[rule]}" for rule in space.rejected_by_rule if rule in RULE_TEXT and rule != "NV001"]
 
 
-def _legal(scenario: Scenario) -> bool:
-    return enumerate_space(scenario).legal > 0
+def _legal(scenario: Scenario, constraints: Constraints = ANY) -> bool:
+    try:
+        return enumerate_space(scenario, constraints).legal > 0
+    except InputError:  # a batch larger than any, more layouts than can be held
+        return False
 
 
-def _what_would_be_legal(scenario: Scenario) -> str:
-    """The nearest global batch, else the nearest smaller number of whole nodes, that has a legal plan."""
+def _batches_near(question: Question) -> Iterator[int]:
+    """The nearest global batches that leave a legal plan on the same GPUs."""
+    scenario = question.scenario
     gpus, batch = scenario.cluster.num_gpus, scenario.workload.global_batch_size
-    node = scenario.cluster.gpus_per_node
-    batches = sorted({max(1, round(batch / part)) * part for part in divisors(gpus)}, key=lambda b: abs(b - batch))
-    for wanted in batches[:TRIES]:
-        with contextlib.suppress(InputError):  # a batch larger than any
-            if _legal(scenario.with_batch(wanted)):
-                return f"--global-batch-size {wanted}"
-    sizes = {2**k // node * node for k in range(gpus.bit_length())} | {gpus // 2**k // node * node for k in range(1, TRIES)}
-    for wanted in sorted((n for n in sizes if 0 < n < gpus), reverse=True):
-        if _legal(scenario.on(num_gpus=wanted)):
-            return f"--gpus {wanted}, or --gpus-at-most {gpus}"
-    return "another sequence length, or a model whose heads and layers have more divisors"
+    near = {max(1, round(batch / part)) * part for part in divisors(gpus)} - {batch}
+    legal = (one for one in sorted(near, key=lambda b: abs(b - batch))[:TRIES] if _is_legal(question, batch=one))
+    return islice(legal, BATCHES_NAMED)
+
+
+def _counts_near(question: Question) -> Iterator[int]:
+    """The next smaller and the next larger number of whole nodes (within one, of GPUs) that has a legal plan, among those near
+    and powers of two."""
+    cluster = question.scenario.cluster
+    gpus, node = cluster.num_gpus, cluster.gpus_per_node
+    step = node if gpus > node else 1
+    near = [gpus + step * number for number in range(1, TRIES)]
+    powers = {2**power // step * step for power in range((FARTHEST * gpus).bit_length())}
+    below = sorted({one for one in (*(2 * gpus - n for n in near), *powers) if 0 < one < gpus}, reverse=True)
+    above = sorted({one for one in (*near, *powers) if gpus < one <= MAX_GPUS})
+    for sizes in (below, above):
+        yield from islice((one for one in sizes if _is_legal(question, gpus=one)), 1)
+
+
+def _is_legal(question: Question, *, batch: int | None = None, gpus: int | None = None) -> bool:
+    """Whether the question has a legal plan with another batch or number of GPUs; a batch that is not given suits the GPUs."""
+    request = question.request
+    try:
+        if batch is not None:
+            scenario = question.scenario.with_batch(batch)
+        elif request.global_batch_size is not None:
+            scenario = question.scenario.on(num_gpus=gpus)
+        else:
+            scenario = understand(replace(request, gpus=gpus, gpus_at_most=None)).scenario
+    except InputError:  # a batch larger than any, GPUs that are no whole domain
+        return False
+    return _legal(scenario, question.constraints)

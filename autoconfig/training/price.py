@@ -325,6 +325,11 @@ class PlanReport:
     mfu: float
     days_to_train: float | None
     cost: float | None
+    cost_per_billion_tokens: float | None
+    joules_per_token: float | None
+    """Of all GPUs at their power limit; None where it is not known."""
+    energy_kwh: float | None
+    """The same for the tokens asked for."""
     confidence: Confidence
     origin: str = "formula"
 
@@ -423,7 +428,8 @@ def _report(scenario: Scenario, plan: TrainPlan, at: tuple[int, int], estimates:
     tokens_rate = workload.tokens_per_step / step
     flops_rate = estimates.flops / step / gpus
     days = money.tokens / tokens_rate / SECONDS_PER_DAY if money.tokens else None
-    cost = days * 24 * gpus * money.price_per_gpu_hour if days is not None and money.price_per_gpu_hour else None
+    hourly = gpus * money.price_per_gpu_hour if money.price_per_gpu_hour else None
+    cost = days * 24 * hourly if days is not None and hourly is not None else None
     return PlanReport(
         plan=plan,
         step_seconds=step,
@@ -437,6 +443,9 @@ def _report(scenario: Scenario, plan: TrainPlan, at: tuple[int, int], estimates:
         mfu=flops_rate / scenario.cluster.gpu.peak_flops_per_s(scenario.numerics.gemm_precision),
         days_to_train=days,
         cost=cost,
+        cost_per_billion_tokens=hourly and hourly / 3600 / tokens_rate * 1e9,
+        joules_per_token=None if (watts := gpu_watts(scenario.cluster)) is None else watts * gpus / tokens_rate,
+        energy_kwh=None if days is None else energy_kwh(scenario.cluster, days),
         confidence=confidence_of(scenario, step, float(estimates.fit_probability[at]), plan.cp),
     )
 
@@ -452,10 +461,15 @@ def _stage(memory: MemoryEstimate, at: tuple[int, int], stage: int) -> StageMemo
     )
 
 
+def gpu_watts(cluster: ClusterSpec) -> float | None:
+    """Power limit of one GPU (TDP, or the one set below it). None where no source says that of the GPU alone."""
+    return cluster.power_limit_watts if cluster.power_limit_watts is not None else cluster.gpu.power_watts
+
+
 def energy_kwh(cluster: ClusterSpec, days: float) -> float | None:
-    """kWh of a cluster's GPUs at their power limit (TDP) in so many days: more than they draw, and without hosts, network and
-    cooling. None where no source says the limit of the GPU alone."""
-    watts = cluster.power_limit_watts if cluster.power_limit_watts is not None else cluster.gpu.power_watts
+    """kWh of a cluster's GPUs at their power limit in so many days: more than they draw, and without hosts, network and
+    cooling. None where the limit is not known."""
+    watts = gpu_watts(cluster)
     return None if watts is None else watts * cluster.num_gpus * days * 24 / 1000
 
 

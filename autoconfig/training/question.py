@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 from autoconfig.planning.calibration_file import calibration_of
-from autoconfig.planning.prices import price_of
+from autoconfig.planning.prices import price_for, price_of
 from autoconfig.planning.request_fields import ARCHITECTURE, NUMERICS, QUESTION, SEARCH, SORTS, SWITCHES
 from autoconfig.planning.resolve import (
     check_bounds,
@@ -169,6 +169,11 @@ class Question:
     def price(self) -> float | None:
         """Money for one GPU and hour; None where none was given for its type."""
         return price_of(self.request.price, self.scenario.cluster.gpu.id)
+
+    @property
+    def own_price(self) -> float | None:
+        """The same of a question that is about this type alone. Raises InputError where only others have a price."""
+        return price_for(self.request.price, self.scenario.cluster.gpu.id)
 
 
 def understand(request: Request) -> Question:

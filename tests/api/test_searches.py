@@ -88,10 +88,20 @@ def test_an_idempotency_key_holds_across_an_upgrade(tmp_path):
     engine.dispose()
 
 
-def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
+def test_a_search_without_a_legal_plan_is_done_with_the_reason(with_worker):
     identity = with_worker.post("/v1/searches", json={**QUESTION, "fix": ["tp=3"]}).json()["id"]
     found = wait_for(lambda: ended(with_worker, identity))
-    assert found["state"] == "failed" and "tp=3" in found["problem"]["detail"]
+    assert found["state"] == "done" and found["problem"] is None
+    answer = with_worker.get(f"/v1/searches/{identity}/plans").json()
+    assert answer["plans"] == [] and "tp=3 is not among" in answer["nothing_legal"]["why"]
+
+
+def test_a_search_that_cannot_be_answered_fails_with_its_problem(with_worker):
+    many = {"model": "deepseek-v3", "gpu": "h100", "gpus": 30240, "global_batch_size": 14_414_400}
+    many |= {"num_layers": 720, "num_moe_experts": 720}
+    identity = with_worker.post("/v1/searches", json=many).json()["id"]
+    found = wait_for(lambda: ended(with_worker, identity))
+    assert found["state"] == "failed" and "layouts to look at, more than" in found["problem"]["detail"]
     assert with_worker.get(f"/v1/searches/{identity}/plans").status_code == 409
 
 

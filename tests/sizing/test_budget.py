@@ -27,7 +27,7 @@ PRICES = {"h100": 2.2, "b200": 4.5}
 @pytest.mark.parametrize(("text", "value", "currency"), [
     ("3M", 3e6, ""), ("$3,000,000", 3e6, "USD"), ("3e6 EUR", 3e6, "EUR"), ("2.5 million", 2.5e6, ""), ("€2.5m", 2.5e6, "EUR"),
     ("USD 3MM", 3e6, "USD"), ("500k", 5e5, ""), ("1.2bn dollars", 1.2e9, "USD"), ("3_000_000", 3e6, ""), (3_000_000, 3e6, ""),
-    ("US$ 40 thousand", 4e4, "USD"), ("3 000 000 CHF", 3e6, "CHF"),
+    ("US$ 40 thousand", 4e4, "USD"), ("+3M", 3e6, ""), ("3 000 000 CHF", 3e6, "CHF"),
 ])  # fmt: skip
 def test_money_is_read_as_people_write_it(text, value, currency):
     assert parse_money(text) == Amount(value, currency)
@@ -44,8 +44,11 @@ def test_what_is_no_money_is_refused_with_how_it_is_written(text, said):
 
 
 def test_prices_and_days_too():
-    assert {parse_price(one).value for one in ("2.2", "$2.20", "2.20/h", "2.2 EUR per GPU-hour", 2.2, "$2.2 an hour")} == {2.2}
-    assert [parse_days(one) for one in ("60", 60, "60 days", "8 weeks", "2 months", "36h")] == [60, 60, 60, 56, 60, 1.5]
+    assert {
+        parse_price(one).value
+        for one in ("2.2", "$2.20", "2.20/h", "2.2 EUR per GPU-hour", 2.2, "$2.2 an hour", "2.2 per GPU per hour", "$2.2/h/GPU")
+    } == {2.2}
+    assert [parse_days(one) for one in ("60", "60 days", "8 wks", "2 mos", "36 hrs", "+60d")] == [60, 60, 56, 60, 1.5, 60]
     for wrong in ("soon", "0", "-1", "1 fortnight"):
         with pytest.raises(InputError, match="days"):
             parse_days(wrong)

@@ -314,21 +314,27 @@ def test_bad_questions_are_refused_with_what_is_allowed(request_of, changes, say
         assert words in str(caught.value)
 
 
+@tabled
+def test_a_question_without_a_legal_plan_says_why(request_of, changes, says):
+    answer = search(request_of("dense", **changes))
+    assert answer.plans == () and answer.ranking.funnel.legal == 0
+    for words in says:
+        assert words in str(answer.nothing_legal)
+
+
 @pytest.mark.parametrize(("gpus", "batch"), [(7, 1), (1024, 7), (1000, 3), (512, 1)])
 def test_what_is_suggested_instead_has_a_plan(request_of, gpus, batch):
-    request = request_of("dense", gpus=gpus, global_batch_size=batch, gpus_per_node=8 if gpus % 8 == 0 else gpus)
-    try:
-        search(request)
-    except InputError as error:
-        words = str(error).replace(",", " ").split()
-        wanted = {word: int(words[i + 1]) for i, word in enumerate(words) if word in ("--global-batch-size", "--gpus")}
-        assert len(wanted) == 1, str(error)
-        key, value = wanted.popitem()
-        changed = {"--global-batch-size": {"global_batch_size": value}, "--gpus": {"gpus": value}}[key]
-        again = request_of(
-            "dense", **{"gpus": gpus, "global_batch_size": batch, "gpus_per_node": request.gpus_per_node, **changed}
-        )
-        assert search(again).ranking.funnel.legal > 0
+    asked = {"gpus": gpus, "global_batch_size": batch, "gpus_per_node": 8 if gpus % 8 == 0 else gpus}
+    none = search(request_of("dense", **asked)).nothing_legal
+    if none is None:
+        return
+    for field, values in (("global_batch_size", none.global_batch_sizes), ("gpus", none.num_gpus)):
+        for value in values:
+            changed = {**asked, field: value}
+            if gpus % 8:
+                changed["gpus_per_node"] = changed["gpus"]
+            assert search(request_of("dense", **changed)).nothing_legal is None, value
+    assert none.global_batch_sizes or none.num_gpus
 
 
 def test_explain_is_what_search_says_of_the_plan(request_of):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from autoconfig.render.plan_table import precision_text
+from autoconfig.render.plan_table import COST_PER_BILLION, cost_per_billion, precision_text
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.render.training_json import PlanReportJson, report_json
@@ -79,7 +79,8 @@ class ScalingJson(QuestionJson, AnswerJson):
     deadline_days: NotNegative | None
     """The deadline asked for."""
     fewest: ScalingPointJson | None
-    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`."""
+    """The fewest GPUs that meet the deadline; of several types, where each has a cost, the cheapest of `fewest_by_gpu`, else
+    null."""
     fewest_by_gpu: tuple[ScalingPointJson, ...]
     """The fewest GPUs of each type that meet the deadline."""
     every_count: bool
@@ -162,7 +163,8 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
 def _table(console: Console, answer: ScalingAnswer) -> None:
     with_days = any(point.days is not None for point in answer.points)
     with_cost = any(point.cost is not None for point in answer.points)
-    money = [*["days"] * with_days, *["cost"] * with_cost]
+    with_rate = not with_days and any(point.report and point.report.cost_per_billion_tokens for point in answer.points)
+    money = [*["days"] * with_days, *["cost"] * with_cost, *[COST_PER_BILLION] * with_rate]
     right = ["GPUs", "step s", "tokens/s", "speedup", "efficiency", "goodput", *money, "fit"]
     rows = []
     for point in answer.points:
@@ -178,6 +180,7 @@ def _table(console: Console, answer: ScalingAnswer) -> None:
             f"{point.goodput.share:.1%}",
         ]
         cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
+        cells += [cost_per_billion(point.report)] * with_rate
         rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
     show_table(
         console,
@@ -214,7 +217,7 @@ def _show_failures(console: Console, answer: ScalingAnswer) -> None:
 
 
 def _deadline(answer: ScalingAnswer) -> str:
-    if answer.fewest is None:
+    if not answer.fewest_by_gpu:
         best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
         nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
         return f"No count up to the largest of these trains within {_days_asked(answer)}{nearest}."

@@ -193,7 +193,7 @@ class TrainingKind(StudyKind[StudySettings, TrainingWork]):
         buildable = replace(question.constraints, excluded={**excluded, "fsdp": excluded.get("fsdp", frozenset()) | {2, 3}})
         ranking = rank_plans(scenario, buildable, settings.request.memory_margin)
         if ranking.funnel.legal == 0:
-            raise nothing_legal(question, ranking.space)
+            raise NothingFitsError(nothing_legal(question, ranking.space).message)
         if not len(ranking.row):
             raise NothingFitsError(
                 f"no plan fits the memory limit: raise {option('device_memory')}, or see what autoconfig search says"
