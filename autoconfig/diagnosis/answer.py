@@ -223,8 +223,10 @@ def _may_be_named(case: RunCase, cause: Cause) -> bool:
     the band what is proven and takes a share of the step worth naming, and a plan that is slow by itself. Nor is a lesser share
     named where nothing says how long the step should be."""
     if case.ratio is not None and not case.above_band:
-        if cause.rule in ("R09", "R12"):
+        if cause.rule == "R12":
             return True
+        if cause.rule == "R09":  # a run that is faster than its plan's band does not run that plan
+            return _beside(case) != "below its band"
         if cause.rule == "R18" or cause.certainty != CERTAIN or cause.seconds is None:
             return False
         return case.share(cause.seconds) >= WORTH_NAMING
@@ -255,12 +257,20 @@ def _order(case: RunCase) -> Sequence[str]:
     return (*ORDER[:place], *first, *(rule for rule in ORDER[place:] if rule not in first))
 
 
+def _beside(case: RunCase) -> str:
+    """Where a step that is not beyond its edge stands to the band."""
+    e, step = case.expectation, case.step_seconds
+    if e is None or step is None or e.p5 <= step <= e.p95:
+        return "inside its band"
+    return "below its band" if step < e.p5 else "short of its edge"
+
+
 def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     """(verdict, why)."""
     e, step = case.expectation, case.step_seconds
     faults = [one for one in causes if one.rule != "R12"]
     if causes and not faults and not case.above_band:
-        inside = f"{case.ratio:.2f} times the expected step, inside its band" if case.ratio is not None else "of the step"
+        inside = f"{case.ratio:.2f} times the expected step, {_beside(case)}" if case.ratio is not None else "of the step"
         return REPORT_WRONG, f"{inside}; what is printed does not follow from it"
     if e is None:
         if faults and all(one.rule == "R18" for one in faults):
@@ -275,7 +285,7 @@ def _verdict(case: RunCase, causes: Sequence[Cause]) -> tuple[str, str]:
     if faults and not case.promised and all(one.certainty == CONSISTENT for one in faults):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"
     if faults:
-        inside = "" if case.above_band else ", inside the band, but"
+        inside = "" if case.above_band else f", {_beside(case)}, but"
         return SLOW, f"{case.ratio:.2f} times the expected step{inside}: {faults[0].words}"
     if e.no_promise and not case.promised and (case.above_band or e.unknown_load):
         return NO_PROMISE, f"{case.ratio:.2f} times the expected step, but {e.no_promise}"

@@ -13,8 +13,8 @@ from autoconfig.diagnosis.answer import Diagnosis, diagnose
 from autoconfig.diagnosis.doubt import without_unnamed_bars
 from autoconfig.diagnosis.expectation import Expectation, expectation_of
 from autoconfig.diagnosis.launch_files import is_launch_file
-from autoconfig.diagnosis.measured import GivenStep
-from autoconfig.diagnosis.same_job import batch_of, require_comparable, require_same_job
+from autoconfig.diagnosis.measured import RATES, GivenStep
+from autoconfig.diagnosis.same_job import batch_of, require_comparable, require_same_job, same_run_as
 from autoconfig.evidence.read import read_files, read_texts
 from autoconfig.evidence.records import WITH_ORIGIN, Evidence, Origin
 from autoconfig.formats.check import read_any, read_file
@@ -132,6 +132,7 @@ def diagnosed(evidence: Evidence, asked: PlanSource, step: GivenStep) -> Diagnos
     if (plain := without_unnamed_bars(evidence)) is not None:
         names = {line.origin.file for line in evidence.steps} - {line.origin.file for line in plain.steps}
         evidence = _with_remark(plain, tuple(names), "a progress bar without a name: nothing says that it is of training steps")
+    evidence = _one_log_a_run(evidence)
     now, before = _two_runs(evidence)
     try:
         expectation = _expected(evidence, asked, launch, batch_of(now))
@@ -197,6 +198,26 @@ def _of_file(source: CheckInput, file: str = "") -> Expectation:
         if (asked := _LEVEL_2.search(line)) and "#" not in line[: asked.start()]:
             return replace(expected, level_2_timers=Origin(file=file, line=number, text=asked[0]))
     return expected
+
+
+def _one_log_a_run(evidence: Evidence) -> Evidence:
+    """The evidence with the steps of one log for each run: of several that are of one run that which says most of them."""
+    names = list(dict.fromkeys(line.origin.file for line in evidence.steps))
+    runs = {name: evidence.of_file(name) for name in names} if len(names) > 1 else {}
+    ranked = sorted(runs, key=lambda name: (-_measures(runs[name]), names.index(name)))
+    for place, name in enumerate(ranked):
+        fuller = next((one for one in ranked[:place] if one in runs and same_run_as(runs[name], runs[one])), None)
+        if fuller is not None:
+            del runs[name]
+            kept = tuple(line for line in evidence.steps if line.origin.file != name)
+            remark = f"of the same run as {fuller}, whose steps are taken"
+            evidence = _with_remark(replace(evidence, steps=kept), (name,), remark)
+    return evidence
+
+
+def _measures(run: Evidence) -> int:
+    """How many ways a log says how long its steps take."""
+    return sum(any(getattr(line, name) for line in run.steps) for name in ("seconds", "elapsed", *RATES))
 
 
 def _two_runs(evidence: Evidence) -> tuple[Evidence, Evidence | None]:

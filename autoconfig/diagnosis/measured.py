@@ -114,11 +114,12 @@ def measured_of(evidence: Evidence, expectation: Expectation | None, given: Give
 
 def _of_lines(lines: Sequence[StepLine], expectation: Expectation | None) -> MeasuredStep | None:
     """The lines of the kind that says most: with seconds first, then rates that a plan makes seconds of where the clock between
-    lines does not contradict them, then that clock, then any rate."""
+    lines does not contradict them, then that clock, then any rate. What such seconds are short of the clock is as much the
+    plan's error as it is time between steps, and counts for nothing."""
     if any(line.seconds is not None for line in lines):
         return _median([line for line in lines if line.seconds is not None], "")
     found = [(line, *seconds_of_line(line, expectation)) for line in lines]
-    priced = [replace(line, seconds=seconds) for line, seconds, _ in found if seconds is not None]
+    priced = [replace(line, seconds=seconds, at=None) for line, seconds, _ in found if seconds is not None]
     clocked = [line for line in lines if line.at is not None or line.elapsed is not None]
     by_clock = _median(clocked, "")
     if priced:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from autoconfig.diagnosis.expectation import Expectation
-from autoconfig.evidence.records import DumpedPlan, Evidence, StepLine
+from autoconfig.evidence.records import DumpedPlan, Evidence, Origin, StepLine
 from autoconfig.specs.errors import InputError, option
 
 ALIKE = 0.03
@@ -92,7 +92,7 @@ def require_same_job(run: Evidence, expectation: Expectation, *, own_plan: bool)
     that of the arguments which the log itself prints."""
     scenario, plan = expectation.scenario, expectation.plan
     assert scenario is not None and plan is not None
-    file = run.steps[0].origin.file if run.steps else ""
+    file = next((one.origin for one in run.steps), next((one.origin for one in run.plans), Origin(file=""))).file
     size, planned = size_of(run), scenario.workload.global_batch_size
     ramped = any(one.values.get("rampup_batch_size", "None") != "None" for one in run.plans)
     if size.batch is not None and size.batch != planned and not ramped:
@@ -167,6 +167,24 @@ def _require_ranks(run: Evidence, gpus: int) -> None:
             f"{file!r} names rank {rank:,}, and the plan is of {gpus:,} GPUs: give the files of one job, or {option('gpus')} N",
             field="gpus",
         )
+
+
+ZONE_S = 900.0
+"""Clocks of one moment differ by whole quarters of an hour: some print local time."""
+SAME_MOMENT_S = 2.0
+"""A line is printed and a scalar is written within so much of each other, where they are of one step."""
+LEAST_SHARED = 3
+
+
+def same_run_as(run: Evidence, other: Evidence) -> bool:
+    """Whether two logs are of one run: the steps that both print are printed at the same moments."""
+    here, there = ({line.step: line.at for line in one.steps if line.step is not None and line.at} for one in (run, other))
+    apart = [here[step] - there[step] for step in here.keys() & there.keys()]
+    if len(apart) < LEAST_SHARED or 2 * len(apart) < min(len(here), len(there)):
+        return False
+    usual = statistics.median(apart)
+    zone = round(usual / ZONE_S) * ZONE_S
+    return abs(usual - zone) <= SAME_MOMENT_S and all(abs(one - usual) <= SAME_MOMENT_S for one in apart)
 
 
 def require_comparable(now: Evidence, before: Evidence) -> None:

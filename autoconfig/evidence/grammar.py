@@ -20,7 +20,7 @@ _NUMBER = re.compile(
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _DICT = re.compile(r"[\"']([\w/() #.-]{1,80})[\"']: ?(?:\"([^\"]{0,80})\"|'([^']{0,80})'|(-?[\d.][\d.eE+-]{0,40})(?=[\s,}]))")
 _EQUALS = re.compile(r"\b([a-z][\w/]{0,40}(?: \(tokens/gpu/second\))?)=([\d.e+-]{1,40})(?=[\s,]|$)")
-_CLOCK = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d{1,9})?")
+_CLOCK = re.compile(r"(\d{4})[-/](\d\d)[-/](\d\d)[ T](\d\d):(\d\d):(\d\d)([.,]\d{1,9})?")
 _SPAN = re.compile(r"(?:(\d{1,5})d ?)?(?:(\d{1,3})h ?)?(?:(\d{1,3})m ?)?(?:(\d{1,3})s)?")
 WHOLE = frozenset(
     (
@@ -34,6 +34,8 @@ WHOLE = frozenset(
         "running",
         "waiting",
         "pending",
+        "swapped",
+        "preempted",
         "gpu",
         "calls",
         "count",
@@ -135,7 +137,7 @@ def moment(text: str) -> float | None:
         whole = datetime(*(int(part) for part in match.groups()[:6]), tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
     except ValueError:
         return None
-    return whole + float(match[7] or 0)
+    return whole + float((match[7] or "0").replace(",", "."))
 
 
 def duration(text: str) -> float | None:

@@ -100,7 +100,7 @@ def host_call(name: str) -> str:
 
 @lru_cache(maxsize=50_000)
 def marks(name: str) -> str:
-    """What a range of the host or a Python function says by its name: data, collection, or nothing."""
+    """What a range of the host or a Python function says by its name: data, save, collection, or nothing."""
     lower = name.lower()
     return next(
         (kind for kind, names in _table()["marks"].items() if any(all(word in lower for word in words) for words in names)), ""

@@ -224,10 +224,14 @@ def _start(read: Read, _row: Format, _found: dict[str, Any], _others: dict[str, 
 
 
 def _warned(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
-    once = ("warned", found["kind"])
-    if once not in read.seen:
-        read.seen.add(once)
-        read.add("warnings", Warned(origin=read.origin(number, line), **found))
+    same = next((one for one in read.records.get("warnings", []) if one.kind == found["kind"]), None)
+    if same is None:
+        read.add("warnings", Warned(origin=read.origin(number, line), **({"count": 1} | found)))
+        return True
+    count = max(found.get("count", 0), (same.count or 0) + ("count" not in found))
+    if count > (same.count or 0):
+        warnings = read.records["warnings"]
+        warnings[warnings.index(same)] = replace(same, count=count, origin=read.origin(number, line))
     return True
 
 
@@ -279,6 +283,7 @@ def _phases(read: Read, row: Format, found: dict[str, Any], others: dict[str, fl
 
 def _engine(read: Read, _row: Format, found: dict[str, Any], _others: dict[str, float], number: int, line: str) -> bool:
     found["waiting"] = found.pop("pending", found.get("waiting"))
+    found["preempted"] = found.pop("swapped", found.get("preempted"))
     read.add("engines", EngineLine(origin=read.origin(number, line), **found))
     return True
 

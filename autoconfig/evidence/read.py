@@ -220,6 +220,7 @@ def _source(name: str, read: Read, truncated: list[str]) -> SourceFile:
         "dcgm-dmon",
         "nvml-samples",
         "nvidia-smi-report",
+        "nvidia-smi-power",
         "nvidia-smi-table",
     }:
         kind = "nvml"

@@ -237,7 +237,7 @@ class Warned:
     kind: str
     """plain_torch_layers, unfused_attention, recompile_limit, preempted; straggler, cpu_throttled of what watches a run."""
     count: int | None = None
-    """Events so far, where the line says them."""
+    """Events so far, as the last line says them, else lines of the kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,6 +262,8 @@ class ClockSample:
     max_sm_mhz: float | None = None
     power_watts: float | None = None
     limit_watts: float | None = None
+    own_watts: float | None = None
+    """The limit that the driver has by default."""
     temperature_c: float | None = None
     utilization: float | None = None
     memory_used_gib: float | None = None
@@ -320,6 +322,8 @@ class EngineLine:
     running: int | None = None
     waiting: int | None = None
     kv_cache_share: float | None = None
+    preempted: int | None = None
+    """Sequences since the line before (v1), or that wait swapped out (v0)."""
     prefix_hit_share: float | None = None
     accept_length: float | None = None
 

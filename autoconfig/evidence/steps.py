@@ -257,7 +257,7 @@ def _chain(starts: Sequence[list[_Point]]) -> tuple[list[_Point], list[_Point]]:
     for later in starts[1:]:
         settled = _settled(later, float(np.median([point.seconds for point in kept])))
         before = [point for point in kept if point.step < later[0].step]
-        if len(before) + len(settled) > len(kept):
+        if len(before) + len(settled) >= len(kept):
             points = [point for point in points if point.step < later[0].step] + later
             kept = before + settled
     return points, kept

@@ -48,6 +48,22 @@ def test_software_that_no_run_stands_behind_is_called_slow_only_far_out(times, v
     assert (found["verdict"], bool(found["causes"])) == (verdict, verdict == "slow")
 
 
+def test_a_run_below_the_band_of_its_plan_is_not_called_slow_for_it():
+    """Whole layers that are run again cost a quarter of a step: who is faster than that by a quarter does not run them."""
+    question = [*QUESTION, "tp=2,mbs=1,sp=1,recompute=full"]
+    step = asked(*question, "--step", "1s")[1]["expected"]["step_seconds"]
+    assert [one["rule"] for one in asked(*question, "--step", f"{step}s")[1]["causes"]] == ["R09"]
+    code, found = asked(*question, "--step", f"{0.8 * step}s")
+    assert (code, found["verdict"], found["causes"]) == (0, "fast", [])
+
+
+def test_a_gain_is_of_the_time_that_passes(tmp_path):
+    """40 s of each 50 pass between two steps of 10 s."""
+    line = "[2026-01-05 08:{0:02d}:{1:02d}] iteration {2}/ 90 | elapsed time per iteration (ms): 10000.0 | lm loss: 1.0 |\n"
+    (tmp_path / "run.log").write_text("".join(line.format(*divmod(50 * n, 60), n) for n in range(1, 60)))
+    assert "gain 40.00 s (80%)" in run_in_process("diagnose", str(tmp_path / "run.log")).stdout
+
+
 def test_a_plan_that_another_layout_beats_by_far_is_named_inside_its_band():
     question = ["--model", "llama3-8b", "--gpus", "64", "--gpu", "h100", "--seq-length", "8192", "--global-batch-size", "64"]
     plan = "tp=8,pp=8,mbs=1,sp=1"

@@ -8,7 +8,18 @@ from autoconfig.training.question import request_of
 
 NCCL = "n1:7:9 [0] NCCL INFO "
 FAST_PATH = "The fast path is not available because one of the required library is not installed. Falling back to torch"
-PREEMPTED = "WARNING 05-09 00:49:33 scheduler.py:1057 Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode"
+PREEMPTED = (
+    "WARNING 05-09 00:49:33 scheduler.py:1057 Sequence group 0 is preempted by PreemptionMode.RECOMPUTE mode because there is "
+    "not enough KV cache space. total_num_cumulative_preemption={0}\n"
+)
+VLLM = (
+    "INFO 09-02 11:05:{0:02d} loggers.py:123] Engine 000: Avg prompt throughput: 310.2 tokens/s, Avg generation throughput: "
+    "620.1 tokens/s, Running: 30 reqs, Waiting: 2 reqs,{1} GPU KV cache usage: {2}%, Prefix cache hit rate: 0.0%\n"
+)
+SWAPPED = (
+    "INFO 02-11 08:00:01 metrics.py:455] Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 410.7 tokens/s, "
+    "Running: 21 reqs, Swapped: {0} reqs, Pending: 0 reqs, GPU KV cache usage: 93.4%, CPU KV cache usage: 31.0%.\n"
+)
 TABLE = "Self CPU time total: 8.000s\nSelf CUDA time total: {seconds}s\n"
 COLUMNS = ("Name", "Self CPU %", "Self CPU", "CPU total %", "CPU total", "CPU time avg", "Self CUDA", "Self CUDA %")
 NO_KERNEL = "       0.000us         0.00%       0.000us       0.000us"
@@ -64,7 +75,14 @@ def rules(text, plan=None, **given):
         (NEOX, "slow", ["R02"]),
         (FAST_PATH, "slow", ["R04"]),
         ("torch._dynamo hit config.recompile_limit (8)", "not_enough", []),
-        (PREEMPTED, "slow", ["R17"]),
+        (PREEMPTED.format(1), "not_enough", []),  # vLLM warns of the first one
+        (PREEMPTED.format(1) + PREEMPTED.format(51), "slow", ["R17"]),
+        (2 * PREEMPTED.partition(" because")[0].join(("", "\n")), "slow", ["R17"]),  # older releases count none
+        (PREEMPTED.format(1) + "".join(VLLM.format(n, "", 61.0) for n in range(9)), "not_enough", []),
+        ("".join(VLLM.format(n, " Preemptions: 4," if n % 3 else "", 88.0) for n in range(9)), "slow", ["R17"]),
+        ("".join(VLLM.format(n, " Preemptions: 1," if n == 3 else "", 88.0) for n in range(9)), "not_enough", []),
+        (3 * SWAPPED.format(6), "slow", ["R17"]),
+        (3 * SWAPPED.format(0), "not_enough", []),
         (TABLE.format(seconds="2.000"), "slow", ["R01"]),
         (TABLE.format(seconds="7.000"), "not_enough", []),
         (table(LAUNCHES), "slow", ["R01"]),
@@ -159,6 +177,11 @@ SAMPLE = "{gpu}, {name}{mhz} MHz, 1410 MHz, {draw} W, {limit} W, 100 %\n"
 def test_a_clock_that_the_power_limit_leaves_is_no_fault(name, mhz, draw, limit, named):
     rows = "".join(SAMPLE.format(gpu=gpu, name=name, mhz=mhz + gpu, draw=draw, limit=limit) for gpu in range(8))
     assert certainties(SMI.format(name="name, " if name else "") + rows) == named
+
+
+def test_one_preemption_leaves_open_whether_requests_wait():
+    found = diagnose_texts({"a": PREEMPTED.format(1)}, None, {}, lambda: request_of({}), CheckRequest())
+    assert any("cache usage" in one.evidence and "R17" in one.rules for one in found.missing)
 
 
 @pytest.mark.parametrize("text", ["4.1 s/it\n8.2 s/it\n", "was:\ntps: 8000\nis:\ntps: 4000\n", "mfu 0.45\nmfu 0.22\n"])

@@ -31,6 +31,9 @@ def on(*hosts, said):
     [
         (on("gpu-a", "gpu-b", said="Using network Socket"), [("R02", "certain")]),
         (on("gpu-a", said="Using network Socket"), []),  # one node does not use it
+        (on("a3-0", "a3-1", said="Using network GPUDirectTCPX_v7"), []),  # a network of its own, whatever its name begins with
+        (on("a3-0", "a3-1", said="NET/IB : No device found.") + on("a3-0", "a3-1", said="Using network FasTrak"), []),
+        (on("c1", "c2", said="Using network TCP"), [("R02", "certain")]),
         (on("c1", "c2", said="NET/OFI Selected Provider is tcp"), [("R02", "certain")]),
         (on("c1", "c2", said="NET/OFI Selected Provider is efa (found 4 nics)"), []),
         (on("c1", "c2", said="GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"), [("R02", "likely")]),

@@ -1,6 +1,7 @@
 """Files of two jobs are refused, a plan that the log speaks against says nothing of it, and what is known of a step without a
 measurement is no verdict: first steps, level-2 timers."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -283,3 +284,36 @@ def test_of_two_logs_that_a_plan_is_not_of_the_earlier_one_alone_says_what_is_ex
 def test_a_bar_of_another_program_is_no_second_run():
     found = diagnosed({"run.log": megatron(6.0, batch=256), "tokenize.log": BAR.format(0.1)}, SMALL_PLAN, **SMALL)
     assert found.measured.step_seconds == pytest.approx(6.0) and found.expectation.plan is not None
+
+
+def stamped(moments, form, first=1):
+    return "".join(form.format(step, moment) for step, moment in enumerate(moments, first))
+
+
+SCALAR = "{1:.4f},{0},2.71\n"
+MOMENTS = [1.77e9 + sum(21 + (7 * n % 5) / 3 for n in range(step)) for step in range(40)]
+
+
+def test_two_charts_of_one_run_are_one_run():
+    """Scalars of TensorBoard are written apart; their steps are of the same moments, whatever the zone of a log's clock."""
+    loss, rate = ("Wall time,Step,Value\n" + stamped([at + 0.2 * n for at in MOMENTS], SCALAR) for n in range(2))
+    found = diagnosed({"loss.csv": loss, "rate.csv": rate})
+    assert found.expectation is None and "of the same run as loss.csv" in found.case.evidence.files[1].remarks[0]
+    zoned = [datetime.fromtimestamp(at + 7200, UTC) for at in MOMENTS]
+    lines = (
+        f"[{at:%Y-%m-%d %H:%M:%S}] iteration {step}/ 90 | elapsed time per iteration (ms): 21000.0 | global batch size: 8 |\n"
+        for step, at in enumerate(zoned, 1)
+    )
+    found = diagnosed({"loss.csv": loss, "run.log": "".join(lines)})
+    assert found.expectation is None and found.measured.step_seconds == 21.0
+
+
+def test_charts_of_two_runs_are_compared():
+    slower = [1.77e9 + 1.3 * (at - 1.77e9) for at in MOMENTS]
+    good, bad = ("Wall time,Step,Value\n" + stamped(moments, SCALAR) for moments in (MOMENTS, slower))
+    assert diagnosed({"good.csv": good, "bad.csv": bad}).case.ratio == pytest.approx(1.3, rel=1e-3)
+
+
+def test_a_dump_of_another_batch_is_named_by_its_file():
+    with pytest.raises(InputError, match=r"'run\.log' prints a global batch of 512"):
+        diagnosed({"run.log": DUMP}, PLAN, **{**JOB, "global_batch_size": "256"})

@@ -295,3 +295,57 @@ def test_a_figure_is_checked_beside_a_usual_step():
     lines = [3 * step if number % 20 == 10 else step for number in range(61)]
     text = "".join(f"iter {n}: loss 3.1, time {1e3 * one:.1f}ms, mfu {100 * mfu:.2f}%\n" for n, one in enumerate(lines, 100))
     assert "R12" not in named(diagnosed(text, PLAN))
+
+
+def test_of_two_runs_of_the_same_steps_the_later_one_counts():
+    """Two jobs that appended to one file, none longer than the other."""
+    found = diagnosed(log([9.0] * 30) + log([11.0] * 30))
+    assert found.measured.step_seconds == pytest.approx(11.0, rel=0.01)
+    assert diagnosed(log([9.0] * 30) + log([11.0] * 12)).measured.step_seconds == pytest.approx(9.0, rel=0.01)
+
+
+ROLLOUT = (
+    "  \u2022 Total step time: {0:.2f}s\n  \u2022 generation: {1:.2f}s (60.0%)\n  \u2022 policy_training: 30.00s (20.0%)\n"
+)
+
+
+def test_steps_with_longer_answers_are_no_growth_unless_their_lengths_say_so():
+    found = diagnosed("".join(ROLLOUT.format(60 + 4.0 * n, 20 + 4.0 * n) for n in range(14)))
+    assert named(found) == [] and any("length of the answers" in one.evidence for one in found.missing)
+    verl = "step:{0} - response_length/mean:810.0 - timing_s/gen:{1:.1f} - timing_s/step:{2:.1f}\n"
+    assert named(diagnosed("".join(verl.format(n, 20 + 3.0 * n, 50 + 3.0 * n) for n in range(1, 15)))) == ["R11"]
+
+
+TUNE = "Step {0} | loss:1.21 lr:2e-05 tokens_per_second_per_gpu:{1:.2f} peak_memory_active:41.2\n"
+
+
+def test_rates_without_a_plan_say_no_seconds():
+    """Units of their own are no seconds: pauses are told in usual steps."""
+    found = diagnosed("".join(TUNE.format(n, 900.0 if n % 10 == 0 else 5400.0) for n in range(1, 41)))
+    (cause,) = found.causes
+    assert cause.rule == "R07" and "5 times the usual step more" in cause.figures and " s " not in cause.figures
+    assert diagnosed("".join(TUNE.format(n, 5400.0) for n in range(1, 41)), PLAN).verdict == "not_enough"  # padding counts not
+
+
+DATED = "[titan] 2026-02-03 {0} - root - INFO - step: {1:2d}  loss:  7.12  memory: 51.34GiB(64.82%)  tps: {2:,.0f}\n"
+
+
+def titan(seconds, tokens, count=20):
+    times = (datetime.fromtimestamp(1770112800 + 10 * seconds * n, UTC) for n in range(1, count + 1))
+    return "".join(
+        DATED.format(f"{at:%H:%M:%S},{at.microsecond // 1000:03d}", 10 * n, tokens / seconds) for n, at in enumerate(times, 1)
+    )
+
+
+def test_times_of_day_say_the_step_of_rates_and_doubt_a_plan_with_other_tokens():
+    step, tokens = priced().step_seconds, 256 * 4096 / 32
+    assert diagnosed(titan(step, tokens)).measured.step_seconds == pytest.approx(step, rel=1e-3)
+    assert diagnosed(titan(step, tokens), PLAN).verdict == "healthy"
+    assert (
+        named(diagnosed(titan(1.04 * step, tokens).replace(f"{tokens / (1.04 * step):,.0f}", f"{tokens / step:,.0f}"), PLAN))
+        == []
+    )
+    assert "counts" in diagnosed(titan(step, tokens / 2), PLAN).why
+    good, bad = titan(step, tokens), titan(2 * step, tokens)
+    found = diagnose_texts({"a": good, "b": bad}, None, {}, lambda: request_of({}), CheckRequest())
+    assert (found.verdict, found.case.ratio) == ("slow", pytest.approx(2.0, rel=1e-3))

@@ -77,6 +77,30 @@ def test_stacks_in_the_data_loader(stacks, found):
     assert named(dumps(*stacks)) == found
 
 
+SAVES = (
+    "    storage_write (torch/storage.py:310)\n    save (torch/serialization.py:651)\n"
+    "    save_checkpoint (megatron/training/checkpointing.py:501)\n    train (megatron/training/training.py:1402)\n"
+)
+SHARDS = (
+    "    _write_item (torch/distributed/checkpoint/filesystem.py:303)\n"
+    "    save (torch/distributed/checkpoint/state_dict_saver.py:132)\n"
+)
+LOADS_A_CHECKPOINT = "    load (torch/serialization.py:1025)\n    load_checkpoint (megatron/training/checkpointing.py:1190)\n"
+
+
+@pytest.mark.parametrize(
+    ("stacks", "found"),
+    [
+        ((SAVES, SAVES, TRAINS), [("R07", "likely")]),
+        ((SHARDS,), [("R07", "likely")]),
+        ((SAVES, TRAINS, TRAINS, TRAINS), []),
+        ((LOADS_A_CHECKPOINT,), []),
+    ],
+)
+def test_stacks_inside_a_save(stacks, found):
+    assert named(dumps(*stacks)) == found
+
+
 TOP = "  {0:.2f}%  {0:.2f}%   {1:.2f}s    {1:.2f}s   {2}\n"
 
 
@@ -102,6 +126,11 @@ def test_a_lowered_limit_stands_in_the_table_of_nvidia_smi():
 def test_a_table_without_clocks_rules_no_clock_out():
     open_rules = {rule for one in diagnosed(SMI.format(690, 700, 99)).missing for rule in one.rules}
     assert "R10" in open_rules
+
+
+def test_the_last_count_of_a_kernels_log_counts():
+    line = "[9.1] CPU1: Core temperature is above threshold, cpu clock is throttled (total events = {0})\n"
+    assert named(line.format(1) + line.format(7010)) == [("R10", "likely")]
 
 
 @pytest.mark.parametrize(("events", "found"), [(18821, [("R10", "likely")]), (3, [])])
@@ -144,3 +173,49 @@ def test_steps_of_trl_grow_with_their_answers():
     assert named(longer) == [] and diagnosed(longer).measured.step_seconds == pytest.approx(47.5)
     slower = "".join(TRL.format(9000 * n, 700.0, n, 5.0 * n) for n in range(4, 16))
     assert [rule for rule, _ in named(slower)] == ["R11"]
+
+
+UNUSED = "index, clocks.sm [MHz], power.draw [W]{more}\n"
+
+
+def clocks(rows, more=""):
+    """`rows`: (MHz, W, more) of each GPU."""
+    lines = (
+        f"{gpu}, {mhz} MHz, {watts}" + (f", {extra}" if more else "") + "\n" for gpu, (mhz, watts, extra) in enumerate(rows)
+    )
+    return UNUSED.format(more=f", {more}" if more else "") + "".join(lines)
+
+
+BUSY, ASLEEP, HOT = (1410, "395.00 W", "0x0000000000000004"), (210, "54.10 W", "0x0000000000000001"), (420, "118.00 W", "0x0")
+REASONS = "clocks_event_reasons.active"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (clocks([BUSY] * 6 + [ASLEEP] * 2), []),  # GPUs of which nothing says their use, and whose power shows that they rest
+        (clocks([BUSY] * 7 + [HOT]), [("R10", "certain")]),
+        (clocks([BUSY] * 7 + [(210, "[N/A]", "0x0000000000000001")], REASONS), []),  # NVML's own word
+        (clocks([(mhz, "[N/A]", "") for mhz in [1410] * 7 + [420]]), [("R10", "likely")]),  # at work or not, nothing says
+    ],
+)
+def test_a_gpu_that_rests_has_no_low_clock(text, found):
+    assert named(text) == found
+
+
+READINGS = (
+    "GPU 00000000:3B:00.0\n    GPU Power Readings\n        Average Power Draw                : {0} W\n"
+    "        Current Power Limit               : {1} W\n        Requested Power Limit             : {1} W\n"
+    "        Default Power Limit               : {2} W\n        Min Power Limit                   : 100.00 W\n"
+    "        Max Power Limit                   : 700.00 W\n"
+    "    Power Samples\n        Max                               : 410.40 W\n"
+)
+
+
+def test_the_readings_of_power_show_a_limit_below_the_default():
+    (cause,) = diagnosed(READINGS.format("248.10", "250.00", "400.00")).causes
+    assert (cause.rule, cause.certainty) == ("R10", "certain") and "250 W" in cause.words and "400 W" in cause.words
+    assert named(READINGS.format("380.10", "400.00", "400.00")) == []
+    assert named(2 * READINGS.format("380.10", "400.00", "400.00") + READINGS.format("290.00", "300.00", "400.00")) == [
+        ("R10", "certain")
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from autoconfig.diagnosis import solve, timers
@@ -10,7 +11,8 @@ from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cle
 from autoconfig.evidence.records import CollectiveUse, LinkFact, Origin, Variable
 from autoconfig.specs.scenario import Scenario
 
-SLOW_NETWORKS = ("socket", "ethernet", "tcp", "udp")
+SLOW_NETWORKS = re.compile(r"(?<![a-z])(?:sockets?|ethernet|tcp|udp)(?![a-z])")
+"""Words in names of networks over the kernel's sockets; a plugin like GPUDirectTCPX is none, whose name goes on."""
 PEERS = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 """Variables of transfers inside a node; the others of OFF are of the network."""
 OFF = {
@@ -166,7 +168,7 @@ def _reaches_memory(case: RunCase) -> bool:
 
 
 def _is_slow(value: str) -> bool:
-    return any(word in value.lower() for word in SLOW_NETWORKS)
+    return SLOW_NETWORKS.search(value.lower()) is not None
 
 
 def _distinct(facts: Iterable[LinkFact]) -> list[LinkFact]:

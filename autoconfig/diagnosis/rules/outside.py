@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autoconfig.diagnosis import profiler_table, timers
+from autoconfig.diagnosis.doubt import kinds_of
 from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.diagnosis.rules.host import set_variable
 from autoconfig.diagnosis.same_job import ALIKE, tokens_of_steps
 from autoconfig.evidence.kernels import marks
-from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepStatistics
+from autoconfig.evidence.records import MemoryLine, Origin, Pause, StepLine, StepStatistics
 from autoconfig.evidence.steps import statistics
 
 UNCACHED = "PYTORCH_NO_CUDA_MEMORY_CACHING"
@@ -174,21 +175,28 @@ def _data_of_table(case: RunCase) -> Cause | Cleared | None:
 
 
 def _data_of_stacks(case: RunCase) -> Cause | Cleared | None:
-    """The thread that trains, seen in the data loader: at most of the moments at which it was seen, or for long."""
-    stacks = case.evidence.stacks
-    loading = [one for one in stacks if any(marks(frame) == "data" for frame in one.frames)]
-    if not stacks:
+    """The thread that trains, seen in the data loader."""
+    if not case.evidence.stacks:
         return None
-    if not loading:
-        return Cleared("no stack is in the data loader")
+    seen = _seen_in(case, "data", "the data loader")
+    return Cleared("no stack is in the data loader") if seen is None else _waits_for_data(case, seen[0], None, *seen[1:])
+
+
+def _seen_in(case: RunCase, kind: str, where: str) -> tuple[str, Origin, str] | None:
+    """(certainty, evidence, figures) where stacks of the thread that trains are inside what frames of this kind mark: at most
+    of the moments at which it was seen, or for long. None where none is."""
+    stacks = case.evidence.stacks
+    inside = [one for one in stacks if any(marks(frame) == kind for frame in one.frames)]
+    if not inside:
+        return None
     timed = [one.seconds for one in stacks if one.seconds is not None]
     if timed:
-        share, least = max(one.seconds or 0.0 for one in loading) / max(timed), threshold("R06", "unmeasured_share")
-        figures = f"{share:.0%} of the time in {loading[0].frames[0]}"
+        share, least = max(one.seconds or 0.0 for one in inside) / max(timed), threshold("R06", "unmeasured_share")
+        figures = f"{share:.0%} of the time in {inside[0].frames[0]}"
     else:
-        share, least = len(loading) / len(stacks), threshold("R06", "seen_share")
-        figures = f"in the data loader in {len(loading)} of {len(stacks)} stacks"
-    return _waits_for_data(case, LIKELY if share >= least else CONSISTENT, None, loading[0].origin, figures)
+        share, least = len(inside) / len(stacks), threshold("R06", "seen_share")
+        figures = f"in {where} in {len(inside)} of {len(stacks)} stacks"
+    return LIKELY if share >= least else CONSISTENT, inside[0].origin, figures
 
 
 DATA_FIELDS = ("data_loading(%)", "time_metrics/data_loading(%)", "data_loading_percent")
@@ -214,8 +222,8 @@ def _waits_for_data(case: RunCase, certainty: str, seconds: float | None, origin
 
 
 def pauses(case: RunCase) -> Cause | Cleared | None:
-    """R07: steps that stand out at a period or drift, time of day that no step holds, or Python's garbage collector in a
-    trace."""
+    """R07: steps that stand out at a period or drift, time of day that no step holds, stacks inside a save, or Python's
+    garbage collector in a trace."""
     for trace in case.evidence.traces:
         steps = max(1, trace.steps)
         if trace.span_s and trace.collections_s >= threshold("R07", "collection_share") * trace.span_s:
@@ -225,6 +233,10 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
             remedy = "collect on all ranks at the same steps (--manual-gc --manual-gc-interval 100)"
             words = "each rank collects Python's garbage at steps of its own, and all wait for it"
             return caused(case, "R07", words, CERTAIN, evidence=(origin,), figures=text, remedy=remedy, seconds=lost)
+    if (seen := _seen_in(case, "save", "a save")) is not None:
+        certainty, origin, figures = seen
+        _, words, remedy = AT_INTERVALS[0]
+        return caused(case, "R07", words, certainty, evidence=(origin,), figures=figures, remedy=remedy)
     found = case.measured.statistics if case.measured else None
     if found is None or not found.median_s or (found.count < threshold("R07", "least_steps") and found.outside_s is None):
         return None
@@ -240,12 +252,12 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     words, remedy = said or (_kind_of_hang(case, hang) if hang else _kind_of_pause(case, found.pause_period, paused=paused))
     parts = []
     if hang is not None:
-        parts.append(f"one step takes {hang.seconds:,.4g} s where the others take {found.median_s:.3g} s")
+        parts.append(f"one step takes {_long(case, hang.seconds, 4)} where the others take {_long(case, found.median_s)}")
     elif paused:
         period = f", one each {found.pause_period:.0f} steps" if found.pause_period else ", at no period"
-        parts.append(f"{len(found.pauses)} steps take {found.pauses[0].excess:.3g} s more and the like{period}")
+        parts.append(f"{len(found.pauses)} steps take {_long(case, found.pauses[0].excess)} more and the like{period}")
     if apart:
-        parts.append(f"{outside:.3g} s a step by the clock lie in no step")
+        parts.append(f"{_long(case, outside)} a step by the clock lie in no step")
     lost = max(excess, outside)
     certain = lost >= threshold("R07", "certain_share") * found.median_s
     if not certain and case.ratio is None:
@@ -262,6 +274,14 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
         step_after=case.step_seconds,
         gain_seconds=lost if case.step_seconds else None,
     )
+
+
+def _long(case: RunCase, seconds: float, digits: int = 3) -> str:
+    """A time in words: in seconds, or where rates alone are known and no plan, in usual steps."""
+    measured = case.measured
+    if measured is None or not measured.relative:
+        return f"{seconds:,.{digits}g} s"
+    return f"{seconds / measured.step_seconds:,.3g} times the usual step"
 
 
 def _no_starts(found: StepStatistics) -> tuple[Pause, ...]:
@@ -375,15 +395,17 @@ def growing(case: RunCase) -> Cause | Cleared | Undecided | None:
     alike = _tokens_alike(case)
     if not (found.rising if few else found.growing) or growth < least:
         return Cleared("steps stay as long as they were")
-    if _grows_with_its_tokens(case, least):
+    if (counted := _tokens_of_lines(case)) and _grows_with_its_tokens(counted, least):
         return Cleared("steps grow with the tokens that they hold")
+    if not counted and "reinforcement" in kinds_of(case.evidence):
+        return Undecided("the mean length of the answers of each step: longer ones make longer steps")
     if not alike and _begins_too_fast(case, found):
         return Undecided("the tokens of each step: a run that begins with short sequences grows to its price")
     restarted = found.jump is not None and found.jump in found.starts
     lost = found.growth_s if found.jump is None else found.jump_s
     if found.jump is not None:
         where = "where the run was started again, at" if restarted else "at"
-        words = f"the step jumps {where} iteration {found.jump:,}, from {found.start_s:.3g} s, and stays longer"
+        words = f"the step jumps {where} iteration {found.jump:,}, from {_long(case, found.start_s)}, and stays longer"
         remedy = "what changed at that step: a node's clock or heat, a neighbour on the network or storage; restart"
         if restarted:
             remedy = "compare both starts: their nodes, arguments and releases"
@@ -411,11 +433,16 @@ TOKEN_FIELDS = (
 """Fields that say how many tokens a step or a sequence holds, in words of verl, TRL and Megatron-DeepSpeed."""
 
 
-def _grows_with_its_tokens(case: RunCase, least: float) -> bool:
-    """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
+def _tokens_of_lines(case: RunCase) -> list[tuple[StepLine, float]]:
+    """Lines with the tokens that their step holds, as they say themselves."""
     counted = tokens_of_steps(case.evidence.steps)
     for name in TOKEN_FIELDS:
         counted = counted or [(line, line.fields[name]) for line in case.evidence.steps if line.fields.get(name)]
+    return counted
+
+
+def _grows_with_its_tokens(counted: Sequence[tuple[StepLine, float]], least: float) -> bool:
+    """Whether seconds per token do not grow where lines say the tokens of their step: longer answers make longer steps."""
     timed = [(line, line.seconds, tokens) for line, tokens in counted if line.seconds]
     if len(timed) < 2:
         return False

@@ -8,8 +8,9 @@ import numpy as np
 
 from autoconfig.diagnosis import timers
 from autoconfig.diagnosis.expectation import PIPELINE, Better, Expectation, expected_seconds
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.diagnosis.gain import cure_by
+from autoconfig.evidence.records import Warned
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import NONE, Recompute
 from autoconfig.training.nearest import changed_keys
@@ -99,12 +100,14 @@ def slow_plan(case: RunCase) -> Cause | Cleared | None:
     )
 
 
-def waiting(case: RunCase) -> Cause | Cleared | None:
+def waiting(case: RunCase) -> Cause | Cleared | Undecided | None:
     """R17: stages wait in the pipeline longer than priced, or the plan has too few micro-batches for them; phases of
     reinforcement learning wait for each other; an engine's cache is full while requests wait."""
     found = _phases_wait(case) or _engine_waits(case) or _bubble(case)
     if found is not None:
         return found
+    if _warned_of_preemption(case) is not None and not case.evidence.engines:
+        return Undecided("lines of the engine's own counters (Running, Waiting, cache usage) over some minutes")
     looked = case.evidence.phases or case.evidence.engines or timers.timed(case.evidence, timers.RECEIVE)
     return Cleared("nothing waits for long") if looked else None
 
@@ -131,17 +134,27 @@ def _phases_wait(case: RunCase) -> Cause | None:
     )
 
 
+def _warned_of_preemption(case: RunCase) -> Warned | None:
+    return next((one for one in case.evidence.warnings if one.kind == "preempted"), None)
+
+
 def _engine_waits(case: RunCase) -> Cause | None:
-    lines = case.evidence.engines
-    preempted = next((one for one in case.evidence.warnings if one.kind == "preempted"), None)
+    """Half of an engine's lines or more show a full cache while requests wait, or sequences that are preempted; or its warnings
+    count more of these than the first, of which it warns whatever comes after."""
+    lines, warned = case.evidence.engines, _warned_of_preemption(case)
     full = [one for one in lines if (one.waiting or 0) > 0 and (one.kv_cache_share or 0.0) >= threshold("R17", "engine_share")]
-    if (not full or len(full) * 2 < len(lines)) and preempted is None:
+    preempting = [one for one in lines if one.preempted]
+    shown = max(full, preempting, key=len)
+    often = bool(shown) and len(shown) * 2 >= len(lines)
+    if not often and (warned is None or (warned.count or 0) < threshold("R17", "preemptions")):
         return None
     words = "the engine's cache is full while requests wait: sequences are preempted and computed again"
     remedy = "more memory for the cache (--gpu-memory-utilization), fewer sequences at once, or more GPUs"
-    figures = f"{len(full)} of {len(lines)} lines" if full else ""
-    origin = preempted.origin if preempted is not None else full[0].origin
-    return caused(case, "R17", words, LIKELY, evidence=(origin,), figures=figures, remedy=remedy)
+    parts = [f"{len(shown)} of {len(lines)} lines"] if often else []
+    if warned is not None:
+        parts.append(f"{warned.count} preemptions so far")
+    origin = warned.origin if warned is not None else shown[0].origin
+    return caused(case, "R17", words, LIKELY, evidence=(origin,), figures=", ".join(parts), remedy=remedy)
 
 
 def _bubble(case: RunCase) -> Cause | None:

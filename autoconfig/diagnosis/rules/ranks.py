@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from autoconfig.diagnosis import solve, timers
@@ -53,7 +53,7 @@ def low_clock(case: RunCase) -> Cause | Cleared | None:
         return throttled
     if not samples:
         return Cleared("clocks alike") if any(one.figure == "sm_mhz" for one in case.evidence.slowest) else None
-    busy = [one for one in samples if (one.utilization if one.utilization is not None else 1.0) >= _least_use()]
+    busy = _at_work(samples)
     if (found := _limited(case, busy) or _low(case, busy)) is not None:
         return found
     return Cleared("clocks as they should be") if any(one.reasons or one.sm_mhz for one in samples) else None
@@ -76,6 +76,20 @@ def _least_use() -> float:
     return threshold("R10", "least_utilization")
 
 
+def _at_work(samples: Sequence[ClockSample]) -> list[ClockSample]:
+    """The samples of GPUs that work: by their use, else by NVML's own reason, else by their power beside the one that draws
+    most. A GPU that does nothing lowers its clock by itself."""
+    most = max((one.power_watts for one in samples if one.power_watts), default=0.0)
+    idle = threshold("R10", "idle_power") * most
+    return [
+        one for one in samples if (one.utilization >= _least_use() if one.utilization is not None else not _is_idle(one, idle))
+    ]
+
+
+def _is_idle(one: ClockSample, idle_watts: float) -> bool:
+    return "idle" in one.reasons or (one.power_watts is not None and one.power_watts < idle_watts)
+
+
 def _clock_text(one: ClockSample) -> str:
     clock = f", SM clock {one.sm_mhz:,.0f} MHz" if one.sm_mhz is not None else ""
     return clock + (f", {one.temperature_c:.0f} C" if one.temperature_c is not None else "")
@@ -96,12 +110,12 @@ def _limited(case: RunCase, busy: list[ClockSample]) -> Cause | None:
 
 
 def _own_watts(case: RunCase, sample: ClockSample) -> float | None:
-    """The power limit that a GPU has by itself: as the plan takes it, else of the GPU that the sample names, else of the
-    plan's; None where nothing says the GPU."""
+    """The power limit that a GPU has by itself: as the plan takes it, else as its driver says its default, else of the GPU
+    that the sample names, else of the plan's; None where nothing says the GPU."""
     cluster = case.scenario.cluster if case.scenario else None
     if cluster is not None and cluster.power_limit_watts is not None:
         return cluster.power_limit_watts
-    return _watts_of(sample.name) or (cluster.gpu.power_watts if cluster is not None else None)
+    return sample.own_watts or _watts_of(sample.name) or (cluster.gpu.power_watts if cluster is not None else None)
 
 
 @cache
@@ -151,8 +165,9 @@ def _spread_of_clocks(case: RunCase) -> Cause | None:
             lost = (1 - line.least / line.most) * case.step_seconds if case.step_seconds else None
             return caused(case, "R10", words, CERTAIN, evidence=(line.origin,), remedy=COOL, seconds=case.gap_seconds or lost)
     by_gpu: dict[int, list[float]] = {}
-    for one in case.evidence.clocks:
-        if one.gpu is not None and one.sm_mhz and (one.utilization is None or one.utilization >= _least_use()):
+    busy = _at_work(case.evidence.clocks)
+    for one in busy:
+        if one.gpu is not None and one.sm_mhz:
             by_gpu.setdefault(one.gpu, []).append(one.sm_mhz)
     medians = {gpu: statistics.median(clocks) for gpu, clocks in by_gpu.items()}
     if len(medians) < 2:
@@ -161,9 +176,11 @@ def _spread_of_clocks(case: RunCase) -> Cause | None:
     others = statistics.median(clock for gpu, clock in medians.items() if gpu != slow)
     if medians[slow] >= threshold("R10", "spread") * others:
         return None
-    origin = next(one.origin for one in case.evidence.clocks if one.gpu == slow)
+    seen = next(one for one in busy if one.gpu == slow)
     words = f"GPU {slow} runs at {medians[slow]:,.0f} MHz, the others at {others:,.0f}"
-    return caused(case, "R10", words, CERTAIN, evidence=(origin,), remedy=COOL, seconds=case.gap_seconds or None)
+    works = seen.utilization is not None or seen.power_watts is not None or seen.reasons
+    seconds = case.gap_seconds or None
+    return caused(case, "R10", words, CERTAIN if works else LIKELY, evidence=(seen.origin,), remedy=COOL, seconds=seconds)
 
 
 SLOWER_IS_LESS = ("tflops", "relative_performance", "individual_performance")

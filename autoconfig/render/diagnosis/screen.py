@@ -84,7 +84,8 @@ def _show_cause(console: Console, number: int, cause: Cause, step: float | None,
         console.print(escape(f"   {cause.figures}"))
     gain = ""
     if cause.gain_seconds and step:
-        gain = f"; gain {seconds_text(cause.gain_seconds)} ({cause.gain_seconds / step:.0%})"
+        whole = max(step, (cause.step_after or 0.0) + cause.gain_seconds)  # pauses lie beside the median step
+        gain = f"; gain {seconds_text(cause.gain_seconds)} ({cause.gain_seconds / whole:.0%})"
     console.print(escape(f"   do: {cause.remedy}{gain}"))
     if cause.changes:
         console.print(escape(f"   in the file: {changes_text(cause.changes)}"))
