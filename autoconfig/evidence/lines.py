@@ -131,7 +131,7 @@ def _step(read: Read, row: Format, found: dict[str, Any], others: dict[str, floa
         found["seconds"] = 1.0 / per_second
     if (mean := found.pop("mean_samples_per_s", None)) is not None:
         others["RunningAvgSamplesPerSec"] = mean
-    if not found.get("seconds", 1.0) > 0:
+    if not 0 < found.get("seconds", 1.0) < LONGEST_STEP_S:
         return False
     if not found.keys() & _MEASURES:
         return False
@@ -141,6 +141,8 @@ def _step(read: Read, row: Format, found: dict[str, Any], others: dict[str, floa
     return True
 
 
+LONGEST_STEP_S = 1e6
+"""Eleven days: what is printed as longer is no time of a step."""
 _MEASURES = frozenset(
     ("seconds", "elapsed", "tokens_per_s_per_gpu", "tokens_per_s", "samples_per_s", "tflops_per_gpu", "mfu", "memory_gib", "at")
 )

@@ -48,6 +48,29 @@ def test_nccl_says_a_fallback_where_a_network_is_used(text, found):
     assert causes(text) == found
 
 
+IB_OFF, P2P_OFF = "NCCL_IB_DISABLE set by environment to 1.", "NCCL_P2P_DISABLE set by environment to 1."
+
+
+@pytest.mark.parametrize(
+    ("variable", "said", "found"),
+    [
+        (IB_OFF, "Using network AWS Libfabric", []),  # EFA needs no verbs
+        (IB_OFF, "Using network FasTrak", []),
+        (IB_OFF, "Using network Socket", [("R02", "certain")]),
+        (P2P_OFF, "Channel 00/0 : 0[0] -> 1[1] via P2P/IPC", []),
+        (P2P_OFF, "Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct", [("R02", "likely")]),
+        ("NCCL_NET_GDR_LEVEL set by environment to LOC", "Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0/GDRDMA", []),
+        (
+            "NCCL_NET_GDR_LEVEL set by environment to LOC",
+            "Channel 00/0 : 1[1] -> 9[1] [send] via NET/IB/0",
+            [("R02", "certain")],
+        ),
+    ],
+)
+def test_a_variable_that_nccl_goes_around_is_no_cause(variable, said, found):
+    assert causes(on("c1", "c2", said=variable) + on("c1", "c2", said=said)) == found
+
+
 @pytest.mark.parametrize(
     ("variable", "said", "words"),
     [

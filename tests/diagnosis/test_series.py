@@ -349,3 +349,23 @@ def test_times_of_day_say_the_step_of_rates_and_doubt_a_plan_with_other_tokens()
     good, bad = titan(step, tokens), titan(2 * step, tokens)
     found = diagnose_texts({"a": good, "b": bad}, None, {}, lambda: request_of({}), CheckRequest())
     assert (found.verdict, found.case.ratio) == ("slow", pytest.approx(2.0, rel=1e-3))
+
+
+def test_a_slow_stretch_of_the_run_is_no_row_of_pauses():
+    found = diagnosed(log([6.0] * 120 + [9.5] * 40 + [6.0] * 140))
+    (cause,) = found.causes
+    assert cause.rule == "R07" and cause.words.startswith("steps 121 to 160 are slower")
+    each = diagnosed(log([6.0 if number % 4 else 9.0 for number in range(1, 200)]))
+    assert "each 4 steps one pauses" in each.causes[0].words
+
+
+def test_few_lines_rule_out_neither_growth_nor_pauses():
+    said = {rule for rule, _ in diagnosed(log([6.0] * 3, first=40)).cleared}
+    assert not said & {"R07", "R11"} and {"R07", "R11"} <= {rule for rule, _ in diagnosed(log([6.0] * 30)).cleared}
+
+
+def test_a_time_that_no_step_takes_is_none():
+    found = diagnosed(
+        "".join(f" iteration {n}/ 90 | elapsed time per iteration (ms): 1e300 | lm loss: 1 |\n" for n in range(9))
+    )
+    assert found.measured is None and found.verdict == "not_enough"

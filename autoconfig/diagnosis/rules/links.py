@@ -89,9 +89,21 @@ def _brings_about(variable: Variable, fact: LinkFact) -> bool:
 
 def _switches_off(one: Variable, case: RunCase) -> bool:
     """Whether a variable makes links slow that the run has: a network over nodes, or direct transfers between GPUs."""
-    if one.name not in OFF or one.value.strip().lower() != OFF[one.name][0].lower():
+    if one.name not in OFF or one.value.strip().lower() != OFF[one.name][0].lower() or _goes_around(one, case):
         return False
     return _has_peers(case) is not False if one.name in PEERS else not _on_one_node(case)
+
+
+def _goes_around(variable: Variable, case: RunCase) -> bool:
+    """Whether NCCL says that it uses what a variable seems to switch off: a plugin's network without InfiniBand (EFA, Google
+    Cloud's), direct transfers, or a card that reaches GPU memory."""
+    if variable.name in PEERS:
+        vias = [fact.value.lower() for fact in case.evidence.links if fact.kind == "transport"]
+        return any(via.startswith("p2p") for via in vias) and not any(via.startswith("shm") for via in vias)
+    if variable.name == "NCCL_NET_GDR_LEVEL":
+        return _reaches_memory(case)
+    networks = [fact.value for fact in case.evidence.links if fact.kind == "network"]
+    return bool(networks) and not any(_is_slow(value) for value in networks)
 
 
 def _is_certain(of_peers: bool, case: RunCase) -> bool:

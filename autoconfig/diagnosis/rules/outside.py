@@ -247,14 +247,20 @@ def pauses(case: RunCase) -> Cause | Cleared | None:
     paused = hang is not None or (excess >= threshold("R07", "pause_share") * found.median_s and len(found.pauses) > 1)
     apart = outside >= threshold("R07", "outside_share") * found.median_s
     if not paused and not apart:
-        return Cleared("no pauses")
+        return Cleared("no pauses") if found.count >= threshold("R07", "least_steps") else None
     said = _said_between(case, found, paused=paused)
-    words, remedy = said or (_kind_of_hang(case, hang) if hang else _kind_of_pause(case, found.pause_period, paused=paused))
+    stretch = _stretch(found) if paused and hang is None else None
+    words, remedy = (
+        said
+        or (_kind_of_hang(case, hang) if hang else None)
+        or (_words_of_stretch(stretch) if stretch else _kind_of_pause(case, found.pause_period, paused=paused))
+    )
     parts = []
     if hang is not None:
         parts.append(f"one step takes {_long(case, hang.seconds, 4)} where the others take {_long(case, found.median_s)}")
     elif paused:
         period = f", one each {found.pause_period:.0f} steps" if found.pause_period else ", at no period"
+        period = ", one behind the other" if stretch else period
         parts.append(f"{len(found.pauses)} steps take {_long(case, found.pauses[0].excess)} more and the like{period}")
     if apart:
         parts.append(f"{_long(case, outside)} a step by the clock lie in no step")
@@ -303,6 +309,27 @@ def _hang(found: StepStatistics) -> Pause | None:
     if longest.excess < threshold("R07", "certain_share") * found.median_s * found.steps:
         return None
     return longest if longest.excess > 0.5 * sum(one.excess for one in found.pauses) else None
+
+
+def _stretch(found: StepStatistics) -> tuple[int, int] | None:
+    """The first and last of the steps that pause, where most of them follow each other: the run was slower for a while."""
+    numbers = [one.step for one in found.pauses if one.step is not None]
+    lines = found.steps / found.count
+    following = sum(later - before <= lines for before, later in pairwise(numbers))
+    if len(numbers) < threshold("R07", "least_pauses") or following < STRETCH * (len(numbers) - 1):
+        return None
+    return numbers[0], numbers[-1]
+
+
+STRETCH = 0.8
+"""Share of the steps that pause which follow the one before."""
+
+
+def _words_of_stretch(stretch: tuple[int, int]) -> tuple[str, str]:
+    return (
+        f"steps {stretch[0]:,} to {stretch[1]:,} are slower, and the run recovers",
+        "what shared the network, storage or power in that time; clocks and heat of the nodes then",
+    )
 
 
 def _kind_of_hang(case: RunCase, hang: Pause) -> tuple[str, str]:
@@ -394,7 +421,7 @@ def growing(case: RunCase) -> Cause | Cleared | Undecided | None:
     least = threshold("R11", "few_growth" if few else "growth")
     alike = _tokens_alike(case)
     if not (found.rising if few else found.growing) or growth < least:
-        return Cleared("steps stay as long as they were")
+        return None if few else Cleared("steps stay as long as they were")
     if (counted := _tokens_of_lines(case)) and _grows_with_its_tokens(counted, least):
         return Cleared("steps grow with the tokens that they hold")
     if not counted and "reinforcement" in kinds_of(case.evidence):
