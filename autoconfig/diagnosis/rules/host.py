@@ -228,7 +228,7 @@ def _far_too_slow(case: RunCase) -> Cause | None:
     words = "slower kernels than this software has today would explain it: a fallback or an old build"
     if scenario.cluster.num_gpus <= scenario.cluster.link_domain_size:
         words = "on one node only slower kernels than this software has today reach this: a fallback or an old build"
-    remedy = "another container or --transformer-impl; a trace of one step shows which kernels run"
+    remedy = "another container or build (Megatron: --transformer-impl); a trace of one step shows which kernels run"
     figures = f"{case.ratio:.2f} times the expected step"
     return caused(case, "R04", words, CONSISTENT, figures=figures, remedy=remedy, seconds=case.gap_seconds)
 
