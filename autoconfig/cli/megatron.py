@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import click
 from autoconfig.cli.main import EXIT_BAD_INPUT, EXIT_NOTHING_FITS, console, print_json
 from autoconfig.cli.options import json_option, options, plan_argument, verbose_option
 from autoconfig.cli.time_limit import time_limit
-from autoconfig.planning.request_fields import CHECK, CHECK_SERVING, CONVERT, QUESTION
+from autoconfig.planning.request_fields import CHECK, CHECK_OUTPUT, CHECK_SERVING, CONVERT, QUESTION
+from autoconfig.planning.resolve import check_bounds, field_values
+from autoconfig.specs.errors import InputError
 
+EXIT_TOO_SLOW = 4
 LONG_TABLE = 20
 """Recipes from which on progress is written where stderr is no terminal."""
 
 
 @click.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
-@options(CHECK, CHECK_SERVING)
+@options(CHECK, CHECK_SERVING, CHECK_OUTPUT)
 @json_option
 @verbose_option
 @click.pass_context
@@ -29,7 +33,7 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     """Check a launch script, an argument list or a plan.json: legal, fits, how fast, and the better plan.
 
     Nothing in FILE is run. Exit code 0: legal and fits (a server: starts); 2: not legal (its engine refuses the plan or a
-    flag), no verdict, or cannot be read; 3: does not fit.
+    flag), no verdict, or cannot be read; 3: does not fit; 4: slower than --fail-slower-than allows.
 
     autoconfig check pretrain.sh --gpu a100-80gb --gpus 64
 
@@ -37,6 +41,38 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
 
     autoconfig check serve.sh --gpu h100 --isl 1000 --osl 500 --concurrency 32
     """
+    output = check_output(given, as_json=as_json)
+    try:
+        with time_limit(file):
+            _check(ctx, file, given, output)
+    except InputError as error:
+        if output.format == "github":
+            from autoconfig.cli.agents.annotations import not_read
+
+            click.echo(not_read(file, str(error)))
+        raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOutput:
+    """How a verdict is shown, and the share by which a run may be slower than the better one; None: by any."""
+
+    format: str
+    """screen, json or github."""
+    fail_slower_than: float | None
+
+
+def check_output(given: Mapping[str, Any], *, as_json: bool) -> CheckOutput:
+    """What the options say. Raises InputError."""
+    if as_json and given["format"] is not None:
+        raise InputError(f"--json and --format {given['format']}: give one of them")
+    output = CheckOutput(format="json" if as_json else given["format"] or "screen", **field_values(CHECK_OUTPUT[1:], given))
+    check_bounds(CHECK_OUTPUT[1:], output)
+    return output
+
+
+def _check(ctx: click.Context, file: Path, given: Mapping[str, Any], output: CheckOutput) -> None:
+    """The answer to a training run, or to a server."""
     from autoconfig.engines.check import is_start, refuse_serving_fields
     from autoconfig.formats.check import WANTED, check_file
     from autoconfig.formats.edit import improved_text
@@ -45,17 +81,20 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
     from autoconfig.render.check import check_json, no_verdict, show_check
     from autoconfig.specs.files import read_text
 
-    with time_limit(file):
-        if is_start(read_text(file, WANTED)):
-            _check_start(ctx, file, given, as_json=as_json)
-            return
-        refuse_serving_fields(given)
-        request, apply_to = check_request(given), given["apply_to"]
-        answer = check_file(file, request)
-        if apply_to is not None:
-            write_improved(answer, request, Path(apply_to), improve=improved_text, force=given["force"])
-    if as_json:
+    if is_start(text := read_text(file, WANTED)):
+        _check_start(ctx, file, text, given, output)
+        return
+    refuse_serving_fields(given)
+    request, apply_to = check_request(given), given["apply_to"]
+    answer = check_file(file, request)
+    if apply_to is not None:
+        write_improved(answer, request, Path(apply_to), improve=improved_text, force=given["force"])
+    if output.format == "json":
         print_json(check_json(answer))
+    elif output.format == "github":
+        from autoconfig.cli.agents.annotations import of_check
+
+        _echo(of_check(file, answer, output.fail_slower_than))
     else:
         show_check(console(), answer)
         if apply_to is not None:
@@ -64,25 +103,46 @@ def check_command(ctx: click.Context, /, file: Path, as_json: bool, verbose: boo
         ctx.exit(EXIT_BAD_INPUT)
     if answer.report is not None and not answer.report.fits:
         ctx.exit(EXIT_NOTHING_FITS)
+    _fail_slower(ctx, answer.speedup, output)
 
 
-def _check_start(ctx: click.Context, file: Path, given: Mapping[str, Any], *, as_json: bool) -> None:
-    """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: does not fit."""
+def _echo(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _fail_slower(ctx: click.Context, speedup: float | None, output: CheckOutput) -> None:
+    """End with its own exit code where the run is too slow."""
+    most = output.fail_slower_than
+    if most is not None and speedup is not None and speedup - 1.0 > most:
+        click.echo(f"slower than the better one by {speedup - 1:.1%}, more than --fail-slower-than {most:.1%}", err=True)
+        ctx.exit(EXIT_TOO_SLOW)
+
+
+def _check_start(ctx: click.Context, file: Path, text: str, given: Mapping[str, Any], output: CheckOutput) -> None:
+    """The answer to a serving start. Exit code 0: starts; 2: the engine refuses it, or nobody can say; 3: does not fit; 4: a
+    better start does more at the load than is allowed."""
+    from autoconfig.cli.agents.annotations import of_start, speedup_of
     from autoconfig.engines.check import check_start_file, start_request, write_better
     from autoconfig.render.serving import show_start
     from autoconfig.render.start_json import start_json
 
     answer, apply_to = check_start_file(file, start_request(given)), given["apply_to"]
+    if output.fail_slower_than is not None and answer.starts == "yes" and answer.load is None:
+        raise InputError("--fail-slower-than compares starts at a load: say --isl, --osl and --concurrency (or --rate), too")
     if apply_to is not None:
         write_better(answer, Path(apply_to), force=given["force"])
-    if as_json:
+    if output.format == "json":
         print_json(start_json(answer))
+    elif output.format == "github":
+        _echo(of_start(file, text, answer, output.fail_slower_than))
     else:
         show_start(console(), answer)
         if apply_to is not None:
             click.echo(f"The better start is in {apply_to}.")
     if answer.starts != "yes":
         ctx.exit(EXIT_NOTHING_FITS if answer.too_large else EXIT_BAD_INPUT)
+    _fail_slower(ctx, speedup_of(answer), output)
 
 
 @click.command("convert")

@@ -158,7 +158,8 @@ SECTIONS = {
     "output": "Files", "scaling": "Over GPU counts", "budget": "Budget", "reliability": "Failures", "serving": "Question",
     "post_training": "Question", "post_training_output": "Files", "post_training_file": "Options",
     "serving_output": "Files", "profile": "Measuring", "runner": "How jobs run", "export": "Files",
-    "explain": "Answer", "diagnose": "The step, where no log says it", "check": "Beside a launch file", "": "Options",
+    "explain": "Answer", "diagnose": "The step, where no log says it", "check": "Beside a launch file",
+    "check_output": "Options", "": "Options",
 }  # fmt: skip
 """Group of fields -> the title of its options in a long help."""
 

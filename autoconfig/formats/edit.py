@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -17,13 +18,15 @@ import yaml
 from autoconfig.formats.check import read_any
 from autoconfig.formats.recognise import FACTORY, SWIFT
 from autoconfig.formats.writers.trl import LAUNCH
-from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, target
+from autoconfig.megatron.check import CheckAnswer, FlagChange, changes_from, plan_flags, target
 from autoconfig.megatron.check_input import CheckInput, CheckRequest
 from autoconfig.megatron.edit import improved_text as improved_script
-from autoconfig.megatron.edit import refusal, same_software
+from autoconfig.megatron.edit import place_of, refusal, same_software
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
+from autoconfig.training.price import Violation
+from autoconfig.training.rules import RULES
 
 ANCHORS = (
     "tensor_model_parallel_size",
@@ -67,6 +70,63 @@ def improved_text(answer: CheckAnswer, request: CheckRequest) -> str:
     if reason := _other(again, plan, scenario):
         raise refusal(reason, changes)
     return text
+
+
+def line_of(source: CheckInput, flag: str) -> int | None:
+    """The line of a file, from 1, in which an argument or a key stands, of a script the one of its value; None where it
+    does not stand there."""
+    if source.script is not None and source.kind in ("script", "arguments"):
+        place = place_of(source, flag)
+        return None if place is None else source.text.count("\n", 0, place) + 1
+    return line_in(source.text, flag)
+
+
+def line_in(text: str, flag: str) -> int | None:
+    """Likewise in a text of overrides, YAML, JSON or TOML, or behind a command."""
+    *parents, last = [_plain(key) for key in flag.split(".")]
+    try:
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        root = None
+    if isinstance(root, yaml.MappingNode):
+        section: yaml.Node | None = root
+        for parent in parents:
+            section = _entry(section, parent)[1] if isinstance(section, yaml.MappingNode) else None
+        found = _entry(section, last)[0] if isinstance(section, yaml.MappingNode) else None
+        with suppress(InputError):  # it stands there more than once
+            found = found or _entry_below(root, last)[0]
+        if found is not None:
+            return int(found.start_mark.line) + 1
+    name = "[-_]".join(map(re.escape, re.split("[-_]", last)))
+    table = re.search(rf"^\s*\[{re.escape('.'.join(parents))}\]", text, re.MULTILINE) if parents else None
+    there = re.compile(rf"^(?!\s*(?:#|//)).*?(?<![\w-])(?:--)?{name}(?![\w-])", re.MULTILINE)
+    match = there.search(text, table.end() if table else 0)
+    return None if match is None else text.count("\n", 0, match.end()) + 1
+
+
+def words_of(source: CheckInput, key: str) -> tuple[str, ...]:
+    """The arguments or keys that say one key of a plan (tp, mbs, sp, ...) in the file's own words."""
+    scenario, plan = source.question.scenario, source.plan
+    value = getattr(plan, key, None)
+    if not isinstance(value, int):
+        return ()
+    spelled = source.spelled or plan_flags
+    other = replace(plan, **{key: not value if isinstance(value, bool) else value + 1})
+    try:
+        before, after = spelled(scenario, plan), spelled(scenario, other)
+    except (InputError, ArithmeticError, ValueError):  # no words for a plan that cannot be
+        return ()
+    return tuple(name for name in {**before, **after} if before.get(name) != after.get(name))
+
+
+def line_of_rule(source: CheckInput, violation: Violation, fixes: Iterable[FlagChange]) -> int | None:
+    """The line of a file that breaks a rule: of the first argument that its text names, or that says a key which it looks at,
+    or that the nearest legal plan changes; None where none of them stands in the file."""
+    keys = next((rule.needs for rule in RULES if rule.id == violation.rule), ())
+    named = (name.rstrip("-") for name in re.findall(r"(?<![\w-])--[a-z][\w-]*", violation.text))
+    said = (word for key in keys for word in words_of(source, key))
+    words = (*named, *said, *(fix.flag for fix in fixes if fix.old is not None))
+    return next((line for word in words if (line := line_of(source, word)) is not None), None)
 
 
 def _other(again: CheckInput, plan: TrainPlan, scenario: Scenario) -> str:

@@ -311,6 +311,22 @@ class _Editor:
         return places[0], places[-1] + 1
 
 
+def place_of(source: CheckInput, flag: str) -> int | None:
+    """Where the value of an argument of a script or an argument list stands, else the argument: a position in the text; None
+    where it does not stand there."""
+    script = source.script
+    assert script is not None
+    given = split_arguments(script.words(), script.unread()).given
+    found = next((given[name] for name in (flag, *SPELLINGS.get(flag, ())) if name in given), None)
+    if found is None:
+        return None
+    for position in (*found.value_positions, found.position):
+        places = [place for piece in script.argv[position] for place in piece.origin if place is not None]
+        if places:
+            return places[-1]
+    return None
+
+
 def refreshed(text: str, scenario: Scenario, plan: TrainPlan, report: PlanReport | None) -> str:
     """The text with the head and the comments of arguments for `plan`."""
     lines = text.split("\n")

@@ -145,6 +145,8 @@ CHECK: Fields = (
     *_some("check", "set", "apply_to", "force"),
 )
 SET: Fields = _some("check", "set")
+CHECK_OUTPUT: Fields = _all("check_output")
+"""What is done with a verdict."""
 CHECK_SERVING: Fields = _all("check_serving")
 """Of the start of a serving engine alone."""
 DIAGNOSE: Fields = (*_all("diagnose"), *_some("check", "core_release", "set"))

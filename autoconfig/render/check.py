@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +11,9 @@ from rich.markup import escape
 
 from autoconfig.formats.check import READERS
 from autoconfig.formats.convert import Converted
+from autoconfig.formats.edit import line_of, line_of_rule
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
+from autoconfig.megatron.check_input import CheckInput
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
@@ -28,10 +31,26 @@ KINDS = ("script", "arguments", "plan", *READERS)
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangedLineJson(FlagChange):
+    """One argument that differs, and where it stands."""
+
+    line: Natural | None
+    """Line of the file, from 1; null where the argument does not stand in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenRuleJson(Violation):
+    """A rule that the file breaks, and where."""
+
+    line: Natural | None
+    """Line of the file, from 1, of the argument that the rule is about; null where none of them stands in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NearestLegalJson(PlanJson):
     """The legal plan with the fewest changed keys."""
 
-    changes: tuple[FlagChange, ...]
+    changes: tuple[ChangedLineJson, ...]
     """What to change in the arguments, line by line."""
 
 
@@ -39,7 +58,7 @@ class NearestLegalJson(PlanJson):
 class BetterPlanJson(PlanReportJson):
     """The plan to change to."""
 
-    changes: tuple[FlagChange, ...]
+    changes: tuple[ChangedLineJson, ...]
     """What to change in the arguments, line by line."""
     speedup: float | None
     """Step time of the file's plan over this one's."""
@@ -71,7 +90,7 @@ class CheckJson(PlanJson, QuestionJson, FileKindJson):
     """What the reading of a script left out, with its line."""
     legal: bool
     """Whether the file breaks no rule."""
-    rejected_by: tuple[Violation, ...]
+    rejected_by: tuple[BrokenRuleJson, ...]
     nearest_legal: NearestLegalJson | None
     """Null where the plan is legal or nothing is."""
     fits: bool | None
@@ -135,9 +154,11 @@ def check_json(answer: CheckAnswer) -> CheckJson:
     question = source.question
     batch = question.scenario.workload.global_batch_size
     if nearest is not None:
-        legal = NearestLegalJson(plan=named_plan(nearest, batch), short=str(nearest), changes=answer.fixes)
+        legal = NearestLegalJson(plan=named_plan(nearest, batch), short=str(nearest), changes=_lines(source, answer.fixes))
     if better is not None:
-        found = BetterPlanJson(**vars(report_json(better, question)), changes=answer.changes, speedup=answer.speedup)
+        found = BetterPlanJson(
+            **vars(report_json(better, question)), changes=_lines(source, answer.changes), speedup=answer.speedup
+        )
     return CheckJson(
         kind=source.kind,
         **vars(question_json(question)),
@@ -150,7 +171,9 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         ignored_arguments=source.ignored,
         notes=source.notes,
         legal=not answer.violations,
-        rejected_by=answer.violations,
+        rejected_by=tuple(
+            BrokenRuleJson(**vars(one), line=line_of_rule(source, one, answer.fixes)) for one in answer.violations
+        ),
         nearest_legal=legal if nearest else None,
         fits=None if report is None or no_verdict(answer) else report.fits,
         report=None if report is None else report_json(report, question),
@@ -164,6 +187,10 @@ def check_json(answer: CheckAnswer) -> CheckJson:
         fit_chance_met=answer.fit_chance_met,
         remedies=tuple(str(remedy) for remedy in answer.remedies),
     )
+
+
+def _lines(source: CheckInput, changes: Iterable[FlagChange]) -> tuple[ChangedLineJson, ...]:
+    return tuple(ChangedLineJson(**vars(one), line=line_of(source, one.flag)) for one in changes)
 
 
 def no_verdict(answer: CheckAnswer) -> bool:
