@@ -144,6 +144,10 @@ class Client:
         """The quickest placements of a step of post-training; `placements` is empty where none fits (`nearest`, `remedy`)."""
         return self._ask("POST", "/v1/post-training", question)
 
+    def model(self, model: str | Mapping[str, Any], like: str | None = None) -> Mapping[str, Any]:
+        """The parameters of a model, by name, size or config.json."""
+        return self._ask("POST", "/v1/model", {"model": model, "like": like})
+
     def check(self, text: str, **question: Any) -> Mapping[str, Any]:
         """A launch script, argument list or plan.json of your own."""
         return self._ask("POST", "/v1/check", {"text": text, **question})

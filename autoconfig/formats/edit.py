@@ -111,7 +111,8 @@ def words_of(source: CheckInput, key: str) -> tuple[str, ...]:
     if not isinstance(value, int):
         return ()
     spelled = source.spelled or plan_flags
-    other = replace(plan, **{key: not value if isinstance(value, bool) else value + 1})
+    changed_key: dict[str, Any] = {key: not value if isinstance(value, bool) else value + 1}
+    other = replace(plan, **changed_key)
     try:
         before, after = spelled(scenario, plan), spelled(scenario, other)
     except (InputError, ArithmeticError, ValueError):  # no words for a plan that cannot be

@@ -96,4 +96,5 @@ def test_the_nearest_plan_is_one_that_nanotron_can_say(tmp_path):
     answer = json.loads(_ran("json", path, tmp_path=tmp_path).output)
     assert not answer["legal"]
     assert answer["nearest_legal"]["plan"]["decoder_first_pipeline_num_layers"] is None
-    assert {"flag": "parallelism.pp", "old": ["3"], "new": ["2"]} in answer["nearest_legal"]["changes"]
+    line = next(number for number, text in enumerate(NANOTRON.splitlines(), 1) if "pp: 3" in text)
+    assert {"flag": "parallelism.pp", "old": ["3"], "new": ["2"], "line": line} in answer["nearest_legal"]["changes"]

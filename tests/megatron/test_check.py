@@ -28,7 +28,8 @@ def test_a_legal_plan_is_priced_and_a_better_one_named(autoconfig, tmp_path):
     body = autoconfig.json("check", str(tmp_path / "run.sh"), "--gpu", "a100-80gb")
     Draft202012Validator(schema("check")).validate(body)
     assert body["legal"] and body["fits"] and body["better"]["speedup"] > 1
-    assert body["better"]["changes"][0] == {"flag": "--tensor-model-parallel-size", "old": ["8"], "new": ["1"]}
+    line = next(number for number, text in enumerate(script(LEGAL).splitlines(), 1) if "--tensor-model-parallel-size 8" in text)
+    assert body["better"]["changes"][0] == {"flag": "--tensor-model-parallel-size", "old": ["8"], "new": ["1"], "line": line}
     assert body["ignored_arguments"] == ["--lr"]
 
 
@@ -38,7 +39,8 @@ def test_an_illegal_plan_names_the_rule_and_the_nearest_legal_plan(autoconfig, t
     body = json.loads(result.stdout)
     Draft202012Validator(schema("check")).validate(body)
     assert result.exit_code == 2 and [rule["rule"] for rule in body["rejected_by"]] == ["NV007"]
-    assert body["nearest_legal"]["changes"] == [{"flag": "--micro-batch-size", "old": ["3"], "new": ["4"]}]
+    (change,) = body["nearest_legal"]["changes"]
+    assert change == {"flag": "--micro-batch-size", "old": ["3"], "new": ["4"], "line": body["rejected_by"][0]["line"]}
     assert body["report"] is None and body["better"] is not None
     text = autoconfig.run("check", str(tmp_path / "run.sh")).stdout
     assert "Not legal" in text and "NV007" in text and "nearest legal plan" in text

@@ -17,19 +17,15 @@ from autoconfig.render.screen import seconds_text
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.remarks import Effect
 
-_MESSAGE = {"%": "%25", "\r": "%0D", "\n": "%0A"}
-_PROPERTY = {**_MESSAGE, ":": "%3A", ",": "%2C"}
+_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
+_PROPERTY = _MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 _LINE = re.compile(r"(?<!\w)line (\d+)")
 
 
 def annotation(level: str, file: Path, line: int | None, title: str, message: str) -> str:
     """One command of a workflow: `level` is error, warning or notice. Without a line it is the file's first."""
-    said = {"file": _escaped(str(file), _PROPERTY), "line": str(line or 1), "title": _escaped(title, _PROPERTY)}
-    return f"::{level} {','.join(f'{name}={value}' for name, value in said.items())}::{_escaped(message, _MESSAGE)}"
-
-
-def _escaped(text: str, table: dict[str, str]) -> str:
-    return text.translate(str.maketrans(table))
+    said = {"file": str(file).translate(_PROPERTY), "line": str(line or 1), "title": title.translate(_PROPERTY)}
+    return f"::{level} {','.join(f'{name}={value}' for name, value in said.items())}::{message.translate(_MESSAGE)}"
 
 
 def not_read(file: Path, message: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from autoconfig.cli.main import COMMANDS, load, no_such_option
+from autoconfig.cli.main import COMMANDS, cli, load, no_such_option
 from autoconfig.planning.request_fields import ARGUMENTS, COMPARED
 from autoconfig.planning.resolve import Field
 from autoconfig.specs.errors import InputError
@@ -113,13 +113,17 @@ class Tool:
 
     def read(self, arguments: Mapping[str, Any]) -> None:
         """Read the arguments as the command line does. Raises InputError in its words."""
-        name, *words = self.words(arguments, remote=True)
         try:
-            self.command.make_context(name, words)
+            self.context(self.words(arguments, remote=True))
         except click.NoSuchOption as error:
             raise InputError(no_such_option(error).format_message()) from None
         except click.UsageError as error:
             raise InputError(error.format_message()) from None
+
+    def context(self, words: list[str]) -> click.Context:
+        """What click makes of a command line. Raises its errors."""
+        name, *rest = words
+        return self.command.make_context(name, rest, parent=click.Context(cli, **cli.context_settings))
 
     def body(self, arguments: Mapping[str, Any]) -> bytes:
         """The body of the service's question. Raises InputError in the words of the command line."""

@@ -33,8 +33,7 @@ def test_every_example_is_taken_by_the_command():
                 continue
             bare = {"plan": "tp=1", "file": "-", "model": "llama3-8b"}
             given = {**{key: bare[key] for key in tool.bare if key in bare}, name: example(one)}
-            command, *words = tool.words(given)
-            context = tool.command.make_context(command, words)
+            context = tool.context(tool.words(given))
             assert context.params[name] not in (None, ()), (tool.name, name)
             usual = one.type is bool and not example(one) and not one.negative
             assert usual or context.get_parameter_source(name) is ParameterSource.COMMANDLINE, (tool.name, name)
