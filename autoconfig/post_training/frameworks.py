@@ -21,10 +21,6 @@ FACTORS = ("generation", "forward", "training")
 OF_A_STEP = ("fixed_s", "seconds_per_sample", "seconds_per_gb", "split_seconds_per_gb", "rounds", "scatter", "scatter_assumed")
 
 
-APART = {("generation", "fsdp"), ("forward", "experts"), ("training", "experts")}
-"""(phase, mark) that the factor of a phase does not hold: none is, or one that depends on the micro-batch."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """What one step runs besides generation and training of the policy."""
@@ -82,6 +78,8 @@ class Framework:
     """Sharded parameters are fp32 and their own master weights; 16-bit ones are gathered (PyTorch's FSDP)."""
     frees_gradients: tuple[str, ...] = ()
     """Back ends whose gradients are freed when a step's training ends."""
+    hands_samples: bool = False
+    """Its controller hands the samples to workers in each phase, whose timer holds that; False: beside the phases."""
     tokens_per_gpu: int = 0
     """Of a packed micro-batch where none is given; 0: 8,192."""
     total_tokens: int = 0
@@ -199,10 +197,6 @@ class PhaseConstants:
     forward: float = 1.0
     training: float = 1.0
     """Seconds measured over seconds priced."""
-    forward_experts: float = 1.0
-    """More of forward passes of experts whose small micro-batches wait for the host."""
-    training_experts: float = 1.0
-    """The same of training."""
     fixed_s: float = 5.0
     """Of a step beside its phases: data, rewards, advantages, waking and sleeping of engines."""
     seconds_per_sample: float = 0.005
@@ -237,9 +231,7 @@ def constants_of(known: Constants, framework: str, marks: Collection[str]) -> Ph
     numbers = known.get(framework) or known.get("all") or {}
     factors = {}
     for phase in FACTORS:
-        own = [mark for mark in marks if (phase, mark) not in APART]
+        own = [mark for mark in marks if (phase, mark) != ("generation", "fsdp")]
         factors[phase] = exp(sum(numbers.get(name, 0.0) for name in (phase, *(f"{phase}:{mark}" for mark in own))))
-    for phase in ("forward", "training"):
-        factors[f"{phase}_experts"] = exp(numbers.get(f"{phase}:experts", 0.0)) if "experts" in marks else 1.0
     rest = {name: numbers[name] for name in OF_A_STEP if name in numbers}
     return PhaseConstants(**factors, **rest)

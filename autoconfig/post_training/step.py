@@ -64,38 +64,29 @@ def _beside(placement: Placement) -> Placement:
     return replace(placement, train=replace(plan, dp=max(1, placement.critic_gpus // size)))
 
 
-HOST_TOKENS = 8192
-"""Tokens of one GPU's micro-batch up to which layers of experts wait for the host: those of the runs that the factor of experts
-is fitted on (NeMo-RL 4,096 tokens, verl 8,192 and less)."""
-
-
-def host_bound(job: PostTrainingJob, placement: Placement) -> float:
-    """Share of the experts' factor that a micro-batch has: launches take the host the same seconds however many tokens it
-    holds, so that what they add to a token falls as 1 / tokens beyond HOST_TOKENS."""
-    tokens = placement.tokens_per_gpu or placement.train.mbs * job.longest / placement.train.cp
-    return min(1.0, HOST_TOKENS / max(tokens, 1.0))
-
-
 def scaled(job: PostTrainingJob, placement: Placement, phases: Phases, constants: PhaseConstants) -> Phases:
     """Phases with the constants of their class, and what of them is hidden.
 
-    The seconds beside the phases are those of engines and of moving samples: training on given text has none.
+    The seconds beside the phases are those of engines and of moving samples: training on given text has none. A controller
+    that hands the samples to each phase (`hands_samples`) takes as long for each of these as for collecting them.
     """
-    c, bound = constants, host_bound(job, placement)
-    forward = c.forward * (1.0 + bound * (c.forward_experts - 1.0))
-    training = c.training * (1.0 + bound * (c.training_experts - 1.0))
+    c, algorithm = constants, job.algorithm
     per_gb = c.seconds_per_gb if placement.colocated else c.split_seconds_per_gb
+    moved = c.seconds_per_sample * job.trained if algorithm.generates else 0.0
+    handed = {
+        "logprob": algorithm.policy_passes,
+        "reference": algorithm.reference_passes,
+        "training": 1,
+        **{name: int(getattr(phases, name) > 0) for name in ("values", "reward", "critic_training")},
+    }
+    each = moved / (1 + sum(handed.values())) if job.framework.hands_samples else 0.0
+    factors = {name: c.training if "training" in name else c.forward for name in handed}
     found = Phases(
         generation=phases.generation * c.generation,
-        samples=c.seconds_per_sample * job.trained if job.algorithm.generates else 0.0,
-        logprob=phases.logprob * forward,
-        reference=phases.reference * forward,
-        values=phases.values * forward,
-        reward=phases.reward * forward,
-        training=phases.training * training,
-        critic_training=phases.critic_training * training,
+        samples=each or moved,
         weight_sync=phases.weight_sync,
-        other=c.fixed_s + per_gb * weight_gigabytes(job) if job.algorithm.generates else 0.0,
+        other=c.fixed_s + per_gb * weight_gigabytes(job) if algorithm.generates else 0.0,
+        **{name: getattr(phases, name) * factors[name] + times * each for name, times in handed.items()},
     )
     shown = exposed(found, placement)
     return replace(found, beside=found.of(name for name in PHASES if name not in shown))

@@ -16,7 +16,7 @@ from autoconfig.post_training.job import Placement, PostTrainingJob
 from autoconfig.post_training.lengths import ResponseLengths
 from autoconfig.post_training.passes import microbatches, scenario_of
 from autoconfig.post_training.phases import Phases
-from autoconfig.post_training.step import host_bound, scaled
+from autoconfig.post_training.step import scaled
 from autoconfig.post_training.weight_sync import checkpoint_tensors, load_method, method_names, sync_seconds
 from autoconfig.runs.post_training_row import read_case
 from validation.sheets.rl_strangers import judged, publisher_of, recipe_of
@@ -77,14 +77,21 @@ def test_every_framework_names_methods_that_are_there():
         read_case({**ROW, "sync_method": "pigeon"})
 
 
-def test_what_experts_wait_for_the_host_falls_with_tokens():
-    moe = replace(JOB, policy=load_model("qwen3-30b-a3b"))
-    constants = PhaseConstants(training=1.0, training_experts=2.0, forward_experts=1.5)
-    phases = Phases(training=100.0, logprob=10.0)
-    small, large = (scaled(moe, replace(PLACED, tokens_per_gpu=n), phases, constants) for n in (4096, 32_768))
-    assert (small.training, small.logprob) == (200.0, 15.0)
-    assert (large.training, large.logprob) == (125.0, 11.25)
-    assert host_bound(moe, replace(PLACED, tokens_per_gpu=8192)) == 1.0
+@pytest.mark.parametrize(("framework", "samples", "logprob", "training"), [
+    ("nemo-rl", 20.0, 30.0, 120.0),  # 64 x 16 samples, 78.125 ms each: 80 s for two passes, training and collecting
+    ("verl", 80.0, 10.0, 100.0),
+])  # fmt: skip
+def test_who_hands_samples_to_each_phase_takes_the_time_there(framework, samples, logprob, training):
+    """GRPO's pass of the policy, pass of the reference, training, and what is left outside of them: a fourth each."""
+    job = replace(JOB, framework=load_framework(framework), prompts=64, group=16)
+    found = scaled(
+        job,
+        PLACED,
+        Phases(training=100.0, logprob=10.0, reference=10.0),
+        PhaseConstants(seconds_per_sample=0.078125, fixed_s=0.0, seconds_per_gb=0.0),
+    )
+    assert (found.samples, found.logprob, found.reference, found.training) == (samples, logprob, logprob, training)
+    assert found.total == 200.0
 
 
 def test_rows_say_adapters_kernels_and_no_more_samples_than_there_are():

@@ -318,6 +318,7 @@ def test_the_pages_are_fresh() -> None:
         *fresh,
         "publisher_unknown",
         "strangers",
+        "post_training",
         "engine_starts",
         "field",
         "diagnosis",

@@ -22,10 +22,6 @@ MARKS = ("experts", "blackwell", "fsdp")
 PRIOR = {"": (0.0, 0.2), "experts": (0.0, 0.25), "blackwell": (0.0, 0.2), "fsdp": (0.0, 0.2)}
 """Expected value and standard deviation of ln of a factor, and of what a mark adds to it: phases are priced before any
 constant, so that a class with few runs stays near 1."""
-HOST_BOUND = ("training:experts", "forward:experts"), 0.5
-"""Expected for experts in training and forward passes: frameworks of post-training launch a layer of experts operator by
-operator, without the dispatchers, fusions and CUDA graphs of the recipes that the training model is fitted on (by
-judgement)."""
 FIXED = {
     "fixed_s": (3.0, 2.0),
     "seconds_per_sample": (0.005, 0.005),
@@ -122,7 +118,7 @@ def _prior(key: str, framework: str) -> tuple[float, float]:
     value, deviation = PRIOR[key.partition(":")[2]]
     if framework in OLD and ":" not in key:
         return value, OLD_DEVIATION
-    return (HOST_BOUND[1] if key in HOST_BOUND[0] else value), deviation
+    return value, deviation
 
 
 def _fit(samples: Sequence[MeasuredStep], framework: str) -> dict[str, float]:

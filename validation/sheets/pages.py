@@ -1,4 +1,4 @@
-"""`make accuracy`: three sheets, docs/accuracy.md before them, and the summary that ships."""
+"""`make accuracy`: the sheets, docs/accuracy.md before them, and the summary that ships."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from validation.sheets.figures import Figures, Line, figures_of, group_table, li
 from validation.sheets.first_plans import FirstPlan, first_plan_lines, first_plans, record_of
 from validation.sheets.memory import memory_groups, peak_errors, verdict_lines
 from validation.sheets.post_training import fit_lines, inside_bands, post_training_groups, post_training_lines, step_errors
+from validation.sheets.rl_strangers import lines as rl_lines
+from validation.sheets.rl_strangers import page as rl_page
 from validation.sheets.served import left_out_runs, served_groups, served_lines
 from validation.sheets.serving import judged_runs, serving_groups, serving_lines, throughput_errors
 from validation.sheets.strangers import STRANGERS, strangers
@@ -181,7 +183,7 @@ def held_lines(plans: Sequence[FirstPlan]) -> list[Line]:
     """Return everything that is held to a bar, but memory."""
     lines = [*bar_lines(), *band_lines("source"), *band_lines("publisher"), *regret_lines(predictions("source"))]
     lines += [*first_plan_lines(plans), *serving_lines(judged_runs(held_out=True)), *served_lines(left_out_runs())]
-    lines += post_training_lines()
+    lines += [*post_training_lines(), *rl_lines()]
     for what, facts in STRANGERS.items():
         lines += strangers_lines(strangers(facts=facts), what)
     return [*lines, *field_lines(), *stranger_lines(), *encoder_lines()[1]]
@@ -231,6 +233,7 @@ def write_pages(target: Path, release: str) -> None:
     classes = class_figures()
     pages = {"seen": seen_page(), "publisher_unknown": unknown_page(plans), "memory_and_fit": memory_page()}
     pages["strangers"] = f"{GENERATED}\n\n# Strangers\n\n{strangers_page()}"
+    pages["post_training"] = f"{GENERATED}\n\n# Post-training, publisher left out\n\n{rl_page()}"
     pages["engine_starts"] = f"{GENERATED}\n\n# Starts of serving engines\n\n{engine_starts_page()}"
     pages["field"] = f"{GENERATED}\n\n# Field reports\n\n{field_page()}"
     for name, text in pages.items():

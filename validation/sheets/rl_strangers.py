@@ -1,4 +1,4 @@
-"""`python -m validation.sheets.rl_strangers`: steps of post-training by phase, constants without the publisher.
+"""Steps of post-training by phase, constants without the publisher: docs/accuracy/post_training.md.
 
 Rows of `post_training_measurements.csv` and `strangers_rl.csv` together; a recipe (everything that a run asks for, its release
 and the lengths that came of it left out) weighs once however often it was run.
@@ -7,10 +7,9 @@ and the lengths that came of it left out) weighs once however often it was run.
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -201,26 +200,30 @@ def inside() -> tuple[list[bool], list[bool], float]:
     return every, whole, float(np.sinh(np.mean(widths))) if widths else 0.0
 
 
-def lines() -> Iterator[Line]:
-    """Yield what is held to."""
+def lines() -> list[Line]:
+    """Return what is held to."""
+    return [replace(line, name=f"post-training, publisher left out: {line.name}") for line in _lines()]
+
+
+def _lines() -> Iterator[Line]:
     for name, columns, most in (("trainer step", TRAINER, MOST_TRAINER), ("log-probabilities", LOGPROB, MOST_LOGPROB)):
         found = of_column(columns)
-        yield Line(name=f"{name}: mean error", rows=len(found), reached=_mean(found), most=most)
+        yield Line(name=f"{name}, mean error", rows=len(found), reached=_mean(found), most=most)
     sync = syncs()
     near = [abs(one.log_error) <= np.log(SYNC_FACTOR) for one in sync]
     reached = float(np.mean(near)) if near else 0.0
-    yield Line(name=f"weight sync: within a factor of {SYNC_FACTOR}", rows=len(sync), reached=reached, least=LEAST_SYNC)
+    yield Line(name=f"weight sync within a factor of {SYNC_FACTOR}", rows=len(sync), reached=reached, least=LEAST_SYNC)
     for name, columns in (("generation", ("gen_s",)), ("whole step", ("step_s",))):
         found = of_column(columns)
-        yield Line(name=f"{name}: mean error", rows=len(found), reached=_mean(found))
+        yield Line(name=f"{name}, mean error", rows=len(found), reached=_mean(found))
     again = after_one()
     reached = float(np.mean([one.log_error for one in again])) if again else 0.0
-    yield Line(name="whole step after one measured step: mean error", rows=len(again), reached=reached, most=MOST_AFTER_ONE)
+    yield Line(name="whole step after one measured step, mean error", rows=len(again), reached=reached, most=MOST_AFTER_ONE)
     held, told, half = inside()
     for name, some in (("whole step", held), ("whole step, length, cap and engine known", told)):
         reached = float(np.mean(some)) if some else 0.0
-        yield Line(name=f"{name}: inside the 90 % band", rows=len(some), reached=reached, least=INSIDE[0], most=INSIDE[1])
-    name = "whole step, length, cap and engine known: half of the band"
+        yield Line(name=f"{name}, inside the 90 % band", rows=len(some), reached=reached, least=INSIDE[0], most=INSIDE[1])
+    name = "whole step, length, cap and engine known, half of the band"
     yield Line(name=name, rows=len(told), reached=half, most=MOST_HALF_WIDTH)
 
 
@@ -228,23 +231,42 @@ def _mean(found: Sequence[Judged]) -> float:
     return float(np.mean([abs(one.relative) for one in found])) if found else 0.0
 
 
-LISTED = {
-    "trainer steps": TRAINER,
-    "log-probabilities": LOGPROB,
-    "generation": ("gen_s",),
-    "whole steps": ("step_s",),
-}
+PARTS = {"trainer steps": TRAINER, "log-probabilities": LOGPROB, "generation": ("gen_s",)}
+"""Title -> the columns, of which a row has one."""
+ABOUT = """Rows of `validation/tables/post_training_measurements.csv` and `strangers_rl.csv` (prime-rl, SkyRL, pull requests of verl,
+NeMo-RL's issues) together. Constants have seen no run of the publisher; a recipe counts once, however often it was run. Of trainer
+steps and parts the rows that say model, GPU, batch and lengths; whole steps are listed one by one, the rest of them with what it
+leaves open.
+"""
+
+
+def whole_steps(*, told: bool) -> list[tuple[str, ...]]:
+    """Cells of every whole step that was measured, the farthest off first: what it is, seconds measured and predicted, error,
+    what the row does not say (rounds: of dynamic sampling, which no table counts). `told`: those that say all but engines."""
+    left, steps = left_out(), []
+    for sample in left.samples:
+        error = left.error(sample).get("step_s")
+        if error is None or told != (not sample.missing and not hidden_rounds(sample)):
+            continue
+        row, where = left.rows[sample.row], sample.placement
+        lacks = [*sorted(sample.missing), *(["engines"] if sample.engine_assumed else [])]
+        lacks += ["rounds"] if hidden_rounds(sample) else []
+        kind = ("colocated" if where.colocated else "split") + (f", {where.staleness} ahead" if where.staleness else "")
+        names = (f"{cell(row, 'id')} {cell(row, 'source')}", f"{sample.model}, {where.gpus} x {sample.gpu}", kind)
+        measured = sample.measured["step_s"]
+        times = (f"{measured:,.1f}", f"{measured * np.exp(-error):,.1f}", share(float(np.exp(-error) - 1.0), "+.0%"))
+        steps.append((abs(error), (*names, *times, ", ".join(lacks) or "-")))
+    return [cells for _, cells in sorted(steps, key=lambda step: -step[0])]
 
 
 def page() -> str:
-    """Return the figures as Markdown, whole steps and parts recipe by recipe."""
-    parts = ["# Post-training, publisher left out\n", line_table(lines())]
-    for name, found in (*((name, of_column(columns)) for name, columns in LISTED.items()), ("weight sync", syncs())):
-        rows = sorted(found, key=lambda one: -abs(one.log_error))
+    """Return the figures as Markdown: lines, every whole step, and parts recipe by recipe."""
+    header = "row | run | engines | measured s | predicted s | predicted / measured - 1 | not said"
+    parts = [ABOUT, line_table(lines()), "## Whole steps\n", table(header, whole_steps(told=True))]
+    parts += ["## Whole steps that leave something open\n", table(header, whole_steps(told=False))]
+    for name, some in (*((name, of_column(columns)) for name, columns in PARTS.items()), ("weight synchronisation", syncs())):
+        rows = sorted(some, key=lambda one: -abs(one.log_error))
         header = "recipe | rows | predicted / measured - 1"
-        parts += [f"## {name}\n", table(header, ((one.name, str(one.rows), share(one.relative, "+.0%")) for one in rows))]
+        parts += [f"## {name.capitalize()}\n"]
+        parts += [table(header, ((one.name, str(one.rows), share(one.relative, "+.0%")) for one in rows))]
     return "\n".join(parts)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
