@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil, log2
+from statistics import NormalDist
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from autoconfig.post_training.micro_batches import fullest, largest_of
 from autoconfig.post_training.passes import Microbatches, pass_plan, scenario_of
 from autoconfig.specs.errors import GIB
 from autoconfig.specs.models.model import ModelSpec
-from autoconfig.specs.models.parameters import total_parameters
+from autoconfig.specs.models.parameters import expert_gemms, layer_parameters, total_parameters
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.serve_plan import EnginePlan
 from autoconfig.specs.software.engine import load_engine
@@ -25,10 +27,18 @@ ASLEEP_BYTES = 1.5 * GIB
 """What a sleeping engine keeps on the GPU: context, communicators and CUDA graphs (vLLM's sleep mode frees weights and cache).
 The round figure of an engine beside both; an assumption, no log of a sleeping engine is behind it."""
 
-HOSTED = 16.0 / 12.0
+HOSTED, PINNED = 16.0 / 12.0, 0.5
 """Bytes of an optimizer on the host over those that it frees on the GPU: fp32 weights, both moments, and there fp32 gradients
 too (Megatron-LM, megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py: cpu_copy_map_grad; DeepSpeed,
-estimate_zero2_model_states_mem_needs: 16 bytes a parameter)."""
+estimate_zero2_model_states_mem_needs: 16 bytes a parameter). Of these, the share that Megatron-LM pins tensor by tensor: weights
+and gradients (the same file: pin_memory; moments are made by torch.optim.Adam as ordinary memory)."""
+KILLED_AT = 0.95
+"""Share of a node's memory at which Ray kills workers (its memory monitor, RAY_memory_usage_threshold)."""
+BESIDE, BESIDE_SPREAD = 1.25, 0.08
+"""What a node's host holds over the state that is counted here, mean and standard deviation: processes of workers and engines,
+Ray's object store, data. Of three reports that print it: 1,000 GiB where 768 are counted (THUDM/slime issue 1851), 984 of 767
+(vllm-project/vime issue 56), both Qwen3-30B-A3B with its optimizer on the host, and 445 of 386 (OpenRLHF issue 171, actor and
+critic of 13B)."""
 OVERRUN_CHANCE = 0.1
 """Chance to get through DRAWN micro-batches of different samples whose largest is just within the GPU, be they padded, of a
 number of samples or filled up. A longer run meets longer ones, and the allocator of PyTorch keeps blocks of lengths that do not
@@ -93,9 +103,17 @@ class PhaseMemory:
         return self.fit_probability(max(self.training_bytes, self.forward_bytes) + varied_bytes(self.device_bytes, self.varied))
 
     @property
+    def host_fit(self) -> float:
+        """Chance that the host holds what waits there and what else is on it; 0 where it does not hold what waits."""
+        if not self.host_bytes:
+            return 1.0
+        room = (KILLED_AT * self.host_limit_bytes / self.host_bytes - BESIDE) / BESIDE_SPREAD
+        return NormalDist().cdf(room) * self.host_holds
+
+    @property
     def chance(self) -> float:
-        """Chance that no phase runs out of memory; 0 where the host does not hold what waits on it."""
-        return min(self.generation_fit, self.training_fit) * self.host_holds
+        """Chance that no phase runs out of memory, nor the host."""
+        return min(self.generation_fit, self.training_fit, self.host_fit)
 
     @property
     def peak_bytes(self) -> float:
@@ -120,6 +138,12 @@ class PhaseMemory:
         return held and self.peak_bytes <= self.device_bytes
 
     @property
+    def host_words(self) -> str:
+        """What waits on a node's host, of how much."""
+        waits, most = (f"{size / GIB:,.0f}" for size in (self.host_bytes, self.host_limit_bytes))
+        return f"{waits} GiB wait on the host of each node, which is taken to have {most} GiB (--host-memory)"
+
+    @property
     def reason(self) -> str:
         """What does not fit; empty where all does."""
         if not self.engine_holds_a_sequence:
@@ -127,10 +151,7 @@ class PhaseMemory:
         for name, value in self.phases:
             if value > self.device_bytes:
                 return f"{name} takes {value / GIB:.1f} of {self.device_bytes / GIB:.1f} GiB"
-        if not self.host_holds:
-            waits, most = (f"{size / GIB:,.0f}" for size in (self.host_bytes, self.host_limit_bytes))
-            return f"{waits} GiB wait on the host of each node, which is taken to have {most} GiB (--host-memory)"
-        return ""
+        return "" if self.host_holds else self.host_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +180,22 @@ def training_memory(job: PostTrainingJob, placement: Placement, cut: Microbatche
     return TrainingMemory(
         peak_bytes=float(estimate.peak_bytes[0, 0]),
         state_bytes=state[0],
-        hosted_bytes=HOSTED * (state[-1] - state[0]),
+        hosted_bytes=(HOSTED + (0.0 if plan.fsdp else PINNED * HOSTED * (pinned_growth(job.policy, plan) - 1.0)))
+        * (state[-1] - state[0]),
         overhead_bytes=float(job.gpu.memory_bytes) - float(estimate.limit_bytes[0]),
     )
+
+
+def pinned_growth(model: ModelSpec, plan: TrainPlan) -> float:
+    """Bytes that fp32 copies of a rank's weights take pinned, over their own: PyTorch's pinned allocator rounds each up to a power
+    of two (ATen/core/CachingHostAllocator.h, PowerOf2Ceil). Of a layer's GEMMs, each expert's own."""
+    kind = "moe" if model.is_moe else "dense"
+    layer = layer_parameters(model, kind, plan.tp, plan.etp, plan.ep)
+    experts = tuple(float(size) for size in expert_gemms(model, plan.etp).values()) if model.is_moe else ()
+    sizes = [float(size) for size in layer.gemm_shapes[: len(layer.gemm_shapes) - len(experts)]]
+    counted = [(size, 1.0) for size in sizes] + [(size, (model.num_moe_experts or 0) / plan.ep) for size in experts]
+    own = sum(4.0 * size * times for size, times in counted)
+    return sum(2.0 ** ceil(log2(4.0 * size)) * times for size, times in counted) / own
 
 
 def _critic_bytes(job: PostTrainingJob, placement: Placement, trained: TrainingMemory) -> float:

@@ -325,8 +325,10 @@ def test_what_waits_on_a_host_beyond_its_memory_does_not_fit():
     """DeepSeek-V3 on 4 nodes of 8: training that waits takes 3.9 TiB of a host with 2."""
     held = {"generation_bytes": 60 * GIB, "training_bytes": 50 * GIB, "device_bytes": 80 * GIB, "overhead_bytes": GIB,
             "host_limit_bytes": USUAL_HOST_BYTES}  # fmt: skip
-    small, large = (PhaseMemory(**held, host_bytes=size * GIB, engine_holds_a_sequence=True) for size in (2000, 3894))
+    small, large = (PhaseMemory(**held, host_bytes=size * GIB, engine_holds_a_sequence=True) for size in (1400, 3894))
     assert small.fits and not small.reason and small.chance > 0.9
+    full = replace(small, host_bytes=0.95 * USUAL_HOST_BYTES / 1.25)  # what else is there takes a fourth more, Ray kills at 95 %
+    assert full.fits and full.chance == pytest.approx(0.5)
     assert not large.fits and large.chance == 0.0
     assert "3,894 GiB wait on the host of each node, which is taken to have 2,048" in large.reason
     assert replace(large, host_limit_bytes=4096 * GIB).fits

@@ -118,6 +118,7 @@ class RlCheck:
             return f"It likely runs out of memory at micro-batch {ends.first} of {ends.drawn} of {ends.phase}"
         if memory.fits:
             least = f"{memory.fullest} takes {memory.peak_bytes / GIB:.1f} of {memory.device_bytes / GIB:.1f} GiB"
+            least = memory.host_words if memory.host_fit <= self.chance else least
             return f"It may run out of memory: chance to fit {chance_text(self.chance)}{over}, below {asked}; {least}"
         return "It does not fit"
 

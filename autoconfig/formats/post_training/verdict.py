@@ -177,7 +177,7 @@ def chance_over_means(job: PostTrainingJob, priced: PricedPlacement) -> float:
         mean = lengths.mean * exp(spread * NormalDist().inv_cdf(float(share)))
         other = replace(job, responses=replace(lengths, mean=min(max(mean, 1.0), float(lengths.cap))))
         found.append(training_chance(other, placement, training_memory(other, placement)))
-    return min(memory.generation_fit, sum(found) / MEANS) * memory.host_holds
+    return min(memory.generation_fit, sum(found) / MEANS, memory.host_fit)
 
 
 def turning_mean(job: PostTrainingJob, placement: Placement, chance: float) -> int | None:
