@@ -30,8 +30,8 @@ The round figure of an engine beside both; an assumption, no log of a sleeping e
 HOSTED, PINNED = 16.0 / 12.0, 0.5
 """Bytes of an optimizer on the host over those that it frees on the GPU: fp32 weights, both moments, and there fp32 gradients
 too (Megatron-LM, megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py: cpu_copy_map_grad; DeepSpeed,
-estimate_zero2_model_states_mem_needs: 16 bytes a parameter). Of these, the share that Megatron-LM pins tensor by tensor: weights
-and gradients (the same file: pin_memory; moments are made by torch.optim.Adam as ordinary memory)."""
+estimate_zero2_model_states_mem_needs: 16 bytes a parameter). Of these, the share that Megatron-LM pins tensor by tensor:
+weights and gradients (the same file: pin_memory; moments are made by torch.optim.Adam as ordinary memory)."""
 KILLED_AT = 0.95
 """Share of a node's memory at which Ray kills workers (its memory monitor, RAY_memory_usage_threshold)."""
 BESIDE, BESIDE_SPREAD = 1.25, 0.08
@@ -187,8 +187,8 @@ def training_memory(job: PostTrainingJob, placement: Placement, cut: Microbatche
 
 
 def pinned_growth(model: ModelSpec, plan: TrainPlan) -> float:
-    """Bytes that fp32 copies of a rank's weights take pinned, over their own: PyTorch's pinned allocator rounds each up to a power
-    of two (ATen/core/CachingHostAllocator.h, PowerOf2Ceil). Of a layer's GEMMs, each expert's own."""
+    """Bytes that fp32 copies of a rank's weights take pinned, over their own: PyTorch's pinned allocator rounds each up to a
+    power of two (ATen/core/CachingHostAllocator.h, PowerOf2Ceil). Of a layer's GEMMs, each expert's own."""
     kind = "moe" if model.is_moe else "dense"
     layer = layer_parameters(model, kind, plan.tp, plan.etp, plan.ep)
     experts = tuple(float(size) for size in expert_gemms(model, plan.etp).values()) if model.is_moe else ()

@@ -327,7 +327,7 @@ def test_what_waits_on_a_host_beyond_its_memory_does_not_fit():
             "host_limit_bytes": USUAL_HOST_BYTES}  # fmt: skip
     small, large = (PhaseMemory(**held, host_bytes=size * GIB, engine_holds_a_sequence=True) for size in (1400, 3894))
     assert small.fits and not small.reason and small.chance > 0.9
-    full = replace(small, host_bytes=0.95 * USUAL_HOST_BYTES / 1.25)  # what else is there takes a fourth more, Ray kills at 95 %
+    full = replace(small, host_bytes=0.95 * USUAL_HOST_BYTES / 1.25)  # a fourth more is there, Ray kills at 95 %
     assert full.fits and full.chance == pytest.approx(0.5)
     assert not large.fits and large.chance == 0.0
     assert "3,894 GiB wait on the host of each node, which is taken to have 2,048" in large.reason

@@ -233,10 +233,10 @@ def _mean(found: Sequence[Judged]) -> float:
 
 PARTS = {"trainer steps": TRAINER, "log-probabilities": LOGPROB, "generation": ("gen_s",)}
 """Title -> the columns, of which a row has one."""
-ABOUT = """Rows of `validation/tables/post_training_measurements.csv` and `strangers_rl.csv` (prime-rl, SkyRL, pull requests of verl,
-NeMo-RL's issues) together. Constants have seen no run of the publisher; a recipe counts once, however often it was run. Of trainer
-steps and parts the rows that say model, GPU, batch and lengths; whole steps are listed one by one, the rest of them with what it
-leaves open.
+ABOUT = """Rows of `validation/tables/post_training_measurements.csv` and `strangers_rl.csv` (prime-rl, SkyRL, pull requests of
+verl, NeMo-RL's issues) together. Constants have seen no run of the publisher; a recipe counts once, however often it was run.
+Of trainer steps and parts the rows that say model, GPU, batch and lengths; whole steps are listed one by one, the rest of them
+with what it leaves open.
 """
 
 
