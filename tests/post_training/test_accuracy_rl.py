@@ -43,9 +43,10 @@ def test_leaving_a_model_out_changes_its_constants():
 
 @pytest.mark.judge
 def test_lines_have_rows_and_a_step_after_one_measured_is_nearer():
+    """Of verl, whose runs leave more open than NeMo-RL's: these come out 10 % off without any measured step, 12 % with one."""
     lines = {line.name: line for line in post_training_lines()}
     assert all(line.rows or "rows that say all of it" in name for name, line in lines.items())
-    name = "post-training: nemo-rl, step, "
+    name = "post-training: verl, step, "
     blind_error = lines[f"{name}model left out, all rows: mean error"].reached
     assert lines[f"{name}after one measured step: mean error"].reached < blind_error
     assert inside_bands("nemo-aligner") == []
