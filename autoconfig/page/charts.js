@@ -1,7 +1,7 @@
 // Memory of the stages and time of the step, as SVG. Every chart has a table of the same numbers beside it.
 
 import { h, hover, responsive, s, table } from "./dom.js";
-import { byKind, gib, markText, marks, MEMORY_KINDS, partName, percent, planWords, seconds, timeKind } from "./format.js";
+import { byKind, fixed, gib, marks, markText, partName, percent, planWords, seconds, timeKind, MEMORY_KINDS } from "./format.js";
 
 const ROW = 20;
 const BAR = 14;
@@ -85,7 +85,7 @@ function stageBar(stage, index, x) {
   const lines = () => [
     `stage ${stage.stage}: ${gib(stage.peak_gib)} GiB, at ${partName(stage.moment)}`,
     ...Object.entries(stage.breakdown_gib).filter(([, value]) => value >= 0.005).sort((a, b) => b[1] - a[1])
-      .map(([key, value]) => `${value.toFixed(2)} ${partName(key)}`),
+      .map(([key, value]) => `${fixed(value, 2)} ${partName(key)}`),
   ];
   return hover(s("g", { class: "bar" },
     s("rect", { class: "hit", x: 0, y: 14 + index * ROW, width: x(from), height: ROW }),
@@ -99,8 +99,8 @@ const memoryText = (detail) =>
 function memoryTable(detail) {
   const keys = [...new Set(detail.stages.flatMap((stage) => Object.keys(stage.breakdown_gib)))]
     .filter((key) => detail.stages.some((stage) => stage.breakdown_gib[key] >= 0.005));
-  const rows = [["peak", ...detail.stages.map((stage) => stage.peak_gib.toFixed(2))],
-    ...keys.map((key) => [partName(key), ...detail.stages.map((stage) => (stage.breakdown_gib[key] || 0).toFixed(2))])];
+  const rows = [["peak", ...detail.stages.map((stage) => fixed(stage.peak_gib, 2))],
+    ...keys.map((key) => [partName(key), ...detail.stages.map((stage) => fixed(stage.breakdown_gib[key] || 0, 2))])];
   return table("Memory by stage and part, GiB", ["GiB", ...detail.stages.map((stage) => `stage ${stage.stage}`)], rows,
     { class: "figures" });
 }

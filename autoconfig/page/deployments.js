@@ -2,8 +2,9 @@
 
 import { bars, legend, planText } from "./charts.js";
 import { h, replace, sortable, summaryBox, table } from "./dom.js";
-import { count, gib, percent, seconds } from "./format.js";
+import { count, fixed, gib, percent, seconds } from "./format.js";
 import { deploymentPlot } from "./plots.js";
+import { servingSentence } from "./sentences.js";
 
 /** Memory of a GPU from the left of a bar to its right: the fill of each part, and its name. */
 const MEMORY = [["weights", "weights"], ["gradients", "runtime"], ["temporary", "activations"], ["activations", "cache in use"],
@@ -34,7 +35,7 @@ function hourTable(hours) {
   const head = ["from", "requests/s", "tokens in", "out", ...(pools ? ["prefill"] : []), "replicas", "GPUs", "GPU hours"];
   return h("div", { class: "scroll", tabindex: 0 }, table("Hour by hour, for the busiest quarter of each", head,
     hours.map((one) => [one.clock, one.requests_per_second.toPrecision(4), count(one.isl), count(one.osl),
-      ...(pools ? [count(one.prefill_replicas)] : []), count(one.replicas), count(one.gpus), one.gpu_hours.toFixed(1)]),
+      ...(pools ? [count(one.prefill_replicas)] : []), count(one.replicas), count(one.gpus), fixed(one.gpu_hours, 1)]),
     { class: "figures" }));
 }
 
@@ -47,8 +48,8 @@ function memoryChart(list) {
       lines: [one.plan, ...parts.map(([, name, value]) => `${gib(value)} GiB ${name}`), `${gib(one.memory_gib.kept_free)} GiB kept free`,
         ...(first ? [`prefill GPU: ${gib(first.weights)} weights, ${gib(first.activations)} activations, ${gib(first.kv_pool)} cache`] : []),
         ...(one.max_concurrency_longest < one.max_concurrency
-          ? [`${one.memory_gib.kv_longest_sequence.toFixed(3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
-        `${one.memory_gib.kv_per_sequence.toFixed(3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };
+          ? [`${fixed(one.memory_gib.kv_longest_sequence, 3)} GiB the longest, ${count(one.max_concurrency_longest)} at once`] : []),
+        `${fixed(one.memory_gib.kv_per_sequence, 3)} GiB a sequence, ${count(one.max_concurrency)} at once in all`] };
   });
   const { device } = list[0].memory_gib;
   return h("figure", { class: "memory-of-gpus" },
@@ -57,7 +58,7 @@ function memoryChart(list) {
     legend(MEMORY),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
       table("Memory of a GPU by part, GiB", ["GiB", ...rows.map((row) => row.label)],
-        MEMORY.map(([, name], part) => [name, ...rows.map((row) => row.parts[part][2].toFixed(2))]), { class: "figures" }))));
+        MEMORY.map(([, name], part) => [name, ...rows.map((row) => fixed(row.parts[part][2], 2))]), { class: "figures" }))));
 }
 
 /** What an iteration does one after the other: decoding alone, and with prompts. */
@@ -77,7 +78,7 @@ function stepChart(one) {
     legend(used),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
       table("Parts of an iteration, ms", ["ms", ...rows.map((row) => row.label)],
-        used.map(([, name]) => [name, ...kinds.map(([, found]) => (1e3 * (found[name] || 0)).toFixed(3))]), { class: "figures" }))));
+        used.map(([, name]) => [name, ...kinds.map(([, found]) => fixed(1e3 * (found[name] || 0), 3))]), { class: "figures" }))));
 }
 
 /** A mean of tokens with its standard deviation where lengths differ. */
@@ -121,13 +122,18 @@ const COLUMNS = [
 ];
 const FIGURES = [
   ["users", (one) => count(one.users)], ["tokens/s/GPU", (one) => count(one.tokens_per_second_per_gpu)],
-  ["tokens/s/user", (one) => (one.tpot_seconds ? one.tokens_per_second_per_user.toFixed(1) : "–")],
+  ["tokens/s/user", (one) => (one.tpot_seconds ? fixed(one.tokens_per_second_per_user, 1) : "–")],
   ["TTFT", (one) => seconds(one.ttft_seconds)], ["TPOT", (one) => (one.tpot_seconds ? seconds(one.tpot_seconds) : "–")],
   ["TTFT p99", (one) => (one.simulated ? seconds(one.simulated.ttft_seconds.p99) : "–"), "–"],
   ["within limits", (one) => (one.simulated ? percent(one.simulated.goodput_ratio) : "–"), "–"],
-  ["cost/M tokens", (one) => (one.cost_per_million_tokens === null ? "–" : one.cost_per_million_tokens.toFixed(2)), "–"],
+  ["cost/M tokens", (one) => (one.cost_per_million_tokens === null ? "–" : fixed(one.cost_per_million_tokens, 2)), "–"],
 ];
-const ON_PHONES = ["tokens/s/GPU", "TTFT", "TPOT"];
+const ON_PHONES = ["GPUs", "tokens/s/GPU", "TTFT", "TPOT"];
+
+/** An engine's layout in a word for each kind of parallelism that it has: 2 x TP4 PP2. */
+const layout = (engine) => `${engine.num_replicas > 1 ? `${count(engine.num_replicas)} x ` : ""}` + [["TP", engine.tensor_parallel_size],
+  ["PP", engine.pipeline_parallel_size], ["EP", engine.expert_parallel_size], ["ADP", engine.attention_data_parallel_size]]
+  .filter(([name, size]) => name === "TP" || size > 1).map(([name, size]) => name + size).join(" ");
 
 const kept = (columns, list) => columns.filter(([, of, usual]) => usual === undefined || list.some((one) => of(one) !== usual));
 
@@ -137,7 +143,7 @@ function row(one, index, columns, chosen, choose) {
       "aria-label": `Choose ${one.plan}`, onchange: () => choose(one.plan) })),
     h("th", { scope: "row" }, index + 1),
     columns.map(([name, of]) => h("td", { class: ON_PHONES.includes(name) ? null : "desk" }, of(one))),
-    h("td", { class: "words phone" }, planText(one.plan)));
+    h("td", { class: "words phone" }, one.prefill ? [layout(one.prefill), ", then ", layout(one.decode)] : layout(one.decode)));
 }
 
 /** The whole answer. `chosen()` is the plan chosen, `changed(plan)` is told of another. */
@@ -155,13 +161,13 @@ export function deploymentsView(answer, chosen, changed) {
       box.querySelector(`input[value="${CSS.escape(other)}"]`)?.focus();
     };
     const columns = kept([...COLUMNS, ...FIGURES], list);
-    replace(box, summary(answer),
+    replace(box, h("p", { class: answer.miss ? "headline bad" : "headline" }, servingSentence(answer)), summary(answer),
       answer.miss ? h("p", { class: "note bad" }, answer.miss) : null,
       list.length ? [h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Ranked deployments" },
         sortable(h("table", { class: "plans" }, h("caption", null, answer.miss ? "Nearest deployment" : `${list.length} best layouts`),
           h("thead", null, h("tr", null, h("td", null, h("span", { class: "unseen" }, "chosen")), h("th", { scope: "col" }, "#"),
             columns.map(([name]) => h("th", { scope: "col", class: ON_PHONES.includes(name) ? null : "desk" }, name)),
-            h("th", { scope: "col", class: "words phone" }, "deployment"))),
+            h("th", { scope: "col", class: "words phone" }, "layout"))),
           h("tbody", null, list.map((one, index) => row(one, index, columns, plan, choose)))), order)),
       list[0].tpot_seconds ? deploymentPlot(answer, [...all.values()], plan, choose) : null] : null,
       answer.why.length ? h("ul", { class: "quiet why" }, answer.why.map((line) => h("li", null, `#1: ${line}`))) : null,

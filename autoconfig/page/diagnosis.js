@@ -1,7 +1,7 @@
 // Why a run is slower than it should be: the verdict, phases expected and measured, causes with their evidence.
 
 import { h, summaryBox, table } from "./dom.js";
-import { count, seconds } from "./format.js";
+import { count, fixed, seconds } from "./format.js";
 
 const VERDICTS = { healthy: "Healthy.", fast: "Faster than its class.", slow: "Slow.", report_wrong: "The report is wrong.",
   no_promise: "No promise.", not_enough: "Not enough is known." };
@@ -14,7 +14,7 @@ export function diagnosisBody({ log, launch, ...rest }) {
 
 function phases(answer) {
   if (!answer.phases.some(({ measured_seconds }) => measured_seconds !== null)) return null;
-  const figure = (value) => (value === null ? "–" : value.toFixed(3));
+  const figure = (value) => (value === null ? "–" : fixed(value, 3));
   const rows = answer.phases.map((one) => [one.name, figure(one.expected_seconds), figure(one.measured_seconds), figure(one.gap_seconds), one.source]);
   return h("div", { class: "scroll", tabindex: 0 }, table("Phases of the step, seconds", ["phase", "expected", "measured", "gap", "from"],
     [...rows, ["not explained", "", "", figure(answer.unexplained_seconds), ""]], { class: "sources" }));

@@ -1,11 +1,12 @@
 // Numbers and names as a person reads them. Sizes are GiB, times seconds.
 
-const grouped = (value, digits) =>
-  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+/** A number with so many digits behind the point, halves to the even one, as Python and so the command line rounds. */
+export const fixed = (value, digits) =>
+  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, roundingMode: "halfEven" });
 
-export const count = (value) => grouped(value, 0);
-export const gib = (value) => grouped(value, 1);
-export const percent = (value, digits = 0) => `${grouped(100 * value, digits)} %`;
+export const count = (value) => fixed(value, 0);
+export const gib = (value) => fixed(value, 1);
+export const percent = (value, digits = 0) => `${fixed(100 * value, digits)} %`;
 
 /** A chance as `chance_text` of specs/errors.py has it: never rounded up, whole percents to 99 %, tenths above. */
 export function chance(value) {
@@ -17,20 +18,33 @@ export function chance(value) {
 /** Seconds with three significant digits. */
 export function seconds(value) {
   if (value === 0) return "0 s";
-  if (value < 1e-3) return `${grouped(value * 1e6, value < 1e-4 ? 1 : 0)} µs`;
-  if (value < 1) return `${grouped(value * 1e3, value < 0.1 ? 1 : 0)} ms`;
+  if (value < 1e-3) return `${fixed(value * 1e6, value < 1e-4 ? 1 : 0)} µs`;
+  if (value < 1) return `${fixed(value * 1e3, value < 0.1 ? 1 : 0)} ms`;
   return `${plainSeconds(value)} s`;
 }
 
 /** As `seconds` without the unit, for columns of seconds. */
-export const plainSeconds = (value) => grouped(value, value < 100 ? 3 : 1);
+export const plainSeconds = (value) => fixed(value, value < 100 ? 3 : 1);
 
 /** 174.6 B, 1.2 M. */
 export function large(value) {
   for (const [size, name] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
-    if (value >= size) return `${grouped(value / size, 1)} ${name}`;
+    if (value >= size) return `${fixed(value / size, 1)} ${name}`;
   }
-  return grouped(value, 0);
+  return fixed(value, 0);
+}
+
+/** Days as a table shows them. */
+export const days = (value) => fixed(value, value < 10 ? 2 : 1);
+
+/** Money with three digits, as `money_text` of planning/money.py has it: $2.99M, 420k EUR, 3.50. */
+export function money(value, currency = "") {
+  const [factor, suffix] = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]].find(([size]) => Math.abs(value) >= 0.9995 * size) || [1, ""];
+  const amount = value / factor;
+  const places = Math.max(0, 2 - Math.floor(Math.log10(Math.max(Math.abs(amount), 1e-9)) + 1e-9));
+  const text = `${fixed(amount, Math.min(places, 6))}${suffix}`;
+  const sign = { USD: "$", EUR: "€", GBP: "£" }[currency];
+  return sign ? `${sign}${text}` : currency ? `${text} ${currency}` : text;
 }
 
 /** "tp=8,pp=4" as words that may break over lines. */
@@ -41,7 +55,7 @@ const NAMES = {
   grouped_gemm: "grouped GEMM",
   tp_communication: "TP communication",
   cp_communication: "CP communication",
-  expert_all_to_all: "expert all-to-all",
+  expert_exchange: "expert dispatch and combine",
   fsdp: "FSDP gathers",
   p2p: "pipeline sends",
   nccl: "NCCL buffers",
@@ -64,7 +78,7 @@ export function partName(key) {
 export function timeKind(key) {
   if (key === "pipeline_bubble_seconds" || key === "straggler_seconds" || /^(host_floor|step_launch)_/.test(key)) return "idle";
   if (key === "optimizer_seconds") return "optimizer";
-  if (/communication|gradient_reduction|parameter_gather|p2p|embedding_gradient|all_to_all|fsdp|offload/.test(key)) {
+  if (/communication|exchange|gradient_reduction|parameter_gather|p2p|embedding_gradient|all_to_all|fsdp|offload/.test(key)) {
     return "communication";
   }
   return "compute";

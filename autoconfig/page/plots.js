@@ -1,7 +1,7 @@
 // Plots whose points answer to hover, to the arrow keys and to a click or Enter.
 
 import { h, hideTip, responsive, s, showTip } from "./dom.js";
-import { chance, count, gib, markText, marks, percent, plainSeconds, seconds } from "./format.js";
+import { chance, count, fixed, gib, marks, markText, percent, plainSeconds, seconds } from "./format.js";
 
 const EDGE = { left: 56, right: 14, top: 14, bottom: 40 };
 const SHAPES = [
@@ -77,17 +77,28 @@ function mark(point, index, points, px, py) {
   return element;
 }
 
+/** Of points {x, y} those that no other beats: none is as good on both axes and better on one. `less`: whether less of x, of y is better. */
+export function undominated(points, [lessX, lessY]) {
+  const better = (a, b, less) => (less ? a < b : a > b);
+  const beats = (a, b) => !better(b.x, a.x, lessX) && !better(b.y, a.y, lessY) && (better(a.x, b.x, lessX) || better(a.y, b.y, lessY));
+  return points.filter((point) => !points.some((other) => beats(other, point))).sort((a, b) => a.x - b.x || a.y - b.y);
+}
+
+/** What the legend says of the first plan: whether it is filled. */
+const firstText = (front, first) => (front.some(({ short }) => short === first) ? "; #1 is one of them" : "; #1 is not one of them");
+
 /** Times the fastest step up to which plans are drawn, and all of the table. */
 const WORTH_DRAWING = 1.25;
 
 /** Step time against memory: the ranked plans, and those that no other beats in both. `chosen()` is the plan chosen. */
 export function paretoPlot(answer, chosen, choose) {
-  const front = new Set(answer.pareto.map((plan) => plan.short));
   const all = new Map([...answer.plans, ...answer.pareto].map((plan) => [plan.short, plan]));
   const steps = answer.plans.map((plan) => plan.step_seconds);
   const slowest = Math.max(...steps, Math.min(...steps) * WORTH_DRAWING);
   const sorted = [...all.values()].filter((plan) => plan.step_seconds <= slowest).sort((a, b) => a.memory.peak_gib - b.memory.peak_gib);
   const left = all.size - sorted.length;
+  const best = undominated(sorted.map((plan) => ({ short: plan.short, x: plan.memory.peak_gib, y: plan.step_seconds })), [true, true]);
+  const front = new Set(best.map(({ short }) => short));
   const pointsNow = () => sorted.map((plan) => ({
     short: plan.short,
     x: plan.memory.peak_gib,
@@ -108,7 +119,7 @@ export function paretoPlot(answer, chosen, choose) {
     const [fast, slow] = span(points.map((point) => point.y), 0.1);
     return frame(width, 330, { low, high, title: "peak memory, GiB" }, { low: fast, high: slow, title: "seconds a step" }, points,
       (px, py, { bottom }) => {
-        const line = answer.pareto.filter((plan) => plan.step_seconds <= slowest).map((plan) => `${px(plan.memory.peak_gib)},${py(plan.step_seconds)}`).join(" ");
+        const line = best.map(({ x, y }) => `${px(x)},${py(y)}`).join(" ");
         return [s("line", { class: "limit", x1: px(limit), x2: px(limit), y1: EDGE.top, y2: bottom }),
           s("text", { class: "limit-text", x: px(limit) - 4, y: EDGE.top + 10, "text-anchor": "end" }, "limit"),
           s("polyline", { class: "front-line", points: line })];
@@ -116,8 +127,8 @@ export function paretoPlot(answer, chosen, choose) {
   };
   return h("figure", null,
     h("figcaption", null, "Step time against memory ", h("span", { class: "quiet" },
-      `filled: nothing is both faster and smaller${left ? `; ${left} slower ones with less memory are not drawn` : ""}. ` +
-        "Arrow keys move, Enter chooses")),
+      `filled, on the line: nothing drawn is both faster and smaller${firstText(best, answer.plans[0]?.short)}` +
+        `${left ? `; ${left} slower ones with less memory are not drawn` : ""}. Arrow keys move, Enter chooses`)),
     responsive(draw, { class: "chart", role: "group", "aria-label": "Step time against memory" }));
 }
 
@@ -175,14 +186,15 @@ function decades(low, high) {
 
 /** Throughput of a GPU over the speed of a user: the ranked deployments and the frontier, the limit of TPOT as a line. */
 export function deploymentPlot(answer, all, chosen, choose) {
-  const front = new Set(answer.pareto.map((one) => one.plan));
   const { tpot_limit_seconds: tpot, ttft_limit_seconds: ttft } = answer.question;
   const slowest = tpot ? 1 / tpot : null;
-  const sorted = [...all].sort((a, b) => a.tokens_per_second_per_user - b.tokens_per_second_per_user);
+  const sorted = [...all].filter((one) => one.tpot_seconds).sort((a, b) => a.tokens_per_second_per_user - b.tokens_per_second_per_user);
+  const best = undominated(sorted.map((one) => ({ short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu })), [false, false]);
+  const front = new Set(best.map(({ short }) => short));
   const pointsNow = () => sorted.map((one) => ({
     short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu, size: 4.5,
     kind: `${front.has(one.plan) ? "front" : "other"}${one.plan === chosen ? " chosen" : ""}`, chosen: one.plan === chosen,
-    label: `${one.plan}: ${count(one.tokens_per_second_per_gpu)} tokens/s/GPU, ${one.tokens_per_second_per_user.toFixed(1)} tokens/s/user`,
+    label: `${one.plan}: ${count(one.tokens_per_second_per_gpu)} tokens/s/GPU, ${fixed(one.tokens_per_second_per_user, 1)} tokens/s/user`,
     lines: [one.plan, `${count(one.tokens_per_second_per_gpu)} tokens/s/GPU, ${count(one.users)} users`,
       `TTFT ${seconds(one.ttft_seconds)}, TPOT ${seconds(one.tpot_seconds)}`],
     choose: () => choose(one.plan),
@@ -193,7 +205,7 @@ export function deploymentPlot(answer, all, chosen, choose) {
     const [least, most] = span(points.map((point) => point.y), 0.08);
     return frame(width, 330, { low, high, title: "tokens/s of a user" }, { low: least, high: most, title: "tokens/s of a GPU" }, points,
       (px, py, { bottom }) => {
-        const line = answer.pareto.map((one) => `${px(one.tokens_per_second_per_user)},${py(one.tokens_per_second_per_gpu)}`).join(" ");
+        const line = best.map(({ x, y }) => `${px(x)},${py(y)}`).join(" ");
         return [slowest === null ? null : [
           s("rect", { class: "beyond", x: EDGE.left, y: EDGE.top, width: Math.max(0, px(slowest) - EDGE.left), height: bottom - EDGE.top }),
           s("line", { class: "limit", x1: px(slowest), x2: px(slowest), y1: EDGE.top, y2: bottom }),
@@ -203,6 +215,7 @@ export function deploymentPlot(answer, all, chosen, choose) {
   };
   return h("figure", { class: "frontier" },
     h("figcaption", null, "Throughput of a GPU against the speed of a user ", h("span", { class: "quiet" },
-      `filled: the frontier${ttft ? `, TTFT at most ${seconds(ttft)}` : ""}. Arrow keys move, Enter chooses`)),
+      `filled, on the line: nothing drawn gives a GPU and a user more${firstText(best, answer.deployments[0]?.plan)}` +
+        `${ttft ? `; TTFT at most ${seconds(ttft)}` : ""}. Arrow keys move, Enter chooses`)),
     responsive(draw, { class: "chart", role: "group", "aria-label": "Throughput against speed" }));
 }

@@ -2,7 +2,7 @@
 
 import { bars, legend, planText } from "./charts.js";
 import { h, hover, replace, responsive, s, summaryBox, table } from "./dom.js";
-import { chance, count, gib, markText, marks, percent, seconds } from "./format.js";
+import { chance, count, fixed, gib, marks, markText, percent, seconds } from "./format.js";
 
 /** Phases in their order: the name in the answer, the fill, and the name as it is shown. */
 const PHASES = [["generation", "forward", "generation"], ["samples", "idle", "samples: rules, padding, moving"],
@@ -47,9 +47,9 @@ function timelineChart(one) {
     legend([...used.map(([, fill, name]) => [fill, name]), ["bubble", "waits"]]),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
       table("Phases of the step, s", ["phase", "seconds", ...groups.map((group) => `${group.name}, from to`)],
-        used.map(([phase, , name]) => [name, one.phases[phase].toFixed(2), ...groups.map((group) => {
+        used.map(([phase, , name]) => [name, fixed(one.phases[phase], 2), ...groups.map((group) => {
           const found = group.intervals.find((piece) => piece.phase === phase);
-          return found ? `${found.start.toFixed(2)} to ${found.end.toFixed(2)}` : "–";
+          return found ? `${fixed(found.start, 2)} to ${fixed(found.end, 2)}` : "–";
         })]), { class: "figures" }))));
 }
 
@@ -76,8 +76,8 @@ function memoryChart(one) {
     h("figcaption", null, "Peak of a GPU by phase, GiB", h("span", { class: "quiet" }, `${gib(host)} GiB wait on the host of a node`)),
     bars(rows, Math.max(device, generation, training) * 1.02, `device ${gib(device)} GiB`, device, "Peak of a GPU by phase"),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
-      table("Peak by phase, GiB", ["", "GiB"], [...rows.map((row) => [row.label, row.parts[0][2].toFixed(2)]),
-        ["device", device.toFixed(2)], ["host of a node", host.toFixed(2)]], { class: "figures" }))));
+      table("Peak by phase, GiB", ["", "GiB"], [...rows.map((row) => [row.label, fixed(row.parts[0][2], 2)]),
+        ["device", fixed(device, 2)], ["host of a node", fixed(host, 2)]], { class: "figures" }))));
 }
 
 function summary(answer) {

@@ -3,6 +3,7 @@
 import { deploymentsView } from "./deployments.js";
 import { byId, download, h } from "./dom.js";
 import { scalingView } from "./scaling.js";
+import { servingSentence, trainingSentence } from "./sentences.js";
 import { Workbench } from "./views.js";
 
 const data = JSON.parse(byId("data").textContent);
@@ -35,7 +36,14 @@ function serve() {
       h("button", { type: "button", onclick: () => download(name, text) }, `Download ${name}`), h("pre", { tabindex: 0 }, text)))));
 }
 
+/** Above all of it, for somebody who reads one sentence: the day, the release, the answer. */
+function lead() {
+  byId("results").append(h("p", { class: "lead" }, data.date ? h("span", { class: "quiet" }, `${data.date}, autoconfig ${data.release}. `) : null,
+    data.serve ? servingSentence(data.serve) : trainingSentence(data.search)));
+}
+
 const bench = new Workbench(source, link);
+lead();
 if (data.serve) {
   serve();
 } else {
@@ -47,4 +55,6 @@ if (data.scaling) {
   byId("results").append(h("section", { "aria-label": "Scaling" }, h("h2", null, "More or fewer GPUs"),
     scalingView(data.scaling, () => {})));
 }
-if (data.command) byId("results").append(h("p", { class: "quiet" }, "Made by ", h("code", null, data.command)));
+if (data.command) {
+  byId("results").append(h("p", { class: "quiet" }, `Made on ${data.date} with release ${data.release} of autoconfig by `, h("code", null, data.command)));
+}

@@ -2,7 +2,7 @@
 
 import { bars, legend, planText } from "./charts.js";
 import { h, responsive, s, summaryBox, table } from "./dom.js";
-import { count, gib, markText, marks } from "./format.js";
+import { count, fixed, gib, marks, markText } from "./format.js";
 
 const VERDICTS = { yes: "Starts.", no: "Does not start.", uncertain: "May start or not." };
 const FILLS = [["weights", "weights"], ["temporary", "profile run, activations"], ["gradients", "what is not torch's"],
@@ -33,7 +33,7 @@ function memoryChart(answer) {
       `${gib(total)} GiB`, null, "Memory of a GPU by part"),
     legend(used),
     h("details", { class: "numbers", open: true }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
-      table("Memory of a GPU by part, GiB", ["part", "GiB", "from"], answer.parts.map((part) => [part.name, part.gib.toFixed(2), part.source]), { class: "sources" }))));
+      table("Memory of a GPU by part, GiB", ["part", "GiB", "from"], answer.parts.map((part) => [part.name, fixed(part.gib, 2), part.source]), { class: "sources" }))));
 }
 
 function cacheText(answer) {
@@ -42,7 +42,7 @@ function cacheText(answer) {
   return h("ul", { class: "words" },
     h("li", null, h("strong", null, `${count(answer.kv_tokens)} tokens of KV cache`), answer.block_size === 1 ? "" : `, ${count(answer.blocks)} blocks of ${answer.block_size}`,
       answer.groups.length ? `; ${answer.groups.join(", ")}` : ""),
-    h("li", null, `${answer.max_concurrency.toFixed(2)} sequences of ${count(answer.max_model_len)} tokens at once, ${gib(answer.sequence_gib)} GiB each; ` +
+    h("li", null, `${fixed(answer.max_concurrency, 2)} sequences of ${count(answer.max_model_len)} tokens at once, ${gib(answer.sequence_gib)} GiB each; ` +
       `what binds: the ${BINDS[answer.binds]}`),
     h("li", null, `longest sequence that starts: ${longest} tokens`),
     answer.changes.length ? h("li", null, "each of these alone would start: ", answer.changes.map((change) => [h("code", null, change), " "])) : null);
@@ -53,13 +53,13 @@ function loadText({ load }) {
   if (load.ttft_ms === null) return h("p", { class: "note" }, load.note);
   const better = load.better;
   return h("div", null,
-    h("p", null, `TTFT ${count(Math.round(load.ttft_ms))} ms, TPOT ${load.tpot_ms.toFixed(1)} ms, ${count(Math.round(load.tokens_per_s))} output tokens/s`),
+    h("p", null, `TTFT ${count(Math.round(load.ttft_ms))} ms, TPOT ${fixed(load.tpot_ms, 1)} ms, ${count(Math.round(load.tokens_per_s))} output tokens/s`),
     load.note ? h("p", { class: "quiet" }, load.note) : null,
-    better ? h("p", null, `Better: TPOT ${better.tpot_ms.toFixed(1)} ms, ${count(Math.round(better.tokens_per_s))} output tokens/s, by `,
+    better ? h("p", null, `Better: TPOT ${fixed(better.tpot_ms, 1)} ms, ${count(Math.round(better.tokens_per_s))} output tokens/s, by `,
       better.changes.map(({ flag, before, after }) => [h("code", null, `${flag} ${before || "–"} → ${after || "–"}`), " "])) : null,
     better && better.diff.length ? h("pre", { class: "diff", tabindex: 0 }, better.diff.join("\n")) : null,
     load.hints.length ? h("ul", { class: "words" }, load.hints.map((hint) => h("li", null, "more still: ", h("code", null, hint.change),
-      `, TPOT ${hint.tpot_ms.toFixed(1)} ms, ${count(Math.round(hint.tokens_per_s))} output tokens/s (${hint.why})`))) : null);
+      `, TPOT ${fixed(hint.tpot_ms, 1)} ms, ${count(Math.round(hint.tokens_per_s))} output tokens/s (${hint.why})`))) : null);
 }
 
 /** One figure of several loads over users or requests a second, both axes from zero; loads by their place. */
@@ -79,7 +79,7 @@ function curve(points, name, unit, text, over = "users at once", of = "users") {
   return h("figure", null, h("figcaption", null, `${name}, ${unit}, by ${over}`), responsive(draw, { class: "chart" }));
 }
 
-const MS = { ttft_ms: ["TTFT", (value) => `${value.toFixed(0)} ms`], tpot_ms: ["TPOT", (value) => `${value.toFixed(1)} ms`] };
+const MS = { ttft_ms: ["TTFT", (value) => `${fixed(value, 0)} ms`], tpot_ms: ["TPOT", (value) => `${fixed(value, 1)} ms`] };
 
 /** Requests a second at which curves are drawn, by answers to loads of several users; none where nothing is served. */
 export function ratesOf(answers) {

@@ -2,8 +2,9 @@
 
 import { memoryChart, planText, timeChart, timeOrder } from "./charts.js";
 import { copyButton, download, h, replace, sortable, summaryBox, table } from "./dom.js";
-import { chance, count, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
+import { chance, count, days, gib, large, partName, percent, plainSeconds, seconds } from "./format.js";
 import { paretoPlot } from "./plots.js";
+import { trainingSentence } from "./sentences.js";
 import { timelineChart } from "./timeline.js";
 
 /** What was asked, in a line, and everything that was assumed. */
@@ -54,7 +55,8 @@ export class Workbench {
     this.plan = plan || (first ? first.short : null);
     this.compared = compared || null;
     const focused = document.activeElement && document.activeElement.dataset ? document.activeElement.dataset.focus : null;
-    replace(this.head, summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer, this.use));
+    replace(this.head, h("p", { class: answer.plans.length ? "headline" : "headline bad" }, trainingSentence(answer),
+      answer.plans.length ? [" ", planText(answer.plans[0].short)] : null), summary(answer), answer.plans.length ? this.ranked() : nothingFits(answer, this.use));
     if (focused) this.head.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
     return this.explain();
   }
@@ -135,7 +137,7 @@ export class Workbench {
     h("td", { class: "desk" }, percent(plan.mfu, 1)),
     h("td", { class: "memory", title: `${gib(peak)} of ${gib(limit)} GiB` }, h("span", { class: "gauge" }, level), gib(peak)),
     h("td", { class: fit < 0.5 ? "bad" : fit < 0.95 ? "warn" : "good" }, chance(fit)),
-    extra.map(([, key]) => h("td", null, plan[key] === null ? "" : plan[key] < 10 ? plan[key].toFixed(2) : count(plan[key]))),
+    extra.map(([, key]) => h("td", null, plan[key] === null ? "" : key === "cost" ? count(plan.cost) : days(plan[key]))),
     h("td", { class: "desk" }, versus),
     h("td", { class: "words phone" }, planText(plan.short)));
   }
@@ -226,7 +228,7 @@ function facts(detail) {
     [`MFU, ${detail.flops_convention}`, percent(detail.mfu, 1)],
     ["peak memory", `${gib(memory.peak_gib)} of ${gib(memory.limit_gib)} GiB`],
     ["fits", chance(confidence.fit_probability)],
-    ["days", detail.days_to_train === null ? null : detail.days_to_train.toFixed(1)],
+    ["days", detail.days_to_train === null ? null : days(detail.days_to_train)],
     ["cost", detail.cost === null ? null : count(detail.cost)],
     ["origin", detail.origin],
   ].filter(([, value]) => value !== null);
@@ -236,10 +238,11 @@ function facts(detail) {
 
 /** The exported files of a plan: look, copy, download. */
 function config(one) {
-  const names = Object.keys(one.files || {});
+  const names = one.detail.fits ? Object.keys(one.files || {}) : [];
   if (!names.length) {
     return h("div", { class: "config" }, h("h3", null, "Config"),
-      h("p", { class: "quiet" }, one.fileProblem || "No config is exported for this plan."));
+      h("p", { class: "quiet" }, one.detail.fits ? one.fileProblem || "No config is exported for this plan."
+        : "This plan does not fit in memory: there is nothing to download."));
   }
   const text = h("pre", { tabindex: 0, "aria-label": "Exported file" });
   const pick = h("select", { "aria-label": "Exported file" }, names.map((name) => h("option", { value: name }, name)));

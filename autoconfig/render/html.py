@@ -1,22 +1,25 @@
-"""The files of the web page, and `search --report`: the page's views over one answer, as one self-contained HTML file."""
+"""The files of the web page with the facts of its fields, and `search --report`: the page's views over one answer, as one
+self-contained HTML file."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from functools import cache
 from html import escape
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 from autoconfig.engines.export import export_texts as start_scripts
 from autoconfig.formats.export import export_texts
-from autoconfig.planning.request_fields import QUESTION
+from autoconfig.planning.request_fields import BUDGET, POST_TRAINING, QUESTION, SCALING, SEARCH, SERVING
+from autoconfig.planning.resolve import Field, Fields
+from autoconfig.post_training.frameworks import algorithm_names, framework_names
 from autoconfig.render.sizing.scaling import ScalingJson, scaling_json
 from autoconfig.render.training_json import explain_json, search_json, timeline_json
 from autoconfig.serving.answer import ServeAnswer
@@ -26,13 +29,15 @@ from autoconfig.specs.errors import AutoconfigError, InputError
 from autoconfig.specs.files import check_output_path, write_text
 from autoconfig.specs.json_record import json_text, to_json
 from autoconfig.specs.plan import TrainPlan
+from autoconfig.specs.run_settings import GRAPH_SCOPES
+from autoconfig.specs.software.engine import engine_names
+from autoconfig.specs.software.software import software_names
 from autoconfig.training.answer import SearchAnswer, explain_plan
 
 INDEX = "index.html"
 REPORT = "report.html"
-CHOICES = re.compile(r"@@choices (\w+)@@")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "views", "scaling", "deployments", "report")
+REPORT_MODULES = ("dom", "format", "charts", "timeline", "plots", "sentences", "views", "scaling", "deployments", "report")
 MODULE = "page/"
 """How modules name each other in a report: relative names mean nothing in modules whose address holds their text."""
 
@@ -45,14 +50,33 @@ def served_names() -> list[str]:
 
 @cache
 def page_text(name: str) -> str:
-    """One file of the page; `@@choices FIELD@@` in it stands for the options of what the field may be."""
+    """One file of the page; `@@FIELDS@@` in it stands for what its form knows of the fields."""
     text = (resources.files("autoconfig") / "page" / name).read_text(encoding="utf-8")
-    return CHOICES.sub(lambda found: _options(found[1]), text)
+    return text.replace("@@FIELDS@@", in_script(form_fields())) if name == INDEX else text
 
 
-def _options(name: str) -> str:
-    choices = next(field.choices for field in QUESTION if field.name == name)
-    return "".join(f"<option>{escape(choice)}</option>" for choice in choices)
+ASKED: dict[str, Fields] = {
+    **{"plans": (*QUESTION, *SEARCH), "explain": QUESTION, "scaling": SCALING, "budget": BUDGET},
+    **{"deployments": SERVING, "post-training": POST_TRAINING},
+}
+"""Fields of the questions that the form asks, by the last part of their path."""
+LISTED: dict[str, Callable[[], list[str]]] = {
+    **{"software": software_names, "engine": engine_names, "algorithm": algorithm_names, "framework": framework_names},
+    "cuda_graphs": lambda: ["none", *GRAPH_SCOPES],
+}
+"""Fields whose values a catalogue has."""
+KINDS = {int: "count", float: "number", bool: "switch"}
+
+
+def form_fields() -> dict[str, dict[str, Any]]:
+    """What the form knows of the fields of each question: kind, choices, default and help."""
+    return {path: {field.name: _facts(field) for field in group if field.remote} for path, group in ASKED.items()}
+
+
+def _facts(field: Field) -> dict[str, Any]:
+    choices = field.choices or (LISTED[field.name]() if field.name in LISTED else ())
+    kind = "list" if field.many else "measure" if field.parse else KINDS.get(field.type, "text")
+    return {"kind": kind, "choices": [*choices], "usual": field.default or None, "help": field.help.split("  [")[0]}
 
 
 def media_type(name: str) -> str:
@@ -117,7 +141,12 @@ def write_serving_report(answer: ServeAnswer, path: Path, command: str) -> None:
     question = answer.question
     files = start_scripts(question, answer.reports[0]) if answer.reports else {}
     title = f"{question.model.name} served on {question.num_gpus:,} x {question.gpu.id}"
-    write_text(path, one_file(title, {"serve": serve_json(answer), "files": files, "command": command}))
+    write_text(path, one_file(title, {"serve": serve_json(answer), "files": files, **_made(command)}))
+
+
+def _made(command: str) -> dict[str, str]:
+    """By what a report was made, and when."""
+    return {"command": command, "date": date.today().isoformat(), "release": metadata.version("megatron-autoconfig")}
 
 
 def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -> dict[str, Any]:
@@ -132,7 +161,7 @@ def report_data(answer: SearchAnswer, command: str, progress: Progress = None) -
         "search": search_json(answer),
         "plans": {short: _details(answer, plan) for short, plan in plans.items()},
         "scaling": _scaling(answer, progress),
-        "command": command,
+        **_made(command),
     }
 
 

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
 def test_from_the_question_to_the_downloaded_config(asked, pages, tmp_path):
     page = pages(asked.url + "/")
+    page.locator(".door", has_text="Train").click()
     settled(page)
     page.get_by_label("Model", exact=True).fill(QUESTION["model"])
     page.get_by_label("GPUs", exact=True).fill(str(QUESTION["gpus"]))

@@ -104,21 +104,22 @@ def test_where_no_placement_fits_the_nearest_is_shown_and_what_is_wrong_is_said(
     view = page.locator("#view-post-training")
     expect(view.locator(".note.bad")).to_contain_text("8 GPUs fit")
     assert view.locator("table.plans tbody tr").count() == 1 and not serious(page)
-    page.get_by_label("Algorithm").fill("grppo")
-    expect(view.locator(".note.bad")).to_contain_text("did you mean grpo")
+    page = pages(step_link(asked.url, algorithm="grppo"), refused=(422,))
+    expect(page.locator("#problem-rl-algorithm")).to_contain_text("did you mean grpo")
 
 
 def test_the_chance_to_fit_is_asked_for_and_the_riskier_placement_named(asked, pages):
     page = pages(step_link(asked.url), refused=(422,))
     view = page.locator("#view-post-training")
     expect(view.locator("table.plans tbody tr").first).to_be_visible()
+    page.get_by_text("More", exact=True).click()
     page.get_by_label("Chance to fit, least").fill("99.99%")
     answer = ask(asked, "post-training", **STEP, fit_chance="99.99%")
     expect(view.get_by_text("faster if it fits")).to_contain_text(f"below 99.99 %): {answer['riskier']['placement']}")
     assert view.locator("table.plans tbody tr").count() == len(answer["placements"])
     assert "fit_chance=99.99%" in page.url.replace("%25", "%") and not serious(page)
     page.get_by_label("Chance to fit, least").fill("most")
-    expect(view.locator(".note.bad")).to_contain_text("write it like 0.9 or 90%")
+    expect(page.locator("#problem-fit_chance")).to_contain_text("write it like 0.9 or 90%")
 
 
 COMMAND = "vllm serve $MODEL \\\n  --max-model-len 16000 --gpu-memory-utilization 0.9"
