@@ -40,13 +40,13 @@ export function budgetView(answer, use) {
   const asked = [sum(answer.money), `${days(answer.days)} days`, answer.family ? `sizes of ${answer.family}` : best ? best.size.name : "one model",
     answer.tokens_from === "given" ? "tokens as given" : "20 tokens a parameter"];
   const prices = answer.prices.map((one) => `${one.gpu} ${one.price_per_gpu_hour} (${one.source}${one.date ? `, ${one.date}` : ""})`).join("; ");
-  const heads = ["size", "GPUs", "tokens", "days", "cost", "against the first", "MFU", "fits", ""];
+  const heads = ["size", "GPUs", "tokens", "days", "cost", "against the first", "MFU", "fits", "look at"];
   return h("div", { class: "budget" },
     budgetSentence(answer),
     summaryBox(asked, `prices per GPU and hour: ${prices}`, answer.assumed),
     best ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Choices" },
       h("table", { class: "figures choices" }, h("caption", null, "The cheapest of each GPU type"),
-        h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name || h("span", { class: "unseen" }, "take"))))),
+        h("thead", null, h("tr", null, heads.map((name) => h("th", { scope: "col" }, name)))),
         h("tbody", null, choices.map((one) => h("tr", null, h("th", { scope: "row" }, one.size.name),
           [`${count(one.num_gpus)} x ${one.gpu}`, large(one.tokens), days(one.days), sum(one.cost), `${fixed(one.cost / choices[0].cost, 2)}x`,
             percent(one.best.mfu, 1), chance(one.best.confidence.fit_probability)].map((text) => h("td", null, text)),

@@ -91,7 +91,7 @@ function latencyTable(one) {
   const kinds = [["TTFT", found.ttft_seconds], ["TPOT", found.tpot_seconds], ["ITL", found.itl_seconds], ["E2E", found.e2e_seconds]];
   return h("figure", { class: "latencies" },
     h("figcaption", null, `Simulated, ${count(found.requests)} requests: ${percent(found.goodput_ratio)} within limits`),
-    h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["", "mean", "p50", "p90", "p95", "p99"],
+    h("div", { class: "scroll", tabindex: 0 }, table("Simulated latencies", ["latency", "mean", "p50", "p90", "p95", "p99"],
       kinds.filter(([, of]) => of.mean > 0).map(([name, of]) => [name, ...["mean", "p50", "p90", "p95", "p99"].map((key) => seconds(of[key]))]), { class: "figures" })));
 }
 

@@ -1,8 +1,14 @@
 // Numbers and names as a person reads them. Sizes are GiB, times seconds.
 
-/** A number with so many digits behind the point, halves to the even one, as Python and so the command line rounds. */
-export const fixed = (value, digits) =>
-  value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits, roundingMode: "halfEven" });
+/** A number with so many digits behind the point, its halves to the even one: as Python, and so the command line, rounds. */
+export function fixed(value, digits) {
+  const size = Math.abs(value);
+  let text = size.toFixed(digits);
+  const [, exact] = size.toFixed(100).split(".");
+  if (/^50*$/.test(exact.slice(digits)) && text.at(-1) % 2) text = `${text.slice(0, -1)}${text.at(-1) - 1}`;
+  const [whole, rest] = text.split(".");
+  return `${value < 0 ? "-" : ""}${whole.replace(/\B(?=(\d{3})+$)/g, ",")}${rest ? `.${rest}` : ""}`;
+}
 
 export const count = (value) => fixed(value, 0);
 export const gib = (value) => fixed(value, 1);

@@ -76,7 +76,7 @@ function memoryChart(one) {
     h("figcaption", null, "Peak of a GPU by phase, GiB", h("span", { class: "quiet" }, `${gib(host)} GiB wait on the host of a node`)),
     bars(rows, Math.max(device, generation, training) * 1.02, `device ${gib(device)} GiB`, device, "Peak of a GPU by phase"),
     h("details", { class: "numbers" }, h("summary", null, "Numbers"), h("div", { class: "scroll", tabindex: 0 },
-      table("Peak by phase, GiB", ["", "GiB"], [...rows.map((row) => [row.label, fixed(row.parts[0][2], 2)]),
+      table("Peak by phase, GiB", ["phase", "GiB"], [...rows.map((row) => [row.label, fixed(row.parts[0][2], 2)]),
         ["device", fixed(device, 2)], ["host of a node", fixed(host, 2)]], { class: "figures" }))));
 }
 

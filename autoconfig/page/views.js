@@ -267,7 +267,7 @@ function comparison(details) {
     .filter((key) => JSON.stringify(a.plan[key]) !== JSON.stringify(b.plan[key]));
   const said = (value) => value === null || value === "" || (Array.isArray(value) && !value.length) ? "–" : String(value);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Comparison" },
-    table("Two plans compared", ["", "chosen", "compared", "difference"], [
+    table("Two plans compared", ["figure", "chosen", "compared", "difference"], [
       ratio("step, s", (detail) => detail.step_seconds, plainSeconds),
       ratio("tokens/s/GPU", (detail) => detail.tokens_per_second_per_gpu, count),
       share("MFU", (detail) => detail.mfu, 1),

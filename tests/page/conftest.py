@@ -6,11 +6,14 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
 from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from command_line import run_in_process
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.api.conftest import Running, services  # noqa: F401 (a fixture)
@@ -129,6 +132,49 @@ def ask(service, path, **body):
     return answer.json()
 
 
+def lead(page):
+    """The sentence above a report."""
+    return page.locator(".lead").inner_text()
+
+
+MADE = f"{date.today()}, autoconfig {version('megatron-autoconfig')}. "
+"""What the sentence above a report begins with."""
+
+
 def plans(page):
     """The deployments of the table."""
     return page.eval_on_selector_all(".deployments table.plans tbody tr", "rows => rows.map(row => row.dataset.short)")
+
+
+GO = """hash => new Promise(done => {
+    window.addEventListener('hashchange', () => setTimeout(done), { once: true });
+    location.hash = hash;
+})"""
+
+
+def go(page, **question):
+    """Brings an open page to another link, and waits for its answer."""
+    link = "&".join(f"{key}={str(value).replace(' ', '%20')}" for key, value in question.items())
+    page.evaluate(GO, link)
+    answered(page)
+
+
+def answered(page):
+    """Waits until nothing is asked any more."""
+    expect(page.locator("[role=status]", has_text="asking…")).to_have_count(0)
+    expect(page.locator('[aria-busy="true"]')).to_have_count(0)
+
+
+OF_THE_PAGE = ("view", "door", "types", "counts", "offers")
+
+
+def command(name, question):
+    """The command line's JSON for a question of the page."""
+    question = {key: value for key, value in question.items() if key not in OF_THE_PAGE}
+    words = []
+    for key, value in question.items():
+        option, values = f"--{key.replace('_', '-')}", value if isinstance(value, list) else [value]
+        words += [option] if value == "on" else [word for one in values for word in (option, str(one))]
+    done = run_in_process(name, *words, "--json")
+    assert done.exit_code in (0, 3), done.stderr
+    return json.loads(done.stdout)

@@ -263,25 +263,6 @@ def test_the_key_is_asked_for_and_stays_in_the_tab(services, pages):
     settled(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(asked, pages, scheme):
-    plan = ask(asked, "plans", **QUESTION)["plans"][1]["short"]
-    page = pages(link(asked.url, compare=plan), color_scheme=scheme)
-    settled(page)
-    page.wait_for_selector("table.compared")
-    for element in page.locator("details").all():
-        element.evaluate("element => element.open = true")
-    assert not serious(page)
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).every(c => c < 90)")
-    assert dark == (scheme == "dark")
-    page.get_by_role("tab", name="Scaling").click()
-    page.wait_for_selector("#view-scaling g.point")
-    assert not serious(page)
-    page.get_by_role("tab", name="Searches").click()
-    page.wait_for_selector(".searches tbody tr")
-    assert not serious(page)
-
-
 def test_a_narrow_window_needs_no_sideways_scrolling(asked, pages):
     plan = ask(asked, "plans", **QUESTION)["plans"][1]["short"]
     page = pages(link(asked.url, compare=plan), viewport={"width": 320, "height": 640})

@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from autoconfig.render.html import REPORT_MODULES, one_file, page_text, report_data, served_names
 from autoconfig.training.answer import search
 from autoconfig.training.question import Request
-from tests.page.conftest import SERVE_OPTIONS, chosen, plans, rows, serious, settled, shorts, too_wide
+from tests.page.conftest import MADE, SERVE_OPTIONS, chosen, lead, plans, rows, serious, settled, shorts, too_wide
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("page")]
 
@@ -28,6 +28,10 @@ def test_a_report_of_deployments_shows_the_numbers_of_the_answer(tmp_path, pages
     expect(page.locator("figure.frontier g.point").first).to_be_attached()
     assert plans(page) == [one["plan"] for one in answer["deployments"]]
     assert "trtllm-serve" in (page.locator("section[aria-label='Start scripts']").text_content() or "")
+    best = answer["deployments"][0]
+    assert lead(page).startswith(f"{MADE}llama3-8b on {best['gpus']} x h100-sxm-80gb")
+    assert f"{best['tokens_per_second_per_gpu']:,.0f} tokens/s/GPU for {best['users']:,} users" in lead(page)
+    assert page.locator(f"figure.frontier g.point.front[data-short='{best['plan']}']").count() == 1
     assert not serious(page) and too_wide(page) <= 0
 
 
@@ -54,6 +58,9 @@ def test_the_report_shows_the_numbers_of_the_answer(report, pages):
     assert shorts(page) == [plan["short"] for plan in answer["plans"]]
     for cells, plan in zip(rows(page), answer["plans"], strict=True):
         assert f"{plan['step_seconds']:.3f}" in cells and f"{plan['memory']['peak_gib']:.1f}" in cells
+    step = answer["plans"][0]["step_seconds"]
+    assert lead(page).startswith(f"{MADE}llama3-8b on 32 x h100-sxm-80gb: a step of {step:.3f} s")
+    assert page.locator(".headline").is_hidden()
     page.locator("table.plans tbody tr").nth(3).click()
     expect(page.locator("article h2")).to_have_text(answer["plans"][3]["short"])
     assert page.locator("article svg[role=img] g.bar").count() == len(answer["plans"][3]["memory"]["per_stage_gib"])
