@@ -31,8 +31,8 @@ export function timelineChart(timeline, detail) {
   const after = AFTER.reduce((sum, key) => sum + (detail.time.breakdown_seconds[key] || 0), 0);
   const drawn = timeline.shown_microbatches;
   const some = drawn < timeline.num_microbatches;
-  const box = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Pipeline timeline" });
-  const zoom = h("select", { "aria-label": "Zoom of the timeline",
+  const box = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Pipeline timeline of ${detail.short}` });
+  const zoom = h("select", { "aria-label": `Zoom of the timeline of ${detail.short}`,
     onchange: () => replace(box, draw(Number(zoom.value))) }, ZOOMS.map((size) => h("option", { value: size }, `x${size}`)));
   const draw = (size) => responsive((width) => drawing(stages, last, after, width, timeline), { class: `chart zoom-${size}` });
   replace(box, draw(1));
