@@ -98,6 +98,8 @@ def test_a_door_has_its_own_fields_and_the_service_says_what_they_may_be(asked, 
     assert "Algorithm" in labels(page) and "Global batch" not in labels(page) and "Tokens in" not in labels(page)
 
 
+CONTRAST = {"runOnly": ["color-contrast"]}
+"""Of axe-core's rules the one that a colour scheme changes."""
 SCREENS = {
     "train": {**TRAIN, "tokens": "1T", "price": 3},
     "tune": {"door": "tune", **TRAIN, "gpus": 1, "peft": "lora"},
@@ -120,7 +122,8 @@ def test_axe_finds_nothing_on_a_phone_and_a_desk_in_light_and_dark(asked, pages)
             page.set_viewport_size(size)
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
-                bad = Axe().run(page).response["violations"]
+                whole = (size is DESKTOP and scheme == "light") or (size is PHONE and scheme == "dark")
+                bad = Axe().run(page, options=None if whole else CONTRAST).response["violations"]
                 said = [[rule["id"], [node["html"][:200] for node in rule["nodes"][:3]]] for rule in bad]
                 assert not bad, (name, size, scheme, said)
             assert too_wide(page) <= 0, name
