@@ -3,8 +3,9 @@
 import { chance, count, days, fixed, gib, money, percent, plainSeconds, seconds } from "./format.js";
 
 /** Of a ranked training plan: how fast, what for, whether it fits. */
-export function trainingSentence({ model, cluster, plans }) {
+export function trainingSentence({ model, cluster, plans, nothing_legal: none }) {
   const job = `${model.name} on ${count(cluster.num_gpus)} x ${cluster.gpu}`;
+  if (none) return `${job} has no legal plan.`;
   if (!plans.length) return `${job} does not fit in memory.`;
   const [best] = plans;
   const { step_seconds_p5: low, step_seconds_p95: high, fit_probability: fit } = best.confidence;
