@@ -60,7 +60,7 @@ def of_blocks(blocks: Iterable[Passage], file: str, vocabulary: int | None = Non
     found: DumpedPlan | None = None
     for block in blocks:
         values = arguments(raw.decode("utf-8", "replace") for _, raw in block.rows)
-        if "num_layers" not in values and "encoder_num_layers" not in values:
+        if "num_layers" not in values:  # cut off before it: arguments stand in the order of their names
             continue
         if found is not None:
             _require_same(found, values, block.number, file)

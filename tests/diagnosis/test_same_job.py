@@ -317,3 +317,11 @@ def test_charts_of_two_runs_are_compared():
 def test_a_dump_of_another_batch_is_named_by_its_file():
     with pytest.raises(InputError, match=r"'run\.log' prints a global batch of 512"):
         diagnosed({"run.log": DUMP}, PLAN, **{**JOB, "global_batch_size": "256"})
+
+
+def test_arguments_that_are_cut_off_before_the_model_say_no_plan():
+    """In plain words: what is missing, not what a reader of launch files makes of the rest."""
+    for end in ("  num_attention_heads", "  kv_channels"):
+        found = diagnosed({"run.log": DUMP[: DUMP.index(end)] + "\n" + megatron(57.0)}, gpu="h100")
+        assert (found.verdict, found.measured.step_seconds) == ("not_enough", 57.0)
+        assert "log's own arguments" in found.missing[0].evidence and "bash" not in found.missing[0].evidence
