@@ -219,3 +219,27 @@ def test_the_readings_of_power_show_a_limit_below_the_default():
     assert named(2 * READINGS.format("380.10", "400.00", "400.00") + READINGS.format("290.00", "300.00", "400.00")) == [
         ("R10", "certain")
     ]
+
+
+HIGHEST = "index, clocks.sm [MHz], clocks.max.sm [MHz], utilization.gpu [%], clocks_event_reasons.active\n"
+
+
+@pytest.mark.parametrize(
+    ("mhz", "reason", "found", "still_open"),
+    [
+        (1350, "0x0000000000000004", [], True),  # all that the power leaves, or a lowered limit: nothing says which
+        (1830, "0x0000000000000004", [], False),
+        (1350, "0x0000000000000002", [("R10", "likely")], False),  # application clocks
+    ],
+)
+def test_a_power_cap_without_the_power_leaves_the_clock_open(mhz, reason, found, still_open):
+    text = HIGHEST + "".join(f"{gpu}, {mhz} MHz, 1980 MHz, 99 %, {reason}\n" for gpu in range(8))
+    assert named(text) == found
+    assert any("power.limit" in one.evidence and "R10" in one.rules for one in diagnosed(text).missing) is still_open
+
+
+@pytest.mark.parametrize(("watts", "found"), [(610, []), (330, [("R10", "likely")])])
+def test_a_capped_gpu_need_not_draw_its_limit_at_every_moment(watts, found):
+    head = HIGHEST.replace("utilization", "power.draw [W], power.limit [W], utilization")
+    rows = (f"{gpu}, 1400 MHz, 1980 MHz, {watts + gpu} W, 700.00 W, 99 %, 0x0000000000000004\n" for gpu in range(8))
+    assert named(head + "".join(rows)) == found

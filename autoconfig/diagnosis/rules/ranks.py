@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from autoconfig.diagnosis import solve, timers
-from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, caused, threshold
+from autoconfig.diagnosis.finding import CERTAIN, CONSISTENT, LIKELY, Cause, Cleared, RunCase, Undecided, caused, threshold
 from autoconfig.evidence.records import ClockSample, Origin
 from autoconfig.specs.errors import InputError
 from autoconfig.specs.hardware.cluster import load_gpu
@@ -28,7 +28,7 @@ FORWARD_AND_BACKWARD = 3.0
 """Times of the forward pass: the backward one has twice its FLOPs."""
 
 
-def low_clock(case: RunCase) -> Cause | Cleared | None:
+def low_clock(case: RunCase) -> Cause | Cleared | Undecided | None:
     """R10: NVML names a slowdown, the clock of a busy GPU is far below its highest, or its power limit is below its own."""
     samples = case.evidence.clocks
     for reason, words in FAULTS.items():
@@ -56,6 +56,8 @@ def low_clock(case: RunCase) -> Cause | Cleared | None:
     busy = _at_work(samples)
     if (found := _limited(case, busy) or _low(case, busy)) is not None:
         return found
+    if any(_capped_unseen(one) for one in busy) and _low_share(busy) < threshold("R10", "clock_share"):
+        return Undecided("power.draw and power.limit beside the clocks: a power cap leaves less clock under load")
     return Cleared("clocks as they should be") if any(one.reasons or one.sm_mhz for one in samples) else None
 
 
@@ -130,11 +132,23 @@ def _watts_of(name: str) -> float | None:
 def _at_its_limit(case: RunCase, sample: ClockSample) -> bool:
     """Whether a GPU draws all that it may: its clock is then what the power leaves, as under any load of dense products."""
     limit = sample.limit_watts or _own_watts(case, sample)
-    return bool(limit and sample.power_watts and sample.power_watts >= threshold("R10", "limit_share") * limit)
+    share = threshold("R10", "capped_share" if "power_cap" in sample.reasons else "limit_share")
+    return bool(limit and sample.power_watts and sample.power_watts >= share * limit)
+
+
+def _capped_unseen(one: ClockSample) -> bool:
+    """Whether NVML says that the power cap lowers the clock, and nothing says the power or its limit."""
+    return "power_cap" in one.reasons and one.power_watts is None
+
+
+def _low_share(busy: Sequence[ClockSample]) -> float:
+    """The median clock over the GPU's highest; 1 where nothing says it."""
+    shares = [one.sm_mhz / one.max_sm_mhz for one in busy if one.sm_mhz and one.max_sm_mhz]
+    return statistics.median(shares) if shares else 1.0
 
 
 def _low(case: RunCase, busy: list[ClockSample]) -> Cause | None:
-    free = [one for one in busy if not _at_its_limit(case, one)]
+    free = [one for one in busy if not _at_its_limit(case, one) and not _capped_unseen(one)]
     clocks = [(one.sm_mhz / one.max_sm_mhz, one) for one in free if one.sm_mhz and one.max_sm_mhz]
     if not clocks:
         return None
