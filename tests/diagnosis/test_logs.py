@@ -131,6 +131,15 @@ def test_a_fault_in_the_text_of_a_log_comes_first(times):
     assert named == {}
 
 
+def test_a_reduction_that_only_waits_is_no_slow_link():
+    """The rank that comes last to it needs next to nothing: the others wait for that rank."""
+    step = priced().step_seconds
+    for least, rules in ((0.1, ["R02"]), (0.01, [])):
+        text = log(series(1.4 * step), timers(0.4 * step, "forward-backward", all_grads_sync=(least * step, 0.4 * step)))
+        found = diagnose_texts({"run.log": text}, PLAN, GIVEN, lambda: request_of(GIVEN), CheckRequest())
+        assert [one.rule for one in found.causes if one.certainty != "consistent"] == rules
+
+
 def test_a_healthy_log_has_no_cause():
     files = {"run.log": log(series(priced().step_seconds), timers()), "smi.csv": samples(lambda gpu: 1900, power_cap)}
     found = diagnose_texts(files, PLAN, GIVEN, lambda: request_of(GIVEN), CheckRequest())

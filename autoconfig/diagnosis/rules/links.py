@@ -338,9 +338,11 @@ def _timed(case: RunCase) -> Cause | Cleared | None:
             continue
         seen = True
         price = case.expectation.phases.get(name, 0.0)
-        lost = timer.most - price
-        least_wait = timer.least > threshold("R02", "growth") * price
-        if least_wait and case.share(lost) >= threshold("R02", "share") and timer.most > threshold("R02", "growth") * price:
+        lost, moving = (
+            timer.most - price,
+            timer.least - price,
+        )  # what ranks have beyond the least is a wait for the last of them
+        if timer.least > threshold("R02", "growth") * price and case.share(moving) >= threshold("R02", "share"):
             figures = f"{timer.name} {timer.most:.3g} s where {price:.3g} s are expected{_rate_that_explains(case, lost)}"
             words = f"{name} takes far longer than this network should need"
             return _caused(case, words, LIKELY, evidence=timer.origins, figures=figures, seconds=lost)
