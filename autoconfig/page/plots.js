@@ -77,15 +77,23 @@ function mark(point, index, points, px, py) {
   return element;
 }
 
-/** Of points {x, y} those that no other beats: none is as good on both axes and better on one. `less`: whether less of x, of y is better. */
-export function undominated(points, [lessX, lessY]) {
+/** As `PLAINER` of training/rank.py: a plainer plan comes first when it is so much slower at most. */
+const PLAINER = 0.03;
+
+/** Of points {short, x, y} those that no other beats: none is as good on both axes and better on one; with them the first plan, where it is
+ * as good as that. Then what the legend says of the first. `less`: whether less of x, of y is better. */
+function frontier(points, first, [lessX, lessY]) {
   const better = (a, b, less) => (less ? a < b : a > b);
   const beats = (a, b) => !better(b.x, a.x, lessX) && !better(b.y, a.y, lessY) && (better(a.x, b.x, lessX) || better(a.y, b.y, lessY));
-  return points.filter((point) => !points.some((other) => beats(other, point))).sort((a, b) => a.x - b.x || a.y - b.y);
+  const front = points.filter((point) => !points.some((other) => beats(other, point)));
+  const inOrder = (list) => list.sort((a, b) => a.x - b.x || a.y - b.y);
+  const one = points.find(({ short }) => short === first);
+  if (!one || front.includes(one)) return [inOrder(front), one ? "; #1 is one of them" : ""];
+  const behind = Math.max(...front.filter((other) => beats(other, one)).map((other) => Math.abs(other.y / one.y - 1)));
+  const far = behind > PLAINER;
+  return [inOrder(far ? front : [...front, one]), `; #1 is ${far ? "not one of them" : "one of them, too"}, ${percent(behind, 1)} behind` +
+    (far ? "" : ", closer than the model can tell apart")];
 }
-
-/** What the legend says of the first plan: whether it is filled. */
-const firstText = (front, first) => (front.some(({ short }) => short === first) ? "; #1 is one of them" : "; #1 is not one of them");
 
 /** Times the fastest step up to which plans are drawn, and all of the table. */
 const WORTH_DRAWING = 1.25;
@@ -97,7 +105,8 @@ export function paretoPlot(answer, chosen, choose) {
   const slowest = Math.max(...steps, Math.min(...steps) * WORTH_DRAWING);
   const sorted = [...all.values()].filter((plan) => plan.step_seconds <= slowest).sort((a, b) => a.memory.peak_gib - b.memory.peak_gib);
   const left = all.size - sorted.length;
-  const best = undominated(sorted.map((plan) => ({ short: plan.short, x: plan.memory.peak_gib, y: plan.step_seconds })), [true, true]);
+  const [best, ofFirst] = frontier(sorted.map((plan) => ({ short: plan.short, x: plan.memory.peak_gib, y: plan.step_seconds })),
+    answer.plans[0]?.short, [true, true]);
   const front = new Set(best.map(({ short }) => short));
   const pointsNow = () => sorted.map((plan) => ({
     short: plan.short,
@@ -127,7 +136,7 @@ export function paretoPlot(answer, chosen, choose) {
   };
   return h("figure", null,
     h("figcaption", null, "Step time against memory ", h("span", { class: "quiet" },
-      `filled, on the line: nothing drawn is both faster and smaller${firstText(best, answer.plans[0]?.short)}` +
+      `filled, on the line: nothing drawn is both faster and smaller${ofFirst}` +
         `${left ? `; ${left} slower ones with less memory are not drawn` : ""}. Arrow keys move, Enter chooses`)),
     responsive(draw, { class: "chart", role: "group", "aria-label": "Step time against memory" }));
 }
@@ -189,7 +198,8 @@ export function deploymentPlot(answer, all, chosen, choose) {
   const { tpot_limit_seconds: tpot, ttft_limit_seconds: ttft } = answer.question;
   const slowest = tpot ? 1 / tpot : null;
   const sorted = [...all].filter((one) => one.tpot_seconds).sort((a, b) => a.tokens_per_second_per_user - b.tokens_per_second_per_user);
-  const best = undominated(sorted.map((one) => ({ short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu })), [false, false]);
+  const [best, ofFirst] = frontier(sorted.map((one) => ({ short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu })),
+    answer.deployments[0]?.plan, [false, false]);
   const front = new Set(best.map(({ short }) => short));
   const pointsNow = () => sorted.map((one) => ({
     short: one.plan, x: one.tokens_per_second_per_user, y: one.tokens_per_second_per_gpu, size: 4.5,
@@ -215,7 +225,7 @@ export function deploymentPlot(answer, all, chosen, choose) {
   };
   return h("figure", { class: "frontier" },
     h("figcaption", null, "Throughput of a GPU against the speed of a user ", h("span", { class: "quiet" },
-      `filled, on the line: nothing drawn gives a GPU and a user more${firstText(best, answer.deployments[0]?.plan)}` +
+      `filled, on the line: nothing drawn gives a GPU and a user more${ofFirst}` +
         `${ttft ? `; TTFT at most ${seconds(ttft)}` : ""}. Arrow keys move, Enter chooses`)),
     responsive(draw, { class: "chart", role: "group", "aria-label": "Throughput against speed" }));
 }
