@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from autoconfig.megatron.batch.container import mount_lines
+from autoconfig.megatron.batch.time_limit import exit_lines, has_time, how_long, job_minutes, run_arguments, slurm_time
 from autoconfig.megatron.write import MOCK_STEPS, environment, train_arguments
 from autoconfig.megatron.write_model import GROUPS, Argument, not_written, unsaid, vocabulary_words
 from autoconfig.planning.export_files import MARK, UNWRITTEN, priced_as, quoted, remark, slug
@@ -63,7 +65,8 @@ def _docker(scenario: Scenario, plan: TrainPlan) -> list[str]:
         "CONTAINER=()",
         'if [ -n "$CONTAINER_IMAGE" ]; then',
         "    CONTAINER=(docker run --rm --gpus all --ipc host --network host --ulimit memlock=-1 --ulimit stack=67108864",
-        '        --volume "$PWD:$PWD" --workdir "$PWD")',
+        '        --workdir "$PWD")',
+        *(f"    {line}" for line in mount_lines(scenario)),
         f'    for name in {" ".join(names)}; do CONTAINER+=(--env "$name"); done',
         '    for mount in ${CONTAINER_MOUNTS//,/ }; do CONTAINER+=(--volume "$mount"); done',
         '    CONTAINER+=("$CONTAINER_IMAGE")',
@@ -98,17 +101,19 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         "#SBATCH --ntasks-per-node=1",
         f"#SBATCH --gpus-per-node={per_node}",
         "#SBATCH --exclusive",
-        f"#SBATCH --time={_smoke_minutes(report)}",
+        "#SBATCH --mem=0",
+        *([] if has_time(slurm) else [f"#SBATCH --time={slurm_time(job_minutes(report))}"]),
         "#SBATCH --output=%x-%j.log",
         *(f"#SBATCH {remark(one)}" for one in slurm),
     ]
     launch = [
+        *exit_lines(),
         'MASTER_ADDR="${MASTER_ADDR:-$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)}"',
         'MASTER_PORT="${MASTER_PORT:-29500}"',
         "export MASTER_ADDR MASTER_PORT",
         "CONTAINER=()  # for srun with pyxis",
         'if [ -n "$CONTAINER_IMAGE" ]; then',
-        '    CONTAINER_MOUNTS="$PWD:$PWD${CONTAINER_MOUNTS:+,$CONTAINER_MOUNTS}"',
+        *(f"    {line}" for line in mount_lines(scenario)),
         '    CONTAINER=(--container-image "$CONTAINER_IMAGE" --container-mounts "$CONTAINER_MOUNTS")',
         '    CONTAINER+=(--container-workdir "$PWD")',
         "fi",
@@ -120,19 +125,9 @@ def sbatch_script(scenario: Scenario, plan: TrainPlan, report: PlanReport | None
         f'    torchrun "$MEGATRON_PATH/{_program(scenario)}" "${{ARGUMENTS[@]}}"',
     ]
     missing = [name for name in ("--partition", "--account") if not any(one.startswith(name) for one in slurm)]
-    add = f"add {' and '.join(missing)} where your cluster needs {'them' if len(missing) > 1 else 'it'}; " if missing else ""
-    use = [f"Start: sbatch {SBATCH_SCRIPT} ({add}--time is that of the smoke test: a real job needs its own)"]
+    add = f" (add {' and '.join(missing)} where your cluster needs {'them' if len(missing) > 1 else 'it'})" if missing else ""
+    use = [f"Start: sbatch {SBATCH_SCRIPT}{add}", *how_long(report, slurm)]
     return _script(scenario, plan, report, use, directives, launch)
-
-
-STARTING_MINUTES = 30
-"""An assumption: container, data, compilation and communicators, before the first step."""
-
-
-def _smoke_minutes(report: PlanReport | None) -> int:
-    """Time limit of the script as it is written: its few steps, at the slow end of the band, and the start."""
-    seconds = 0.0 if report is None else report.confidence.step_seconds_p95 * MOCK_STEPS
-    return STARTING_MINUTES + math.ceil(seconds / 60.0)
 
 
 def _script(
@@ -395,6 +390,7 @@ def _data(scenario: Scenario, plan: TrainPlan) -> list[str]:
         "RUN_ARGUMENTS=(--train-iters \"$TRAIN_STEPS\" --lr \"$LEARNING_RATE\" --min-lr '0' --lr-decay-style 'cosine'",
         "    --lr-warmup-iters \"$WARMUP_STEPS\" --eval-interval '1000' --eval-iters \"$EVAL_STEPS\" --log-interval '1'",
         "    --log-throughput)",
+        *run_arguments(scenario),
         'if [ -n "$TENSORBOARD_DIR" ]; then',
         '    RUN_ARGUMENTS+=(--tensorboard-dir "$TENSORBOARD_DIR")',
         "fi",

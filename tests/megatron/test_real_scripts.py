@@ -2,10 +2,13 @@
 
 import math
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from autoconfig.specs.plan import parse_plan
 
+from autoconfig.megatron.batch.time_limit import given_minutes, has_time
 from autoconfig.megatron.scripts import LEARNING_RATES, learning_rate, sbatch_script, torchrun_script
 from autoconfig.training.price import Money, report_plan
 from autoconfig.training.question import Request, understand
@@ -25,11 +28,12 @@ def start(tmp_path):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
 
-    def run(script, **variables):
+    def run(script, code=0, **variables):
         (tmp_path / "train.sh").write_text(script)
         environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
         done = subprocess.run(["bash", str(tmp_path / "train.sh")], capture_output=True, text=True, env=environment, timeout=60,
-                              cwd=tmp_path, check=True)  # fmt: skip
+                              cwd=tmp_path, check=False)  # fmt: skip
+        assert done.returncode == code, done.stderr
         return done.stdout, done.stderr
 
     return run
@@ -88,6 +92,98 @@ def test_a_container_is_dockers_on_a_node_and_pyxis_under_slurm(start, tmp_path)
     where = f"{tmp_path}:{tmp_path},/data:/data --container-workdir {tmp_path}"
     assert f"srun: --kill-on-bad-exit=1 --container-image image:1 --container-mounts {where} bash -c" in out
     assert "--container" not in start(script, SLURM_JOB_NODELIST="host[0-1]")[0]
+
+
+BOTH = (
+    lambda scenario: torchrun(scenario),
+    lambda scenario: sbatch_script(scenario, parse_plan("tp=2,mbs=1", 8), None),
+)
+
+
+def mounted(out):
+    """source -> target of what the container is given."""
+    words = out.split()
+    given = [words[place + 1] for place, word in enumerate(words) if word == "--volume"]
+    if "--container-mounts" in words:
+        given = words[words.index("--container-mounts") + 1].split(",")
+    return dict(one.split(":")[:2] for one in given)
+
+
+@pytest.mark.parametrize("write", BOTH)
+def test_a_container_sees_every_path_outside_the_folder(start, tmp_path_factory, tmp_path, write):
+    """What lies below the folder, or below a target of the user's mounts, is left to them; folders to write are made."""
+    far = tmp_path_factory.mktemp("far")
+    for name in ("core", "data", "words", "tok", "own"):
+        (far / name).mkdir()
+    (far / "list").write_text(f"0.5 {far}/words/a 0.5 {far}/own/b")
+    (tmp_path / "near").mkdir()
+    given = {"CONTAINER_IMAGE": "i", "SLURM_JOB_NODELIST": "host0", "TOKENIZER_MODEL": f"{far}/tok"}
+    places = {"MEGATRON_PATH": f"{far}/core", "CHECKPOINT_DIR": f"{far}/ckpt/8b", "TENSORBOARD_DIR": "near/board"}
+    own = {"CONTAINER_MOUNTS": f"/elsewhere:{far}/own:ro,/x:/y"}
+    blend = f"0.7 {far}/data/a 0.3 near/b 0.1 {far}/own/c"
+    out, _ = start(write(scenario_of()), **given, **places, **own, DATA_PATH=blend)
+    wanted = {str(far / name): str(far / name) for name in ("core", "ckpt/8b", "data", "tok")}
+    assert mounted(out) == {str(tmp_path): str(tmp_path), "/elsewhere": f"{far}/own", "/x": "/y", **wanted}
+    assert (far / "ckpt" / "8b").is_dir() and f"--data-path {blend}" in out
+    out, _ = start(write(scenario_of()), **given, **own, DATA_ARGS_PATH=f"{far}/list", DATA_CACHE_PATH=f"{far}/cache")
+    wanted = {str(far / name): str(far / name) for name in ("list", "words", "cache", "tok")}
+    assert mounted(out) == {str(tmp_path): str(tmp_path), "/elsewhere": f"{far}/own", "/x": "/y", **wanted}
+    out, _ = start(write(scenario_of()), CONTAINER_IMAGE="i", SLURM_JOB_NODELIST="host0", MEGATRON_PATH="/opt/none/Megatron-LM")
+    assert mounted(out) == {str(tmp_path): str(tmp_path)}, "Megatron-LM lies in the image"
+
+
+@pytest.mark.parametrize("write", BOTH)
+@pytest.mark.parametrize(("name", "value"), [
+    ("DATA_PATH", "/no/such/data/a"), ("TRAIN_DATA_PATH", "1 /no/such/data/a"), ("DATA_ARGS_PATH", "/no/such/data"),
+    ("TOKENIZER_MODEL", "/no/such/data"), ("CHECKPOINT_DIR", "/proc/no/such/data"),
+])  # fmt: skip
+def test_a_path_that_no_container_would_see_stops_the_script(start, write, name, value):
+    """With its name, and before anything starts; without a container nothing is asked."""
+    given = {"SLURM_JOB_NODELIST": "host0", "TOKENIZER_MODEL": "meta-llama/Meta-Llama-3-8B", name: value}
+    out, said = start(write(scenario_of()), code=1, CONTAINER_IMAGE="i", **given)
+    assert out == "" and f"{name}: /" in said and "/no/such/data" in said
+    assert "torchrun" in start(write(scenario_of()), **given)[0]
+
+
+@pytest.mark.parametrize(("text", "minutes"), [
+    ("--time=90", 90), ("--time=90:30", 90), ("-t 1:30:00", 90), ("--time 2-0", 2880), ("--time=1-2:03", 1563),
+    ("--time=1-02:03:04", 1563), ("--time=UNLIMITED", None), ("--qos=low", None),
+])  # fmt: skip
+def test_time_limits_as_sbatch_takes_them(text, minutes):
+    assert given_minutes(["--qos=x", text]) == minutes and has_time([text]) == (not text.startswith("--qos"))
+
+
+def test_the_time_limit_is_that_of_the_tokens(start):
+    """The steps at the slow end of the band, and 30 minutes; what the user gives stands, and the cut is said."""
+    scenario, plan = scenario_of(seq_length=8192, global_batch_size=512), parse_plan("tp=2,mbs=1,sp=1", 8)
+    report = report_plan(scenario, plan, Money(tokens=1e12))
+    minutes = 30 + math.ceil(238_419 * report.confidence.step_seconds_p95 / 60)
+    limit = f"{minutes // 1440}-{minutes // 60 % 24:02d}:{minutes % 60:02d}"
+    script = sbatch_script(scenario, plan, report)
+    assert f"#SBATCH --time={limit}\n" in script and f"238,419 steps take {report.days_to_train:.3g} days" in script
+    assert "#SBATCH --mem=0" in script and "#SBATCH --time" not in torchrun_script(scenario, plan, report)
+    smoke = sbatch_script(scenario, plan, report_plan(scenario, plan))
+    assert f"#SBATCH --time={30 + math.ceil(50 * report.confidence.step_seconds_p95 / 60)}\n" in smoke
+    cut = sbatch_script(scenario, plan, report, ("--time=2-0", "--qos=low"))
+    assert cut.count("#SBATCH --time") == 1 and "#SBATCH --time=2-0\n" in cut and f"#SBATCH --time={limit}" not in cut
+    assert f"about {math.ceil(minutes / (2880 - 45))} times with --dependency=singleton" in " ".join(cut.split("\n# "))
+    assert "singleton" not in sbatch_script(scenario, plan, report, ("--time=999-0",))
+
+
+def test_a_job_saves_before_its_time_limit(start):
+    """Slurm says when the job ends; 15 minutes before, Megatron-LM is to save and to end."""
+    script = sbatch_script(scenario_of(), parse_plan("tp=2,mbs=1", 8), None)
+    ends = {"SLURM_JOB_NODELIST": "host0", "SLURM_JOB_END_TIME": str(int(time.time()) + 7200 + 30)}
+    assert "--exit-duration-in-mins 105" in start(script, **ends, CHECKPOINT_DIR="ckpt")[0]
+    assert "--exit-duration-in-mins" not in start(script, **ends)[0], "nothing is saved"
+    assert "--exit-duration-in-mins" not in start(script, SLURM_JOB_NODELIST="host0", CHECKPOINT_DIR="ckpt")[0]
+
+
+def test_ranks_collect_garbage_together(start):
+    words = "--distributed-timeout-minutes 60 --manual-gc --manual-gc-interval 100"
+    assert words in start(torchrun(scenario_of()))[0] and words not in start(torchrun(scenario_of(gpus=1), "tp=1,mbs=1"))[0]
+    known = (Path(__file__).parents[2] / "autoconfig" / "data" / "megatron_arguments.csv").read_text()
+    assert all(f"{word}," in known for word in (*words.split(), "--exit-duration-in-mins") if word.startswith("--"))
 
 
 def test_learning_rate_and_warm_up_are_those_of_the_size(start):

@@ -1,0 +1,108 @@
+"""How long a job takes, as its launch script says it to Slurm and to Megatron-LM."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+
+from autoconfig.megatron.write import MOCK_STEPS
+from autoconfig.specs.scenario import Scenario
+from autoconfig.training.price import PlanReport
+
+STARTING_MINUTES = 30
+"""An assumption: container, data, compilation and communicators, before the first step."""
+SAVING_MINUTES = 15
+"""An assumption: the last checkpoint before a time limit, and the end of all ranks."""
+MINUTES_PER_HOUR, MINUTES_PER_DAY = 60, 24 * 60
+_SLURM_TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
+
+
+def job_minutes(report: PlanReport | None) -> int:
+    """How long the job may take: the steps of the tokens asked for, else those of a smoke test, at the slow end of the 90 %
+    band, and the start."""
+    steps = MOCK_STEPS if report is None or report.steps_to_train is None else report.steps_to_train
+    seconds = 0.0 if report is None else report.confidence.step_seconds_p95 * steps
+    return STARTING_MINUTES + math.ceil(seconds / 60.0)
+
+
+def given_minutes(slurm: Sequence[str]) -> int | None:
+    """The time limit among further #SBATCH options, in minutes (man sbatch, --time); None where there is none, or no end."""
+    words = [word for one in slurm for word in one.replace("=", " ", 1).split()]
+    given = [value for name, value in itertools.pairwise(words) if name in ("--time", "-t")]
+    found = _SLURM_TIME.fullmatch(given[-1]) if given else None
+    if found is None:
+        return None
+    parts = [int(part) for part in found["parts"].split(":")]
+    if found["days"]:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
+        hours, minutes, _ = [*parts, 0, 0][:3]
+        return int(found["days"]) * MINUTES_PER_DAY + hours * MINUTES_PER_HOUR + minutes
+    if len(parts) == 3:
+        return parts[0] * MINUTES_PER_HOUR + parts[1]
+    return parts[0]
+
+
+def has_time(slurm: Sequence[str]) -> bool:
+    """Whether further #SBATCH options set the time limit themselves."""
+    return any(re.match(r"(--time|-t)(?![\w-])", one) or re.match(r"-t\d", one) for one in slurm)
+
+
+def slurm_time(minutes: int) -> str:
+    """Minutes as sbatch takes them: a number up to a day, then days-hours:minutes."""
+    if minutes <= MINUTES_PER_DAY:
+        return str(minutes)
+    days, rest = divmod(minutes, MINUTES_PER_DAY)
+    return f"{days}-{rest // MINUTES_PER_HOUR:02d}:{rest % MINUTES_PER_HOUR:02d}"
+
+
+def how_long(report: PlanReport | None, slurm: Sequence[str]) -> list[str]:
+    """What stands in the script of its time limit."""
+    steps = None if report is None else report.steps_to_train
+    if report is None or steps is None:
+        if has_time(slurm):
+            return []
+        return ["--time is that of the smoke test: a real job needs its own (sbatch --time 7-0)."]
+    needed, given = job_minutes(report), given_minutes(slurm)
+    margin = f"{slurm_time(needed)} at the slow end of the band with {STARTING_MINUTES} minutes to start"
+    slow = f"{steps:,} steps take {report.days_to_train:,.3g} days, {margin}"
+    if not has_time(slurm):
+        return [f"--time: {slow}; cut it to what your partition allows (sbatch --time 2-0)."]
+    if given is None or given >= needed:
+        return [f"{slow}."]
+    jobs = math.ceil(needed / max(1, given - STARTING_MINUTES - SAVING_MINUTES))
+    return [
+        f"{slow}: more than --time {slurm_time(given)}. Submit it about {jobs:,} times with --dependency=singleton and "
+        "CHECKPOINT_DIR set: each job saves before its limit, and the next goes on."
+    ]
+
+
+def exit_lines() -> list[str]:
+    """Lines of a batch script: a job that its limit would cut saves and ends before it (--exit-duration-in-mins). Slurm says
+    the end since 22.05."""
+    return [
+        "# a job that its time limit would cut saves and ends before it; submitted again, it goes on",
+        'if [ -n "$CHECKPOINT_DIR" ] && [ -n "${SLURM_JOB_END_TIME:-}" ]; then',
+        f"    MINUTES_LEFT=$(((SLURM_JOB_END_TIME - $(date +%s)) / 60 - {SAVING_MINUTES}))",
+        '    if [ "$MINUTES_LEFT" -gt 0 ]; then ARGUMENTS+=(--exit-duration-in-mins "$MINUTES_LEFT"); fi',
+        "fi",
+        "",
+    ]
+
+
+DISTRIBUTED_TIMEOUT_MINUTES = 60
+"""For ten by default, in which a large checkpoint or the first compilation may not end: Megatron-LM,
+examples/llama/train_llama3_8b_h100_fp8.sh."""
+GC_INTERVAL = 100
+"""Steps between collections of Python's garbage, on all ranks at once: NVIDIA-NeMo/Megatron-Bridge, recipes
+(train.manual_gc_interval)."""
+
+
+def run_arguments(scenario: Scenario) -> list[str]:
+    """Words that a job of several ranks needs and that no plan says: a rank that collects garbage alone holds up all others."""
+    if scenario.cluster.num_gpus == 1:
+        return []
+    return [
+        f"RUN_ARGUMENTS+=(--distributed-timeout-minutes '{DISTRIBUTED_TIMEOUT_MINUTES}'"
+        f" --manual-gc --manual-gc-interval '{GC_INTERVAL}')"
+    ]
