@@ -160,13 +160,16 @@ def export(
     format: str = "megatron",
     force: bool = False,
     even_if_too_large: bool = False,
+    image: str | None = None,
+    queue: str | None = None,
     **question: Unpack[QuestionKeywords],
 ) -> Export:
     """Launch scripts and plan.json of one plan, written into a folder: `autoconfig export`."""
-    from autoconfig.formats.export import export_named
+    from autoconfig.formats.export import export_named, place_of
     from autoconfig.training.question import request_of
 
-    return export_named(request_of(question), _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large)
+    asked, place = request_of(question), place_of(format, image, queue)
+    return export_named(asked, _plan_text(plan), str(output), format, force=force, too_large=even_if_too_large, place=place)
 
 
 @_question("CHECK", "CHECK_SERVING", but=("apply_to", "force"))

@@ -203,12 +203,12 @@ def export_command(ctx: click.Context, /, plan: str, **given: Any) -> None:
 
     autoconfig export --model 175b --gpus 1024 --output run tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.formats.export import export_named
+    from autoconfig.formats.export import export_named, place_of
     from autoconfig.training.question import request_of
 
     output, form, force, too_large = (given[name] for name in ("output", "format", "force", "even_if_too_large"))
-    slurm = slurm_options(given)
-    export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large, slurm=slurm)
+    slurm, place = slurm_options(given), place_of(form, given["image"], given["queue"])
+    export = export_named(request_of(given), plan, output, form, force=force, too_large=too_large, slurm=slurm, place=place)
     if not export.files:
         click.echo(f"error: {export.too_large}; nothing was written (--even-if-too-large writes it all the same)", err=True)
         ctx.exit(EXIT_NOTHING_FITS)

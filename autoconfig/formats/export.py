@@ -19,10 +19,11 @@ from autoconfig.formats.fine_tuning import (
 )
 from autoconfig.formats.writers.bridge import fine_tunes
 from autoconfig.formats.writers.trainers import AXOLOTL, FACTORY
+from autoconfig.megatron.batch.jobset import JOBSET_FILE, KubernetesPlace, jobset_text, kubernetes_place
 from autoconfig.megatron.export import plan_text
-from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, torchrun_script
+from autoconfig.megatron.scripts import SBATCH_SCRIPT, TORCHRUN_SCRIPT, sbatch_script, story, torchrun_script
 from autoconfig.planning.export_files import check_folder, write_export
-from autoconfig.specs.errors import GIB, InputError, chance_text
+from autoconfig.specs.errors import GIB, InputError, chance_text, option
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.nearest import nearest_legal
@@ -30,6 +31,8 @@ from autoconfig.training.price import Money, PlanReport, report_plan, violations
 from autoconfig.training.question import Request, plan_of, understand
 
 FORMATS = ("megatron", "trl", FACTORY, AXOLOTL, "plan")
+JOBSET = "jobset"
+"""Beside them, where a container image is named."""
 PLAN_FILE = "plan.json"
 
 
@@ -49,7 +52,17 @@ class Export:
 
 def check_export_folder(folder: str, *, force: bool = False) -> None:
     """Fail before the search, not after it. Raises FileError."""
-    check_folder(Path(folder), (PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT, *FINE_TUNING_FILES), force=force)
+    check_folder(Path(folder), (PLAN_FILE, TORCHRUN_SCRIPT, SBATCH_SCRIPT, JOBSET_FILE, *FINE_TUNING_FILES), force=force)
+
+
+def place_of(form: str, image: str | None, queue: str | None) -> KubernetesPlace | None:
+    """Where a JobSet runs; None for other formats. Raises InputError."""
+    if form == JOBSET:
+        return kubernetes_place(image, queue)
+    if image is not None or queue is not None:
+        one = "queue" if image is None else "image"
+        raise InputError(f"{option(one)} is for {option('format')} {JOBSET}: say that too, or leave it out")
+    return None
 
 
 def export_named(
@@ -61,6 +74,7 @@ def export_named(
     force: bool = False,
     too_large: bool = False,
     slurm: Sequence[str] = (),
+    place: KubernetesPlace | None = None,
 ) -> Export:
     """Export a plan that the caller names; one that does not fit is written only where `too_large` says so. Raises InputError:
     not readable, not legal (with the nearest legal plan), not a format that is written."""
@@ -74,15 +88,21 @@ def export_named(
         raise InputError(f"{plan} is not legal: {'; '.join(f'{v.rule} {v.text}' for v in broken)}; {advice}")
     report = report_plan(scenario, plan, Money(tokens=request.tokens), request.memory_margin)
     if not (report.fits or too_large):
-        export_texts(scenario, plan, report, form)  # what cannot be written at all is said first
+        export_texts(scenario, plan, report, form, place=place)  # what cannot be written at all is said first
         return Export(files=(), command="", too_large=_too_large(plan, report))
-    return export_plan(scenario, plan, report, folder, form, force=force, slurm=slurm)
+    return export_plan(scenario, plan, report, folder, form, force=force, slurm=slurm, place=place)
 
 
 def export_texts(
-    scenario: Scenario, plan: TrainPlan, report: PlanReport | None, form: str, slurm: Sequence[str] = ()
+    scenario: Scenario,
+    plan: TrainPlan,
+    report: PlanReport | None,
+    form: str,
+    slurm: Sequence[str] = (),
+    place: KubernetesPlace | None = None,
 ) -> dict[str, str]:
-    """File name -> text; `slurm`: further #SBATCH options. Raises UnsupportedError for models that cannot be written."""
+    """File name -> text; `slurm`: further #SBATCH options; `place`: of a JobSet. Raises UnsupportedError for models that cannot
+    be written, InputError."""
     texts = {PLAN_FILE: plan_text(scenario, plan, report)}
     if form == "trl":
         texts |= trl_texts(scenario, plan)
@@ -93,6 +113,13 @@ def export_texts(
     elif form == "megatron":
         texts[TORCHRUN_SCRIPT] = torchrun_script(scenario, plan, report)
         texts[SBATCH_SCRIPT] = sbatch_script(scenario, plan, report, slurm)
+    elif form == JOBSET:
+        if place is None:
+            raise InputError(f"a JobSet names its container image: give {option('image')}")
+        if fine_tunes(scenario):
+            raise InputError(f"{option('format')} {JOBSET} is a launch of Megatron-LM, which has no adapters: leave it out")
+        script = torchrun_script(scenario, plan, report)
+        texts[JOBSET_FILE] = jobset_text(scenario, plan, report, script, story(scenario, plan, report), place)
     if slurm and SBATCH_SCRIPT not in texts:
         raise InputError(f"{slurm[0]} is for a batch script, and this export has none: leave it out")
     return with_length(texts, None if report is None else report.steps_to_train)
@@ -115,9 +142,10 @@ def export_plan(
     *,
     force: bool = False,
     slurm: Sequence[str] = (),
+    place: KubernetesPlace | None = None,
 ) -> Export:
-    """Write one plan; one that does not fit is written, too, and said. `slurm`: further #SBATCH options."""
-    texts = export_texts(scenario, plan, report, form, slurm)
+    """Write one plan; one that does not fit is written, too, and said. `slurm`, `place` as in `export_texts`."""
+    texts = export_texts(scenario, plan, report, form, slurm, place)
     written = write_export(Path(folder), texts, force=force)
     too_large = "" if report.fits else _too_large(plan, report)
     note = trl_differs(scenario, plan, texts) if form == "megatron" and fine_tunes(scenario) else ""
@@ -134,6 +162,8 @@ def _command(scenario: Scenario, folder: Path, texts: Collection[str]) -> str:
     """What starts the plan."""
     if set(texts) == {PLAN_FILE}:
         return f"autoconfig check {shlex.quote(str(folder / PLAN_FILE))}"
+    if JOBSET_FILE in texts:
+        return f"kubectl create -f {shlex.quote(str(folder / JOBSET_FILE))}"
     if fine_tunes(scenario) or set(texts) & set(FINE_TUNING_FILES):
         return fine_tuning_command(scenario, folder, texts)
     if scenario.cluster.num_nodes == 1:
