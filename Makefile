@@ -1,4 +1,4 @@
-# make demo | fast | test | lint | bounds | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
+# make demo | fast | test | ray | lint | bounds | bench | soak | tables | calibration | accuracy | gpu. Everything runs from .venv, made on first
 # use with the python3 on PATH
 # (another one: make PYTHON=python3.12 test). Setup runs again only after pyproject.toml changed.
 
@@ -13,6 +13,9 @@ TORCH_FOR_CPU := 'torch==2.13.0+cpu'
 JUDGE_VENV := .venv-judge
 JUDGE_BIN := $(JUDGE_VENV)/bin
 JUDGE := $(JUDGE_VENV)/.installed
+RAY_VENV := .venv-ray
+RAY := $(RAY_VENV)/.installed
+RAY_BOUND := $(shell sed -n 's/.*"ray>=\([0-9.]*\)".*/\1/p' pyproject.toml)
 JUDGE_RL_VENV := .venv-judge-rl
 JUDGE_RL := $(JUDGE_RL_VENV)/.installed
 # Python sources of serving engines, whose own functions judge memory_model.engines
@@ -27,12 +30,13 @@ SEED ?= $(shell date +%s)
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo fast test services lint bounds judge families bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
+.PHONY: help demo fast test ray services lint bounds judge families bench soak mutants lock figures tables calibration accuracy inference-docs profiling-docs gpu clean
 
 help:
 	@echo "make demo    plan GPT-3 175B on 1,024 GPUs"
 	@echo "make fast    tests of formulas, lanes, structure and edges: no server, database, browser, torch or Slurm"
 	@echo "make test    lint and all tests but the judge's and the long ones (services and a browser are installed as root)"
+	@echo "make ray     studies on a real Ray cluster of three nodes on this machine (300 MB on first use)"
 	@echo "make lint    ruff, mypy, import-linter"
 	@echo "make bounds  the main commands and quick tests with every dependency at its lower bound (3 minutes)"
 	@echo "make judge   our rules and exports against the real megatron-core 0.19.2 (Python 3.12; 5 GB on first use)"
@@ -57,11 +61,16 @@ PYTEST := $(BIN)/python -m pytest --dist loadgroup --durations=15
 FAST := specs memory_model time_model planning training serving post_training sizing core cli render notebook test_structure.py \
 	test_docs.py test_deploy.py
 fast: $(DEV)
-	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or judge or soak)' $(addprefix tests/,$(FAST))
+	$(PYTEST) -n 2 -m 'not (service or browser or torch or slurm or ray or judge or soak)' $(addprefix tests/,$(FAST))
 
 test: lint services
 	tools/install_browser.sh $(BIN)/python
 	$(PYTEST) -n 3
+
+# Studies on a Ray cluster, with ray at its lower bound, in an environment of its own: ray alone is 280 MB. What Ray's daemons and
+# threads leave open is no failure.
+ray: $(RAY)
+	$(RAY_VENV)/bin/python -m pytest -n 0 -m ray -p no:unraisableexception -p no:threadexception --durations=5 tests/profiler/test_ray.py
 
 # Slurm and PostgreSQL for the tests of profiling: Debian's packages as root; elsewhere it names what is missing.
 services:
@@ -153,7 +162,7 @@ lock:
 		--python-platform x86_64-manylinux_2_28 --output-file deploy/requirements.txt pyproject.toml build/requires.txt
 
 clean:
-	rm -rf $(VENV) $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(RAY_VENV) $(JUDGE_VENV) build $(JUDGE_ENGINES) dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(RUNTIME): pyproject.toml setup.py
 	@$(call ensure_venv)
@@ -165,6 +174,11 @@ $(DEV): pyproject.toml setup.py
 	@$(PIP) $(TORCH_FOR_CPU) >/dev/null 2>&1 || echo "no wheel $(TORCH_FOR_CPU) here: torch's CUDA build is installed (5 GB)"
 	$(PIP) --editable '.[dev,train]'
 	@touch $(RUNTIME) $@
+
+$(RAY): $(RUNTIME)
+	$(BIN)/python -m venv --clear $(RAY_VENV)
+	$(RAY_VENV)/bin/python $(PIP_INSTALL) --editable '.[ray]' ray==$(RAY_BOUND) 'pytest<9.2' pytest-xdist hypothesis
+	@touch $@
 
 # megatron-core 0.19.2 needs Python 3.12: the python3.12 on PATH, or that of pyenv. The finished file comes last, so that a
 # broken installation is made again.

@@ -27,6 +27,8 @@ class Life(enum.StrEnum):
     """Not running, and nothing says how it ended."""
 
 
+MEET = "AUTOCONFIG_MEET"
+"""Variable of a job of several nodes: HOST:PORT where its nodes meet; under Slurm it is asked of the job itself."""
 Command = Callable[[JobFolder, Job], list[str]]
 """The command line that measures the job in a folder; it writes result.json there."""
 
@@ -55,7 +57,8 @@ class RunnerError(InputError):
 
 
 def torchrun(python: str = sys.executable, nodes: int = 1) -> Command:
-    """One process per rank. `python`: the interpreter that has torch. Several nodes meet at the first one of the Slurm job."""
+    """One process per rank. `python`: the interpreter that has torch. Several nodes meet where MEET says, else at the first
+    one of the Slurm job."""
 
     def command(folder: JobFolder, job: Job) -> list[str]:
         per_node = -(-job.num_processes // nodes)
@@ -72,8 +75,8 @@ def torchrun(python: str = sys.executable, nodes: int = 1) -> Command:
 def _several_nodes(launcher: Sequence[str], core: Sequence[str]) -> str:
     import shlex
 
-    head = 'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-    return f"{head}; exec {shlex.join(launcher)} --rdzv-endpoint=$head:29511 {shlex.join(core)}"
+    head = """$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1):29511"""
+    return f"meet=${{{MEET}:-{head}}}; exec {shlex.join(launcher)} --rdzv-endpoint=$meet {shlex.join(core)}"
 
 
 def environment(threads: int | None = None) -> dict[str, str]:

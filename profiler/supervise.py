@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,53 +92,77 @@ TURN_S = 0.2
 GRACE_S = 5.0
 
 
-class _Cancelled(Exception):
+class Cancelled(Exception):
     """SIGTERM came."""
 
 
 def supervise(folder: JobFolder) -> None:
     """Run the command of launch.json to its end, its time limit or a cancellation, once no other job of this place runs."""
     launch = read_json(folder.launch_file)
-    limit_s = float(launch["limit_s"])
     life = {"pid": os.getpid(), "start_ticks": start_ticks(psutil.Process())}
     write_json(folder.life_file, life)
+    turn: list[FileLock] = []
+
+    def begin() -> None:
+        turn.append(_wait_for_turn(folder))
+        write_json(folder.life_file, {**life, STARTED: True})
+
+    def end(how: dict[str, Any]) -> None:
+        for lock in turn:
+            lock.release()
+        write_json(folder.end_file, how)
+
+    watch(folder, launch, mark=folder.path, log=folder.log_file, begin=begin, end=end)
+
+
+def watch(
+    folder: JobFolder,
+    launch: dict[str, Any],
+    *,
+    mark: Path,
+    log: Path,
+    begin: Callable[[], None],
+    end: Callable[[dict[str, Any]], None],
+    go_on: Callable[[], bool] = lambda: True,
+) -> None:
+    """Run launch's command after `begin`, until it ends, its time limit, SIGTERM, or `go_on` (asked every second) is false; end
+    every process that carries `mark`, and tell `end` the reason, the exit code and the seconds."""
+    limit_s = float(launch["limit_s"])
     started, reason, code = time.monotonic(), EXITED, None
-    turn: FileLock | None = None
     child: subprocess.Popen[bytes] | None = None
     sampler: Sampler | None = None
     try:
-        turn = _wait_for_turn(folder)
+        begin()
         started = time.monotonic()
-        write_json(folder.life_file, {**life, STARTED: True})
-        with folder.log_file.open("ab") as log:
-            child = _start(launch, folder, log)
+        with log.open("ab") as file:
+            child = _start(launch, folder, mark, file)
         sampler = Sampler(folder.nvml_file) if launch.get("nvml") else None
-        code = _wait(child, started + limit_s, folder)
+        code = _wait(child, started + limit_s, folder, go_on)
     except subprocess.TimeoutExpired:
         reason = TIMEOUT
-    except _Cancelled:
+    except Cancelled:
         reason = CANCEL
     except OSError as error:
         code = 127
-        folder.log_file.write_text(f"{launch['command'][0]} cannot be started: {error.strerror or error}\n", encoding="utf-8")
+        log.write_text(f"{launch['command'][0]} cannot be started: {error.strerror or error}\n", encoding="utf-8")
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if sampler is not None:
             sampler.stop()
-        end_marked(folder.path, GRACE_S)
+        end_marked(mark, GRACE_S)
         if child is not None:
             child.wait()
-        if turn is not None:
-            turn.release()
-        write_json(folder.end_file, {"reason": reason, "exit_code": code, "seconds": time.monotonic() - started})
+        end({"reason": reason, "exit_code": code, "seconds": time.monotonic() - started})
 
 
-def _wait(child: subprocess.Popen[bytes], until: float, folder: JobFolder) -> int:
-    """The exit code; its logs are kept within their limit. Raises subprocess.TimeoutExpired."""
+def _wait(child: subprocess.Popen[bytes], until: float, folder: JobFolder, go_on: Callable[[], bool]) -> int:
+    """The exit code; its logs are kept within their limit. Raises subprocess.TimeoutExpired, Cancelled."""
     while (left := until - time.monotonic()) > LOG_LOOK_S:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return child.wait(timeout=LOG_LOOK_S)
         cut_logs(folder.path)
+        if not go_on():
+            raise Cancelled
     return child.wait(timeout=max(0.0, left))
 
 
@@ -149,8 +174,8 @@ def _wait_for_turn(folder: JobFolder) -> FileLock:
     return turn
 
 
-def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **launch.get("environment", {}), MARK: str(folder.path)}
+def _start(launch: dict[str, Any], folder: JobFolder, mark: Path, log: Any) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, **launch.get("environment", {}), MARK: str(mark)}
     return subprocess.Popen(
         launch["command"],
         cwd=launch.get("cwd") or folder.path,
@@ -163,8 +188,9 @@ def _start(launch: dict[str, Any], folder: JobFolder, log: Any) -> subprocess.Po
     )
 
 
-def _cancel(*_: object) -> None:
-    raise _Cancelled
+def cancel(*_: object) -> None:
+    """Handle SIGTERM: raises Cancelled in the main thread."""
+    raise Cancelled
 
 
 def main(arguments: list[str]) -> int:
@@ -172,13 +198,13 @@ def main(arguments: list[str]) -> int:
     lock = int(arguments[1])
     os.closerange(3, lock)
     os.closerange(lock + 1, min(os.sysconf("SC_OPEN_MAX"), MAX_DESCRIPTORS))
-    signal.signal(signal.SIGTERM, _cancel)
+    signal.signal(signal.SIGTERM, cancel)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         os.chdir(arguments[0])
         supervise(JobFolder(Path(arguments[0])))
-    except (AutoconfigError, KeyError, OSError, _Cancelled) as error:
+    except (AutoconfigError, KeyError, OSError, Cancelled) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
     return 0

@@ -11,6 +11,7 @@ _PACKAGES = {
     "serve": ("dbos", "fastapi", "httpx", "pebble", "prometheus_client", "pydantic", "sqlalchemy", "starlette", "uvicorn"),
     "postgres": ("psycopg",),
     "mcp": ("mcp", "mcp_types"),
+    "ray": ("ray",),
     "train": ("torch", "megatron", "triton"),
 }
 EXTRA = {package: extra for extra, packages in _PACKAGES.items() for package in packages}

@@ -32,7 +32,7 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it: what is printed in a pi
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))  # tests are no packages
 sys.path.insert(0, str(ROOT / "tests" / "helpers" / "runs"))
-TIERS = {"service", "browser", "torch", "slurm", "judge", "soak"}
+TIERS = {"service", "browser", "torch", "slurm", "ray", "judge", "soak"}
 """Markers of tests that `make fast` leaves out (pyproject.toml says what each is)."""
 MAX_ID = 100
 SMALL = {"seq_length": 1024, "global_batch_size": 32, "gpu": "a100-80gb"}

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "bounds"
 BIN = FOLDER / "bin"
 EXTRAS = ("plots", "tables", "study", "postgres", "serve", "mcp")
-LEFT_OUT = {"train": "torch alone is 5 GB, and pinned", "gpu": "needs CUDA"}
+LEFT_OUT = {"train": "torch alone is 5 GB, and pinned", "gpu": "needs CUDA", "ray": "make ray installs it at its bound"}
 """Extras that are not tried, and why."""
 TEST_TOOLS = ("pytest", "pytest-xdist", "hypothesis", "jsonschema")
 OLDER = "click"
@@ -44,7 +44,7 @@ TESTS = (
 )  # fmt: skip
 LEFT_TO_OTHERS = "tests/render/test_output_files.py::test_files_are_what_the_tool_writes_in_few_lines"
 """Published schemas are written with a developer's pydantic; each release writes them a little differently."""
-PLAIN = "not (browser or torch or slurm or judge or soak)"
+PLAIN = "not (browser or torch or slurm or ray or judge or soak)"
 _REQUIREMENT = re.compile(r"([\w.-]+)(\[[\w,.-]+\])?\s*(.*)")
 _BOUND = re.compile(r">=\s*([\w.]+)")
 

@@ -40,6 +40,7 @@ from autoconfig.api.searches import (
 )
 from autoconfig.api.store import OPEN, WORKERS, dbos_url, engine_of
 from autoconfig.api.work.recovery import Recovery, give_back
+from autoconfig.profiler.ray_cluster import Share, check_cluster
 from autoconfig.profiler.runner import RunnerError
 from autoconfig.profiler.slurm import check_programs
 from autoconfig.specs.errors import FileError, without_password
@@ -214,12 +215,15 @@ SCONTROL_S = 30.0
 
 def check_measuring(options: Options) -> None:
     """The folder can be written to; jobs of this machine have an interpreter with torch and megatron-core, those of Slurm its
-    programs and partition. Whether GPUs are enough is asked of each search. Raises FileError and RunnerError."""
+    programs and partition, those of Ray a cluster. Whether GPUs are enough is asked of each search. Raises FileError and
+    RunnerError."""
     _check_folder(options.folder)
     if options.runner == "slurm":
         check_programs()
         if options.slurm.partition is not None:
             _check_partition(options.slurm.partition)
+    elif options.runner == "ray":
+        check_cluster(options.ray_address, Share())
     else:
         check_python(options.python, 0)
 

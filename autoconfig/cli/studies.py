@@ -200,7 +200,11 @@ def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Opt
     from autoconfig.study.session import Options
 
     if options["runner"] == "local" and options["jobs"] > 1:
-        raise InputError(f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm")
+        raise InputError(
+            f"--jobs {options['jobs']}: jobs at once on one machine slow each other down; use --runner slurm or ray"
+        )
+    if options["ray_address"] and options["runner"] != "ray":
+        raise InputError(f"--ray-address {options['ray_address']} is for --runner ray: say that too, or leave it out")
     return Options(
         folder=folder,
         runner=options["runner"],
@@ -208,6 +212,7 @@ def options_of_runner(folder: Path, options: dict[str, Any], **more: Any) -> Opt
         slots=options["jobs"],
         gpus_here=options.get("gpus_here"),
         slurm=SlurmOptions(partition=options["partition"], account=options["account"], extra=tuple(options["slurm"])),
+        ray_address=options["ray_address"],
         **more,
     )
 
@@ -262,6 +267,8 @@ def _same_place(options: dict[str, Any]) -> str:
         parts.append(f"--python {shlex.quote(options['python'])}")
     if options["runner"] != "local":
         parts.append(f"--runner {options['runner']}")
+    if options["ray_address"]:
+        parts.append(f"--ray-address {shlex.quote(options['ray_address'])}")
     if options.get("gpus_here"):
         parts.append(f"--gpus-here {options['gpus_here']}")
     return "".join(f" {part}" for part in parts)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from autoconfig.profiler.folder import FileLock, JobFolder, holder, read_json, take
 from autoconfig.profiler.local import LocalRunner
+from autoconfig.profiler.ray_cluster import RayRunner, Share, check_address, check_cluster
 from autoconfig.profiler.runner import Runner, environment
 from autoconfig.profiler.slurm import SlurmOptions, SlurmRunner, check_programs
 from autoconfig.specs.errors import FileError, InputError, option
@@ -65,6 +66,8 @@ class Options:
     gpus_here: int | None = None
     """GPUs that a job can have; None: all that the question is about."""
     slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    ray_address: str | None = None
+    """HOST:PORT of the Ray cluster's head; None: RAY_ADDRESS says."""
 
     @property
     def url(self) -> str:
@@ -98,6 +101,10 @@ class Session(Generic[WorkT]):
             per_node = min(work.gpus, work.gpus_per_node) if on_gpu else 0
             slurm = replace(options.slurm, nodes=nodes, gpus_per_node=per_node)
             return SlurmRunner(work.command(options.python, nodes), slurm, variables)
+        if options.runner == "ray":
+            share = share_of(work)
+            command = work.command(options.python, share.nodes)
+            return RayRunner(command, check_address(options.ray_address), share, variables, nvml=on_gpu)
         return LocalRunner(work.command(options.python, 1), variables, nvml=on_gpu)
 
     def worker(self, runner: Runner, listener: Listener, budget: Budget, *, owner: str | None = None, **more: Any) -> Worker:
@@ -202,8 +209,17 @@ def check_machine(options: Options, work: StudyWork) -> None:
     """What the jobs need here is here. Raises RunnerError."""
     if options.runner == "slurm":
         check_programs()
+    elif options.runner == "ray":
+        check_cluster(options.ray_address, share_of(work))
     else:
         work.check_python(options.python)
+
+
+def share_of(work: StudyWork) -> Share:
+    """What a job has of a Ray cluster: a CPU for each of its ranks, and a GPU where it is about GPUs."""
+    per_node = min(work.gpus, work.gpus_per_node)
+    gpus = per_node if work.settings.device == "cuda" else 0
+    return Share(nodes=max(1, work.gpus // work.gpus_per_node), gpus=gpus, cpus=per_node)
 
 
 def owner_of(folder: Path) -> str:
@@ -253,15 +269,20 @@ def forget(storage: RDBStorage, name: str, folder: Path, *, shared: bool, force:
     if not shared:
         ours = [t for t in running if t.user_attrs.get(names.OWNER) == owner_of(folder)]
         for job in [JobFolder(folder.absolute() / JOBS / t.user_attrs[names.JOB]) for t in ours if names.JOB in t.user_attrs]:
-            slurm = read_json(job.launch_file).get("runner") == SlurmRunner.name
-            runner: Runner = SlurmRunner(_none, SlurmOptions()) if slurm else LocalRunner(_none)
-            runner.cancel(job)
+            _runner_of(read_json(job.launch_file)).cancel(job)
     delete_study(storage, name)
     left = {study.name for study in list_studies(storage)}
     if shared and (folder / DATABASE).exists():
         with opened(sqlite_url(folder)) as own:
             left |= {study.name for study in list_studies(own)}
     forget_operators(folder, name, left)
+
+
+def _runner_of(launch: Mapping[str, Any]) -> Runner:
+    """Who started a job, by its launch.json. Raises RunnerError where a scheduler is gone."""
+    if launch.get("runner") == RayRunner.name:
+        return RayRunner(_none, str(launch["address"]))
+    return SlurmRunner(_none, SlurmOptions()) if launch.get("runner") == SlurmRunner.name else LocalRunner(_none)
 
 
 def _none(folder: JobFolder, job: Job) -> list[str]:

@@ -217,8 +217,8 @@ class Worker:
     def _launch(self, trial: Trial, row: int, planned: list[Stage], stage: Stage, again: bool = False) -> None:
         folder = prepare(self.jobs_folder, stage.job)
         self._note(trial, {names.STAGE: stage.name, names.JOB: folder.name})
+        life = self.runner.poll(folder)  # first: it may learn how the job ended
         found = outcome_of(folder)
-        life = self.runner.poll(folder)
         if life not in (Life.RUNNING, Life.WAITING) and (found is None or found.kind not in FINAL):
             # never shortened by the budget: a job that outlives a killed search would end as timed out, which is final
             self.waiting.append((folder, stage.limit_s(self.job_limit_s)))
