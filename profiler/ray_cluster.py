@@ -6,6 +6,7 @@ them, and the next one finds them. A node that dies takes its actors along; its 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import json
@@ -73,7 +74,7 @@ class RayRunner:
         self._command, self._address, self._share, self._nvml = command, address, share or Share(), nvml
         self._environment = dict(environment or {})
         self._seats: dict[Path, tuple[int, list[Any]]] = {}
-        self._asked: dict[Path, list[Any]] = {}
+        self._asked: dict[Path, dict[int, Any]] = {}
 
     def submit(self, folder: JobFolder, limit_s: float) -> None:
         """Ask for a placement group; the job starts when the cluster has one, whether or not this search still lives."""
@@ -111,7 +112,9 @@ class RayRunner:
                 num_cpus=bundle["CPU"],
                 num_gpus=bundle.get("GPU", 0),
             )
-            seats.append(asked.remote(command, str(folder.path), variables, name, MEET, seats[0] if seats else None))
+            seats.append(
+                asked.remote(command, str(folder.path), variables, name, MEET, ray_seat.LINGER_S, seats[0] if seats else None)
+            )
         return seats
 
     def poll(self, folder: JobFolder) -> Life:
@@ -148,20 +151,22 @@ class RayRunner:
             seats = self._seats_of(folder, attempt, nodes)
         except ValueError:
             return None, "Ray does not know it any more"
-        asked = self._asked.pop(folder.path, None) or [seat.code.remote() for seat in seats]
-        ready, left = ray.wait(asked, num_returns=len(asked), timeout=LOOK_S)
-        if left and not ready:
-            self._asked[folder.path] = asked
-            return None, ""
-        codes: dict[int, int | None] = {}
-        for answer in ready:
+        asked = self._asked.setdefault(folder.path, {})
+        asked |= {rank: seat.code.remote() for rank, seat in enumerate(seats) if rank not in asked}
+        ready, _ = ray.wait([*asked.values()], num_returns=len(asked), timeout=LOOK_S)
+        code = None
+        for rank, answer in [*asked.items()]:
+            if answer not in ready:
+                continue
+            del asked[rank]
             try:
-                codes[asked.index(answer)] = ray.get(answer)
+                said = ray.get(answer)
             except errors.ActorUnavailableError:  # of a network that stumbles: asked again
                 continue
             except errors.RayActorError as error:
-                return codes.get(0), f"its node or actor died: {_first_line(error)}"
-        return codes.get(0), ""
+                return code, f"its node or actor died: {_last_line(error)}"
+            code = said if rank == 0 else code
+        return code, ""
 
     def _seats_of(self, folder: JobFolder, attempt: int, nodes: int) -> list[Any]:
         """Of this process, else by name. Raises ValueError where one is gone."""
@@ -204,9 +209,10 @@ class RayRunner:
             write_json(folder.end_file, {"reason": EXITED, "exit_code": code, "attempt": attempt})
 
 
+@functools.cache
 def check_cluster(address: str | None, share: Share) -> None:
-    """A cluster answers within seconds, and has nodes for such a job: those that an autoscaler would add do not count. Raises
-    RunnerError."""
+    """A cluster answers within seconds, and has nodes for such a job: those that an autoscaler would add do not count. Asked
+    once in a process. Raises RunnerError."""
     checked = check_address(address)
     if importlib.util.find_spec("ray") is None:
         raise missing_package(ModuleNotFoundError(name="ray"), f"{option('runner')} ray")
@@ -222,8 +228,8 @@ def check_cluster(address: str | None, share: Share) -> None:
         ) from None
     try:
         nodes = json.loads(done.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
-        raise RunnerError(f"the Ray cluster at {checked} takes no search from here: {_first_line(done.stderr)}") from None
+    except (ValueError, IndexError, RecursionError):
+        raise RunnerError(f"the Ray cluster at {checked} takes no search from here: {_last_line(done.stderr)}") from None
     wanted = share.bundle
     able = [node for node in nodes if all(node.get(name, 0) >= amount for name, amount in wanted.items())]
     if len(able) < share.nodes:
@@ -272,7 +278,7 @@ def _connected(address: str) -> Any:
     try:
         ray.init(address=checked, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except (RuntimeError, ValueError, OSError) as error:
-        raise RunnerError(f"the Ray cluster at {checked} takes no search from here: {_first_line(error)}") from error
+        raise RunnerError(f"the Ray cluster at {checked} takes no search from here: {_last_line(error)}") from error
     ray.cloudpickle.register_pickle_by_value(ray_seat)
     # what happens to nodes would be printed on standard output, where answers go; `poll` says it of those that matter
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
@@ -285,6 +291,6 @@ def _name(folder: JobFolder, attempt: int) -> str:
     return f"autoconfig-{folder.name}-{place}-{attempt}"
 
 
-def _first_line(text: object) -> str:
+def _last_line(text: object) -> str:
     lines = [line.strip() for line in str(text).splitlines() if line.strip()]
     return lines[-1][:300] if lines else "no word of why"

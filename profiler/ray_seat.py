@@ -26,10 +26,18 @@ class Seat:
     """Of one bundle of a job's placement group."""
 
     def __init__(
-        self, command: list[str], folder: str, variables: dict[str, str], group: str, meet: str, leader: Any = None
+        self,
+        command: list[str],
+        folder: str,
+        variables: dict[str, str],
+        group: str,
+        meet: str,
+        linger_s: float,
+        leader: Any = None,
     ) -> None:
         """Start `command` in `folder`. The first seat, which has no `leader`, chooses where all meet, says so in the variable
-        `meet`, and gives the placement group `group` back in the end. Raises OSError where the command is not there."""
+        `meet`, and gives the placement group `group` back `linger_s` after the end. Raises OSError where the command is not
+        there."""
         import ray
 
         if leader is None:
@@ -49,7 +57,7 @@ class Seat:
             preexec_fn=lambda: library.prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
         )
         if leader is None:
-            threading.Thread(target=self._give_back, args=(group,), daemon=True).start()
+            threading.Thread(target=self._give_back, args=(group, linger_s), daemon=True).start()
 
     def address(self) -> str:
         """HOST:PORT where the job's nodes meet."""
@@ -67,11 +75,11 @@ class Seat:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
-    def _give_back(self, group: str) -> None:
+    def _give_back(self, group: str, linger_s: float) -> None:
         import time
 
         import ray
 
         self._process.wait()
-        time.sleep(LINGER_S)
+        time.sleep(linger_s)
         ray.util.remove_placement_group(ray.util.get_placement_group(group))

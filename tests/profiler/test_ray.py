@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import stand_in
-from autoconfig.profiler import ray_cluster
+from autoconfig.profiler import ray_cluster, ray_seat
 from autoconfig.profiler.folder import prepare, read_json
 from autoconfig.profiler.outcome import Kind, outcome_of
 from autoconfig.profiler.processes import marked
@@ -114,6 +114,14 @@ def test_a_job_is_found_again_and_cancelled(runner, nodes, jobs):
     assert left_over(folder.path) == [] and groups(runner) == []
 
 
+def test_a_job_that_nobody_looks_at_gives_its_nodes_back(runner, jobs, monkeypatch):
+    monkeypatch.setattr(ray_seat, "LINGER_S", 0.1)
+    folder = prepare(jobs, make_job(stand_in.MEASURE, 3))
+    runner.submit(folder, LIMIT_S)
+    wait_until(lambda: groups(runner) == [], "the group is held")
+    assert outcome_of(folder).kind is Kind.MEASURED
+
+
 def test_a_job_has_a_time_limit(runner, jobs):
     folder = prepare(jobs, make_job(stand_in.HIDE, 2))
     runner.submit(folder, 0.5)
@@ -155,8 +163,8 @@ def test_a_lost_node(runner, nodes, jobs):
 def test_a_job_of_several_nodes(nodes, jobs, tmp_path):
     """torchrun starts on each of three nodes; they meet at one address."""
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/bash\necho "$@" >> meet.txt\nsleep 1\n[ $(wc -l < meet.txt) = 3 ] && exec {sys.executable} -S '
-                      f"{stand_in.__file__}\n")  # fmt: skip
+    wait = 'until [ "$(wc -l < meet.txt)" = 3 ]; do sleep 0.1; done'
+    python.write_text(f'#!/bin/bash\necho "$@" >> meet.txt\n{wait}\nexec {sys.executable} -S {stand_in.__file__}\n')
     python.chmod(0o755)
     runner = RayRunner(torchrun(str(python), 3), nodes.address, Share(nodes=3, gpus=8, cpus=1))
     folder = prepare(jobs, make_job(stand_in.MEASURE, 30))

@@ -2,7 +2,7 @@
 
 CRD.yaml is config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml of kubernetes-sigs/jobset at that release. Kept are the
 paths of its fields, their types, what is required, and the limits of values; the pod template is left to Kubernetes' schema.
-Writes tests/megatron/kubernetes/jobset.json.
+Writes tests/megatron/batch/kubernetes/jobset.json.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-TARGET = Path(__file__).parents[2] / "tests" / "megatron" / "kubernetes" / "jobset.json"
+TARGET = Path(__file__).parents[2] / "tests" / "megatron" / "batch" / "kubernetes" / "jobset.json"
 KEPT = ("type", "required", "enum", "minimum", "maximum", "maxItems", "maxLength", "minLength", "pattern", "format")
 
 

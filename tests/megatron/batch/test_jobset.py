@@ -1,5 +1,5 @@
-"""JobSets: judged by the fields of the projects' own CRDs (tests/megatron/kubernetes names the releases), pods by Kubernetes'
-schema, and the script in them started with the variables that a pod would have."""
+"""JobSets: judged by the fields of the projects' own CRDs (kubernetes/ here names the releases), pods by Kubernetes' schema,
+and the script in them started with the variables that a pod would have."""
 
 import copy
 import json
