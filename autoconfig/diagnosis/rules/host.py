@@ -256,7 +256,7 @@ def slow_optimizer(case: RunCase) -> Cause | Cleared | None:
     offloaded = e is not None and e.plan is not None and e.plan.offload > 0
     words = "the optimizer takes far too long" + (" on the CPU" if offloaded else "")
     figures = f"{seconds:.3g} s, {seconds / step:.0%} of the step" + (f"; {price:.3g} s are expected" if price else "")
-    remedy = "the optimizer on the GPU where it fits (no offload), fused, its state sharded (--use-distributed-optimizer)"
+    remedy = "it on the GPU where it fits (no offload), fused, its state sharded (Megatron: --use-distributed-optimizer)"
     after, cured = None, None
     if offloaded and e is not None and e.scenario is not None and e.plan is not None and case.step_seconds:
         on_gpu = replace(e.plan, offload=0.0)
