@@ -325,3 +325,12 @@ def test_arguments_that_are_cut_off_before_the_model_say_no_plan():
         found = diagnosed({"run.log": DUMP[: DUMP.index(end)] + "\n" + megatron(57.0)}, gpu="h100")
         assert (found.verdict, found.measured.step_seconds) == ("not_enough", 57.0)
         assert "log's own arguments" in found.missing[0].evidence and "bash" not in found.missing[0].evidence
+
+
+def test_logs_of_two_hosts_of_a_run_are_one_run():
+    times = [57.0 + (13 * step % 29) / 100 for step in range(40)]
+    line = " iteration {0}/ 900 | elapsed time per iteration (ms): {1:.1f} | global batch size: 512 |\n"
+    one = "".join(line.format(step, 1e3 * seconds) for step, seconds in enumerate(times, 1))
+    assert diagnosed({"n0.log": one, "n1.log": one}).expectation is None
+    other = "".join(line.format(step, 1e3 * seconds) for step, seconds in enumerate(reversed(times), 1))
+    assert diagnosed({"n0.log": one, "n1.log": other}).case.ratio == pytest.approx(1.0, rel=0.01)
