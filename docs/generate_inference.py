@@ -19,11 +19,11 @@ from benchmarks import made_traces
 
 PAGE = Path(__file__).with_name("inference.md")
 WIDTH = "124"
-ONE_GPU = "--top 1 --isl 1024 --osl 1024"
+ONE_GPU = "--top 1 --isl 1024 --osl 1024 --verbose"
 EXAMPLES = {
     "70b": f"deployments --model llama3-70b --gpus 1 --gpu h100-sxm-80gb --fix weights=fp8,kv=fp8 {ONE_GPU}",
     "sizing": "deployments --model llama3-70b --gpus 64 --gpu h200 --engine vllm --trace day.csv --rate 20 --ttft 2s "
-    "--tpot 50ms --goal gpus --price 3 --top 2",
+    "--tpot 50ms --goal gpus --price 3 --top 2 --verbose",
     "falcon": f"deployments --model falcon-180b --gpus 1 --gpu h200-sxm-141gb --fix weights=int4,kv=fp8 {ONE_GPU}",
 }
 PARETO_SHOWN = 3

@@ -84,9 +84,9 @@ def rl_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given: Any
     if as_json:
         print_json(answer_json(found))
     else:
-        from autoconfig.render.post_training import show_placements
+        from autoconfig.render.first.rl import show
 
-        show_placements(console(), found)
+        show(console(), found)
     if exported is not None:
         from autoconfig.formats.post_training.run import checkpoint_of
 

@@ -168,15 +168,17 @@ def validate_command(gpu_runs: Path | None, as_json: bool) -> None:
     Every published run and its error: docs/accuracy.md.
     """
     from autoconfig.calibration import gpu_runs as own
-    from autoconfig.render.validation import class_rows, run_rows, validation, validation_json
+    from autoconfig.render.validation import LEGEND, class_rows, run_rows, validation, validation_json
 
     found = validation(own.gpu_runs(gpu_runs))
     if as_json:
         print_json(validation_json(found))
         return
-    click.echo(f"{found.about} Release {found.release}, {found.date}, calibration {found.calibration}.")
+    console().print(f"{found.about} Release {found.release}, {found.date}, calibration {found.calibration}.", markup=False)
     show_rows("classes", class_rows(found), as_json)
+    console().print(LEGEND, markup=False, style="dim")
     if found.gpu_runs:
+        console().print("Jobs of make gpu: GiB and seconds as measured, and by us.")
         show_rows("gpu_runs", run_rows(found.gpu_runs), as_json)
 
 
@@ -271,7 +273,7 @@ def budget_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
         ctx.exit(EXIT_NOTHING_FITS)
 
 
-@click.command("scaling")
+@click.command("scaling", cls=ManyOptions)
 @options([replace(field, many=field.name == "gpu" or field.many) for field in SCALING])
 @json_option
 @verbose_option
@@ -300,8 +302,8 @@ def scaling_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given
 
         print_json(scaling_json(answer))
     else:
-        from autoconfig.render.sizing.scaling import show_scaling
+        from autoconfig.render.first.scaling import show
 
-        show_scaling(console(), answer)
+        show(console(), answer)
     if all(point.report is None for point in answer.points):
         ctx.exit(EXIT_NOTHING_FITS)

@@ -80,9 +80,9 @@ def deployments_command(ctx: click.Context, /, as_json: bool, verbose: bool, **g
 
         print_json(serve_json(found))
     else:
-        from autoconfig.render.serving import show_answer
+        from autoconfig.render.first.deployments import show
 
-        show_answer(console(), found)
+        show(console(), found)
     if not found.reports:
         say_not_exported(export_folder, "no deployment fits within the limits")
         ctx.exit(EXIT_NOTHING_FITS)

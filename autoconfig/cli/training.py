@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from autoconfig.formats.export import Export
     from autoconfig.megatron.check_input import CheckInput
-    from autoconfig.training.answer import SearchAnswer
+    from autoconfig.training.answer import Explanation, SearchAnswer
     from autoconfig.training.question import Question
 
 
@@ -107,9 +107,9 @@ def search_command(ctx: click.Context, /, as_json: bool, verbose: bool, **given:
 
         print_json(search_json(answer))
     else:
-        from autoconfig.render.training import show_search
+        from autoconfig.render.first.search import show
 
-        show_search(console(), answer, _same_question("explain", answer.question))
+        show(console(), answer, _same_question("explain", answer.question))
     if not answer.plans:
         unsaid = given["format"] is not None and answer.ranking.funnel.fit > 0
         none = "nothing fits" if answer.nothing_legal is None else "no plan is legal"
@@ -183,9 +183,9 @@ def _compare(asked: list[dict[str, Any]], *, as_json: bool) -> None:
 
         print_json({"schema_version": 2, "compared": [search_json(answer) for answer in answers]})
     else:
-        from autoconfig.render.plan_table import show_compared
+        from autoconfig.render.first.search import show_comparison
 
-        show_compared(console(), answers)
+        show_comparison(console(), answers)
     for reason in refused:  # what one GPU cannot run, the others may
         click.echo(f"left out: {reason}", err=True)
     if not any(answer.plans for answer in answers):
@@ -247,42 +247,54 @@ def _plans_of_files(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 @click.command("explain", cls=ManyOptions)
 @plan_argument
+@click.argument("other", type=str, required=False)
 @options(fields.QUESTION, (fields.BINDS, *fields.SET))
 @json_option
 @verbose_option
 @click.pass_context
-def explain_command(ctx: click.Context, /, plan: str, as_json: bool, verbose: bool, **given: Any) -> None:
-    """Memory per stage and part, time per part, of one PLAN, or of the plan of a FILE that `check` reads.
+def explain_command(ctx: click.Context, /, plan: str, other: str | None, as_json: bool, verbose: bool, **given: Any) -> None:
+    """Memory per stage and part, time per part, of one PLAN or the plan of a FILE that `check` reads; of two the difference.
 
     autoconfig explain --model 175b --gpus 1024 tp=8,pp=8,mbs=1,sp=1
     """
-    from autoconfig.training.answer import explain, explain_plan
-    from autoconfig.training.question import request_of
-
-    if file := _file_named(plan):
-        from autoconfig.megatron.check import file_violations
-
-        source = _read_file(file, given)
-        with time_limit(file):
-            broken = file_violations(source)
-            explanation = explain_plan(source.question, source.plan, binds=given["binds"], broken=broken)
-    elif given["set"]:
+    if given["set"] and not any(_file_named(one) for one in (plan, other or "")):
         raise InputError(f"--set is for what a FILE leaves open, and {plan[:60]} is no file", field="set")
-    else:
-        explanation = explain(request_of(given), plan, binds=given["binds"])
-    included = explanation.included
+    binds = given["binds"] and other is None
+    explained = [_explained(one, given, binds=binds) for one in (plan, other) if one is not None]
     if as_json:
         from autoconfig.render.training_json import explain_json
 
-        print_json(explain_json(explanation))
-    else:
+        answers = [explain_json(one) for one in explained]
+        print_json(answers[0] if other is None else {"schema_version": 2, "compared": answers})
+    elif other is None:
         from autoconfig.render.training import show_explain
 
-        show_explain(console(), explanation)
-    if not included.legal:
+        show_explain(console(), explained[0])
+    else:
+        from autoconfig.render.first.two_plans import show_two
+
+        show_two(console(), explained[0], explained[1])
+    included = [one.included for one in explained]
+    if not all(one.legal for one in included):
         ctx.exit(EXIT_BAD_INPUT)
-    if included.report is not None and not included.report.fits:
+    if not any(one.report is None or one.report.fits for one in included):
         ctx.exit(EXIT_NOTHING_FITS)
+
+
+def _explained(plan: str, given: Mapping[str, Any], *, binds: bool) -> Explanation:
+    """One plan, or that of a file, in full."""
+    from autoconfig.training.answer import explain, explain_plan
+    from autoconfig.training.question import request_of
+
+    file = _file_named(plan)
+    if file is None:
+        return explain(request_of(given), plan, binds=binds)
+    from autoconfig.megatron.check import file_violations
+
+    source = _read_file(file, given)
+    with time_limit(file):
+        broken = file_violations(source)
+        return explain_plan(source.question, source.plan, binds=binds, broken=broken)
 
 
 def _show_chance(answer: SearchAnswer, folder: str, *, err: bool) -> None:

@@ -106,9 +106,9 @@ class SearchFound(Answered[SearchJson]):
     """The plans that fit, best first: what `autoconfig search --json` prints."""
 
     def __init__(self, answer: SearchAnswer) -> None:
-        from autoconfig.render.training import show_search
+        from autoconfig.render.first.search import show
 
-        super().__init__(search_json(answer), lambda console: show_search(console, answer))
+        super().__init__(search_json(answer), lambda console: show(console, answer))
 
     @cached_property
     def plans(self) -> pd.DataFrame:
@@ -128,10 +128,10 @@ class ComparedFound(Answered[SimpleNamespace]):
     """One search for each GPU and precision: what `search` prints for a repeated `--gpu` or `--precision`."""
 
     def __init__(self, answers: Sequence[SearchAnswer], left_out: Sequence[Exception]) -> None:
-        from autoconfig.render.plan_table import show_compared
+        from autoconfig.render.first.search import show_comparison
 
         record = SimpleNamespace(schema_version=2, compared=tuple(map(search_json, answers)))
-        super().__init__(record, lambda console: show_compared(console, answers))
+        super().__init__(record, lambda console: show_comparison(console, answers))
         self.searches = tuple(map(SearchFound, answers))
         self.left_out = tuple(map(str, left_out))
         """Why the others have no answer."""
@@ -200,9 +200,9 @@ class DeploymentsFound(Answered[ServeJson]):
     """The deployments that meet the limits, best first: what `autoconfig deployments --json` prints."""
 
     def __init__(self, answer: ServeAnswer) -> None:
-        from autoconfig.render.serving import show_answer
+        from autoconfig.render.first.deployments import show
 
-        super().__init__(serve_json(answer), lambda console: show_answer(console, answer))
+        super().__init__(serve_json(answer), lambda console: show(console, answer))
 
     @cached_property
     def deployments(self) -> pd.DataFrame:
@@ -222,9 +222,9 @@ class ScalingFound(Answered[ScalingJson]):
     """The best plan over GPU counts and types: what `autoconfig scaling --json` prints."""
 
     def __init__(self, answer: ScalingAnswer) -> None:
-        from autoconfig.render.sizing.scaling import show_scaling
+        from autoconfig.render.first.scaling import show
 
-        super().__init__(scaling_json(answer), lambda console: show_scaling(console, answer))
+        super().__init__(scaling_json(answer), lambda console: show(console, answer))
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -246,9 +246,9 @@ class RlFound(Answered[RlJson]):
     """The placements of a step of post-training: what `autoconfig rl --json` prints."""
 
     def __init__(self, answer: RlAnswer) -> None:
-        from autoconfig.render.post_training import show_placements
+        from autoconfig.render.first.rl import show
 
-        super().__init__(rl_json(answer), lambda console: show_placements(console, answer))
+        super().__init__(rl_json(answer), lambda console: show(console, answer))
 
     @cached_property
     def placements(self) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from autoconfig.formats.convert import Converted
 from autoconfig.formats.edit import line_of, line_of_rule
 from autoconfig.megatron.check import NO_OTHER_PLAN, CheckAnswer, FlagChange, MissingOverlap
 from autoconfig.megatron.check_input import CheckInput
+from autoconfig.render.blocks import NO, START, Blocks
+from autoconfig.render.plan_table import asked_text
 from autoconfig.render.question_json import AnswerJson, QuestionJson, question_json
 from autoconfig.render.screen import brief, seconds_text, show_table
 from autoconfig.render.training import show_assumed, show_question, show_remedies, speed_text
@@ -204,33 +206,47 @@ def no_verdict(answer: CheckAnswer) -> bool:
 
 
 def show_check(console: Console, answer: CheckAnswer) -> None:
-    """Legal, fits, how fast, better."""
+    """START or NO, legal, fits, how fast, better; of what else there is as much as a first screen holds, or all of it where the
+    console is verbose."""
     source = answer.source
-    show_question(console, source.question)
-    _show_legality(console, answer)
+    whole = bool(getattr(console, "verbose", False))
+    shown = Blocks(rows=CHANGES_SHOWN)
+    shown.draw(lambda out: show_question(out, source.question) if whole else out.print(asked_text(source.question)))
+    starts = not answer.violations and answer.report is not None and answer.report.fits and not no_verdict(answer)
+    shown.say(START if starts else NO, _legality(answer))
     slips = sentences(one for one in source.unknown if one.effect is Effect.EVERYTHING)
     if slips:
-        console.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
+        shown.print(f"[yellow]Left out of this verdict, as Megatron-LM does not know it:[/yellow] {escape('; '.join(slips))}")
+    if answer.violations:
+        shown.draw(lambda out: _show_nearest(out, answer, shown.rows))
     if answer.report is not None:
-        _show_report(console, answer, answer.report)
-    _show_better(console, answer)
+        shown.print(_fits(answer, answer.report))
+        shown.print(speed_text(answer.report))
+    shown.draw(lambda out: _show_better(out, answer, len(answer.changes) if whole else shown.rows))
     for one in answer.missing:
-        console.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.")
+        shown.print(f"Not given: [bold]{one.flag}[/bold] would save {seconds_text(one.saved_seconds)} a step.", spare=1)
     for text in answer.omitted:
-        console.print(f"Not given: {escape(text)}")
+        shown.print(f"Not given: {escape(text)}", spare=2)
     for text in answer.without_effect:
-        console.print(f"Note: {escape(text)}")
-    if answer.missing and answer.better is None:
-        console.print("[dim]--apply-to FILE writes what is not given.[/dim]")
+        shown.print(f"Note: {escape(text)}", spare=3)
     if answer.report is not None:
-        _show_stages(console, answer.report, source.question.scenario.cluster.memory_bytes)
+        shown.print(_stages(answer.report, source.question.scenario.cluster.memory_bytes), spare=5)
     for text in sentences(source.not_modelled):
-        console.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
-    brief(console, "From the file", source.notes)
-    brief(console, f"Arguments without effect on the answer ({len(source.ignored)})", source.ignored)
-    show_assumed(console, source.question)
+        shown.print(f"[yellow]Not modelled:[/yellow] {escape(text)}")
+    shown.draw(lambda out: brief(out, "From the file", source.notes), spare=6 if source.notes else 0)
+    ignored = f"Arguments without effect on the answer ({len(source.ignored)})"
+    shown.draw(lambda out: brief(out, ignored, source.ignored), spare=7 if source.ignored else 0)
+    shown.draw(lambda out: show_assumed(out, source.question))
+    if not whole:
+        writes = "--apply-to FILE writes it | " if answer.changes or answer.missing else ""
+        shown.say("next", f"{writes}--verbose: stages, notes, all arguments")
     if others := sentences(one for one in source.unknown if one.effect is not Effect.EVERYTHING):
-        console.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
+        shown.print(f"[yellow]Unknown arguments, not taken into account:[/yellow] {escape('; '.join(others))}")
+    shown.show(console)
+
+
+CHANGES_SHOWN = 8
+"""Of a file's arguments, on a first screen."""
 
 
 def _of_arguments(answer: CheckAnswer) -> bool:
@@ -238,14 +254,17 @@ def _of_arguments(answer: CheckAnswer) -> bool:
     return bool(answer.violations) and len(answer.violations) == len(answer.source.refused)
 
 
-def _show_legality(console: Console, answer: CheckAnswer) -> None:
+def _legality(answer: CheckAnswer) -> str:
+    """The plan, and the rules that it breaks."""
     plan = f"Plan [bold]{escape(str(answer.source.plan))}[/bold]"
     if not answer.violations:
-        console.print(f"{plan} [bold green]Legal.[/bold green]")
-        return
-    console.print(f"{plan} [bold red]Not legal:[/bold red]")
-    for violation in answer.violations:
-        console.print(f"  {violation.rule}: {escape(violation.text)}")
+        return f"{plan} [bold green]Legal.[/bold green]"
+    rules = [f"  {violation.rule}: {escape(violation.text)}" for violation in answer.violations]
+    return "\n".join([f"{plan} [bold red]Not legal:[/bold red]", *rules])
+
+
+def _show_nearest(console: Console, answer: CheckAnswer, rows: int) -> None:
+    """The nearest legal plan with what it changes in the file."""
     if answer.source.megatron_fsdp or _of_arguments(answer):
         return
     if answer.nearest is None:
@@ -253,50 +272,48 @@ def _show_legality(console: Console, answer: CheckAnswer) -> None:
         console.print(f"No plan is legal for this model, number of GPUs and global batch{among}; change one of them.")
         return
     console.print(f"The nearest legal plan is [bold]{escape(str(answer.nearest))}[/bold]:")
-    _change_table(console, answer.fixes)
+    _change_table(console, answer.fixes, rows)
     if answer.better is None:
         _show_environment(console, answer)
 
 
-def _show_report(console: Console, answer: CheckAnswer, report: PlanReport) -> None:
+def _fits(answer: CheckAnswer, report: PlanReport) -> str:
+    """Whether the file's plan fits, or why nobody can say."""
     worst = report.worst_stage
     if answer.source.undecided:
         what = ", ".join(answer.source.undecided)
-        console.print(
+        return (
             f"[bold]No verdict on memory[/bold]: not known is {escape(what)}, which may change the state, the logits or the "
             f"weights that are kept; with AdamW, the loss and the formats that are known: {worst.peak_bytes / GIB:.1f} GiB on "
             f"stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
-        console.print(speed_text(report))
-        return
     if no_verdict(answer):
         effect, bound = (Effect.MORE_MEMORY, "at least") if report.fits else (Effect.LESS_MEMORY, "at most")
         remarks = (*answer.source.not_modelled, *(answer.source.question.assumed if report.fits else ()))
         what = "; ".join(sentences(one for one in remarks if one.effect is effect))
-        console.print(
+        return (
             f"[bold]No verdict on memory[/bold]: not modelled is {escape(what)}; {bound} {worst.peak_bytes / GIB:.1f} GiB, "
             f"without it, on stage {worst.stage}, of {report.limit_bytes / GIB:.1f}."
         )
-        console.print(speed_text(report))
-        return
     verdict = "[bold green]Fits[/bold green]" if report.fits else "[bold red]Does not fit[/bold red]"
-    console.print(
+    return (
         f"{verdict}: stage {worst.stage} needs {worst.peak_bytes / GIB:.1f} GiB of {report.limit_bytes / GIB:.1f}; "
         f"chance to fit {chance_text(report.confidence.fit_probability)}."
     )
-    console.print(speed_text(report))
 
 
-def _show_stages(console: Console, report: PlanReport, device_bytes: float) -> None:
+def _stages(report: PlanReport, device_bytes: float) -> str:
+    """Peak memory of every stage."""
     peaks = [f"{stage.peak_bytes / GIB:.1f}" for stage in report.stages]
     shown = ", ".join(peaks) if len(peaks) <= STAGES_SHOWN else f"{', '.join(peaks[: STAGES_SHOWN - 1])}, ..., {peaks[-1]}"
-    console.print(
+    return (
         f"Peak by stage, GiB: {shown}, of {report.limit_bytes / GIB:.1f} "
         f"({device_bytes / GIB:.1f} on the device less allocator, NCCL and CUDA context)"
     )
 
 
-def _show_better(console: Console, answer: CheckAnswer) -> None:
+def _show_better(console: Console, answer: CheckAnswer, rows: int) -> None:
+    """The better plan with `rows` of what it changes in the file, or why there is none."""
     better = answer.better
     if answer.source.megatron_fsdp:
         console.print(f"No other plan: {NO_OTHER_PLAN}. Drop --use-megatron-fsdp to see the plans without it.")
@@ -323,7 +340,7 @@ def _show_better(console: Console, answer: CheckAnswer) -> None:
     _show_what_helps(console, answer)
     if answer.speedup is not None and answer.report is not None:
         console.print(_what_it_buys(answer.report, better, answer.speedup))
-    _change_table(console, answer.changes)
+    _change_table(console, answer.changes, rows)
     _show_environment(console, answer)
 
 
@@ -360,13 +377,15 @@ def _show_environment(console: Console, answer: CheckAnswer) -> None:
         console.print(f"It also needs, in front of the launch: [bold]{escape(line)}[/bold]")
 
 
-def _change_table(console: Console, changes: tuple[FlagChange, ...]) -> None:
+def _change_table(console: Console, changes: tuple[FlagChange, ...], shown: int) -> None:
     columns = ("argument", "old", "new")
     rows = [[one.flag, _cell(one.old), _cell(one.new)] for one in changes]
     if not rows:
         console.print("  The file has no words for what that plan changes.")
         return
-    show_table(console, columns, rows, left=columns, below=("new",))
+    show_table(console, columns, rows[:shown], left=columns, below=("new",))
+    if len(rows) > shown:
+        console.print(f"{len(rows) - shown} more changes (--verbose; --apply-to FILE writes them all)", style="dim")
 
 
 def _cell(values: tuple[str, ...] | None) -> str:

@@ -25,52 +25,23 @@ SPARE = ("TFLOPS", "MFU", "tokens/s/GPU")
 
 def plan_table(console: Console, answer: SearchAnswer) -> None:
     """One row per plan, and one per plan that the caller named and that fits, marked by a +; on a narrow terminal what has no
-    column stands under its row, so that nothing is cut. All of it in the short form where the console is verbose."""
-    reports = [ranked.report for ranked in answer.plans]
-    ranks = [f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}" for one in answer.plans]
-    own = [one.report for one in answer.included if one.report is not None and one.report.fits]
-    verbose = getattr(console, "verbose", False)
-    alike = {} if verbose else other_chunks(answer)
-    folded = {id(report) for group in alike.values() for report in group}
-    ranked = [(rank, report) for rank, report in zip(ranks, reports, strict=True) if id(report) not in folded]
-    rows = [*ranked, *(("+", report) for report in own)]
+    column stands under its row, so that nothing is cut. Then all of them in the short form."""
+    ranked = [(f"{one.rank}{'=' if one.tie_group == 1 and answer.ties > 1 else ''}", one.report) for one in answer.plans]
+    rows = [*ranked, *(("+", one.report) for one in answer.included if one.report is not None and one.report.fits)]
     degrees = [key for key in DEGREES if key != "ep" or answer.question.scenario.model.is_moe]
     names = ["#", *map(str.upper, degrees), "step", "tokens/s/GPU", "TFLOPS", "MFU", "peak/limit", "fit"]
-    names += ["days"] if reports[0].days_to_train is not None else []
-    names += ["cost"] if reports[0].cost is not None else []
+    names += ["days"] if ranked[0][1].days_to_train is not None else []
+    names += ["cost"] if ranked[0][1].cost is not None else []
     cells = []
     for rank, report in rows:
         sizes = [f"{getattr(report.plan, key)}" for key in degrees]
         line = [rank, *sizes, *figures(report), chance_text(report.confidence.fit_probability)]
         line += [f"{report.days_to_train:,.1f}"] if report.days_to_train is not None else []
         line += [f"{report.cost:,.0f}"] if report.cost is not None else []
-        cells.append([*line, ",".join(filter(None, (also(report.plan), _or_chunks(report, alike.get(id(report), [])))))])
+        cells.append([*line, also(report.plan)])
     show_table(console, [*names, "also"], cells, left=("also",), below=("also",), spare=SPARE)
-    if verbose:
-        for rank, report in rows:
-            console.print(f"{rank} {report.plan}", markup=False, soft_wrap=True)
-
-
-def other_chunks(answer: SearchAnswer) -> dict[int, list[PlanReport]]:
-    """Of plans that the model cannot tell from the first: by the id of a report the later ones that differ in nothing but their
-    chunks (vpp)."""
-    firsts: dict[TrainPlan, PlanReport] = {}
-    found: dict[int, list[PlanReport]] = {}
-    for one in answer.plans:
-        if one.tie_group == 1:
-            first = firsts.setdefault(one.report.plan.replace(vpp=1), one.report)
-            if first is not one.report:
-                found.setdefault(id(first), []).append(one.report)
-    return found
-
-
-def _or_chunks(first: PlanReport, others: Sequence[PlanReport]) -> str:
-    """The other numbers of chunks, and the longest of their steps; the shortest where all are shorter than the first's."""
-    if not others:
-        return ""
-    numbers, steps = ",".join(str(one.plan.vpp) for one in others), [one.step_seconds for one in others]
-    slower = max(steps) >= first.step_seconds
-    return f"or vpp={numbers} ({'to' if slower else 'from'} {seconds_text(max(steps) if slower else min(steps))})"
+    for rank, report in rows:
+        console.print(f"{rank} {report.plan}", markup=False, soft_wrap=True)
 
 
 def also(plan: TrainPlan) -> str:
@@ -183,30 +154,59 @@ def show_varied(console: Console, question: Question) -> None:
 
 def show_included(console: Console, included: IncludedPlan, answer: SearchAnswer) -> None:
     """Rank and percentile of a plan that the caller named and why it is no better, or what speaks against it."""
-    name = f"[bold]Included[/bold] {escape(str(included.plan))}: "
+    console.print(f"[bold]Included[/bold] {included_text(included, answer)}")
+
+
+def included_text(included: IncludedPlan, answer: SearchAnswer) -> str:
+    """The plan that was named, or the best with its keys, and its place, in the markup of rich."""
+    name = f"{escape(str(included.plan))}{escape(_completed(included))}: "
     if not included.legal:
-        console.print(name + "not legal: " + escape("; ".join(f"{v.rule} {v.text}" for v in included.violations)))
-        return
+        return name + "not legal: " + escape("; ".join(f"{v.rule} {v.text}" for v in included.violations))
     assert included.report is not None
     said = escape(named_figures(included.report))
     first = answer.plans[0].report if answer.plans else None
     if not included.report.fits:
-        console.print(f"{name}does not fit, {included.shortfall_gib:.1f} GiB too much ({said})")
-    elif included.layout_rank is None:
-        console.print(f"{name}fits ({said})")
-    else:
-        console.print(
-            f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} "
-            f"(first {included.layout_percentile:.1f} %), {escape(reason_for(included.report, first, answer.ranking, -1))}"
-        )
+        return f"{name}does not fit, {included.shortfall_gib:.1f} GiB too much ({said})"
+    if included.layout_rank is None:
+        return f"{name}fits ({said})"
+    return (
+        f"{name}layout {included.layout_rank:,} of {answer.ranking.funnel.fit:,} "
+        f"(first {included.layout_percentile:.1f} %), {escape(reason_for(included.report, first, answer.ranking, -1))}"
+    )
+
+
+def _completed(included: IncludedPlan) -> str:
+    """Which keys of a completed plan were the caller's, and what these alone are."""
+    if included.given is None:
+        return ""
+    alone = included.given_report
+    beside = f"; {seconds_text(alone.step_seconds)} as written" if alone is not None else "; as written not legal"
+    return f" (the best with {included.asked}{beside})"
+
+
+def asked_text(question: Question) -> str:
+    """Model, GPUs, precision and batch: the head of a first screen."""
+    scenario = question.scenario
+    cluster, numerics = scenario.cluster, scenario.numerics
+    adapters = f", LoRA of rank {numerics.lora_rank}" if numerics.peft != "none" else ""
+    return (
+        f"[bold]{escape(scenario.model.name)}[/bold] ({total_parameters(scenario.model) / 1e9:,.1f} B) on "
+        f"[bold]{cluster.num_gpus:,} x {escape(cluster.gpu.id)}[/bold], {precision_text(numerics)}{adapters}, "
+        f"{samples_text(scenario)}"
+    )
 
 
 def workload_text(scenario: Scenario) -> str:
     """Sequence and batch, and how dropless experts are routed."""
+    return f"{samples_text(scenario, 'global batch')}{routing_text(scenario)}"
+
+
+def samples_text(scenario: Scenario, batch: str = "batch") -> str:
+    """Length of a sample, and samples of a step."""
     work = scenario.workload
     packed = f" packed from sequences of {work.packed_length:,}" if work.packed_length else ""
     runs = f" in {work.schedule_calls:,} runs of the pipeline's schedule" if work.schedule_calls > 1 else ""
-    return f"sequence {work.seq_length:,}{packed}, global batch {work.global_batch_size:,}{runs}{routing_text(scenario)}"
+    return f"sequence {work.seq_length:,}{packed}, {batch} {work.global_batch_size:,}{runs}"
 
 
 def routing_text(scenario: Scenario) -> str:

@@ -12,9 +12,11 @@ from rich.markup import escape
 from autoconfig.planning.money import money_text
 from autoconfig.post_training.answer import RlAnswer, spanning_engines
 from autoconfig.post_training.answer_json import kind_of, placement_json
+from autoconfig.post_training.job import PostTrainingJob
 from autoconfig.post_training.phases import PHASES
 from autoconfig.post_training.questions.unknowns import Unknown, band_where_said
 from autoconfig.post_training.ranking import PricedPlacement
+from autoconfig.render.blocks import NO, START, Blocks
 from autoconfig.render.screen import show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text, option_name
 from autoconfig.specs.remarks import Remark, assumed_json, sentence, sentences
@@ -54,7 +56,7 @@ def show_placements(console: Console, found: RlAnswer) -> None:
         return
     best = found.ranked[0]
     if found.deadline:
-        console.print(f"[bold]{_met(found)}[/bold]")
+        console.print(f"[bold]{met_text(found)}[/bold]")
     if not found.fit_chance_met:
         likeliest = max(one.memory.chance for one in found.ranked)
         console.print(
@@ -66,9 +68,9 @@ def show_placements(console: Console, found: RlAnswer) -> None:
     if found.riskier is not None and round(saved, 3) > 0:
         console.print(
             f"[bold]{saved:.1%} faster if it fits[/bold] (chance {chance_text(found.riskier.memory.chance)}, below "
-            f"--fit-chance {found.fit_chance * 100:.6g}%): {escape(_placed(found.riskier))}"
+            f"--fit-chance {found.fit_chance * 100:.6g}%): {escape(placed_text(found.riskier))}"
         )
-    console.print(_phases(best))
+    console.print(phases_text(best))
     if found.ties > 1:
         console.print(
             f"= marks a tie: {found.ties} placements are within {RESOLUTION:.0%} of the fastest, closer than the model can "
@@ -89,7 +91,7 @@ def _show_unknowns(console: Console, one: PricedPlacement, unknowns: Sequence[Un
         console.print(f"[bold]{name}[/bold] narrows the band most: said, a step is {low:,.0f} to {high:,.0f} s.")
 
 
-def _met(found: RlAnswer) -> str:
+def met_text(found: RlAnswer) -> str:
     """The fewest GPUs of a deadline, and what fewer take."""
     deadline, fewer = found.deadline, found.fewer
     if deadline is None:
@@ -126,7 +128,7 @@ def _show_placed(
             f"{one.memory.host_bytes / GIB:.0f}",
             f"{one.placement.memory_share:g}" if one.phases.generation else "-",
             "yes" if one.placement.offload else "no",
-            _placed(one),
+            placed_text(one),
         ]
         for number, one in enumerate(rows, 1)
     ]
@@ -137,15 +139,15 @@ COST = "cost/step"
 """Money for a step of all GPUs, at --price."""
 
 
-def _placed(one: PricedPlacement) -> str:
-    """Who runs where."""
+def placed_text(one: PricedPlacement) -> str:
+    """Who runs where: placement, engines, the plan of training."""
     p = one.placement
     engines = f"{p.engine.replicas} {'engine' if p.engine.replicas == 1 else 'engines'} of tp={p.engine.tp}"
     trained = f"training on {p.train.world_size}: {p.train}"
     return f"{kind_of(p)}; {engines}; {trained}" if one.phases.generation else f"{kind_of(p)}; {trained}"
 
 
-def _phases(one: PricedPlacement) -> str:
+def phases_text(one: PricedPlacement) -> str:
     """The seconds of every phase in a line."""
     phases = [f"{name.replace('_', ' ')} {seconds:,.1f}" for name in PHASES if (seconds := one.phases.of((name,))) > 0]
     hidden = f"; of these {one.phases.beside:,.1f} hidden beside others" if one.phases.beside else ""
@@ -165,42 +167,57 @@ def _balance(one: PricedPlacement) -> str:
 
 
 def show_check(console: Console, found: RlCheck) -> None:
-    """The whole answer of `rl check`."""
-    run = found.run
-    console.print(
+    """START or NO, what cannot run, what fits, the better placement; of the rest as much as a first screen holds, or all of it
+    where the console is verbose."""
+    run, shown = found.run, Blocks()
+    whole = bool(getattr(console, "verbose", False))
+    shown.head(
         f"{run.framework} {found.version}, {run.back_end}: {escape(run.model)}, {run.algorithm_said} on "
         f"{run.train_gpus + run.rollout_gpus + run.critic_gpus} GPUs",
     )
-    show_assumptions(console, run.notes)
+    for number, text in enumerate(found.broken):
+        shown.say("" if number else NO, f"[bold]Cannot run[/bold]: {escape(text)}")
+    priced = found.priced if found.job is not None else None
+    starts = START if found.legal and found.fit_chance_met else NO
+    if priced is not None:
+        why = priced.memory.reason
+        shown.say("" if found.broken else starts, f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.")
+    elif not found.broken:
+        shown.say(starts, "nothing of it can be priced")
     for text in map(sentence, found.unknown):
-        console.print(f"[bold]Unknown key[/bold] {escape(text)}")
+        shown.print(f"[bold]Unknown key[/bold] {escape(text)}")
     if found.unread:
-        more = f" and {len(found.unread) - SHOWN} more" if len(found.unread) > SHOWN else ""
-        console.print(f"Not read: {escape(', '.join(found.unread[:SHOWN]))}{more}")
-    for text in found.broken:
-        console.print(f"[bold]Cannot run[/bold]: {escape(text)}")
-    if found.priced is None or found.job is None:
-        return
-    why = found.priced.memory.reason
-    console.print(f"[bold]{found.headline}[/bold]{f': {why}' if why else ''}.", highlight=False)
-    _show_placed(console, "This run", [found.priced])
-    _show_notes(console, spanning_engines(found.job, [found.priced, *([found.better] if found.better else [])]))
-    console.print(_phases(found.priced))
-    _show_unknowns(console, found.priced, found.unknowns)
+        named = found.unread if whole else found.unread[:SHOWN]
+        more = f" and {len(found.unread) - len(named)} more" if len(found.unread) > len(named) else ""
+        shown.print(f"Not read: {escape(', '.join(named))}{more}", spare=2)
+    if priced is not None and found.job is not None:
+        _show_run(shown, found, priced, found.job)
+    shown.draw(lambda out: show_assumptions(out, run.notes))
+    shown.show(console)
+
+
+def _show_run(shown: Blocks, found: RlCheck, priced: PricedPlacement, job: PostTrainingJob) -> None:
+    """The run as it is, what to do first, what is better."""
+    shown.draw(lambda out: _show_placed(out, "This run", [priced]))
+    named = spanning_engines(job, [priced, *([found.better] if found.better else [])])
+    shown.draw(lambda out: _show_notes(out, named), spare=3 if named else 0)
+    shown.print(phases_text(priced))
+    if found.unknowns:
+        shown.draw(lambda out: _show_unknowns(out, priced, found.unknowns), spare=1)
     for verdict in (*([found.verdict] if found.verdict else []), *found.passes):
-        console.print(f"{verdict.said}.")
+        shown.print(f"{verdict.said}.")
     if found.filled:
         size = f"filled up to {found.filled.placement.tokens_per_gpu:,} tokens of a GPU"
         if found.fewer:
             size = f"of {found.fewer:,} {'sample' if found.fewer == 1 else 'samples'}"
         what = f"{size}: chance to fit {chance_text(found.filled.memory.chance)}, {found.filled.seconds:,.1f} s a step"
-        console.print(f"[bold]First[/bold], micro-batches {what}: {escape(found.filled_words)}")
-    if found.better:
-        _show_placed(console, "Better on the same GPUs", [found.better])
+        shown.print(f"[bold]First[/bold], micro-batches {what}: {escape(found.filled_words)}")
+    if (better := found.better) is not None:
+        shown.draw(lambda out: _show_placed(out, "Better on the same GPUs", [better]))
         if found.fits:
-            console.print(_what_it_buys(found.priced, found.better))
-        if found.better.memory.chance < found.fit_chance:
-            console.print(f"It is the likeliest to fit: no placement has --fit-chance {found.fit_chance * 100:.6g}%.")
+            shown.print(_what_it_buys(priced, better))
+        if better.memory.chance < found.fit_chance:
+            shown.print(f"It is the likeliest to fit: no placement has --fit-chance {found.fit_chance * 100:.6g}%.")
 
 
 def _what_it_buys(own: PricedPlacement, better: PricedPlacement) -> str:

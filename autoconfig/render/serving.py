@@ -13,6 +13,7 @@ from autoconfig.engines.check import UNKNOWN, StartAnswer
 from autoconfig.engines.flags import NAMES
 from autoconfig.engines.load import LoadAnswer
 from autoconfig.memory_model.serving import ServingMemory
+from autoconfig.render.blocks import NO, START, labelled
 from autoconfig.render.screen import brief, show_assumptions, show_table
 from autoconfig.render.start_json import weights_text
 from autoconfig.serving.answer import ServeAnswer
@@ -23,7 +24,6 @@ from autoconfig.serving.question import ServeQuestion
 from autoconfig.serving.reasons import limits_of, rate_text
 from autoconfig.specs.engines.start import MemoryPart
 from autoconfig.specs.errors import GIB
-from autoconfig.specs.layouts import spread
 from autoconfig.specs.remarks import sentences
 from autoconfig.time_model.serving.workload import Trace
 
@@ -39,10 +39,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
         console.print(f"[bold]{q.engine.name} has no constants of its own:[/bold] {borrowed}'s, under {q.engine.name}'s limits")
     if q.tails:
         console.print("TTFT and TPOT in tables are means in closed form; percentiles are judged in the simulation", style="dim")
-    whole = bool(getattr(console, "verbose", False))
     if answer.reports:
-        shown: Sequence[DeploymentReport] = answer.reports if whole else answer.reports[:BRIEF_ROWS]
-        _show_deployments(console, _of(shown, answer.reports, "Best deployment of each layout"), q, shown)
+        _show_deployments(console, "Best deployment of each layout", q, answer.reports)
         _show_first(console, answer)
     else:
         console.print(f"[bold]{escape(answer.infeasible)}[/bold]")
@@ -52,10 +50,8 @@ def show_answer(console: Console, answer: ServeAnswer) -> None:
     if answer.hours:
         _show_hours(console, answer)
     if answer.pareto:
-        count = len(answer.pareto)
-        shown = answer.pareto if whole else [answer.pareto[i] for i in spread(range(count), BRIEF_ROWS - 1)]
         title = "Pareto frontier: speed of a user against throughput of a GPU"
-        _show_deployments(console, _of(shown, answer.pareto, title), q, shown)
+        _show_deployments(console, title, q, answer.pareto)
     for text, found, why in answer.included:
         if found is None:
             console.print(f"--include {escape(text)}: {escape(why)}")
@@ -76,15 +72,6 @@ def _judged(answer: ServeAnswer) -> str:
         return ""
     held = sum(kept(answer.question, one) for one in answer.simulated)
     return f" in closed form, {held} of {len(answer.simulated)} tried in the simulation"
-
-
-BRIEF_ROWS = 4
-"""Rows of a table that is not asked for with --verbose: each may take two lines, and the first table ends by line twelve."""
-
-
-def _of(shown: Sequence[object], found: Sequence[object], title: str) -> str:
-    """The title, with how many rows are left out."""
-    return title if len(shown) == len(found) else f"{title}, {len(shown)} of {len(found)} (--verbose: all)"
 
 
 def load_text(question: ServeQuestion) -> str:
@@ -139,7 +126,6 @@ def _show_deployments(console: Console, title: str, question: ServeQuestion, rep
 def _show_hours(console: Console, answer: ServeAnswer) -> None:
     """A trace hour by hour: what of the recommended deployment carries it."""
     hours, best = answer.hours, answer.reports[0]
-    shown = hours if getattr(console, "verbose", False) else hours[:DAY]
     pools = best.plan.prefill is not None
     rows = [
         [
@@ -152,19 +138,17 @@ def _show_hours(console: Console, answer: ServeAnswer) -> None:
             f"{one.gpus:,}",
             f"{one.gpu_hours:,.1f}",
         ]
-        for one in shown
+        for one in hours
     ]
     names = ("from", "requests/s", "tokens in", "out", *(("prefill",) * pools), "replicas", "GPUs", "GPU hours")
     title = "Hour by hour: instances of the recommended deployment for the busiest quarter of each, in closed form"
-    show_table(console, names, rows, title=_of(shown, hours, title))
+    show_table(console, names, rows, title=title)
     together, always = sum(one.gpu_hours for one in hours), sum(best.gpus * one.seconds / 3600.0 for one in hours)
     console.print(
         f"{together:,.1f} GPU hours where instances come and go by the hour; all {best.gpus} GPUs all the time: {always:,.1f}"
     )
 
 
-DAY = 24
-"""Rows of the table of hours that are shown unless all are asked for."""
 MOST_ROOM = 99.5
 """From which on how often the users' sequences would fit says nothing more."""
 
@@ -207,7 +191,7 @@ def _show_first(console: Console, answer: ServeAnswer) -> None:
         console.print(f"  {escape(line)}")
     _show_benchmark(console, best)
     show_parts(console, best)
-    for one in answer.reports if getattr(console, "verbose", False) else answer.reports[:1]:
+    for one in answer.reports:
         if one.latency:
             show_latency(console, one, answer.question)
 
@@ -239,9 +223,9 @@ def show_latency(console: Console, one: DeploymentReport, question: ServeQuestio
     found = one.latency
     if found is None:
         return
-    said = f"{found.requests:,} requests, {found.tokens_per_second_per_gpu:,.0f} tok/s/GPU"
+    counted = f"{found.requests:,} requests, {found.tokens_per_second_per_gpu:,.0f} tok/s/GPU"
     good = f", {found.goodput_ratio:.0%} within limits" if any(limits_of(question)) else ""
-    console.print(f"  simulated {escape(str(one.plan))}: {said}{good}")
+    console.print(f"  simulated {escape(str(one.plan))}: {counted}{good}")
     for name in ("TTFT", "TPOT", "ITL", "E2E"):
         if name in ("TPOT", "ITL") and not one.tpot_s:
             continue
@@ -254,8 +238,15 @@ def show_latency(console: Console, one: DeploymentReport, question: ServeQuestio
     for _, figure, name, _ in limits_of(question):
         if figure != "mean" and (beyond := found.requests * (100 - int(figure[1:])) // 100) < BEYOND:
             console.print(f"    {name} rests on the {max(beyond, 1)} slowest of {found.requests:,} requests")
-    if not 1 / APART < one.ttft_s / found.ttft_seconds.mean < APART:
-        console.print(f"    the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}")
+    if said := closed_form_text(one):
+        console.print(f"    {said}")
+
+
+def closed_form_text(one: DeploymentReport) -> str:
+    """Why the table's TTFT is another than the simulated one; empty where they are near each other."""
+    if one.latency is None or 1 / APART < one.ttft_s / one.latency.ttft_seconds.mean < APART:
+        return ""
+    return f"the table's TTFT, {milliseconds(one.ttft_s)}, is a closed form's: {CLOSED_FORM}"
 
 
 def show_parts(console: Console, one: DeploymentReport) -> None:
@@ -292,6 +283,7 @@ LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length", "tensorrt-ll
 SEQUENCES = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests", "tensorrt-llm": "--max_batch_size"}
 SHARES = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static", "tensorrt-llm": "--free_gpu_memory_fraction"}
 STYLES = {"yes": "bold green", "no": "bold red", "uncertain": "bold yellow"}
+LABELS = {"yes": START, "no": NO, "uncertain": "[bold yellow]START?[/bold yellow]"}
 VERDICTS = {"yes": "Starts.", "no": "Does not start.", "uncertain": "May start or not."}
 BINDS = {"seqs": "number of sequences", "pool": "size of the cache", "states": "number of state blocks"}
 
@@ -303,9 +295,9 @@ def show_start(console: Console, answer: StartAnswer) -> None:
     release = f"{NAMES[read.engine]} {answer.release}".strip() + said
     where = f"{start.gpus} x {start.gpu.name}"
     console.print(f"{release}, {escape(answer.filled.model_name)} on {where}")
-    console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
     verdict = f"[{STYLES[answer.starts]}]{VERDICTS[answer.starts]}[/{STYLES[answer.starts]}]"
-    console.print(f"{verdict} {escape(answer.why)}".rstrip())
+    labelled(console, LABELS[answer.starts], f"{verdict} {escape(answer.why)}".rstrip())
+    console.print(f"Plan [bold]{escape(_plan_text(answer))}[/bold]; weights: {escape(weights_text(answer))}")
     if unsaid := [text for text in answer.unknown if text not in answer.why]:
         console.print(f"[yellow]{UNKNOWN}[/yellow] {escape('; '.join(unsaid))}")
     if memory is not None:

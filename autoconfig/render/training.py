@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from autoconfig.render.plan_table import (
     adapters_text,
@@ -23,7 +22,7 @@ from autoconfig.render.plan_table import (
     show_varied,
     workload_text,
 )
-from autoconfig.render.screen import brief, seconds_text, show_assumptions, show_table, table_of
+from autoconfig.render.screen import brief, seconds_text, show_assumptions, show_table
 from autoconfig.specs.errors import GIB, chance_text
 from autoconfig.specs.files import check_output_path, write_atomically
 from autoconfig.specs.layouts import layout_text
@@ -256,9 +255,9 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     show_money(console, report)
     for text in explanation.without_effect:
         console.print(f"Note: {text}", markup=False)
-    console.print(_time_table(report))
+    _time_table(console, report)
     _operator_table(console, explanation)
-    console.print(_memory_table(report, console.width))
+    _show_memory(console, report)
     if explanation.gains_note:
         console.print(explanation.gains_note, markup=False)
     if explanation.gains:
@@ -274,9 +273,11 @@ def show_explain(console: Console, explanation: Explanation) -> None:
     for switch in explanation.switches:
         console.print(f"  {switch.change}: {switch.ratio - 1:+.1%}", markup=False)
     show_assumed(console, question)
+    named = "Each formula of time and each part of memory is the name of a function and has"
+    where = "its line in docs/memory_model.md or docs/time_model.md."
+    verbose = bool(getattr(console, "verbose", False))
     console.print(
-        "[dim]Each formula of time and each part of memory is the name of a function and has its line in "
-        "docs/memory_model.md or docs/time_model.md.[/dim]"
+        f"{named} {where}" if verbose else f"--verbose names the formula of each part, which has {where}", style="dim"
     )
 
 
@@ -284,19 +285,44 @@ def _gain(ratio: float | None) -> str:
     return "not possible" if ratio is None else f"{ratio - 1:+.1%}"
 
 
+LAYERS = {"all": "every layer", "dense": "dense layer", "moe": "layer of experts", "mtp": "multi-token prediction"}
+"""Kinds of layers in words, where these are others than their names."""
+SHORTER = {
+    "gradient accumulation": "gradient sums",
+    "shared experts communication": "shared communication",
+    "shared_experts.": "shared experts ",
+}
+"""Names of operators -> how they are shown."""
+
+
+def operator_words(name: str) -> str:
+    """An operator's name without what a narrow screen has no room for."""
+    for long, short in SHORTER.items():
+        name = name.replace(long, short)
+    return name
+
+
 def _operator_table(console: Console, explanation: Explanation) -> None:
-    rows = []
+    """Milliseconds of every operator, below the layer that it is in; columns that hold nothing are left out."""
+    rows: list[list[str]] = []
+    layer = ""
     for row in explanation.operators:
+        if row.layer != layer:
+            layer = row.layer
+            rows.append([f"[bold]{LAYERS.get(layer, layer)}[/bold]", *[""] * 6])
         times = (row.forward_seconds, row.dgrad_seconds, row.wgrad_seconds, row.recompute_seconds)
         flops = f"{row.forward_flops / 1e9:,.1f}" if row.forward_flops else ""
         share = "" if row.share_of_peak is None else f"{row.share_of_peak:.0%}"
-        rows.append([row.operator, row.layer, *(f"{value * 1e3:.3f}" if value else "" for value in times), flops, share])
-    columns = ("operator", "layer", "forward ms", "dgrad ms", "wgrad ms", "again ms", "GFLOP", "of peak")
-    title = "Operators of one layer (and the ends), one micro-batch"
-    show_table(console, columns, rows, left=("operator", "layer"), spare=("GFLOP", "of peak", "layer"), title=title)
+        rows.append([operator_words(row.operator), *(f"{value * 1e3:.3f}" if value else "" for value in times), flops, share])
+    columns = ("operator", "forward", "dgrad", "wgrad", "again", "GFLOP", "of peak")
+    held = [place for place, name in enumerate(columns) if not place or any(row[place] for row in rows)]
+    title = "Operators of one layer (and the ends), one micro-batch, ms"
+    shown = [[row[place] for place in held] for row in rows]
+    show_table(console, [columns[place] for place in held], shown, left=("operator",), title=title)
 
 
-def _time_table(report: PlanReport) -> Table:
+def _time_table(console: Console, report: PlanReport) -> None:
+    """Seconds by part; with the name of each formula where the console is verbose."""
     parts = sorted(report.time_parts.items(), key=lambda item: -item[1])
     rows = [
         [part_words(name), f"{seconds:.4f}", f"{seconds / report.step_seconds:.1%}", name]
@@ -304,37 +330,67 @@ def _time_table(report: PlanReport) -> Table:
         if seconds > 0
     ]
     rows.append(["[bold]step[/bold]", f"[bold]{report.step_seconds:.4f}[/bold]", "", ""])
-    return table_of(("part", "seconds", "share", "formula"), rows, left=("part", "formula"), title="Time of one step")
+    columns = ("part", "seconds", "share", "formula")
+    shown = len(columns) if getattr(console, "verbose", False) else len(columns) - 1
+    show_table(console, columns[:shown], [row[:shown] for row in rows], left=("part", "formula"), title="Time of one step")
 
 
-STAGE_COLUMN = 23
-PART_COLUMN = 28
+STAGES_SHOWN = 8
+"""All of up to so many; of more the worst, both ends and their neighbours, where the console is not verbose."""
+STAGE_COLUMN = 10
+PART_WORDS = {
+    "weight_bytes": "weights",
+    "gradient_bytes": "gradients",
+    "optimizer_bytes": "optimizer state",
+    "optimizer_step_bytes": "optimizer's step",
+    "mlp_inside": "inside the MLP",
+    "mlp_backward": "MLP backward",
+    "expert_inside": "inside the experts",
+    "shared_experts_inside": "inside the shared experts",
+    "fsdp_unit_bytes": "layers gathered by FSDP",
+    "dummy_weight_gradients": "scratch of weight gradients",
+}
 
 
-def _shown_stages(report: PlanReport, width: int) -> Sequence[int]:
-    """All stages up to eight where the screen holds them; else the worst, the first and the last, and what else it holds."""
-    columns = max(1, (width - PART_COLUMN) // STAGE_COLUMN)
-    last = len(report.stages) - 1
-    if last < min(columns, 8):
-        return range(last + 1)
-    order = dict.fromkeys([report.worst_stage.stage, last, 0, 1, 2])
-    return sorted(list(order)[: min(columns, 5)])
+def memory_words(name: str) -> str:
+    """A part of memory, or the moment at which it is largest, in words; JSON has the name."""
+    return PART_WORDS.get(name, name.removesuffix("_bytes").replace("_", " "))
 
 
-def _memory_table(report: PlanReport, width: int) -> Table:
-    chosen = _shown_stages(report, width)
-    names = dict.fromkeys(name for stage in chosen for name in report.stages[stage].parts)
-    rows = [
-        [name, *(f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen)]
-        for name in sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in chosen))
-    ]
-    rows.append(["[bold]peak[/bold]", *(f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen)])
-    rows.append(["largest moment", *(report.stages[s].moment for s in chosen)])
-    columns = ["part", *(f"stage {stage}" for stage in chosen)]
-    table = table_of(columns, rows, left=("part",), no_wrap=True, title="Memory by pipeline stage, GiB")
-    if len(chosen) < len(report.stages):
-        table.caption = f"{len(report.stages) - len(chosen)} stages between are not shown (--json has all)"
-    return table
+def _shown_stages(report: PlanReport, *, whole: bool) -> Sequence[int]:
+    """All stages, or of many the worst, the first and last with their neighbours."""
+    count, worst = len(report.stages), report.worst_stage.stage
+    if whole or count <= STAGES_SHOWN:
+        return range(count)
+    return sorted({worst, 0, 1, 2, count - 3, count - 2, count - 1})
+
+
+def _show_memory(console: Console, report: PlanReport) -> None:
+    """Parts of memory of the stages, as many beside each other as the screen holds, and when each stage is largest."""
+    verbose = bool(getattr(console, "verbose", False))
+    stages = _shown_stages(report, whole=verbose)
+    names = dict.fromkeys(name for stage in stages for name in report.stages[stage].parts)
+    ordered = sorted(names, key=lambda n: -max(report.stages[s].parts.get(n, 0.0) for s in stages))
+    widest = max(len(memory_words(name)) + (len(name) + 2) * verbose for name in ordered) + 3
+    beside = max(1, (console.width - widest) // STAGE_COLUMN)
+    for start in range(0, len(stages), beside):
+        chosen = stages[start : start + beside]
+        rows = []
+        for name in ordered:
+            sizes = [f"{report.stages[s].parts.get(name, 0.0) / GIB:.3f}" for s in chosen]
+            if any(float(size) for size in sizes):
+                rows.append([memory_words(name), *[name] * verbose, *sizes])
+        peaks = (f"[bold]{report.stages[s].peak_bytes / GIB:.3f}[/bold]" for s in chosen)
+        rows.append(["[bold]peak[/bold]", *[""] * verbose, *peaks])
+        columns = ["part", *["name"] * verbose, *(f"stage {stage}" for stage in chosen)]
+        show_table(console, columns, rows, left=("part", "name"), title="" if start else "Memory by pipeline stage, GiB")
+    moments: dict[str, list[str]] = {}
+    for stage in stages:
+        moments.setdefault(report.stages[stage].moment, []).append(str(stage))
+    said = (f"{memory_words(moment)} (stage {', '.join(where)})" for moment, where in moments.items())
+    console.print(f"Largest moment: {'; '.join(said)}")
+    if len(stages) < len(report.stages):
+        console.print(f"{len(report.stages) - len(stages)} stages between are not shown (--verbose)", style="dim")
 
 
 def check_table_path(path: Path) -> None:

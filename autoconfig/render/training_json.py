@@ -163,6 +163,37 @@ class IllegalPlanJson(PlanJson):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AsGivenJson(PlanJson):
+    """What the text of --include says where it names some keys only: every other key as plans have it where nothing is said."""
+
+    legal: bool
+    fits: bool
+    """False where it is not legal, too."""
+    step_seconds: AboveZero | None
+    """Null where it is not legal."""
+    peak_gib: AboveZero | None
+    """Likewise, of the worst stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedJson:
+    """What the caller wrote of an included plan."""
+
+    as_given: AsGivenJson | None
+    """Where the text named some keys only, and the plan is the best that has them; null for a whole plan."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncludedLegalJson(LegalPlanJson, CompletedJson):
+    """A plan of --include that is legal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncludedIllegalJson(IllegalPlanJson, CompletedJson):
+    """A plan of --include that is not legal."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NearestMissJson(PlanReportJson):
     """The plan that comes closest to fitting when nothing fits."""
 
@@ -219,7 +250,7 @@ class SearchJson(QuestionJson, AnswerJson):
     """A batch near the asked one with which these GPUs do more; null where the batch divides well, or none gains 3 %."""
     pareto: tuple[PlanReportJson, ...]
     """Plans that no other beats in both step time and peak memory, fastest first."""
-    included: tuple[LegalPlanJson | IllegalPlanJson, ...]
+    included: tuple[IncludedLegalJson | IncludedIllegalJson, ...]
     """The plans of --include, in their order."""
     nearest_miss: NearestMissJson | None
     """Null when something fits, or nothing is legal."""
@@ -325,6 +356,23 @@ def included_json(included: IncludedPlan, question: Question) -> LegalPlanJson |
     return record_of(LegalPlanJson, included, **vars(report_json(report, question)), fits=report.fits, rejected_by=())
 
 
+def _with_given(included: IncludedPlan, question: Question) -> IncludedLegalJson | IncludedIllegalJson:
+    """A plan of --include, with what the caller wrote."""
+    kind = IncludedIllegalJson if included.report is None else IncludedLegalJson
+    alone, plan = included.given_report, included.given
+    as_given = None
+    if plan is not None:
+        as_given = AsGivenJson(
+            plan=named_plan(plan, question.scenario.workload.global_batch_size),
+            short=str(plan),
+            legal=alone is not None,
+            fits=alone is not None and alone.fits,
+            step_seconds=None if alone is None else alone.step_seconds,
+            peak_gib=None if alone is None else alone.peak_bytes / GIB,
+        )
+    return kind(**vars(included_json(included, question)), as_given=as_given)
+
+
 def search_json(answer: SearchAnswer) -> SearchJson:
     """The whole answer of `search`."""
     question, miss, none = answer.question, answer.nearest_miss, answer.nothing_legal
@@ -342,7 +390,7 @@ def search_json(answer: SearchAnswer) -> SearchJson:
         what_switches_buy=answer.switches,
         other_batch=answer.other_batch,
         pareto=tuple(report_json(report, question) for report in answer.pareto),
-        included=tuple(included_json(included, question) for included in answer.included),
+        included=tuple(_with_given(included, question) for included in answer.included),
         nearest_miss=None
         if miss is None
         else NearestMissJson(

@@ -81,6 +81,12 @@ def validation_json(found: ValidationJson) -> dict[str, Any]:
     return record
 
 
+LEGEND = (
+    "mean and median of the errors (step; of serving tokens/s/GPU) of so many rows from so many publishers; in band: "
+    "share of rows inside their 90 % band"
+)
+
+
 def class_rows(found: ValidationJson) -> list[dict[str, str]]:
     """Return a row of the screen for each class."""
     return [
@@ -88,10 +94,10 @@ def class_rows(found: ValidationJson) -> list[dict[str, str]]:
             "lane": one.lane,
             "class": one.name,
             "rows": f"{one.rows:,}",
-            "publishers": str(one.publishers),
-            "mean error": f"{one.mean_error:.1%}",
-            "median error": f"{one.median_error:.1%}",
-            "inside the 90 % band": "-" if one.inside_band is None else f"{one.inside_band:.0%}",
+            "from": str(one.publishers),
+            "mean": f"{one.mean_error:.1%}",
+            "median": f"{one.median_error:.1%}",
+            "in band": "-" if one.inside_band is None else f"{one.inside_band:.0%}",
         }
         for one in found.classes
     ]
@@ -108,16 +114,15 @@ def run_rows(runs: Sequence[GpuJob]) -> list[dict[str, str]]:
 
     return [
         {
-            "device": run.device,
-            "job": f"{run.model} {run.plan}",
             "of": "run" if run.rank is None else f"rank {run.rank}",
             "GiB": "out of memory" if run.measured_gib is None else f"{run.measured_gib:.3f}",
-            "predicted": f"{run.predicted_gib:.3f}",
+            "by us": f"{run.predicted_gib:.3f}",
             "error": error(run.predicted_gib, run.measured_gib),
             "fits": "right" if run.agrees else "wrong",
-            "seconds": number(run.measured_seconds, ".4g"),
-            "predicted s": number(run.predicted_seconds, ".4g"),
+            "s": number(run.measured_seconds, ".4g"),
+            "s by us": number(run.predicted_seconds, ".4g"),
             "error of s": error(run.predicted_seconds, run.measured_seconds),
+            "job": f"{run.device} {run.model} {run.plan}",
         }
         for run in runs
     ]

@@ -16,7 +16,7 @@ from autoconfig.specs.layouts import stage_layers
 from autoconfig.specs.plan import TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.time_model.operators.listing import OperatorRow, explain_operators
-from autoconfig.training.nearest import NothingLegal, nearest_legal, nothing_legal
+from autoconfig.training.nearest import NothingLegal, completed, nearest_legal, nothing_legal
 from autoconfig.training.plan_rules import without_effect
 from autoconfig.training.price import (
     Money,
@@ -140,6 +140,12 @@ class IncludedPlan:
     layout_percentile: float | None = None
     step_ratio_to_first: float | None = None
     shortfall_gib: float = 0.0
+    asked: str = ""
+    """The caller's text, of a plan that was completed."""
+    given: TrainPlan | None = None
+    """What that text alone says, every other key as plans have it where nothing is said; None for a whole plan."""
+    given_report: PlanReport | None = None
+    """Of `given`; None where it is not legal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +224,7 @@ def search(
         switches=() if first is None else deciding_switches(scenario, first.plan),
         gpus_tried=tried,
         pareto=tuple(reports[p] for p in pareto),
-        included=tuple(include(plan_of(question, text), question, ranking, money) for text in request.include),
+        included=tuple(include_text(text, question, ranking, money) for text in request.include),
     )
 
 
@@ -363,6 +369,16 @@ def include(
         step_ratio_to_first=ratio,
         shortfall_gib=max(0.0, (report.peak_bytes - report.limit_bytes) / GIB),
     )
+
+
+def include_text(text: str, question: Question, ranking: Ranking, money: Money) -> IncludedPlan:
+    """A plan that the caller wrote: a whole one as it is, of some keys the best plan that has them, as far as one fits."""
+    given = plan_of(question, text)
+    plan = completed(question, text)
+    if plan is None or plan == given:
+        return include(given, question, ranking, money)
+    alone = include(given, question, None, money)
+    return replace(include(plan, question, ranking, money), asked=text, given=given, given_report=alone.report)
 
 
 def _layout_rank(plan: TrainPlan, step_seconds: float, ranking: Ranking) -> int:

@@ -1,4 +1,5 @@
-"""What is legal near to something that is not: the plan with the fewest changes, the nearest batch or number of GPUs."""
+"""What is near to what a caller wrote: of something not legal the plan with the fewest changes, the nearest batch or number of
+GPUs; of some keys the best plan that has them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from autoconfig.specs.plan import NONE, OP, Recompute, TrainPlan
 from autoconfig.specs.scenario import Scenario
 from autoconfig.training.plan_rules import is_idle
 from autoconfig.training.price import violations
-from autoconfig.training.question import Question, understand
+from autoconfig.training.question import Question, plan_of, understand
+from autoconfig.training.rank import plainest_first, rank_plans
 from autoconfig.training.rules import RULE_TEXT, recompute_rule
 from autoconfig.training.space import (
     Constraints,
@@ -318,3 +320,24 @@ def _is_legal(question: Question, *, batch: int | None = None, gpus: int | None 
     except InputError:  # a batch larger than any, GPUs that are no whole domain
         return False
     return _legal(scenario, question.constraints)
+
+
+WHOLE = frozenset({"tp", "pp", "mbs", "recompute"})
+"""Keys that every printed plan says (dp and sp follow from the GPUs and tp): a text that has them leaves nothing open."""
+SHARDING = ("dist_opt", "fsdp", "offload")
+"""Keys that a question holds for the plans of a caller, too (--zero-stage, --fix)."""
+
+
+def completed(question: Question, text: str) -> TrainPlan | None:
+    """The first plan of a search among those with every key of `text`; None where `text` is a whole plan, or no plan with its
+    keys fits. Raises PlanError for a text that is no plan."""
+    keys = {part.partition("=")[0].strip() for part in text.split(",")}
+    if keys >= WHOLE:
+        return None
+    plan = plan_of(question, text)
+    held = {key: values for key, values in question.constraints.fixed.items() if key in SHARDING}
+    fixed = {**held, **{key: frozenset({getattr(plan, key)}) for key in keys}}
+    wish = replace(question.constraints, fixed=fixed, at_most={}, excluded={})
+    request = question.request
+    ranking = plainest_first(rank_plans(question.scenario, wish, request.memory_margin, 1, request.fit_chance))
+    return ranking.plan(int(ranking.best[0])) if len(ranking.best) else None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoconfig.memory_model.predict import headroom_bytes
+from autoconfig.memory_model.predict import estimate_memory, headroom_bytes
 from autoconfig.specs.errors import GIB, InputError
 from autoconfig.specs.hardware.cluster import cluster_of, gpu_ids, load_gpu
 from autoconfig.specs.json_record import AboveZero, NotNegative, Positive
@@ -384,6 +384,29 @@ def deciding_switches(scenario: Scenario, plan: TrainPlan) -> tuple[SwitchGain, 
         best[name] = min(gain, best.get(name, gain), key=lambda one: one.ratio)
     found = [gain for gain in best.values() if abs(gain.ratio - 1.0) > DECISIVE]
     return tuple(sorted(found, key=lambda gain: -abs(gain.ratio - 1.0)))
+
+
+def with_fp8(question: Question, report: PlanReport) -> SwitchGain | None:
+    """The step of a plan in 16 bits with the layers' GEMMs in fp8, as the software usually scales it on this GPU; None where
+    these run no fp8, where weights are frozen, where the plan is not legal or does not fit so, and within DECISIVE."""
+    scenario, request = question.scenario, question.request
+    if scenario.numerics.precision not in ("bf16", "fp16") or not scenario.numerics.trains_all:
+        return None
+    try:
+        asked = replace(request, numerics={**request.numerics, "precision": "fp8"}, vary=(), include=())
+        changed = replace(scenario, numerics=understand(asked).scenario.numerics)
+        changed.cluster.gpu.peak_flops_per_s(changed.numerics.gemm_precision)
+    except InputError:
+        return None
+    plan = report.plan
+    seconds = _step_seconds(changed, plan)
+    ratio = seconds / report.step_seconds
+    if abs(ratio - 1.0) <= DECISIVE or violations(changed, plan):
+        return None
+    if not estimate_memory(changed, changed.layouts([plan]), [plan.recompute], margin=request.memory_margin).fits[0, 0]:
+        return None
+    recipe = changed.numerics.fp8_recipe
+    return SwitchGain(change=f"fp8 ({recipe} scaling)", step_seconds=seconds, ratio=ratio)
 
 
 def _gains(scenario: Scenario, plan: TrainPlan) -> Iterator[tuple[str, SwitchGain]]:

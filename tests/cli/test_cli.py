@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -61,11 +62,13 @@ def test_printed_plans_are_accepted_by_every_option_that_takes_one(autoconfig):
 
 def test_explain_prints_memory_by_stage_and_time_by_part(autoconfig):
     result = autoconfig.run("explain", "tp=2,pp=2,mbs=1", *SMALL)
-    text = words(result.stdout)
+    text, whole = words(result.stdout), words(autoconfig.run("explain", "tp=2,pp=2,mbs=1", *SMALL, "--verbose").stdout)
     assert result.exit_code == 0
-    for part in ("Plan tp=2,pp=2,dp=2,mbs=1", "Time of one step", "gemm_seconds", "Memory by pipeline stage, GiB", "stage 0",
-                 "stage 1", "weight_bytes", "largest moment", "fits"):  # fmt: skip
-        assert part in text, part
+    for part in ("Plan tp=2,pp=2,dp=2,mbs=1", "Time of one step", "GEMMs", "Memory by pipeline stage, GiB", "stage 0",
+                 "stage 1", "weights", "Largest moment", "fits"):  # fmt: skip
+        assert part in text and part in whole, part
+    assert "gemm_seconds" in whole and "weight_bytes" in whole
+    assert re.findall(r"\b\w+_(?:seconds|bytes)\b|mlp_inside", text) == [], "names of formulas are behind --verbose"
 
 
 def test_explain_says_why_a_plan_is_refused_or_too_large(autoconfig):
@@ -83,10 +86,10 @@ def test_nothing_fits_is_exit_code_3_with_the_nearest_miss(autoconfig):
     result = autoconfig.run("search", *NOTHING_FITS, "--include", "tp=8,mbs=1", "--include", "tp=3")
     text = words(result.stdout)
     assert result.exit_code == 3 and result.stderr == ""
-    for part in ("Nothing fits. The nearest miss is tp=8", "GiB too much", "What was tried to make it fit:",
-                 "GPUs of the same kind",
+    for part in ("NO Nothing fits. The nearest miss is tp=8", "GiB too much", "GPUs of the same kind",
                  "does not fit", "not legal"):  # fmt: skip
         assert part in text, part
+    assert "What was tried to make it fit:" in autoconfig.run("search", *NOTHING_FITS, "--verbose").stdout
     body = autoconfig.json("search", *NOTHING_FITS)
     Draft202012Validator(schema("search")).validate(body)
     assert body["plans"] == [] and body["nearest_miss"]["shortfall_gib"] > 0
@@ -285,8 +288,8 @@ def test_files_are_written_though_nobody_reads_the_table(autoconfig, tmp_path, m
     def gone(*_):
         raise InputError("the reader is gone")
 
-    monkeypatch.setattr("autoconfig.render.serving.show_answer", gone)
-    monkeypatch.setattr("autoconfig.render.post_training.show_placements", gone)
+    monkeypatch.setattr("autoconfig.render.first.deployments.show", gone)
+    monkeypatch.setattr("autoconfig.render.first.rl.show", gone)
     served = ("deployments", "--model", "llama3-8b", "--gpus", "1", "--simulate", "0")
     served += ("--report", str(tmp_path / "served.html"))
     for command in (served, ("rl", "--model", "qwen2.5-7b", "--gpus", "8")):

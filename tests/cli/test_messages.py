@@ -91,7 +91,9 @@ def test_a_number_of_the_command_line_is_not_blamed_on_the_file(autoconfig, tmp_
 @pytest.mark.parametrize("width", ["60", "80"])
 def test_a_comparison_says_what_is_compared_and_what_it_leaves_out(autoconfig, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", width)
-    run = autoconfig.run("search", *SMALL, "--gpu", "h100,a100-80gb")
+    first = " ".join(autoconfig.run("search", *SMALL, "--gpu", "h100,a100-80gb").stdout.split())
+    assert "START" in first and "ratio" in first and "1.00x" in first and "Assumed: " in first
+    run = autoconfig.run("search", *SMALL, "--gpu", "h100,a100-80gb", "--verbose")
     said = " ".join(run.stdout.split())
     assert run.exit_code == 0 and "Assumed: " in said and "global batch" in said and "…" not in said
     shown = said.split("Not on this screen: ")[1].split(" (--json")[0].split(", ") if "Not on this" in said else []

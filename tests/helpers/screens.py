@@ -24,21 +24,32 @@ SMALL = {"model": "llama3-8b", "gpus": 8, "calibration": "none", "top": 4}
 LARGE = {"model": "llama3-70b", "tokens": "1T", "calibration": "none"}
 PLAN = "tp=2,pp=4,mbs=1,recompute=full:block:1"
 SERVED = {"model": "llama3-70b", "gpus": 8, "gpu": "h200", "osl": 500, "ttft": "2s", "tpot": "50ms", "top": 3, "simulate": 1}
+MIXTURE = {"model": "qwen3-30b-a3b", "gpus": 32, "gpu": "h200", "global_batch_size": 512, "calibration": "none"}
+MONEY = {"tokens": "1T", "price": 2.5}
+BUDGET = {"money": "3M", "days": 60, "gpu": ["h100=2.2", "b200=4.5"], "calibration": "none"}
 SCREENS: dict[str, tuple[str, Callable[[], Answered[object] | Callable[[Screen], None]]]] = {
-    "search": ("peak/limit", lambda: autoconfig.search(**SMALL, tokens="1T", price=2.5, include="tp=8,mbs=1")),
+    "search": ("peak", lambda: autoconfig.search(**SMALL, **MONEY, include="tp=8,mbs=1")),
     "nothing_fits": ("Nothing fits", lambda: autoconfig.search(**{**SMALL, "model": "llama3-70b"})),
-    "comparison": ("tokens/s/GPU", lambda: autoconfig.search(**SMALL, gpu=["h100", "a100-80gb"], precision="bf16")),
+    "mixture": ("peak", lambda: autoconfig.search(**MIXTURE, **MONEY)),
+    "comparison": ("ratio", lambda: autoconfig.search(**SMALL, **MONEY, gpu=["h100", "a100-80gb"], precision="bf16")),
     "explain": ("seconds", lambda: autoconfig.explain(PLAN, model="llama3-8b", gpus=8, calibration="none")),
     "scaling": ("tokens/s", lambda: autoconfig.scaling(**LARGE, gpus="64:256", days=60)),
     "deployments": ("tok/s/GPU", lambda: autoconfig.deployments(**SERVED)),
+    "overload": ("NO", lambda: autoconfig.deployments(**{**SERVED, "gpus": 4, "gpu": "h100", "rate": 50, "include": "tp=4"})),
     "rl": ("binds", lambda: autoconfig.rl(model="qwen2.5-7b", gpus=8)),
     "check": ("argument", lambda: autoconfig.check(SCRIPT)),
+    "refused": ("argument", lambda: autoconfig.check(SCRIPT, gpus=3)),
+    "budget": ("cost", lambda: autoconfig.budget(**BUDGET)),
     "models": ("parameters", lambda: lambda screen: show_records(screen, listings.model_rows()[:6])),
     "gpus": ("memory", lambda: lambda screen: show_records(screen, listings.gpu_rows()[:6])),
     "software": ("year", lambda: lambda screen: show_records(screen, listings.software_rows())),
     "rules": ("enforced in", lambda: lambda screen: show_records(screen, listings.rule_rows())),
 }  # fmt: skip
 """Name -> a word of the head of its table, and what shows it."""
+FIRST = (
+    "search", "nothing_fits", "mixture", "comparison", "scaling", "deployments", "overload", "rl", "check", "refused", "budget",
+)  # fmt: skip
+"""Those that say what to start."""
 
 
 @cache

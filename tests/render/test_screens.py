@@ -1,18 +1,17 @@
 """Screens of 80, 120 and 200 columns: no line over the width, no broken word, the table at the top; as they were recorded."""
 
 import io
+import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import screens
 from autoconfig.specs.remarks import Effect, Remark, note, sentence
 from rich.text import Text
 
-from autoconfig.render.plan_table import _or_chunks, plan_table
+import autoconfig
+from autoconfig.render.blocks import Blocks
 from autoconfig.render.screen import Screen, brief, broken, show_assumptions, show_table
-from autoconfig.training.answer import search
-from autoconfig.training.question import request_of
 
 COMMAND = ("autoconfig ", "--")
 """How lines begin that are there to be copied, and stay whole."""
@@ -25,14 +24,23 @@ UNBOUNDED = 4_000
 def test_a_screen_holds_its_answer(name, width):
     lines = screens.screen(name, width).splitlines()
     assert [line for line in lines if len(line.rstrip()) > width and not line.startswith(COMMAND)] == []
-    assert any(screens.SCREENS[name][0] in line for line in lines[:12]), "the table begins below line 12"
+    assert any(screens.SCREENS[name][0] in line for line in lines[: 18 if name in screens.FIRST else 12]), "its table is below"
     whole = screens.screen(name, UNBOUNDED)
-    counted = re.sub(r"[0-9]+\s+more\s+\(--verbose\)", "", "\n".join(lines)).splitlines()
+    counted = re.sub(r"[0-9]+\s+more\s+(changes\s+)?\(--verbose[^)]*\)", "", "\n".join(lines)).splitlines()
     said = [line for line in counted if "(--json" not in line and "Not on this screen" not in line]
     for word in {word.removesuffix(";") for line in said for word in line.split()} - {"all)"}:
         bounded = rf"(?:^|\s|(?<={EDGE})){re.escape(word)}(?:[\s;]|$|(?<={EDGE}))"
         assert re.search(bounded, whole), f"{word} is a piece of a word"
     assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize("width", screens.WIDTHS)
+@pytest.mark.parametrize("name", screens.FIRST)
+def test_a_first_screen_is_a_terminal_and_says_what_to_start(name, width):
+    lines = screens.screen(name, width).splitlines()
+    assert sum(max(1, math.ceil(len(line) / width)) for line in lines) <= 24
+    assert [line.split()[0] for line in lines[:3] if re.match(r"(START|NO)\s", line)] in (["START"], ["NO"])
+    assert any("--verbose" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", screens.WIDTHS)
@@ -43,19 +51,68 @@ def test_screens_are_as_recorded(name, width):
     assert said == held, "run python tests/helpers/screens.py, read what changed"
 
 
-def test_plans_of_a_tie_that_differ_in_their_chunks_share_a_row():
-    asked = {"model": "llama3-70b", "gpus": 64, "fix": {"tp": 8, "cp": 1, "mbs": 1}, "top": 8}
-    answer = search(request_of({**asked, "gpu": "h100", "calibration": "none"}))
-    plans = [one.report.plan for one in answer.plans]
-    alike = {plan.replace(vpp=1): [one.vpp for one in plans if one.replace(vpp=1) == plan.replace(vpp=1)] for plan in plans}
-    assert len(alike) < len(plans) and all(one.tie_group == 1 for one in answer.plans)
-    rows = printed(lambda console: plan_table(console, answer), 4_000).splitlines()[1:]
-    assert len(rows) == len(alike)
-    for row, (first, *others) in zip(rows, alike.values(), strict=True):
-        assert row.split()[3] == str(first)
-        assert f"or vpp={','.join(map(str, others))} (to " in row if others else "or vpp" not in row
-    whole = printed(lambda console: plan_table(console, answer), 4_000, verbose=True).splitlines()[1:]
-    assert len(whole) == 2 * len(plans) and "or vpp" not in "".join(whole)
+def rows_of(text):
+    """The cells of a table of plans."""
+    lines = text.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.split()[:2] == ["#", "TP"])
+    names = lines[head].split()
+    return [dict(zip(names, line.replace(" s ", " ").split(), strict=False)) for line in lines[head + 1 : head + 6]]
+
+
+@pytest.mark.parametrize(("sort_by", "column"), [("step", "step"), ("memory", "peak")])
+def test_five_rows_are_each_another_layout_sorted_by_what_is_said(sort_by, column):
+    found = autoconfig.search(model="llama3-70b", gpus=256, calibration="none", sort_by=sort_by, top=40)
+    text = printed(found.show, 120)
+    rows = rows_of(text)
+    assert len({tuple(row[key] for key in ("TP", "PP", "CP")) for row in rows}) == 5
+    assert [float(row[column]) for row in rows] == sorted(float(row[column]) for row in rows)
+    assert f"sorted by {'step time' if sort_by == 'step' else 'peak memory'}" in text
+    first = found.record.plans[0]
+    assert f"START    {first.short}" in text and any(row["#"].rstrip("=") == str(first.rank) for row in rows)
+
+
+def test_nothing_of_the_whole_answer_is_lost():
+    found = autoconfig.search(model="llama3-70b", gpus=64, calibration="none", tokens="1T")
+    whole = printed(found.show, 200, verbose=True)
+    for part in ("layouts enumerated", "Rejected: ", "Why the first", "The next one", "Less memory", "90 % band"):
+        assert part in whole and part not in printed(found.show, 200), part
+    assert all(f"{plan.rank}{'=' * (plan.tie_group == 1)} {plan.short}" in whole for plan in found.record.plans)
+
+
+def test_fp8_of_the_first_plan_is_what_a_search_of_fp8_says_of_it():
+    """The line of switches beside a search that was asked for fp8 and shown the same plan."""
+    asked = {"model": "llama3-8b", "gpus": 8, "gpu": "h100", "calibration": "none"}
+    found = autoconfig.search(**asked)
+    said = re.search(r"fp8 \(\w+ scaling\) ([0-9.]+) s \(-([0-9]+)%\)", printed(found.show, 200))
+    (other,) = autoconfig.search(**asked, precision="fp8", include=found.best.short).included
+    assert float(said[1]) == pytest.approx(other.step_seconds, rel=0.005)
+    assert int(said[2]) == round(100 * (1 - other.step_seconds / found.best.step_seconds))
+    of_ampere = printed(autoconfig.search(**{**asked, "gpu": "a100-80gb"}).show, 200)
+    assert "fp8" not in of_ampere and "tokens/s/GPU" in of_ampere
+
+
+def test_a_price_without_tokens_costs_a_billion():
+    asked = {"model": "llama3-8b", "gpus": 8, "calibration": "none", "price": 3}
+    for more in ({}, {"gpu": ["h100", "a100-80gb"]}):
+        found = autoconfig.search(**asked, **more)
+        text = printed(found.show, 120)
+        assert "cost/B" in text and "days" not in text.split("Assumed")[0]
+        assert "cost/B" not in printed(autoconfig.search(**asked, **more, tokens="1T").show, 120)
+
+
+def test_what_is_too_tall_goes_by_its_weight_and_the_last_rows_with_it():
+    shown = Blocks()
+    shown.head("head")
+    shown.say("LABEL", "kept " * 20)
+    for number in range(1, 10):
+        shown.say(f"n{number}", "line " * 30, spare=number)
+    shown.table(["a"], [[str(number)] for number in range(5)], [["own"]])
+    text = printed(shown.show, 80).splitlines()
+    assert len(text) <= 24 and text[1].startswith("LABEL    kept") and text[2].startswith(" " * 9 + "kept")
+    labels = [line.split()[0] for line in text if re.match("n[0-9]", line)]
+    assert labels == [f"n{number}" for number in range(1, len(labels) + 1)] and labels, "the highest weight goes first"
+    assert text[-1].split() == ["own"]
+    assert len([line for line in printed(shown.show, 80, verbose=True).splitlines() if re.match("n[0-9]", line)]) == 9
 
 
 def lines_of(text, width):
@@ -111,13 +168,3 @@ def test_a_table_loses_nothing_that_is_not_said():
     narrow = printed(draw, 26).splitlines()
     assert narrow[1].split() == ["a", "1", "2"] and narrow[2] == "    tp=1,pp=2" and len(narrow) == 5
     assert "Not on this screen: second" in " ".join(printed(draw, 18).split())
-
-
-def test_of_rows_with_other_chunks_the_end_that_is_further_off_is_named():
-    """A plainer plan stands first, and those behind it may be faster."""
-    first = SimpleNamespace(step_seconds=56.9)
-    for steps, said in (((57.1, 56.8), "(to 57.10 s)"), ((56.84, 56.87), "(from 56.84 s)")):
-        pairs = zip(steps, (2, 5), strict=True)
-        others = [SimpleNamespace(step_seconds=one, plan=SimpleNamespace(vpp=vpp)) for one, vpp in pairs]
-        assert _or_chunks(first, others) == f"or vpp=2,5 {said}"
-    assert _or_chunks(first, []) == ""

@@ -326,7 +326,7 @@ SEARCH = ("search", "--inference", "--model", "llama3-8b", "--gpus", "2", "--gpu
 
 
 def test_the_commands(autoconfig, rows, tmp_path):
-    done = autoconfig.run(*SEARCH, "--ttft", "500ms", "--tpot", "20ms")
+    done = autoconfig.run(*SEARCH, "--ttft", "500ms", "--tpot", "20ms", "--verbose")
     assert done.exit_code == 0 and "Recommended" in done.stdout and "KV cache" in done.stdout
     assert autoconfig.run(*SEARCH, "--tpot", "1us").exit_code == 3
     assert autoconfig.run("search", "--inference", "--model", "530b", "--gpus", "1").exit_code == 3

@@ -277,7 +277,7 @@ def test_the_command_with_a_trace(autoconfig, tmp_path):
         "search", "--inference", "--model", "llama3-8b", "--gpus", "1", "--gpu", "h100", "--trace", str(path), "--simulate",
         "1",
     )  # fmt: skip
-    shown = autoconfig.run(*asked)
+    shown = autoconfig.run(*asked, "--verbose")
     assert shown.exit_code == 0
     text = " ".join(shown.stdout.split())
     for words in ("trace of 31 requests in 60 s", "0.5 requests/s", "TTFT mean", "ITL mean", "E2E mean", "p99"):

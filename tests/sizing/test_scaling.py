@@ -145,7 +145,7 @@ def test_command_line(autoconfig, tmp_path):
     assert max(devices[:3]) < 40 < 79 < min(devices[3:])
     for suffix, start in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         target = tmp_path / f"plot{suffix}"
-        shown = autoconfig.run(*arguments, "--plot", str(target))
+        shown = autoconfig.run(*arguments, "--plot", str(target), "--verbose")
         assert shown.exit_code == 0
         assert target.read_bytes().startswith(start)
     chance = chance_text(body["points"][0]["best"]["confidence"]["fit_probability"])

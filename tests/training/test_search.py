@@ -214,6 +214,32 @@ def test_included_plans_stand_where_the_ranking_has_them(request_of):
         assert included.step_ratio_to_first == pytest.approx(plan.report.step_seconds / fastest)
 
 
+def test_some_keys_are_completed_as_a_search_with_them_fixed_would(request_of):
+    """The best completion is the first plan of a search that fixes these keys; what the text alone says stands beside it."""
+    answer = search(request_of("dense", gpus=16, include=("tp=4,pp=2", "tp=2")))
+    for included, keys in zip(answer.included, (("tp=4", "pp=2"), ("tp=2",)), strict=True):
+        best = search(request_of("dense", gpus=16, fix=keys)).plans[0].report
+        assert included.plan == best.plan and included.asked == ",".join(keys)
+        assert included.report.step_seconds == pytest.approx(best.step_seconds)
+        alone = explain(request_of("dense", gpus=16), included.asked, binds=False).included
+        assert included.given == alone.plan != included.plan and included.given.mbs == 1
+        assert included.given_report.step_seconds == pytest.approx(alone.report.step_seconds)
+        assert included.report.step_seconds < included.given_report.step_seconds
+    body = to_json(search_json(answer))["included"][0]
+    assert body["as_given"]["short"] == str(answer.included[0].given) and body["short"] == str(answer.included[0].plan)
+    assert body["as_given"]["fits"] is True and body["as_given"]["step_seconds"] > body["step_seconds"]
+
+
+def test_a_whole_plan_is_priced_as_explain_does_and_what_nothing_completes_stays(request_of):
+    text = "tp=4,pp=1,mbs=1,sp=1,recompute=full:uniform:1"
+    (whole,) = search(request_of("dense", gpus=16, include=(text,))).included
+    explained = explain(request_of("dense", gpus=16), text, binds=False).included
+    assert whole.given is None and whole.plan == explained.plan
+    assert whole.report.step_seconds == pytest.approx(explained.report.step_seconds)
+    (illegal,) = search(request_of("dense", gpus=16, include=("tp=3",))).included
+    assert not illegal.legal and illegal.given is None and illegal.violations
+
+
 def test_a_plan_outside_the_searched_space_takes_the_rank_it_would_have(request_of):
     text = "tp=1,pp=2,dp=8,mbs=1,first=1,last=5"
     answer = search(request_of("dense", gpus=16, include=(text,), top=100_000))

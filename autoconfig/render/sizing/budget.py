@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from autoconfig.planning.money import money_text
 from autoconfig.planning.prices import GpuPrice
+from autoconfig.render.blocks import NO, START, labelled
 from autoconfig.render.plan_table import precision_text
 from autoconfig.render.question_json import AnswerJson
 from autoconfig.render.screen import show_assumptions, show_table
@@ -230,12 +231,13 @@ def show_budget(console: Console, answer: BudgetAnswer) -> None:
         _show_impossible(console, answer, asked)
     else:
         best = answer.best
-        console.print(
-            f"[bold]{asked}[/bold] train [bold]{escape(best.size.name)}[/bold] on {_count(best.tokens)} tokens with "
+        labelled(
+            console,
+            START,
+            f"[bold]{asked}[/bold] train [bold]{escape(best.size.name)}[/bold] on {count_text(best.tokens)} tokens with "
             f"[bold]{best.num_gpus:,} x {best.offer.gpu}[/bold], {precision_text(best.question.scenario.numerics)}: "
-            f"{_days(best.days)}, {_money(best.cost, answer)}"
+            f"{_days(best.days)}, {_money(best.cost, answer)}\nplan {escape(str(best.report.plan))}",
         )
-        console.print(f"  plan {escape(str(best.report.plan))}", highlight=False)
         rows = list(answer.choices) + (
             [answer.runner_up] if answer.runner_up and answer.runner_up not in answer.choices else []
         )
@@ -246,7 +248,8 @@ def show_budget(console: Console, answer: BudgetAnswer) -> None:
     show_assumptions(console, _assumed(answer))
     shown = answer.best or _nearest(answer)
     if shown is not None:
-        console.print(f"next: {escape(command_of(shown))}", highlight=False, soft_wrap=True)
+        labelled(console, "next", "--verbose: all that was assumed; the search that has this plan first:")
+        console.print(command_of(shown), markup=False, soft_wrap=True)
 
 
 def _table(console: Console, rows: list[BudgetChoice], answer: BudgetAnswer) -> None:
@@ -265,7 +268,7 @@ def _table(console: Console, rows: list[BudgetChoice], answer: BudgetAnswer) -> 
             [
                 one.size.name,
                 f"{one.num_gpus:,} x {one.offer.gpu}",
-                _count(one.tokens),
+                count_text(one.tokens),
                 f"{one.days:,.1f}",
                 _money(one.cost, answer),
                 f"{one.cost / first.cost:.2f}x",
@@ -282,7 +285,7 @@ def _what_decides(answer: BudgetAnswer) -> str:
     assert best is not None
     left = f"{_money(best.cost, answer)} of {request.money}, {best.days:.1f} of {request.days:g} days"
     more = answer.most_tokens or best.tokens
-    could = f"; all of it would pay for {_count(more)} tokens ({more / best.size.active_parameters:.0f} a parameter)"
+    could = f"; all of it would pay for {count_text(more)} tokens ({more / best.size.active_parameters:.0f} a parameter)"
     if answer.next_size is None:
         end = f"{escape(best.size.name)} is the largest of the family" if request.family else "one model was asked for"
         return f"Decides: {end}; used: {left}{could if more > 1.02 * best.tokens else ''}"
@@ -303,7 +306,8 @@ def _show_impossible(console: Console, answer: BudgetAnswer, asked: str) -> None
     assert found is not None
     even = "" if answer.request.family is None else ", the smallest of the family,"
     tokens = answer.request.base.tokens or found.size.optimal_tokens
-    console.print(f"[bold]{asked}[/bold] do not train {escape(found.size.name)}{even} on {_count(tokens)} tokens.")
+    said = f"[bold]{asked}[/bold] do not train {escape(found.size.name)}{even} on {count_text(tokens)} tokens."
+    labelled(console, NO, said)
     if found.least_money is not None:
         one = found.least_money
         console.print(f"Least money for {_days(answer.request.days)}: {_choice_text(one, answer)}")
@@ -336,7 +340,7 @@ def _days(days: float) -> str:
     return f"{text} day{'s' * (text != '1')}"
 
 
-def _count(tokens: float) -> str:
+def count_text(tokens: float) -> str:
     """`2T`, `1.41T`, `26.5B`."""
     for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if tokens >= factor:

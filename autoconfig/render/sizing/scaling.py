@@ -149,15 +149,19 @@ def show_scaling(console: Console, answer: ScalingAnswer) -> None:
     for point in answer.points:
         if point.other_batch is not None:
             console.print(f"{point.num_gpus:,} x {point.gpu}, another batch: {escape(str(point.other_batch))}")
-    batches = {(p.num_gpus, p.question.scenario.workload.global_batch_size) for p in answer.points if p.question is not None}
-    others = sorted((count, batch) for count, batch in batches if batch != workload.global_batch_size)
-    if others:
-        said = ", ".join(f"{batch:,} on {count:,} GPUs" for count, batch in others)
+    if said := batches_text(answer):
         console.print(f"Global batches that suit their counts: {said}.")
     _show_failures(console, answer)
     if answer.request.days is not None:
-        console.print(_deadline(answer))
+        console.print(deadline_text(answer))
     show_assumptions(console, answer.question.assumed)
+
+
+def batches_text(answer: ScalingAnswer) -> str:
+    """Global batches that were taken for single counts, none having been given; empty where all have the same."""
+    asked = answer.question.scenario.workload.global_batch_size
+    batches = {(p.num_gpus, p.question.scenario.workload.global_batch_size) for p in answer.points if p.question is not None}
+    return ", ".join(f"{batch:,} on {count:,} GPUs" for count, batch in sorted(batches) if batch != asked)
 
 
 def _table(console: Console, answer: ScalingAnswer) -> None:
@@ -179,7 +183,7 @@ def _table(console: Console, answer: ScalingAnswer) -> None:
             f"{point.efficiency:.0%}",
             f"{point.goodput.share:.1%}",
         ]
-        cells += [_days(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
+        cells += [days_text(point.days)] * with_days + ["" if point.cost is None else f"{point.cost:,.0f}"] * with_cost
         cells += [cost_per_billion(point.report)] * with_rate
         rows.append([point.gpu, *cells, chance_text(point.report.confidence.fit_probability), str(point.report.plan)])
     show_table(
@@ -197,7 +201,8 @@ def _days_asked(answer: ScalingAnswer) -> str:
     return f"{days:g} day{'s' * (days != 1)}"
 
 
-def _days(days: float | None) -> str:
+def days_text(days: float | None) -> str:
+    """Days with two digits behind the point below ten, else with one; nothing where they are not known."""
     return "" if days is None else f"{days:,.2f}" if days < 10 else f"{days:,.1f}"
 
 
@@ -216,10 +221,11 @@ def _show_failures(console: Console, answer: ScalingAnswer) -> None:
     )
 
 
-def _deadline(answer: ScalingAnswer) -> str:
+def deadline_text(answer: ScalingAnswer) -> str:
+    """The fewest GPUs of a deadline, of each type, or that none is enough and which comes nearest."""
     if not answer.fewest_by_gpu:
         best = min((p for p in answer.points if p.days is not None), key=lambda p: p.days or 0.0, default=None)
-        nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {_days(best.days)} days"
+        nearest = "" if best is None else f"; the nearest is {best.num_gpus:,} x {best.gpu} with {days_text(best.days)} days"
         return f"No count up to the largest of these trains within {_days_asked(answer)}{nearest}."
     among = "" if answer.every_count else f" of the counts tried ({MAX_TRIED:,} beside those above)"
     costs = [point.cost for point in answer.fewest_by_gpu if point.cost is not None]
@@ -228,7 +234,7 @@ def _deadline(answer: ScalingAnswer) -> str:
         ratio = "" if point.cost is None or len(costs) < 2 else f", {point.cost / min(costs):.2f}x"
         cost = "" if point.cost is None else f", cost {point.cost:,.0f}{ratio}"
         plan = escape(str(point.report.plan if point.report else ""))
-        told.append(f"[bold]{point.num_gpus:,} x {point.gpu}[/bold], {_days(point.days)} days{cost}, {plan}")
+        told.append(f"[bold]{point.num_gpus:,} x {point.gpu}[/bold], {days_text(point.days)} days{cost}, {plan}")
     head = f"The fewest GPUs{among} for {_days_asked(answer)}"
     return f"{head}: {told[0]}" if len(told) == 1 else "\n  ".join([f"{head}, of each type:", *told])
 
