@@ -101,9 +101,9 @@ def test_a_door_has_its_own_fields_and_the_service_says_what_they_may_be(asked, 
 CONTRAST = {"runOnly": ["color-contrast"]}
 """Of axe-core's rules the one that a colour scheme changes."""
 SCREENS = {
-    "train": {**TRAIN, "tokens": "1T", "price": 3},
-    "tune": {"door": "tune", **TRAIN, "gpus": 1, "peft": "lora"},
-    "scaling": {**TRAIN, "view": "scaling"},
+    "train": {**TRAIN, "tokens": "1T", "price": 3, "top": 4},
+    "tune": {"door": "tune", **TRAIN, "gpus": 1, "peft": "lora", "top": 4},
+    "scaling": {**TRAIN, "view": "scaling", "counts": "8:16"},
     "budget": {"view": "budget", "model": "llama3-8b", "money": "20000", "days": 30, "tokens": "10B"},
     "nothing fits": {**TRAIN, "model": "llama3-70b", "gpus": 8},
     "serve": SERVE,
